@@ -13,6 +13,7 @@ pub mod gguf_tokenizer;
 pub mod known;
 pub mod locate;
 pub mod ops;
+pub mod quantization;
 pub mod source;
 pub mod tokenizer;
 pub mod tokenizer_config;

@@ -21,7 +21,7 @@ pub struct Expanded {
 impl Quantised {
     /// Counts a matrix of `elements`.
     pub fn add(&mut self, stored: StoredType, elements: u64) {
-        if stored.block().0 > 1 {
+        if stored.is_quantised() {
             self.0.entry(stored.name()).or_insert((stored, 0)).1 += elements;
         }
     }

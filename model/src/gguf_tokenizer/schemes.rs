@@ -29,19 +29,53 @@ enum Cut {
     Gpt2,
     /// Every digit by itself, then as GPT-2.
     DigitsThenGpt2,
-    Expression(&'static str),
+    /// Matches of any of these, the first that fits, and what lies between.
+    Matches(&'static [&'static str]),
 }
 
+/// Parts that several expressions have. A word may have one character before it that is no letter.
+const WORD: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+";
+const CONTRACTION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+const SYMBOLS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*";
+const SYMBOLS_AND_SLASHES: &str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*";
+const SPACES: &str = r"\s*[\r\n]+|\s+(?!\S)|\s+";
+const DIGIT: &str = r"\p{N}";
+const DIGITS: &str = r"\p{N}{1,3}";
+
 /// LLaMA-3: GPT-4's expression, numbers in groups of up to three digits.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &[&str] = &[CONTRACTION, WORD, DIGITS, SYMBOLS, SPACES];
 /// The same with single digits.
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &[&str] = &[CONTRACTION, WORD, DIGIT, SYMBOLS, SPACES];
 /// The same with marks as parts of words.
-const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &[&str] = &[
+    CONTRACTION,
+    r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+    DIGIT,
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
+    SPACES,
+];
 /// Mistral's Tekken: words end where capitals begin; no contractions, single digits.
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &[&str] = &[
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    DIGIT,
+    SYMBOLS_AND_SLASHES,
+    SPACES,
+];
 /// GPT-4o (o200k): as Tekken, with contractions at the ends of words and groups of three digits.
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &[&str] = &[
+    concat!(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    ),
+    concat!(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    ),
+    DIGITS,
+    SYMBOLS_AND_SLASHES,
+    SPACES,
+];
 
 const PLAIN: Scheme =
     Scheme { names: &[], cut: Cut::Gpt2, composes: false, ignores_merges: false, adds_bos: false };
@@ -55,25 +89,25 @@ const SCHEMES: [Scheme; 9] = [
     // LLaMA-3's merges do not reach all of its tokens.
     Scheme {
         names: &["llama-bpe", "llama3", "llama-v3"],
-        cut: Cut::Expression(LLAMA3),
+        cut: Cut::Matches(LLAMA3),
         ignores_merges: true,
         adds_bos: true,
         ..PLAIN
     },
     // The same expression alone: Phi-4, OLMo-2 and Granite 4 are "dbrx", SmolLM3 is "smaug-bpe".
-    Scheme { names: &["dbrx", "smaug-bpe"], cut: Cut::Expression(LLAMA3), ..PLAIN },
+    Scheme { names: &["dbrx", "smaug-bpe"], cut: Cut::Matches(LLAMA3), ..PLAIN },
     // Qwen2.5 and Qwen3 too.
-    Scheme { names: &["qwen2"], cut: Cut::Expression(QWEN2), composes: true, ..PLAIN },
-    Scheme { names: &["qwen35"], cut: Cut::Expression(QWEN35), composes: true, ..PLAIN },
+    Scheme { names: &["qwen2"], cut: Cut::Matches(QWEN2), composes: true, ..PLAIN },
+    Scheme { names: &["qwen35"], cut: Cut::Matches(QWEN35), composes: true, ..PLAIN },
     Scheme {
         names: &["tekken"],
-        cut: Cut::Expression(TEKKEN),
+        cut: Cut::Matches(TEKKEN),
         ignores_merges: true,
         adds_bos: true,
         ..PLAIN
     },
     // gpt-oss and Phi-4-mini.
-    Scheme { names: &["gpt-4o"], cut: Cut::Expression(GPT4O), ..PLAIN },
+    Scheme { names: &["gpt-4o"], cut: Cut::Matches(GPT4O), ..PLAIN },
 ];
 
 /// The scheme of a name.
@@ -95,8 +129,8 @@ impl Scheme {
         let parts: Vec<PreTokenizerWrapper> = match self.cut {
             Cut::Gpt2 => return Ok(gpt2.into()),
             Cut::DigitsThenGpt2 => vec![Digits::new(true).into(), gpt2.into()],
-            Cut::Expression(expression) => {
-                let pattern = SplitPattern::Regex(expression.to_owned());
+            Cut::Matches(expressions) => {
+                let pattern = SplitPattern::Regex(expressions.join("|"));
                 let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
                     .map_err(build_error)?;
                 vec![split.into(), ByteLevel::new(false, true, false).into()]

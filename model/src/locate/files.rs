@@ -55,8 +55,8 @@ pub(super) fn check_shards(model: &str, directory: &Path) -> Result<(), LocateEr
     names.iter().try_for_each(|name| check_pointer(model, &directory.join(name)))
 }
 
-/// Refuses a GGUF file of which some part is a pointer of Git LFS. Parts that are not there are told
-/// by whoever reads them.
+/// Refuses a GGUF file of which some part is a pointer of Git LFS. Parts that are not there are
+/// told by whoever reads them.
 ///
 /// # Errors
 /// As [`check_pointer`].

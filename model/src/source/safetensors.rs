@@ -1,109 +1,169 @@
 //! Weights in safetensors files: one `model.safetensors`, or shards named by
 //! `model.safetensors.index.json`.
 //!
-//! Headers are read and checked by the `safetensors` crate when the source is opened; data is read
-//! by position, in pieces, from any thread.
+//! `files` finds tensors and reads their bytes. A matrix is kept plainly, or in one of the forms
+//! that `quantization_config` names: `fp8`, `mxfp4`, `integers`. Whatever is kept plainly beside
+//! those is told by its tensor.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype as Stored, Metadata};
+use safetensors::tensor::Dtype as Stored;
 
 use super::{SourceError, StoredType, TensorId, WeightSource};
 use crate::config::ModelConfig;
 use crate::family::tensor_names;
+use crate::quantization::Quantization;
+
+mod files;
+mod fp8;
+mod integers;
+mod mxfp4;
+
+use files::{Checkpoint, Stretch, format_error};
 
 /// Bytes converted at a time, when the stored type is not the wanted one.
 const PIECE_BYTES: usize = 64 << 10;
-/// Far above any real header; a larger number is a damaged file, not a reason to allocate.
-const HEADER_BYTES_MAX: u64 = 256 << 20;
-const SUPPORTED: &str = "supported: BF16, F16, F32";
+const SUPPORTED: &str = "supported: BF16, F16, F32, and F8_E4M3 where quantization_config says fp8";
 
 /// An open checkpoint.
 #[derive(Debug)]
 pub struct SafetensorsSource {
     config: ModelConfig,
-    directory: PathBuf,
-    files: Vec<Shard>,
-    tensors: HashMap<String, Stretch>,
+    quantization: Quantization,
+    files: Checkpoint,
+    /// Types of packed matrices that were looked at, by name: all scales are read for one.
+    integer_types: Mutex<HashMap<String, StoredType>>,
 }
 
-#[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    file: File,
+/// A tensor that was found.
+struct Tensor<'a> {
+    name: String,
+    form: Form<'a>,
 }
 
-/// Where a tensor lies.
-#[derive(Debug, Clone)]
-struct Stretch {
-    file: usize,
-    offset_bytes: u64,
-    stored: Stored,
-    shape: Vec<usize>,
+enum Form<'a> {
+    Plain(&'a Stretch),
+    Packed(Packed<'a>),
+}
+
+/// A matrix that is more than one tensor.
+enum Packed<'a> {
+    Fp8(fp8::Matrix<'a>),
+    Mxfp4(mxfp4::Matrix<'a>),
+    Integers(integers::Matrix<'a>),
+}
+
+impl Form<'_> {
+    fn shape(&self) -> Vec<usize> {
+        let (rows, columns) = match self {
+            Form::Plain(stretch) => return stretch.shape.clone(),
+            Form::Packed(Packed::Fp8(matrix)) => matrix.shape(),
+            Form::Packed(Packed::Mxfp4(matrix)) => matrix.shape(),
+            Form::Packed(Packed::Integers(matrix)) => matrix.shape(),
+        };
+        vec![rows, columns]
+    }
+}
+
+impl Packed<'_> {
+    /// Values of rows from `first_row` on.
+    fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        match self {
+            Packed::Fp8(matrix) => matrix.read(files, first_row, out),
+            Packed::Mxfp4(matrix) => matrix.read(files, first_row, out),
+            Packed::Integers(matrix) => matrix.read(files, first_row, out),
+        }
+    }
 }
 
 impl SafetensorsSource {
-    /// Opens the checkpoint of a directory.
+    /// Opens the checkpoint of a directory. Its `config.json`, if there is one, says how matrices
+    /// are kept.
     ///
     /// # Errors
-    /// A file that is missing, cut off or no safetensors file.
+    /// A file that is missing, cut off or no safetensors file; a `quantization_config` that is not
+    /// supported.
     pub fn open(directory: &Path, config: &ModelConfig) -> Result<SafetensorsSource, SourceError> {
-        let mut source = SafetensorsSource {
+        Ok(SafetensorsSource {
             config: config.clone(),
-            directory: directory.to_owned(),
-            files: Vec::new(),
-            tensors: HashMap::new(),
-        };
-        let single = directory.join("model.safetensors");
-        if single.is_file() {
-            source.add_file(&single)?;
-            return Ok(source);
-        }
-        for name in shard_names(&directory.join("model.safetensors.index.json"))? {
-            source.add_file(&directory.join(name))?;
-        }
-        Ok(source)
+            quantization: quantization(directory)?,
+            files: Checkpoint::open(directory)?,
+            integer_types: Mutex::default(),
+        })
     }
 
-    fn add_file(&mut self, path: &Path) -> Result<(), SourceError> {
-        let file = File::open(path).map_err(|source| io(path, source))?;
-        let (data_start, metadata) = read_header(path, &file)?;
-        let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
-        let ends = metadata.tensors().into_values().map(|info| info.data_offsets.1 as u64);
-        let expected = data_start.saturating_add(ends.max().unwrap_or(0));
-        if size_bytes < expected {
-            let reason = format!(
-                "the file is cut off: its header describes {expected} bytes, it has {size_bytes}; \
-                 download it again"
-            );
-            return Err(format_error(path, reason));
-        }
-        let index = self.files.len();
-        for (name, info) in metadata.tensors() {
-            let stretch = Stretch {
-                file: index,
-                offset_bytes: data_start + info.data_offsets.0 as u64,
-                stored: info.dtype,
-                shape: info.shape.clone(),
-            };
-            self.tensors.insert(name, stretch);
-        }
-        self.files.push(Shard { path: path.to_owned(), file });
-        Ok(())
-    }
-
-    fn find(&self, id: TensorId) -> Result<(&Stretch, String), SourceError> {
+    fn find(&self, id: TensorId) -> Result<Tensor<'_>, SourceError> {
         let names = tensor_names(&self.config, id);
-        let found = names.iter().find_map(|name| Some((self.tensors.get(name)?, name.clone())));
-        found.ok_or_else(|| SourceError::Missing {
-            path: self.directory.display().to_string(),
+        for name in &names {
+            if let Some(form) = self.form(name)? {
+                return Ok(Tensor { name: name.clone(), form });
+            }
+        }
+        Err(SourceError::Missing {
+            path: self.files.directory.display().to_string(),
             tensor: names.first().cloned().unwrap_or_else(|| format!("{id:?}")),
         })
+    }
+
+    fn form(&self, name: &str) -> Result<Option<Form<'_>>, SourceError> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let files = &self.files;
+        let packed = match (files.get(name), self.quantization) {
+            (Some(stretch), Quantization::Fp8 { block }) if stretch.stored == Stored::F8_E4M3 => {
+                Some(Packed::Fp8(fp8::Matrix::new(files, name, stretch, block)?))
+            }
+            (Some(stretch), _) => return Ok(Some(Form::Plain(stretch))),
+            (None, Quantization::Mxfp4) => mxfp4::Matrix::find(files, stem)?.map(Packed::Mxfp4),
+            (None, quantization) => {
+                integers::Matrix::find(files, stem, quantization)?.map(Packed::Integers)
+            }
+        };
+        Ok(packed.map(Form::Packed))
+    }
+
+    /// The tensor and its shape, which the configuration was compared with.
+    fn checked(&self, id: TensorId) -> Result<(Tensor<'_>, (usize, usize)), SourceError> {
+        let tensor = self.find(id)?;
+        let found = tensor.form.shape();
+        let expected = id.expected_shape(&self.config);
+        let matches = match (expected, found.as_slice()) {
+            (Some((1, count)), [found]) => count == *found,
+            (Some((rows, columns)), [found_rows, found_columns]) => {
+                (rows, columns) == (*found_rows, *found_columns)
+            }
+            _ => false,
+        };
+        match expected {
+            Some(shape) if matches => Ok((tensor, shape)),
+            _ => {
+                let expected = expected.map_or(Vec::new(), |(rows, columns)| vec![rows, columns]);
+                let path = self.files.directory.display().to_string();
+                Err(SourceError::Shape { path, tensor: tensor.name, found, expected })
+            }
+        }
+    }
+
+    /// The type whose blocks a packed matrix has.
+    fn integer_type(
+        &self,
+        name: &str,
+        matrix: &integers::Matrix<'_>,
+    ) -> Result<StoredType, SourceError> {
+        let known = || self.integer_types.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stored) = known().get(name) {
+            return Ok(*stored);
+        }
+        let stored = matrix.stored_type(&self.files)?;
+        known().insert(name.to_owned(), stored);
+        Ok(stored)
     }
 
     /// Reads elements, converting piece by piece where `same` is not the stored type.
@@ -115,27 +175,34 @@ impl SafetensorsSource {
         same: Stored,
         convert: impl Fn(f32) -> T,
     ) -> Result<(), SourceError> {
-        let (_, columns) = self.shape(id)?;
-        let (stretch, name) = self.find(id)?;
-        let shard = &self.files[stretch.file];
-        let (_, element) = self.stored_type(id)?.block();
+        let (tensor, (rows, columns)) = self.checked(id)?;
         let start = first_row * columns;
-        let total: usize = stretch.shape.iter().product();
-        if start + out.len() > total {
+        if start + out.len() > rows * columns {
+            let (name, total) = (&tensor.name, rows * columns);
             let reason = format!("tensor {name} has {total} elements, more were asked for");
-            return Err(format_error(&shard.path, reason));
+            return Err(format_error(&self.files.directory, reason));
         }
-        let offset = stretch.offset_bytes + (start * element) as u64;
-        let read = |bytes: &mut [u8], offset| {
-            shard.file.read_exact_at(bytes, offset).map_err(|source| io(&shard.path, source))
+        let stretch = match &tensor.form {
+            Form::Plain(stretch) => *stretch,
+            Form::Packed(packed) => {
+                if let Packed::Integers(matrix) = packed {
+                    // Refuses what is not in order, once for each matrix.
+                    self.integer_type(&tensor.name, matrix)?;
+                }
+                let mut values = vec![0.0; out.len()];
+                packed.read(&self.files, first_row, &mut values)?;
+                out.iter_mut().zip(values).for_each(|(out, value)| *out = convert(value));
+                return Ok(());
+            }
         };
         if stretch.stored == same {
-            return read(bytemuck::cast_slice_mut(out), offset);
+            return self.files.read(stretch, start, bytemuck::cast_slice_mut(out));
         }
+        let (_, element) = self.stored_type(id)?.block();
         let mut piece = vec![0u8; PIECE_BYTES];
         for (index, values) in out.chunks_mut(PIECE_BYTES / element).enumerate() {
             let bytes = &mut piece[..values.len() * element];
-            read(bytes, offset + (index * PIECE_BYTES) as u64)?;
+            self.files.read(stretch, start + index * (PIECE_BYTES / element), bytes)?;
             for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(element)) {
                 *value = convert(match stretch.stored {
                     Stored::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -150,26 +217,7 @@ impl SafetensorsSource {
 
 impl WeightSource for SafetensorsSource {
     fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
-        let (stretch, tensor) = self.find(id)?;
-        let mismatch = |expected: Vec<usize>| SourceError::Shape {
-            path: self.files[stretch.file].path.display().to_string(),
-            tensor: tensor.clone(),
-            found: stretch.shape.clone(),
-            expected,
-        };
-        let expected = id.expected_shape(&self.config);
-        let matches = match (expected, stretch.shape.as_slice()) {
-            (Some((1, count)), [found]) => count == *found,
-            (Some((rows, columns)), [found_rows, found_columns]) => {
-                (rows, columns) == (*found_rows, *found_columns)
-            }
-            _ => false,
-        };
-        match expected {
-            Some(shape) if matches => Ok(shape),
-            Some((rows, columns)) => Err(mismatch(vec![rows, columns])),
-            None => Err(mismatch(Vec::new())),
-        }
+        self.checked(id).map(|(_, shape)| shape)
     }
 
     fn read_bf16(
@@ -186,77 +234,76 @@ impl WeightSource for SafetensorsSource {
     }
 
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
-        let (stretch, tensor) = self.find(id)?;
+        let tensor = self.find(id)?;
+        let stretch = match &tensor.form {
+            Form::Plain(stretch) => *stretch,
+            Form::Packed(Packed::Fp8(_)) => return Ok(StoredType::F8E4M3),
+            Form::Packed(Packed::Mxfp4(_)) => return Ok(StoredType::Mxfp4),
+            Form::Packed(Packed::Integers(matrix)) => {
+                return self.integer_type(&tensor.name, matrix);
+            }
+        };
         match stretch.stored {
             Stored::F32 => Ok(StoredType::F32),
             Stored::F16 => Ok(StoredType::F16),
             Stored::BF16 => Ok(StoredType::Bf16),
             other => Err(SourceError::Type {
-                path: self.files[stretch.file].path.display().to_string(),
-                tensor,
+                path: self.files.path(stretch).display().to_string(),
+                tensor: tensor.name,
                 found: format!("{other:?}"),
                 supported: SUPPORTED,
             }),
         }
     }
-}
 
-fn io(path: &Path, source: std::io::Error) -> SourceError {
-    SourceError::Io { path: path.display().to_string(), source }
-}
-
-fn format_error(path: &Path, reason: String) -> SourceError {
-    SourceError::Format { path: path.display().to_string(), reason }
-}
-
-/// Offset of the data, and the header.
-fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceError> {
-    let mut length = [0u8; 8];
-    let cut_off =
-        |_| format_error(path, "the file ends inside its header; download it again".into());
-    file.read_exact(&mut length).map_err(cut_off)?;
-    let header_bytes = u64::from_le_bytes(length);
-    let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
-    if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > size_bytes {
-        let reason = format!(
-            "this is no safetensors file, or it is cut off: its header claims {header_bytes} bytes"
-        );
-        return Err(format_error(path, reason));
-    }
-    let mut bytes = length.to_vec();
-    bytes.resize(8 + header_bytes as usize, 0);
-    file.read_exact(&mut bytes[8..]).map_err(cut_off)?;
-    // Not `SafeTensors::read_metadata`, which wants the whole file in memory.
-    let metadata: Metadata = serde_json::from_slice(&bytes[8..])
-        .map_err(|error| format_error(path, format!("the header cannot be read: {error}")))?;
-    for (name, info) in metadata.tensors() {
-        let (start, end) = info.data_offsets;
-        let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
-        let bits = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize()));
-        if end < start || bits.is_none_or(|bits| bits.div_ceil(8) != end - start) {
-            let reason = format!("the header contradicts itself about tensor {name}");
-            return Err(format_error(path, reason));
+    fn read_blocks(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let (tensor, (rows, columns)) = self.checked(id)?;
+        let stored = self.stored_type(id)?;
+        let no_blocks = || {
+            let tensor = tensor.name.clone();
+            Err(SourceError::NoBlocks { tensor, stored: stored.name() })
+        };
+        if stored.grouped().is_none() {
+            return no_blocks();
+        }
+        let row_bytes = stored.row_bytes(columns);
+        assert_eq!(out.len() % row_bytes, 0, "{}: not whole rows", tensor.name);
+        assert!(first_row + out.len() / row_bytes <= rows, "{}: rows behind it", tensor.name);
+        match &tensor.form {
+            Form::Packed(Packed::Mxfp4(matrix)) => matrix.read_blocks(&self.files, first_row, out),
+            Form::Packed(Packed::Integers(matrix)) => {
+                matrix.read_blocks(&self.files, stored, first_row, out)
+            }
+            Form::Plain(_) | Form::Packed(Packed::Fp8(_)) => no_blocks(),
         }
     }
-    Ok((8 + header_bytes, metadata))
 }
 
-/// The files that an index names, each once.
-fn shard_names(index: &Path) -> Result<Vec<String>, SourceError> {
-    let text = std::fs::read_to_string(index).map_err(|source| io(index, source))?;
-    let bad = |reason: String| format_error(index, reason);
-    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no weight_map".into()))?;
-    let mut names: Vec<String> =
-        map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    names.sort();
-    names.dedup();
-    if let Some(name) = names.iter().find(|name| name.contains('/')) {
-        return Err(bad(format!("it names {name}, which is outside the directory")));
-    }
-    Ok(names)
+/// What the `config.json` of a checkpoint says of its matrices; nothing where there is none.
+///
+/// # Errors
+/// A file that cannot be read, or a method that is not supported.
+pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
+    let path = directory.join("config.json");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Quantization::None);
+        }
+        Err(source) => return Err(SourceError::Io { path: path.display().to_string(), source }),
+    };
+    let config =
+        serde_json::from_str(&text).map_err(|error| format_error(&path, error.to_string()))?;
+    Quantization::of(&config)
+        .map_err(|error| format_error(&path, format!("{error} is not supported")))
 }
 
 #[cfg(test)]
-#[path = "safetensors_tests.rs"]
+mod quantized_tests;
+#[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ pub enum StoredType {
     F32,
     F16,
     Bf16,
+    /// safetensors: 8-bit floats, with factors in a tensor of their own.
+    F8E4M3,
     /// GGUF: blocks of 32, f16 scale, 4-bit values from -8.
     Q4_0,
     /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
@@ -38,10 +40,11 @@ pub enum StoredType {
 
 impl StoredType {
     /// Every type that can be read.
-    pub const ALL: [StoredType; 16] = [
+    pub const ALL: [StoredType; 17] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::Bf16,
+        StoredType::F8E4M3,
         StoredType::Q4_0,
         StoredType::Q4_1,
         StoredType::Q5_0,
@@ -63,6 +66,7 @@ impl StoredType {
             StoredType::F32 => "F32",
             StoredType::F16 => "F16",
             StoredType::Bf16 => "BF16",
+            StoredType::F8E4M3 => "F8_E4M3",
             StoredType::Q4_0 => "Q4_0",
             StoredType::Q4_1 => "Q4_1",
             StoredType::Q5_0 => "Q5_0",
@@ -84,6 +88,7 @@ impl StoredType {
         match self {
             StoredType::F32 => (1, 4),
             StoredType::F16 | StoredType::Bf16 => (1, 2),
+            StoredType::F8E4M3 => (1, 1),
             StoredType::Q4_0 => (32, 2 + 16),
             StoredType::Q4_1 => (32, 4 + 16),
             StoredType::Q5_0 => (32, 2 + 4 + 16),
@@ -98,6 +103,13 @@ impl StoredType {
             StoredType::Iq4Xs => (256, 2 + 2 + 4 + 128),
             StoredType::Mxfp4 => (32, 1 + 16),
         }
+    }
+
+    /// Whether values take fewer than 16 bits, so that memory in which they are expanded is larger
+    /// than the file.
+    pub const fn is_quantised(self) -> bool {
+        let (elements, bytes) = self.block();
+        bytes < 2 * elements
     }
 
     /// Bytes of a row of `elements`, which blocks must divide.

@@ -8,11 +8,12 @@ use half::{bf16, f16};
 
 use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
+use crate::source::float8::e4m3;
 
 /// For error messages.
-pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, \
-     IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is quantised to one of these, such as \
-     Q4_K_M or IQ4_XS";
+pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
+     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is \
+     quantised to one of these, such as Q4_K_M or IQ4_XS";
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,12 +95,13 @@ impl TensorType {
 ///
 /// # Panics
 /// When `row` is not [`StoredType::row_bytes`] of `out.len()` long.
-pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
+pub(crate) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
     assert_eq!(row.len(), stored.row_bytes(out.len()), "row and output differ in length");
     let expand: fn(&[u8], &mut [f32]) = match stored {
         StoredType::F32 => return each(row, out, f32::from_le_bytes),
         StoredType::F16 => return each(row, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
         StoredType::Bf16 => return each(row, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        StoredType::F8E4M3 => return each(row, out, |[byte]| e4m3(byte)),
         StoredType::Q4_0 => blocks::q4_0,
         StoredType::Q4_1 => blocks::q4_1,
         StoredType::Q5_0 => blocks::q5_0,

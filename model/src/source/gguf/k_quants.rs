@@ -93,7 +93,7 @@ pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
 
 /// 32 bytes whose bit `t` of byte `i` takes 4 from element `i` of 32 number `t` where it is 0, 64
 /// bytes of two bits, 12 bytes of scales, f16 scale. Scales count from -32; of 16 parts, the low
-/// four bits are in the halves of the first 8 bytes and the upper two in the quarters of the last 4.
+/// four bits are in the halves of the first 8 bytes, the upper two in the quarters of the last 4.
 pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
     let (third, rest) = block.split_at(32);
     let (bits, rest) = rest.split_at(64);

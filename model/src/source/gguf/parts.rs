@@ -125,7 +125,8 @@ impl Parts {
     ) -> Result<(), SourceError> {
         let its_count = number(&part, &parsed.metadata, "split.count")?;
         if its_count != Some(count) {
-            let its_count = its_count.map_or("no part".to_owned(), |n| format!("one part of {n}"));
+            let its_count =
+                its_count.map_or_else(|| "no part".to_owned(), |n| format!("one part of {n}"));
             let reason = format!(
                 "the file says that it is {its_count}, another that it is one of {count}; the \
                  files are not of one model"

@@ -48,8 +48,6 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
     let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
     // The same in Q4_K and Q5_K: 64 elements to 32 bytes.
     let k_nibble = |e: usize| e / 64 * 256 + e % 32 * 8 + e / 32 % 2 * 4;
-    // Two bits of element e in Q2_K and Q3_K: 128 elements to 32 bytes.
-    let k_pair = |e: usize| e / 128 * 256 + e % 32 * 8 + e % 128 / 32 * 2;
     let six = |packed: &[u8], part: usize| {
         let (scale, minimum) = match part {
             0..4 => (field(packed, part * 8, 6), field(packed, (part + 4) * 8, 6)),
@@ -89,6 +87,16 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
             let q = field(b, low, 4) + 16 * field(&b[128..], upper, 2);
             at(b, 208) * f32::from(b[192 + e / 16] as i8) * (q as f32 - 32.0)
         }
+        other => naive_small(other, b, e),
+    }
+}
+
+/// The same for the types of fewer than four bits and those with tables.
+fn naive_small(stored: StoredType, b: &[u8], e: usize) -> f32 {
+    let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
+    // Two bits of element e in Q2_K and Q3_K: 128 elements to 32 bytes.
+    let k_pair = |e: usize| e / 128 * 256 + e % 32 * 8 + e % 128 / 32 * 2;
+    match stored {
         StoredType::Q2K => {
             let (step, offset) = (field(b, e / 16 * 8, 4), field(b, e / 16 * 8 + 4, 4));
             let q = field(&b[16..], k_pair(e), 2);
@@ -118,7 +126,7 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
             let sign = if q >= 8 && size > 0.0 { -1.0 } else { 1.0 };
             sign * (f64::from(size) * 2f64.powi(i32::from(b[0]) - 127)) as f32
         }
-        StoredType::F32 | StoredType::F16 | StoredType::Bf16 => unreachable!("no blocks"),
+        plain => unreachable!("{plain:?} has no blocks"),
     }
 }
 
