@@ -98,10 +98,12 @@ fn first_of(
 /// How a checkpoint keeps its matrices is followed by `source::safetensors`; what that cannot read
 /// is refused here, before anything is opened.
 fn refuse_foreign_storage(fields: &Fields<'_>) -> Result<(), ConfigError> {
-    Quantization::of(fields.config).map_err(|error| ConfigError::Unsupported {
-        what: error.to_string(),
-        hint: "; use the unquantised checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in \
+    Quantization::of(fields.present("quantization_config")).map_err(|error| {
+        ConfigError::Unsupported {
+            what: error.to_string(),
+            hint: "; use the unquantised checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in \
                order, or a GGUF file",
+        }
     })?;
     let stored = ["dtype", "torch_dtype"].into_iter().find_map(|key| fields.text(key));
     match stored.map(|dtype| dtype.trim_start_matches("torch.")) {

@@ -47,14 +47,13 @@ pub struct Unsupported {
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl Quantization {
-    /// What the configuration of a model says; [`Quantization::None`] where it has no such field.
+    /// What a `quantization_config` says; [`Quantization::None`] where there is none.
     ///
     /// # Errors
     /// A method or a variant of one that is not read, as the field that says so.
-    pub fn of(config: &Map<String, Value>) -> Result<Quantization, Unsupported> {
-        let value = match config.get("quantization_config") {
-            None | Some(Value::Null) => return Ok(Quantization::None),
-            Some(value) => value,
+    pub fn of(config: Option<&Value>) -> Result<Quantization, Unsupported> {
+        let Some(value) = config.filter(|value| !value.is_null()) else {
+            return Ok(Quantization::None);
         };
         let empty = Map::new();
         let fields = Fields(value.as_object().unwrap_or(&empty));
@@ -166,14 +165,13 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<Quantization, String> {
-        let config = format!(r#"{{"quantization_config": {text}}}"#);
-        let config = serde_json::from_str(&config).expect("JSON");
-        Quantization::of(&config).map_err(|error| error.to_string())
+        let config = serde_json::from_str(text).expect("JSON");
+        Quantization::of(Some(&config)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_known_methods() {
-        assert_eq!(Quantization::of(&Map::new()), Ok(Quantization::None));
+        assert_eq!(Quantization::of(None), Ok(Quantization::None));
         assert_eq!(of("null"), Ok(Quantization::None));
         let block = r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64],
             "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}"#;

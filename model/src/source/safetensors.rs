@@ -297,9 +297,9 @@ pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
         }
         Err(source) => return Err(SourceError::Io { path: path.display().to_string(), source }),
     };
-    let config =
+    let config: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| format_error(&path, error.to_string()))?;
-    Quantization::of(&config)
+    Quantization::of(config.get("quantization_config"))
         .map_err(|error| format_error(&path, format!("{error} is not supported")))
 }
 
