@@ -18,7 +18,8 @@ from gguf.quants import dequantize
 
 FILE = Path(__file__).resolve().parent.parent / "model" / "tests" / "fixtures" / "gguf_quants.bin"
 
-# Type, how many blocks, at which bytes of a block the f16 numbers are.
+# Type, how many blocks, at which bytes of a block the f16 numbers are. The package quantises to few of
+# these, so blocks are random bits, which any type allows, with scales of an ordinary size.
 TYPES = [
     ("Q4_0", 24, [0]),
     ("Q4_1", 24, [0, 2]),
@@ -28,6 +29,8 @@ TYPES = [
     ("Q4_K", 8, [0, 2]),
     ("Q5_K", 8, [0, 2]),
     ("Q6_K", 8, [208]),
+    ("Q2_K", 8, [80, 82]),
+    ("Q3_K", 8, [108]),
     ("IQ4_NL", 24, [0]),
     ("IQ4_XS", 8, [0]),
     ("MXFP4", 24, []),
@@ -47,9 +50,9 @@ def main():
             scales[0] = 3e-6
             blocks[:, at : at + 2] = scales.astype("<f2").view(numpy.uint8).reshape(count, 2)
         if name == "MXFP4":
-            # Any power of two that all values are finite with; the first are subnormal scales.
-            blocks[:, 0] = random.integers(0, 253, count)
-            blocks[:3, 0] = [0, 1, 252]
+            # Exponents: the subnormal ones, then as of weights, then the largest that stays finite.
+            blocks[:, 0] = random.integers(110, 132, count)
+            blocks[:3, 0], blocks[-1, 0] = [0, 1, 2], 251
         values = numpy.stack([dequantize(block, number) for block in blocks]).astype("<f4")
         assert values.shape == (count, elements) and numpy.isfinite(values).all()
         out += struct.pack("<4I", number, count, size, elements) + blocks.tobytes() + values.tobytes()

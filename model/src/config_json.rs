@@ -14,6 +14,7 @@ use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
 use crate::config_unread;
 use crate::family;
+use crate::quantization::Quantization;
 
 /// A context that a model cannot serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,14 +88,16 @@ fn first_of(
     if found.is_empty() { read(config) } else { Ok(found) }
 }
 
+/// How a checkpoint keeps its matrices is followed by `source::safetensors`; what that cannot read
+/// is refused here, before anything is opened.
 fn refuse_foreign_storage(fields: &Fields<'_>) -> Result<(), ConfigError> {
-    if let Some(quantization) = fields.present("quantization_config") {
-        let method = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-        return Err(ConfigError::Unsupported {
-            what: format!("a checkpoint with quantization_config (method {method})"),
-            hint: "; use the unquantised checkpoint, or a GGUF file",
-        });
-    }
+    Quantization::of(fields.present("quantization_config")).map_err(|error| {
+        ConfigError::Unsupported {
+            what: error.to_string(),
+            hint: "; use the unquantised checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in \
+               order, or a GGUF file",
+        }
+    })?;
     let stored = ["dtype", "torch_dtype"].into_iter().find_map(|key| fields.text(key));
     match stored.map(|dtype| dtype.trim_start_matches("torch.")) {
         None | Some("bfloat16" | "float16" | "float32" | "auto") => Ok(()),

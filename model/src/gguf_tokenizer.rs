@@ -1,10 +1,11 @@
 //! The tokenizer inside a GGUF file, rebuilt from its metadata.
 //!
-//! Used when `--model` is a `.gguf` file. Two schemes exist: byte-level BPE (`byte_level`), where
-//! the file names the way text is split by `tokenizer.ggml.pre` and this program knows four of
-//! those, and SentencePiece BPE (`sentence_piece`), where pieces have scores. A scheme that is not
-//! known is refused by name: a tokenizer that is nearly right gives answers that are quietly worse.
+//! Used when `--model` is a `.gguf` file. Two kinds exist: byte-level BPE (`byte_level`), where the
+//! file names the way text is split by `tokenizer.ggml.pre` and `schemes` has those that are known,
+//! and SentencePiece BPE (`sentence_piece`), where pieces have scores. A scheme that is not known
+//! is refused by name: a tokenizer that is nearly right gives answers that are quietly worse.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use tokenizers::{AddedToken, Tokenizer};
@@ -14,6 +15,7 @@ use crate::tokenizer::TextTokenizer;
 use crate::tokenizer_config::TokenizerConfig;
 
 mod byte_level;
+mod schemes;
 mod sentence_piece;
 
 /// A file's tokenizer and what its chat template needs to know.
@@ -39,10 +41,8 @@ pub enum Problem {
     Metadata(#[from] MetadataError),
     #[error("tokenizer model {0:?} is not supported (supported are gpt2 and llama)")]
     Model(String),
-    #[error(
-        "pre-tokenizer {0:?} is not supported (supported are gpt-2, llama-bpe, qwen2 and smollm)"
-    )]
-    PreTokenizer(String),
+    #[error("pre-tokenizer {name:?} is not supported (supported are {supported})")]
+    PreTokenizer { name: String, supported: String },
     #[error("the SentencePiece option {0} is not supported")]
     Option(&'static str),
     #[error("the metadata key {key} has {found} entries for {expected} tokens")]
@@ -100,7 +100,12 @@ impl GgufTokenizer {
         let (Some(model), Some(tokens)) = (model, metadata.texts("tokenizer.ggml.tokens")?) else {
             return Ok(None);
         };
-        let vocabulary = Vocabulary::new(metadata, tokens)?;
+        let kinds = kinds(metadata, tokens.len())?;
+        let tokens = match model {
+            "llama" => sentence_piece::respelled(tokens, &kinds),
+            _ => Cow::Borrowed(tokens),
+        };
+        let vocabulary = Vocabulary { tokens: &tokens, kinds };
         let (mut tokenizer, add_bos) = match model {
             "gpt2" => byte_level::tokenizer(metadata, &vocabulary)?,
             "llama" => (sentence_piece::tokenizer(metadata, &vocabulary)?, true),
@@ -124,34 +129,35 @@ impl GgufTokenizer {
             add_prefix_space: metadata
                 .boolean("tokenizer.ggml.add_space_prefix")?
                 .unwrap_or(model == "llama"),
-            chat_template: metadata.text("tokenizer.chat_template")?.map(str::to_owned),
+            chat_template: chat_template(metadata)?.map(str::to_owned),
         };
         Ok(Some(Self { text: TextTokenizer::new(tokenizer, prepend_bos), config }))
     }
 }
 
-impl<'a> Vocabulary<'a> {
-    fn new(metadata: &Metadata, tokens: &'a [String]) -> Result<Self, Problem> {
-        let key = "tokenizer.ggml.token_type";
-        let Some(codes) = metadata.integers(key)? else {
-            return Ok(Self { tokens, kinds: vec![Kind::Normal; tokens.len()] });
-        };
-        if codes.len() != tokens.len() {
-            return Err(Problem::Length { key, found: codes.len(), expected: tokens.len() });
-        }
-        let kinds = codes.iter().enumerate().map(|(token, code)| match code {
-            // 0 is "undefined", which old writers left for ordinary tokens.
-            0 | 1 => Ok(Kind::Normal),
-            2 => Ok(Kind::Unknown),
-            3 => Ok(Kind::Control),
-            4 => Ok(Kind::UserDefined),
-            5 => Ok(Kind::Unused),
-            6 => Ok(Kind::Byte),
-            kind => Err(Problem::TokenType { token, kind: *kind }),
-        });
-        Ok(Self { tokens, kinds: kinds.collect::<Result<_, _>>()? })
+/// What each of `count` tokens is; all of them ordinary when the file does not say.
+fn kinds(metadata: &Metadata, count: usize) -> Result<Vec<Kind>, Problem> {
+    let key = "tokenizer.ggml.token_type";
+    let Some(codes) = metadata.integers(key)? else {
+        return Ok(vec![Kind::Normal; count]);
+    };
+    if codes.len() != count {
+        return Err(Problem::Length { key, found: codes.len(), expected: count });
     }
+    let kinds = codes.iter().enumerate().map(|(token, code)| match code {
+        // 0 is "undefined", which old writers left for ordinary tokens.
+        0 | 1 => Ok(Kind::Normal),
+        2 => Ok(Kind::Unknown),
+        3 => Ok(Kind::Control),
+        4 => Ok(Kind::UserDefined),
+        5 => Ok(Kind::Unused),
+        6 => Ok(Kind::Byte),
+        kind => Err(Problem::TokenType { token, kind: *kind }),
+    });
+    kinds.collect()
+}
 
+impl<'a> Vocabulary<'a> {
     fn iter(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
         (0u32..)
             .zip(self.tokens)
@@ -182,6 +188,13 @@ impl<'a> Vocabulary<'a> {
             id => Ok(id),
         }
     }
+}
+
+/// The file's template; of several named ones, `default`.
+fn chat_template(metadata: &Metadata) -> Result<Option<&str>, Problem> {
+    let unnamed = metadata.text("tokenizer.chat_template")?;
+    let named = metadata.text("tokenizer.chat_template.default")?;
+    Ok(unnamed.or(named))
 }
 
 fn build_error(error: tokenizers::Error) -> Problem {

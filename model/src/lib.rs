@@ -17,6 +17,7 @@ pub mod known;
 pub mod layers;
 pub mod locate;
 pub mod ops;
+pub mod quantization;
 pub mod rope;
 pub mod source;
 pub mod tokenizer;

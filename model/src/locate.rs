@@ -10,6 +10,7 @@ use crate::config::ModelConfig;
 use crate::config_fields::ConfigError;
 use crate::config_json;
 use crate::known::{self, Known};
+use crate::source::gguf::model_name;
 
 /// Files that an error names at most.
 const NAMED_MAX: usize = 5;
@@ -39,7 +40,8 @@ impl Places {
 pub enum WeightsAt {
     /// A directory with `model.safetensors` or its index.
     Safetensors(PathBuf),
-    /// One file with everything; its configuration and tokenizer too.
+    /// One file with everything, its configuration and tokenizer too; or one of the parts that such
+    /// a file is in.
     Gguf(PathBuf),
     /// None: random ones are made.
     Dummy,
@@ -144,7 +146,7 @@ pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateErro
         if !gguf {
             return Err(LocateError::NotGguf { path: name.into() });
         }
-        files::check_pointer(name, path)?;
+        files::check_parts(name, path)?;
         return Ok(gguf_file(path));
     }
     if name.to_ascii_lowercase().ends_with("opt-350m") {
@@ -189,9 +191,8 @@ pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateErro
 }
 
 fn gguf_file(path: &Path) -> Located {
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     Located {
-        name: stem.unwrap_or_default(),
+        name: model_name(path),
         config: None,
         weights: WeightsAt::Gguf(path.to_owned()),
         tokenizer_directory: None,
@@ -230,7 +231,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
         return match &files::ggufs(path)[..] {
             [] => Err(LocateError::NoConfig { path: shown() }),
             [file] => {
-                files::check_pointer(&shown(), file)?;
+                files::check_parts(&shown(), file)?;
                 Ok(gguf_file(file))
             }
             several => {

@@ -37,7 +37,7 @@ pub struct Expanded {
 impl Quantised {
     /// Counts a matrix of `elements`, of a layer if `of_layer`.
     pub fn add(&mut self, stored: StoredType, elements: u64, of_layer: bool) {
-        if stored.block().0 > 1 {
+        if stored.is_quantised() {
             let none = OfType { stored, elements: 0, layer_elements: 0 };
             let of_type = self.0.entry(stored.name()).or_insert(none);
             of_type.elements += elements;

@@ -8,7 +8,9 @@ use grammar::{Grammar, Grammars, Vocabulary};
 use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::locate::{Located, Places, Wanted, WeightsAt, locate};
+use model::quantization::Quantization;
 use model::source::gguf::GgufSource;
+use model::source::safetensors::{SafetensorsSource, quantization};
 use model::source::{Part, SourceError, TensorId, WeightSource};
 use profiler::Cache;
 use program::formats::WeightFormats;
@@ -127,8 +129,14 @@ impl Opened {
 
 fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
     let config = located.config.context("the model has no configuration")?;
+    let mut stored = WeightFormats::plain(&config);
+    let mut quantised = Quantised::default();
     let (weights, weight_files) = match &located.weights {
         WeightsAt::Safetensors(directory) => {
+            if quantization(directory)? != Quantization::None {
+                let source = SafetensorsSource::open(directory, &config)?;
+                (stored, quantised) = stored_formats(&source, &config)?;
+            }
             let files = weight_files(directory);
             let directory = directory.to_string_lossy().into_owned();
             (WeightsFrom::Safetensors { directory }, files)
@@ -137,8 +145,7 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
     };
     let family = config.family;
     let text_from = located.tokenizer_directory.map(|path| TextFrom::Directory { path, family });
-    let stored = WeightFormats::plain(&config);
-    let (quantised, codec) = (Quantised::default(), OnceCell::new());
+    let codec = OnceCell::new();
     Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
 }
 
@@ -148,7 +155,7 @@ fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     config.name.clone_from(&located.name);
     let (stored, quantised) = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
-    let weight_files = vec![path.to_owned()];
+    let weight_files = source.files();
     let text_from = Some(TextFrom::Gguf { path: path.to_owned() });
     let codec = OnceCell::new();
     Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
@@ -190,7 +197,7 @@ pub fn open_weights(
     from: &WeightsFrom,
     config: &ModelConfig,
 ) -> Result<Box<dyn WeightSource>, SourceError> {
-    use model::source::{dummy::DummySource, safetensors::SafetensorsSource};
+    use model::source::dummy::DummySource;
     Ok(match from {
         WeightsFrom::Safetensors { directory } => {
             Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)

@@ -55,7 +55,12 @@ pub fn from_blocks(
                 super_blocks::convert(stored, block, record, place.row % ROWS);
             });
         }
-        StoredType::F32 | StoredType::F16 | StoredType::Bf16 => {
+        StoredType::F32
+        | StoredType::F16
+        | StoredType::Bf16
+        | StoredType::F8E4M3
+        | StoredType::Q2K
+        | StoredType::Q3K => {
             return Err(RepackError::Type(stored.name()));
         }
     }

@@ -345,9 +345,9 @@ fn other_refusals() {
         ),
         (
             LLAMA,
-            r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#,
-            "a checkpoint with quantization_config (method gptq) is not supported; use the \
-             unquantised checkpoint, or a GGUF file",
+            r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
+            "a checkpoint with quantization_config.bits = 3 is not supported; use the unquantised \
+             checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in order, or a GGUF file",
         ),
         (
             LLAMA,

@@ -15,7 +15,7 @@ use tokenizers::decoders::strip::Strip;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
 
-use super::{HashMap, Kind, Metadata, Problem, Tokenizer, Vocabulary, build_error, required};
+use super::{Cow, HashMap, Kind, Metadata, Problem, Tokenizer, Vocabulary, build_error, required};
 
 /// What stands for a space inside pieces.
 const SPACE: &str = "\u{2581}";
@@ -56,6 +56,20 @@ pub(super) fn tokenizer(
     tokenizer.with_normalizer(Some(Sequence::new(normalizers))).map_err(build_error)?;
     tokenizer.with_decoder(Some(DecoderSequence::new(decoders)));
     Ok(tokenizer)
+}
+
+/// The tokens with those that are found in the text, such as Gemma's runs of spaces, as a text has
+/// them: some writers spell their spaces as pieces do.
+pub(super) fn respelled<'a>(tokens: &'a [String], kinds: &[Kind]) -> Cow<'a, [String]> {
+    let is_misspelled =
+        |(token, kind): (&String, &Kind)| *kind == Kind::UserDefined && token.contains(SPACE);
+    if !tokens.iter().zip(kinds).any(is_misspelled) {
+        return Cow::Borrowed(tokens);
+    }
+    let respell = |pair: (&String, &Kind)| {
+        if is_misspelled(pair) { pair.0.replace(SPACE, " ") } else { pair.0.clone() }
+    };
+    tokens.iter().zip(kinds).map(respell).collect::<Vec<_>>().into()
 }
 
 /// Ways to change the text before it is split that the models here do not use.

@@ -150,6 +150,15 @@ fn special_tokens_and_the_chat_template_are_told() {
     assert_eq!(config.eos_token.as_deref(), Some("<|end|>"));
     assert_eq!(config.chat_template.as_deref(), Some("{{ messages }}"));
     assert_eq!((config.unk_token, config.pad_token), (None, None));
+
+    // A file with several templates has one of them without a name, or names all.
+    writer.text("tokenizer.chat_template.tool_use", "{{ tools }}");
+    let of = |writer: &Writer| tokenizer(writer).config.chat_template;
+    assert_eq!(of(&writer).as_deref(), Some("{{ messages }}"));
+    writer.remove("tokenizer.chat_template");
+    assert_eq!(of(&writer), None);
+    writer.text("tokenizer.chat_template.default", "{{ bos_token }}");
+    assert_eq!(of(&writer).as_deref(), Some("{{ bos_token }}"));
 }
 
 #[test]
@@ -228,6 +237,35 @@ fn the_space_before_the_text_can_be_left_out() {
     let tokenizer = tokenizer(&writer);
     assert_eq!(ids(&tokenizer, "a ab"), [6, 12]);
     assert_eq!(tokenizer.text.decode(&[12, 6]).expect("decodable"), " aba");
+}
+
+#[test]
+fn runs_of_spaces_are_tokens_however_they_are_spelled() {
+    // As Gemma's files: no space before the text, and runs of spaces found in it as they are.
+    for spelled in ["▁▁", "  "] {
+        let mut writer = sentence_piece(&PIECES);
+        let mut tokens: Vec<&str> = vec!["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>"];
+        tokens.extend(PIECES.iter().map(|(piece, _)| *piece));
+        let three = spelled.repeat(2)[..spelled.len() / 2 * 3].to_owned();
+        tokens.extend([spelled, three.as_str(), "\n\n"]);
+        let mut kinds = vec![1; tokens.len()];
+        kinds[..5].copy_from_slice(&[2, CONTROL, CONTROL, BYTE, BYTE]);
+        kinds[13..].fill(USER_DEFINED);
+        writer.texts("tokenizer.ggml.tokens", &tokens);
+        writer.set("tokenizer.ggml.token_type", Value::Array(Array::Signed(kinds)));
+        let mut scores = vec![0.0; 5];
+        scores.extend(PIECES.iter().map(|(_, score)| *score));
+        scores.resize(tokens.len(), -1000.0);
+        writer.set("tokenizer.ggml.scores", Value::Array(Array::Floats(scores)));
+        writer.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+        let tokenizer = tokenizer(&writer);
+        assert_eq!(ids(&tokenizer, "a b"), [1, 6, 5, 7], "{spelled:?}");
+        assert_eq!(ids(&tokenizer, "a  b   c"), [1, 6, 13, 7, 14, 8], "{spelled:?}");
+        assert_eq!(ids(&tokenizer, "a    ab\n\nb"), [1, 6, 14, 12, 15, 7], "{spelled:?}");
+        for text in ["a b", "a  b   c", "a    ab\n\nb"] {
+            assert_eq!(tokenizer.text.decode(&ids(&tokenizer, text)).expect("decodable"), text);
+        }
+    }
 }
 
 /// SentencePiece's rule as it is defined: join the neighbours with the best joint score, the

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::LocateError;
+use crate::source::gguf::{first_part, part_paths};
 
 /// How the text begins that Git LFS leaves where a file was not fetched.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -54,13 +55,22 @@ pub(super) fn check_shards(model: &str, directory: &Path) -> Result<(), LocateEr
     names.iter().try_for_each(|name| check_pointer(model, &directory.join(name)))
 }
 
-/// The GGUF files of a directory, by name.
+/// Refuses a GGUF file of which some part is a pointer of Git LFS. Parts that are not there are
+/// told by whoever reads them.
+///
+/// # Errors
+/// As [`check_pointer`].
+pub(super) fn check_parts(model: &str, file: &Path) -> Result<(), LocateError> {
+    part_paths(file).iter().try_for_each(|part| check_pointer(model, part))
+}
+
+/// The GGUF files of a directory, by name; of one in several parts the first.
 pub(super) fn ggufs(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_gguf = |file: &PathBuf| {
         file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
     };
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_gguf).collect();
-    found.sort();
-    found
+    let files = entries.map(|entry| entry.path()).filter(is_gguf);
+    let files: BTreeSet<PathBuf> = files.map(|file| first_part(&file)).collect();
+    files.into_iter().collect()
 }

@@ -99,6 +99,29 @@ fn a_folder_of_several_gguf_files_is_none_of_them() {
 }
 
 #[test]
+fn parts_of_one_gguf_file_are_one_model() {
+    let folder = tempfile::tempdir().expect("folder");
+    let name = folder.path().to_string_lossy().into_owned();
+    let part = |number: usize| folder.path().join(format!("m-0000{number}-of-00003.gguf"));
+    for number in 1..=3 {
+        std::fs::write(part(number), "").expect("file");
+    }
+    let located = find(&name, None, false).expect("one model");
+    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsAt::Gguf(part(1))));
+    let second = part(2).to_string_lossy().into_owned();
+    let located = find(&second, None, false).expect("any part will do");
+    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsAt::Gguf(part(2))));
+    std::fs::write(part(3), "version https://git-lfs.github.com/spec/v1\n").expect("file");
+    for name in [&name, &second] {
+        let error = find(name, None, false).expect_err("a pointer").to_string();
+        assert!(error.contains("m-00003-of-00003.gguf"), "{error}");
+    }
+    std::fs::write(folder.path().join("other.gguf"), "").expect("file");
+    let error = find(&name, None, false).expect_err("two models").to_string();
+    assert!(error.contains("m-00001-of-00003.gguf, other.gguf"), "{error}");
+}
+
+#[test]
 fn repositories_in_the_cache() {
     let cache = tempfile::tempdir().expect("folder");
     let root = cache.path().join("models--facebook--opt-125m");

@@ -1,6 +1,7 @@
 //! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
 
 pub mod dummy;
+mod float8;
 pub mod gguf;
 pub mod safetensors;
 mod stored;
@@ -98,7 +99,8 @@ pub trait WeightSource: Debug + Send + Sync {
     /// As `read_bf16`.
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError>;
 
-    /// The type a tensor is stored as; F32 for sources that make their values.
+    /// The type a tensor is stored as, or whose blocks hold it without loss; F32 for sources that
+    /// make their values.
     ///
     /// # Errors
     /// As [`WeightSource::shape`], or a type that cannot be read.

@@ -1,118 +1,177 @@
 //! Weights in safetensors files: one `model.safetensors`, or shards named by
 //! `model.safetensors.index.json`.
 //!
-//! Headers are read and checked by the `safetensors` crate when the source is opened; data is read
-//! by position, in pieces, from any thread.
+//! `files` finds tensors and reads their bytes. A matrix is kept plainly, or in one of the forms
+//! that `quantization_config` names: `fp8`, `mxfp4`, `integers`. Whatever is kept plainly beside
+//! those is told by its tensor.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype as Stored, Metadata};
+use safetensors::tensor::Dtype as Stored;
 
 use super::{SourceError, StoredType, TensorId, WeightSource};
 use crate::config::ModelConfig;
 use crate::family::{Piece, gain_offset, layouts};
+use crate::quantization::Quantization;
+
+mod files;
+mod forms;
+mod fp8;
+mod integers;
+mod mxfp4;
+
+use files::{Checkpoint, Stretch, format_error};
+use forms::{Form, Packed, PackedRows};
 
 /// Bytes converted at a time, when the stored type is not the wanted one.
 const PIECE_BYTES: usize = 64 << 10;
-/// Far above any real header; a larger number is a damaged file, not a reason to allocate.
-const HEADER_BYTES_MAX: u64 = 256 << 20;
-const SUPPORTED: &str = "supported: BF16, F16, F32";
+const SUPPORTED: &str = "supported: BF16, F16, F32, and F8_E4M3 where quantization_config says fp8";
 
 /// An open checkpoint.
 #[derive(Debug)]
 pub struct SafetensorsSource {
     config: ModelConfig,
-    directory: PathBuf,
-    files: Vec<Shard>,
-    tensors: HashMap<String, Stretch>,
+    quantization: Quantization,
+    files: Checkpoint,
+    /// Types of packed matrices that were looked at, by name: all scales are read for one.
+    integer_types: Mutex<HashMap<String, StoredType>>,
 }
 
-#[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    file: File,
-}
-
-/// Where a tensor lies.
-#[derive(Debug, Clone)]
-struct Stretch {
-    file: usize,
-    offset_bytes: u64,
-    stored: Stored,
-    shape: Vec<usize>,
+/// Rows of a tensor that were found.
+struct Part<'a> {
+    form: Form<'a>,
+    /// The name under which they were found is the first.
+    piece: Piece,
 }
 
 impl SafetensorsSource {
-    /// Opens the checkpoint of a directory.
+    /// Opens the checkpoint of a directory. Its `config.json`, if there is one, says how matrices
+    /// are kept.
     ///
     /// # Errors
-    /// A file that is missing, cut off or no safetensors file.
+    /// A file that is missing, cut off or no safetensors file; a `quantization_config` that is not
+    /// supported.
     pub fn open(directory: &Path, config: &ModelConfig) -> Result<SafetensorsSource, SourceError> {
-        let mut source = SafetensorsSource {
+        Ok(SafetensorsSource {
             config: config.clone(),
-            directory: directory.to_owned(),
-            files: Vec::new(),
-            tensors: HashMap::new(),
-        };
-        let single = directory.join("model.safetensors");
-        if single.is_file() {
-            source.add_file(&single)?;
-            return Ok(source);
-        }
-        for name in shard_names(&directory.join("model.safetensors.index.json"))? {
-            source.add_file(&directory.join(name))?;
-        }
-        Ok(source)
+            quantization: quantization(directory)?,
+            files: Checkpoint::open(directory)?,
+            integer_types: Mutex::default(),
+        })
     }
 
-    fn add_file(&mut self, path: &Path) -> Result<(), SourceError> {
-        let file = File::open(path).map_err(|source| io(path, source))?;
-        let (data_start, metadata) = read_header(path, &file)?;
-        let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
-        let ends = metadata.tensors().into_values().map(|info| info.data_offsets.1 as u64);
-        let expected = data_start.saturating_add(ends.max().unwrap_or(0));
-        if size_bytes < expected {
-            let reason = format!(
-                "the file is cut off: its header describes {expected} bytes, it has {size_bytes}; \
-                 download it again"
-            );
-            return Err(format_error(path, reason));
-        }
-        let index = self.files.len();
-        for (name, info) in metadata.tensors() {
-            let stretch = Stretch {
-                file: index,
-                offset_bytes: data_start + info.data_offsets.0 as u64,
-                stored: info.dtype,
-                shape: info.shape.clone(),
-            };
-            self.tensors.insert(name, stretch);
-        }
-        self.files.push(Shard { path: path.to_owned(), file });
-        Ok(())
-    }
-
-    /// The pieces of a tensor with the tensors that they lie in.
-    fn find(&self, id: TensorId) -> Result<Vec<(&Stretch, Piece)>, SourceError> {
+    /// The parts of a tensor, in the first layout of which all are there.
+    fn find(&self, id: TensorId) -> Result<Vec<Part<'_>>, SourceError> {
         let layouts = layouts(&self.config, id);
         let missing = layouts.first().and_then(|pieces| pieces.first()?.names.first().cloned());
-        let all_of = |pieces: Vec<Piece>| -> Option<Vec<(&Stretch, Piece)>> {
-            let found = pieces.into_iter().map(|mut piece| {
-                let place = piece.names.iter().position(|name| self.tensors.contains_key(name))?;
-                piece.names.swap(0, place);
-                Some((self.tensors.get(&piece.names[0])?, piece))
-            });
-            found.collect::<Option<Vec<_>>>().filter(|pieces| !pieces.is_empty())
-        };
-        layouts.into_iter().find_map(all_of).ok_or_else(|| SourceError::Missing {
-            path: self.directory.display().to_string(),
+        for pieces in layouts {
+            if let Some(parts) = self.all_of(pieces)? {
+                return Ok(parts);
+            }
+        }
+        Err(SourceError::Missing {
+            path: self.files.directory.display().to_string(),
             tensor: missing.unwrap_or_else(|| format!("{id:?}")),
         })
+    }
+
+    fn all_of(&self, pieces: Vec<Piece>) -> Result<Option<Vec<Part<'_>>>, SourceError> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        for mut piece in pieces {
+            let mut found = None;
+            for place in 0..piece.names.len() {
+                found = Form::find(&self.files, &piece.names[place], self.quantization)?;
+                if found.is_some() {
+                    piece.names.swap(0, place);
+                    break;
+                }
+            }
+            let Some(form) = found else { return Ok(None) };
+            parts.push(Part { form, piece });
+        }
+        Ok(Some(parts).filter(|parts| !parts.is_empty()))
+    }
+
+    /// The parts of a tensor, whose shapes were compared with what is needed.
+    fn checked(&self, id: TensorId) -> Result<Vec<Part<'_>>, SourceError> {
+        let parts = self.find(id)?;
+        for Part { form, piece } in &parts {
+            if let Some((found, expected)) = form.mismatch(piece) {
+                let path = match form {
+                    Form::Plain(stretch) => self.files.path(stretch),
+                    Form::Packed(_) => &self.files.directory,
+                };
+                let (path, tensor) = (path.display().to_string(), piece.names[0].clone());
+                return Err(SourceError::Shape { path, tensor, found, expected });
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The type of GGUF's whose blocks a packed matrix of integers has.
+    fn integer_type(
+        &self,
+        name: &str,
+        matrix: &integers::Matrix<'_>,
+    ) -> Result<StoredType, SourceError> {
+        let known = || self.integer_types.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stored) = known().get(name) {
+            return Ok(*stored);
+        }
+        let stored = matrix.stored_type(&self.files)?;
+        known().insert(name.to_owned(), stored);
+        Ok(stored)
+    }
+
+    fn type_of(&self, part: &Part<'_>) -> Result<StoredType, SourceError> {
+        let name = &part.piece.names[0];
+        let stretch = match &part.form {
+            Form::Plain(stretch) => *stretch,
+            Form::Packed(Packed::Fp8(_)) => return Ok(StoredType::F8E4M3),
+            Form::Packed(Packed::Mxfp4(_)) => return Ok(StoredType::Mxfp4),
+            Form::Packed(Packed::Integers(matrix)) => return self.integer_type(name, matrix),
+        };
+        match stretch.stored {
+            Stored::F32 => Ok(StoredType::F32),
+            Stored::F16 => Ok(StoredType::F16),
+            Stored::BF16 => Ok(StoredType::Bf16),
+            other => Err(SourceError::Type {
+                path: self.files.path(stretch).display().to_string(),
+                tensor: name.clone(),
+                found: format!("{other:?}"),
+                supported: SUPPORTED,
+            }),
+        }
+    }
+
+    /// Calls `read` with each part that has some of the rows from `first_row` on, the first of its
+    /// rows that is one of them, and what they fill of `out`, of which a row takes `size`.
+    fn each_part<T>(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        (out, size): (&mut [T], usize),
+        mut read: impl FnMut(&Part<'_>, usize, &mut [T]) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let (mut skipped, mut rest) = (first_row, out);
+        for part in self.checked(id)? {
+            let from = skipped.min(part.piece.rows);
+            let rows = (part.piece.rows - from).min(rest.len() / size);
+            skipped -= from;
+            let (own, behind) = rest.split_at_mut(rows * size);
+            rest = behind;
+            if rows > 0 {
+                read(&part, from, own)?;
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("{id:?} has fewer rows than were asked for");
+        Err(format_error(&self.files.directory, reason))
     }
 
     /// Reads rows, converting piece by piece where `same` is not the stored type.
@@ -125,35 +184,49 @@ impl SafetensorsSource {
         convert: impl Fn(f32) -> T + Copy,
     ) -> Result<(), SourceError> {
         let (_, columns) = self.shape(id)?;
-        self.stored_type(id)?;
-        let (mut skipped, mut rest) = (first_row, out);
-        for (stretch, piece) in self.find(id)? {
-            let from = skipped.min(piece.rows);
-            let rows = (piece.rows - from).min(rest.len() / columns);
-            skipped -= from;
-            let (own, behind) = rest.split_at_mut(rows * columns);
-            rest = behind;
-            if rows == 0 {
-                continue;
+        self.each_part(id, first_row, (out, columns), |part, from, out| {
+            // Refuses what cannot be read or is not in order.
+            self.type_of(part)?;
+            match &part.form {
+                Form::Plain(stretch) => {
+                    self.read_plain(stretch, &part.piece, from, out, same, convert)
+                }
+                Form::Packed(packed) => {
+                    PackedRows::of(&part.piece).each_run(from, out, columns, |row, out| {
+                        let mut values = vec![0.0; out.len()];
+                        packed.read(&self.files, row, &mut values)?;
+                        out.iter_mut().zip(values).for_each(|(out, value)| *out = convert(value));
+                        Ok(())
+                    })
+                }
             }
-            let (row_stride, stride) = piece.strides;
-            let start = piece.first + from * row_stride;
-            if (row_stride, stride) == (columns, 1) || (rows == 1 && stride == 1) {
-                self.read_run(stretch, start, own, same, convert)?;
-                continue;
-            }
-            let last = (rows - 1) * row_stride + (columns - 1) * stride;
-            let mut span = vec![T::zeroed(); last + 1];
-            self.read_run(stretch, start, &mut span, same, convert)?;
-            for (index, value) in own.iter_mut().enumerate() {
-                *value = span[index / columns * row_stride + index % columns * stride];
-            }
+        })
+    }
+
+    /// Reads rows of a plain tensor, from row `from` of the piece on.
+    fn read_plain<T: bytemuck::Pod>(
+        &self,
+        stretch: &Stretch,
+        piece: &Piece,
+        from: usize,
+        out: &mut [T],
+        same: Stored,
+        convert: impl Fn(f32) -> T + Copy,
+    ) -> Result<(), SourceError> {
+        let columns = piece.columns;
+        let rows = out.len() / columns;
+        let (row_stride, stride) = piece.strides;
+        let start = piece.first + from * row_stride;
+        if (row_stride, stride) == (columns, 1) || (rows == 1 && stride == 1) {
+            return self.read_run(stretch, start, out, same, convert);
         }
-        if rest.is_empty() {
-            return Ok(());
+        let last = (rows - 1) * row_stride + (columns - 1) * stride;
+        let mut span = vec![T::zeroed(); last + 1];
+        self.read_run(stretch, start, &mut span, same, convert)?;
+        for (index, value) in out.iter_mut().enumerate() {
+            *value = span[index / columns * row_stride + index % columns * stride];
         }
-        let reason = format!("{id:?} has fewer rows than were asked for");
-        Err(format_error(&self.directory, reason))
+        Ok(())
     }
 
     /// Reads elements that follow each other.
@@ -165,24 +238,19 @@ impl SafetensorsSource {
         same: Stored,
         convert: impl Fn(f32) -> T,
     ) -> Result<(), SourceError> {
-        let shard = &self.files[stretch.file];
-        let element = stretch.stored.bitsize() / 8;
-        let total: usize = stretch.shape.iter().product();
+        let total = stretch.elements();
         if start + out.len() > total {
             let reason = format!("a tensor has {total} elements, more were asked for");
-            return Err(format_error(&shard.path, reason));
+            return Err(format_error(self.files.path(stretch), reason));
         }
-        let offset = stretch.offset_bytes + (start * element) as u64;
-        let read = |bytes: &mut [u8], offset| {
-            shard.file.read_exact_at(bytes, offset).map_err(|source| io(&shard.path, source))
-        };
         if stretch.stored == same {
-            return read(bytemuck::cast_slice_mut(out), offset);
+            return self.files.read(stretch, start, bytemuck::cast_slice_mut(out));
         }
+        let element = stretch.element_bytes();
         let mut piece = vec![0u8; PIECE_BYTES];
         for (index, values) in out.chunks_mut(PIECE_BYTES / element).enumerate() {
             let bytes = &mut piece[..values.len() * element];
-            read(bytes, offset + (index * PIECE_BYTES) as u64)?;
+            self.files.read(stretch, start + index * (PIECE_BYTES / element), bytes)?;
             for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(element)) {
                 *value = convert(match stretch.stored {
                     Stored::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -197,16 +265,7 @@ impl SafetensorsSource {
 
 impl WeightSource for SafetensorsSource {
     fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
-        for (stretch, piece) in self.find(id)? {
-            if stretch.shape != piece.shape {
-                return Err(SourceError::Shape {
-                    path: self.files[stretch.file].path.display().to_string(),
-                    tensor: piece.names[0].clone(),
-                    found: stretch.shape.clone(),
-                    expected: piece.shape,
-                });
-            }
-        }
+        self.checked(id)?;
         let shape = id.expected_shape(&self.config);
         Ok(shape.expect("a tensor that lies somewhere has a shape"))
     }
@@ -230,86 +289,73 @@ impl WeightSource for SafetensorsSource {
     }
 
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
-        let mut found = Err(SourceError::Missing {
-            path: self.directory.display().to_string(),
-            tensor: format!("{id:?}"),
-        });
-        for (stretch, piece) in self.find(id)? {
-            let stored = match stretch.stored {
-                Stored::F32 => StoredType::F32,
-                Stored::F16 => StoredType::F16,
-                Stored::BF16 => StoredType::Bf16,
-                other => {
-                    return Err(SourceError::Type {
-                        path: self.files[stretch.file].path.display().to_string(),
-                        tensor: piece.names[0].clone(),
-                        found: format!("{other:?}"),
-                        supported: SUPPORTED,
-                    });
+        let parts = self.find(id)?;
+        let mut common = None;
+        for part in &parts {
+            let stored = self.type_of(part)?;
+            common = Some(match common {
+                None => stored,
+                Some(known) if known == stored => known,
+                // Blocks of Q5_0 hold every matrix of integers that has blocks at all.
+                Some(StoredType::Q4_1 | StoredType::Q5_0)
+                    if matches!(stored, StoredType::Q4_1 | StoredType::Q5_0) =>
+                {
+                    StoredType::Q5_0
                 }
-            };
-            found = Ok(stored);
+                Some(_) => StoredType::F32,
+            });
         }
-        found
+        Ok(common.unwrap_or(StoredType::F32))
     }
-}
 
-fn io(path: &Path, source: std::io::Error) -> SourceError {
-    SourceError::Io { path: path.display().to_string(), source }
-}
-
-fn format_error(path: &Path, reason: String) -> SourceError {
-    SourceError::Format { path: path.display().to_string(), reason }
-}
-
-/// Offset of the data, and the header.
-fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceError> {
-    let mut length = [0u8; 8];
-    let cut_off =
-        |_| format_error(path, "the file ends inside its header; download it again".into());
-    file.read_exact(&mut length).map_err(cut_off)?;
-    let header_bytes = u64::from_le_bytes(length);
-    let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
-    if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > size_bytes {
-        let reason = format!(
-            "this is no safetensors file, or it is cut off: its header claims {header_bytes} bytes"
-        );
-        return Err(format_error(path, reason));
-    }
-    let mut bytes = length.to_vec();
-    bytes.resize(8 + header_bytes as usize, 0);
-    file.read_exact(&mut bytes[8..]).map_err(cut_off)?;
-    // Not `SafeTensors::read_metadata`, which wants the whole file in memory.
-    let metadata: Metadata = serde_json::from_slice(&bytes[8..])
-        .map_err(|error| format_error(path, format!("the header cannot be read: {error}")))?;
-    for (name, info) in metadata.tensors() {
-        let (start, end) = info.data_offsets;
-        let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
-        let bits = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize()));
-        if end < start || bits.is_none_or(|bits| bits.div_ceil(8) != end - start) {
-            let reason = format!("the header contradicts itself about tensor {name}");
-            return Err(format_error(path, reason));
+    fn read_blocks(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let stored = self.stored_type(id)?;
+        let no_blocks =
+            || Err(SourceError::NoBlocks { tensor: format!("{id:?}"), stored: stored.name() });
+        if stored.grouped().is_none() {
+            return no_blocks();
         }
+        let (_, columns) = self.shape(id)?;
+        let row_bytes = stored.row_bytes(columns);
+        assert_eq!(out.len() % row_bytes, 0, "{id:?}: not whole rows");
+        self.each_part(id, first_row, (out, row_bytes), |part, from, out| {
+            let rows = PackedRows::of(&part.piece);
+            rows.each_run(from, out, row_bytes, |row, out| match &part.form {
+                Form::Packed(Packed::Mxfp4(matrix)) => matrix.read_blocks(&self.files, row, out),
+                Form::Packed(Packed::Integers(matrix)) => {
+                    matrix.read_blocks(&self.files, stored, row, out)
+                }
+                Form::Plain(_) | Form::Packed(Packed::Fp8(_)) => no_blocks(),
+            })
+        })
     }
-    Ok((8 + header_bytes, metadata))
 }
 
-/// The files that an index names, each once.
-fn shard_names(index: &Path) -> Result<Vec<String>, SourceError> {
-    let text = std::fs::read_to_string(index).map_err(|source| io(index, source))?;
-    let bad = |reason: String| format_error(index, reason);
-    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no weight_map".into()))?;
-    let mut names: Vec<String> =
-        map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    names.sort();
-    names.dedup();
-    if let Some(name) = names.iter().find(|name| name.contains('/')) {
-        return Err(bad(format!("it names {name}, which is outside the directory")));
-    }
-    Ok(names)
+/// What the `config.json` of a checkpoint says of its matrices; nothing where there is none.
+///
+/// # Errors
+/// A file that cannot be read, or a method that is not supported.
+pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
+    let path = directory.join("config.json");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Quantization::None);
+        }
+        Err(source) => return Err(SourceError::Io { path: path.display().to_string(), source }),
+    };
+    let config: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| format_error(&path, error.to_string()))?;
+    Quantization::of(config.get("quantization_config"))
+        .map_err(|error| format_error(&path, format!("{error} is not supported")))
 }
 
 #[cfg(test)]
-#[path = "safetensors_tests.rs"]
+mod quantized_tests;
+#[cfg(test)]
 mod tests;

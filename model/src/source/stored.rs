@@ -8,6 +8,8 @@ pub enum StoredType {
     F32,
     F16,
     Bf16,
+    /// safetensors: 8-bit floats, with factors in a tensor of their own.
+    F8E4M3,
     /// GGUF: blocks of 32, f16 scale, 4-bit values from -8.
     Q4_0,
     /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
@@ -18,31 +20,38 @@ pub enum StoredType {
     Q5_1,
     /// GGUF: blocks of 32, f16 scale, int8 values.
     Q8_0,
+    /// GGUF: blocks of 256 in 16 parts with 4-bit scales and minimums, 2-bit values.
+    Q2K,
+    /// GGUF: blocks of 256 in 16 parts with 6-bit scales, 3-bit values from -4.
+    Q3K,
     /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 4-bit values.
     Q4K,
     /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 5-bit values.
     Q5K,
     /// GGUF: blocks of 256 in 16 parts with 8-bit scales, 6-bit values from -32.
     Q6K,
-    /// GGUF: blocks of 32, f16 scale, 4-bit indices into a table.
+    /// GGUF: blocks of 32, f16 scale, 4-bit places in a table of int8 values.
     Iq4Nl,
-    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, 4-bit indices into a table.
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, values as those of `Iq4Nl`.
     Iq4Xs,
-    /// GGUF: blocks of 32, a power of two as scale, 4-bit floats.
+    /// GGUF: blocks of 32, an exponent of two, 4-bit floats.
     Mxfp4,
 }
 
 impl StoredType {
     /// Every type that can be read.
-    pub const ALL: [StoredType; 14] = [
+    pub const ALL: [StoredType; 17] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::Bf16,
+        StoredType::F8E4M3,
         StoredType::Q4_0,
         StoredType::Q4_1,
         StoredType::Q5_0,
         StoredType::Q5_1,
         StoredType::Q8_0,
+        StoredType::Q2K,
+        StoredType::Q3K,
         StoredType::Q4K,
         StoredType::Q5K,
         StoredType::Q6K,
@@ -57,11 +66,14 @@ impl StoredType {
             StoredType::F32 => "F32",
             StoredType::F16 => "F16",
             StoredType::Bf16 => "BF16",
+            StoredType::F8E4M3 => "F8_E4M3",
             StoredType::Q4_0 => "Q4_0",
             StoredType::Q4_1 => "Q4_1",
             StoredType::Q5_0 => "Q5_0",
             StoredType::Q5_1 => "Q5_1",
             StoredType::Q8_0 => "Q8_0",
+            StoredType::Q2K => "Q2_K",
+            StoredType::Q3K => "Q3_K",
             StoredType::Q4K => "Q4_K",
             StoredType::Q5K => "Q5_K",
             StoredType::Q6K => "Q6_K",
@@ -76,11 +88,14 @@ impl StoredType {
         match self {
             StoredType::F32 => (1, 4),
             StoredType::F16 | StoredType::Bf16 => (1, 2),
+            StoredType::F8E4M3 => (1, 1),
             StoredType::Q4_0 => (32, 2 + 16),
             StoredType::Q4_1 => (32, 4 + 16),
             StoredType::Q5_0 => (32, 2 + 4 + 16),
             StoredType::Q5_1 => (32, 4 + 4 + 16),
             StoredType::Q8_0 => (32, 2 + 32),
+            StoredType::Q2K => (256, 16 + 64 + 4),
+            StoredType::Q3K => (256, 32 + 64 + 12 + 2),
             StoredType::Q4K => (256, 4 + 12 + 128),
             StoredType::Q5K => (256, 4 + 12 + 32 + 128),
             StoredType::Q6K => (256, 128 + 64 + 16 + 2),
@@ -88,6 +103,13 @@ impl StoredType {
             StoredType::Iq4Xs => (256, 2 + 2 + 4 + 128),
             StoredType::Mxfp4 => (32, 1 + 16),
         }
+    }
+
+    /// Whether values take fewer than 16 bits, so that memory in which they are expanded is larger
+    /// than the file.
+    pub const fn is_quantised(self) -> bool {
+        let (elements, bytes) = self.block();
+        bytes < 2 * elements
     }
 
     /// Bytes of a row of `elements`, which blocks must divide.
@@ -109,7 +131,12 @@ impl StoredType {
             StoredType::Iq4Nl => Some(Grouped::GGUF_IQ4_NL),
             StoredType::Iq4Xs => Some(Grouped::GGUF_IQ4_XS),
             StoredType::Mxfp4 => Some(Grouped::GGUF_MXFP4),
-            StoredType::F32 | StoredType::F16 | StoredType::Bf16 => None,
+            StoredType::F32
+            | StoredType::F16
+            | StoredType::Bf16
+            | StoredType::F8E4M3
+            | StoredType::Q2K
+            | StoredType::Q3K => None,
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
 
 /// The halves of 16 bytes through `value(element, half)`: byte `i` holds element `i` in its low and
 /// `i + 16` in its high half.
-fn halves(bytes: &[u8], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
+pub(super) fn halves(bytes: &[u8], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
     let (low, high) = out.split_at_mut(BLOCK / 2);
     for (i, ((byte, low), high)) in bytes.iter().zip(low).zip(high).enumerate() {
         *low = value(i, byte & 0x0f);

@@ -38,11 +38,6 @@ pub(super) enum ConfigError {
          not supported"
     )]
     RopeFactors,
-    #[error(
-        "the file is one part of {0}; join the parts first with `llama-gguf-split --merge FIRST \
-         OUT`"
-    )]
-    Split(u32),
 }
 
 /// What only the tensors tell.
@@ -180,10 +175,6 @@ pub(super) fn model_config(
 
 /// Files of the two architectures that are not plain decoders of theirs.
 fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
-    let parts = keys.metadata.integer("split.count")?.unwrap_or(0);
-    if parts > 1 {
-        return Err(ConfigError::Split(parts));
-    }
     let key = keys.key("expert_count");
     match keys.metadata.integer(&key)? {
         Some(experts) if experts > 0 => Err(wrong(key, experts, "a model without experts")),

@@ -8,10 +8,12 @@ use half::{bf16, f16};
 
 use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
+use crate::source::float8::e4m3;
 
 /// For error messages.
-pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, \
-     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4";
+pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
+     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is \
+     quantised to one of these, such as Q4_K_M or IQ4_XS";
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub(super) enum TensorType {
 }
 
 /// GGML's numbers of the types that are read.
-const KNOWN: [(u32, StoredType); 14] = [
+const KNOWN: [(u32, StoredType); 16] = [
     (0, StoredType::F32),
     (1, StoredType::F16),
     (2, StoredType::Q4_0),
@@ -30,6 +32,8 @@ const KNOWN: [(u32, StoredType); 14] = [
     (6, StoredType::Q5_0),
     (7, StoredType::Q5_1),
     (8, StoredType::Q8_0),
+    (10, StoredType::Q2K),
+    (11, StoredType::Q3K),
     (12, StoredType::Q4K),
     (13, StoredType::Q5K),
     (14, StoredType::Q6K),
@@ -42,8 +46,6 @@ const KNOWN: [(u32, StoredType); 14] = [
 /// Names of the types that are not read, so that an error can say them.
 const UNSUPPORTED: [(u32, &str); 18] = [
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
@@ -59,6 +61,8 @@ const UNSUPPORTED: [(u32, &str); 18] = [
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
 ];
 
 impl TensorType {
@@ -91,17 +95,20 @@ impl TensorType {
 ///
 /// # Panics
 /// When `row` is not [`StoredType::row_bytes`] of `out.len()` long.
-pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
+pub(crate) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
     assert_eq!(row.len(), stored.row_bytes(out.len()), "row and output differ in length");
     let expand: fn(&[u8], &mut [f32]) = match stored {
         StoredType::F32 => return each(row, out, f32::from_le_bytes),
         StoredType::F16 => return each(row, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
         StoredType::Bf16 => return each(row, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        StoredType::F8E4M3 => return each(row, out, |[byte]| e4m3(byte)),
         StoredType::Q4_0 => blocks::q4_0,
         StoredType::Q4_1 => blocks::q4_1,
         StoredType::Q5_0 => blocks::q5_0,
         StoredType::Q5_1 => blocks::q5_1,
         StoredType::Q8_0 => blocks::q8_0,
+        StoredType::Q2K => k_quants::q2_k,
+        StoredType::Q3K => k_quants::q3_k,
         StoredType::Q4K => k_quants::q4_k,
         StoredType::Q5K => k_quants::q5_k,
         StoredType::Q6K => k_quants::q6_k,

@@ -1,5 +1,5 @@
-//! GGML's types with blocks of 256 elements in parts that have small scales of their own: Q4_K,
-//! Q5_K and Q6_K, for `dequantise`. Each function expands one block.
+//! GGML's types with blocks of 256 elements in parts that have small scales of their own: Q2_K to
+//! Q6_K, for `dequantise`. Each function expands one block.
 
 use super::blocks::half_at;
 
@@ -64,6 +64,50 @@ pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
             let q = low[i] >> (t / 2 * 4) & 15 | (upper[i] >> (2 * t) & 3) << 4;
             let part_scale = i8::from_le_bytes([scales[quarter * 2 + i / 16]]);
             *out = scale * f32::from(part_scale) * (f32::from(q) - 32.0);
+        }
+    }
+}
+
+/// Elements of a part of Q2_K, Q3_K and Q6_K.
+const SMALL_PART: usize = 16;
+
+/// Two bits of every element of a block: in each half of it, element `i` of quarter `t` of 32 has
+/// bits `2t` and `2t + 1` of byte `i` of 32.
+fn two_bits(bytes: &[u8], element: usize) -> u8 {
+    bytes[element / 128 * 32 + element % 32] >> (element % 128 / 32 * 2) & 3
+}
+
+/// 16 bytes with scale and minimum of a part in a half each, 64 bytes of two bits, f16 scale, f16
+/// scale of minimums.
+pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
+    let (parts, rest) = block.split_at(16);
+    let (bits, scales) = rest.split_at(64);
+    let (scale, minimum) = (half_at(scales, 0), half_at(scales, 2));
+    for (part, (packed, out)) in parts.iter().zip(out.chunks_exact_mut(SMALL_PART)).enumerate() {
+        let (step, offset) = (scale * f32::from(packed & 15), minimum * f32::from(packed >> 4));
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = step * f32::from(two_bits(bits, part * SMALL_PART + i)) - offset;
+        }
+    }
+}
+
+/// 32 bytes whose bit `t` of byte `i` takes 4 from element `i` of 32 number `t` where it is 0, 64
+/// bytes of two bits, 12 bytes of scales, f16 scale. Scales count from -32; of 16 parts, the low
+/// four bits are in the halves of the first 8 bytes, the upper two in the quarters of the last 4.
+pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
+    let (third, rest) = block.split_at(32);
+    let (bits, rest) = rest.split_at(64);
+    let (scales, scale) = rest.split_at(12);
+    let scale = half_at(scale, 0);
+    for (part, out) in out.chunks_exact_mut(SMALL_PART).enumerate() {
+        let low = scales[part % 8] >> (part / 8 * 4) & 15;
+        let upper = scales[8 + part % 4] >> (part / 4 * 2) & 3;
+        let step = scale * (f32::from(low | upper << 4) - 32.0);
+        for (i, out) in out.iter_mut().enumerate() {
+            let element = part * SMALL_PART + i;
+            let less = !third[element % 32] >> (element / 32) & 1;
+            let q = f32::from(two_bits(bits, element)) - f32::from(4 * less);
+            *out = step * q;
         }
     }
 }

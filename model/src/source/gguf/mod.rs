@@ -1,20 +1,17 @@
 //! GGUF files as a source of weights: a bounds-checked reader of our own.
 //!
-//! `parse` reads the head of the file, `metadata` holds its keys, `config` makes a model
-//! configuration of them, `dequantise` knows the tensor types and `layout` which tensor holds what
-//! in which order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its
-//! metadata.
+//! `parse` reads the head of a file, `parts` joins the files of a model that has several,
+//! `metadata` holds their keys, `config` makes a model configuration of them, `dequantise` knows
+//! the tensor types and `layout` which tensor holds what in which order of rows. [`GgufSource`]
+//! joins them for the loader; `gguf_tokenizer` reads its metadata.
 //!
 //! Invariants: when [`GgufSource::open`] succeeds, every tensor of the configuration is there, has
 //! its shape and a supported type and lies inside the file; and there is no tensor whose meaning is
 //! not known. Tensors are read with positioned reads, so a file cut off later is an error, not a
 //! signal.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::BufReader;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use half::bf16;
 
@@ -28,11 +25,15 @@ mod k_quants;
 mod layout;
 pub mod metadata;
 mod parse;
+mod parts;
 mod tables;
 
+#[cfg(test)]
+pub(crate) use dequantise::dequantise as expand;
 use dequantise::{SUPPORTED, TensorType, dequantise};
 use metadata::Metadata;
-use parse::{ParseError, TensorInfo};
+use parts::Parts;
+pub use parts::{first_part, model_name, part_paths};
 
 /// Rows are read in pieces of about this size: large enough that the system call does not matter,
 /// small enough for the second-level cache.
@@ -41,20 +42,19 @@ const READ_BYTES: usize = 256 << 10;
 /// Half the size of a head; heads have 64 to 256 elements.
 const MAX_ROPE_FACTORS: usize = 1 << 16;
 
-/// A GGUF file with a model whose weights can be read.
+/// A GGUF file, or all parts of one, with a model whose weights can be read.
 #[derive(Debug)]
 pub struct GgufSource {
     path: String,
-    file: File,
-    metadata: Metadata,
+    parts: Parts,
     config: ModelConfig,
-    tensors: HashMap<String, TensorInfo>,
 }
 
 /// A tensor that was looked up: where its rows are and how they are ordered.
 struct Rows<'a> {
     name: String,
     stored: StoredType,
+    part: usize,
     offset: u64,
     rows: usize,
     row_elements: usize,
@@ -74,38 +74,25 @@ enum Order {
 }
 
 impl GgufSource {
-    /// Opens a file and checks its head against the needs of its architecture. Tensor data is not
-    /// read, except for a rope factor table.
+    /// Opens a file, and all others where it is a part of several, and checks their heads against
+    /// the needs of the architecture. Tensor data is not read, except for a rope factor table.
     ///
     /// # Errors
-    /// A file that cannot be read, is no GGUF file or is damaged; an architecture, a variant of one
-    /// or a tensor type that is not supported; missing or misshapen tensors.
+    /// A file that cannot be read, is no GGUF file or is damaged; a part that is missing or does
+    /// not belong; an architecture, a variant of one or a tensor type that is not supported;
+    /// missing or misshapen tensors.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let path_text = path.display().to_string();
-        let io = |source| SourceError::Io { path: path_text.clone(), source };
-        let format = |reason: String| SourceError::Format { path: path_text.clone(), reason };
-
-        let file = File::open(path).map_err(io)?;
-        let file_bytes = file.metadata().map_err(io)?.len();
-        let parsed = parse::parse(BufReader::new(&file), file_bytes);
-        let parsed = parsed.map_err(|error| match error {
-            ParseError::Io(source) => io(source),
-            other => format(other.to_string()),
-        })?;
-        let mut facts = layout::tensor_facts(&parsed.tensors);
-        if let Some(info) = parsed.tensors.get(layout::ROPE_FACTORS) {
-            facts.rope_factors = Some(read_factors(&file, info, &path_text)?);
+        let parts = Parts::open(path)?;
+        let mut facts = layout::tensor_facts(&parts.tensors);
+        if parts.tensors.contains_key(layout::ROPE_FACTORS) {
+            facts.rope_factors = Some(read_factors(&parts, &path_text)?);
         }
-        let config = config::model_config(&parsed.metadata, name, &facts)
-            .map_err(|error| format(error.to_string()))?;
-        let source = Self {
-            path: path_text,
-            file,
-            metadata: parsed.metadata,
-            config,
-            tensors: parsed.tensors,
-        };
+        let config =
+            config::model_config(&parts.metadata, model_name(path), &facts).map_err(|error| {
+                SourceError::Format { path: path_text.clone(), reason: error.to_string() }
+            })?;
+        let source = Self { path: path_text, parts, config };
         source.check_tensors()?;
         Ok(source)
     }
@@ -117,7 +104,12 @@ impl GgufSource {
 
     /// All metadata; `gguf_tokenizer` makes a tokenizer of it.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.parts.metadata
+    }
+
+    /// The paths of all files that the model is in, in order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.parts.files.iter().map(|part| part.path.clone()).collect()
     }
 
     /// The path that was opened, for messages.
@@ -133,6 +125,7 @@ impl GgufSource {
         }
         // The first in the alphabet, so that the message does not depend on the hash order.
         let unknown = self
+            .parts
             .tensors
             .keys()
             .filter(|name| !known.contains(*name) && !layout::is_ignored(name))
@@ -155,7 +148,7 @@ impl GgufSource {
         else {
             return Err(missing(format!("for {id:?}")));
         };
-        let info = self.tensors.get(&name).ok_or_else(|| missing(name.clone()))?;
+        let info = self.parts.tensors.get(&name).ok_or_else(|| missing(name.clone()))?;
         if info.shape != expected {
             return Err(SourceError::Shape {
                 path: self.path.clone(),
@@ -179,12 +172,14 @@ impl GgufSource {
             (vector, None) => (1, vector.iter().product(), Order::Stored),
             (vector, Some(head)) => (1, vector.iter().product(), Order::PermutedElements { head }),
         };
-        Ok(Rows { name, stored, offset: info.offset, rows, row_elements, order, source: self })
+        let (part, offset) = (info.part, info.offset);
+        Ok(Rows { name, stored, part, offset, rows, row_elements, order, source: self })
     }
 }
 
 /// The rope factor table, which configuration needs before there is a source.
-fn read_factors(file: &File, info: &TensorInfo, path: &str) -> Result<Vec<f32>, SourceError> {
+fn read_factors(parts: &Parts, path: &str) -> Result<Vec<f32>, SourceError> {
+    let info = &parts.tensors[layout::ROPE_FACTORS];
     let n = match (info.tensor_type, info.shape.as_slice()) {
         (TensorType::Known(StoredType::F32), &[n]) if n <= MAX_ROPE_FACTORS => n,
         _ => {
@@ -195,7 +190,8 @@ fn read_factors(file: &File, info: &TensorInfo, path: &str) -> Result<Vec<f32>, 
         }
     };
     let mut bytes = vec![0; StoredType::F32.row_bytes(n)];
-    file.read_exact_at(&mut bytes, info.offset)
+    parts
+        .read(info.part, info.offset, &mut bytes)
         .map_err(|source| SourceError::Io { path: path.to_owned(), source })?;
     let mut factors = vec![0.0; n];
     dequantise(StoredType::F32, &bytes, &mut factors);
@@ -293,8 +289,9 @@ impl Rows<'_> {
             };
             bytes.resize((end - start) * row_bytes, 0);
             let at = self.offset + (start * row_bytes) as u64;
-            self.source.file.read_exact_at(&mut bytes, at).map_err(|source| SourceError::Io {
-                path: format!("{}, tensor {}", self.source.path, self.name),
+            let parts = &self.source.parts;
+            parts.read(self.part, at, &mut bytes).map_err(|source| SourceError::Io {
+                path: format!("{}, tensor {}", parts.files[self.part].path.display(), self.name),
                 source,
             })?;
             for row in start.max(first_row)..end.min(last) {

@@ -43,6 +43,8 @@ pub(super) struct TensorInfo {
     pub tensor_type: TensorType,
     /// From the start of the file, bytes.
     pub offset: u64,
+    /// Which of a model's files, where it has several.
+    pub part: usize,
 }
 
 /// Why a file cannot be understood.
@@ -307,7 +309,7 @@ impl<R: Read> Reader<R> {
         if offset % alignment != 0 {
             return Err(corrupt(format!("starts at {offset}, off the alignment of {alignment}")));
         }
-        Ok((name, TensorInfo { shape, tensor_type, offset }))
+        Ok((name, TensorInfo { shape, tensor_type, offset, part: 0 }))
     }
 }
 

@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::super::metadata::{Array, Value};
+use super::super::parse::ParseError;
 use super::*;
 
 /// A head with every kind of value, behind the small model's.

@@ -8,6 +8,7 @@ use crate::config::Family;
 
 mod config;
 mod damage;
+mod parts;
 mod quants;
 mod real;
 mod tensors;

@@ -37,7 +37,6 @@ fn field(bytes: &[u8], first: usize, count: usize) -> u32 {
     (0..count).map(|i| bit(bytes, first + i) << i).sum()
 }
 
-/// The table of IQ4_NL and IQ4_XS.
 const NON_LINEAR: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
     89.0, 113.0,
@@ -88,24 +87,60 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
             let q = field(b, low, 4) + 16 * field(&b[128..], upper, 2);
             at(b, 208) * f32::from(b[192 + e / 16] as i8) * (q as f32 - 32.0)
         }
+        other => naive_small(other, b, e),
+    }
+}
+
+/// The same for the types of fewer than four bits and those with tables.
+fn naive_small(stored: StoredType, b: &[u8], e: usize) -> f32 {
+    let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
+    // Two bits of element e in Q2_K and Q3_K: 128 elements to 32 bytes.
+    let k_pair = |e: usize| e / 128 * 256 + e % 32 * 8 + e % 128 / 32 * 2;
+    match stored {
+        StoredType::Q2K => {
+            let (step, offset) = (field(b, e / 16 * 8, 4), field(b, e / 16 * 8 + 4, 4));
+            let q = field(&b[16..], k_pair(e), 2);
+            at(b, 80) * step as f32 * q as f32 - at(b, 82) * offset as f32
+        }
+        StoredType::Q3K => {
+            let (part, lane) = (e / 16, e % 32 * 8 + e / 32);
+            let low = field(&b[96..], part % 8 * 8 + part / 8 * 4, 4);
+            let step = low + 16 * field(&b[104..], part % 4 * 8 + part / 4 * 2, 2);
+            let q = field(&b[32..], k_pair(e), 2) + 4 * bit(b, lane);
+            at(b, 108) * (step as f32 - 32.0) * (q as f32 - 4.0)
+        }
         StoredType::Iq4Nl => at(b, 0) * NON_LINEAR[field(&b[2..], nibble(e), 4) as usize],
         StoredType::Iq4Xs => {
             let part = e / 32;
-            let scale = field(&b[4..], 4 * part, 4) + 16 * field(&b[2..], 2 * part, 2);
-            let q = NON_LINEAR[field(&b[8 + 16 * part..], nibble(e % 32), 4) as usize];
-            at(b, 0) * (scale as f32 - 32.0) * q
+            let step = field(&b[4..], part * 4, 4) + 16 * field(&b[2..], part * 2, 2);
+            let q = field(&b[8 + part * 16..], nibble(e % 32), 4);
+            at(b, 0) * (step as f32 - 32.0) * NON_LINEAR[q as usize]
         }
         StoredType::Mxfp4 => {
             let q = field(&b[1..], nibble(e), 4);
-            let (exponent, mantissa) = (q >> 1 & 3, (q & 1) as f32);
-            let value = match exponent {
-                0 => mantissa / 2.0,
-                _ => 2f32.powi(exponent as i32 - 1) * (1.0 + mantissa / 2.0),
+            let (exponent, odd) = (q / 2 % 4, (q % 2) as f32);
+            let size = match exponent {
+                0 => odd / 2.0,
+                _ => (1.0 + odd / 2.0) * 2f32.powi(exponent as i32 - 1),
             };
-            let scale = 2f64.powi(i32::from(b[0]) - 127);
-            (if q & 8 == 0 { scale } else { -scale } * f64::from(value)) as f32
+            let sign = if q >= 8 && size > 0.0 { -1.0 } else { 1.0 };
+            sign * (f64::from(size) * 2f64.powi(i32::from(b[0]) - 127)) as f32
         }
-        StoredType::F32 | StoredType::F16 | StoredType::Bf16 => unreachable!("no blocks"),
+        plain => unreachable!("{plain:?} has no blocks"),
+    }
+}
+
+/// Where a block has its f16 scale and minimum.
+fn factors(stored: StoredType) -> (Option<usize>, Option<usize>) {
+    match stored {
+        StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K => {
+            (Some(0), Some(2))
+        }
+        StoredType::Q2K => (Some(80), Some(82)),
+        StoredType::Q3K => (Some(108), None),
+        StoredType::Q6K => (Some(208), None),
+        StoredType::Mxfp4 => (None, None),
+        _ => (Some(0), None),
     }
 }
 
@@ -123,27 +158,22 @@ fn every_type_is_what_its_format_says() {
         let (elements, bytes) = stored.block();
         let mut row = noise(5 * bytes, bytes as u64);
         for (index, block) in row.chunks_exact_mut(bytes).enumerate() {
-            if stored == StoredType::Mxfp4 {
-                block[0] = [127, 0, 1, 2, 250][index];
-                continue;
+            let (scale, minimum) = factors(stored);
+            if let Some(place) = scale {
+                put(block, place, [0.011, -0.7, 3e-7, 40.0, 0.0][index]);
             }
-            let place = if stored == StoredType::Q6K { 208 } else { 0 };
-            put(block, place, [0.011, -0.7, 3e-7, 40.0, 0.0][index]);
-            let has_minimum = matches!(
-                stored,
-                StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K
-            );
-            if place == 0 && has_minimum {
-                put(block, 2, [-0.09, 1.7, 2e-6, -900.0, 0.25][index]);
+            if let Some(place) = minimum {
+                put(block, place, [-0.09, 1.7, 2e-6, -900.0, 0.25][index]);
+            }
+            if stored == StoredType::Mxfp4 {
+                block[0] = [127, 0, 1, 2, 240][index];
             }
         }
         let mut out = vec![f32::NAN; 5 * elements];
         dequantise(stored, &row, &mut out);
         let wanted = (0..out.len())
             .map(|e| naive(stored, &row[e / elements * bytes..][..bytes], e % elements));
-        // A zero's sign is no part of a value.
-        let plain = |values: Vec<f32>| bits(&values.iter().map(|v| v + 0.0).collect::<Vec<_>>());
-        assert_eq!(plain(out), plain(wanted.collect()), "{stored:?}");
+        assert_eq!(bits(&out), bits(&wanted.collect::<Vec<_>>()), "{stored:?}");
     }
 }
 
@@ -196,6 +226,18 @@ fn every_type_equals_another_reader() {
         file = rest;
     }
     assert_eq!(seen.len(), quantised().count());
+}
+
+#[test]
+fn types_that_are_not_read_are_refused_by_name_with_what_to_use() {
+    for (code, name) in [(16, "IQ2_XXS"), (18, "IQ3_XXS"), (29, "IQ1_M"), (34, "TQ1_0")] {
+        let mut writer = small_model("llama");
+        writer.tensor("blk.0.ffn_gate.weight", &[FFN, HIDDEN], code, vec![0; 4096]);
+        let error = refusal(&writer);
+        for part in [name, "blk.0.ffn_gate.weight", "IQ4_XS", "Q4_K_M"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Bounds on what Jinja would allocate or loop for without taking a step.
+
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+
+/// Puts filters and methods that are bounded in the place of those that are not.
+pub(super) fn bound_filters(environment: &mut Environment<'_>) {
+    environment.add_filter("slice", |state: &State<'_, '_>, value: Value, count, fill| {
+        filters::slice(state, value, bounded("slice", count)?, fill)
+    });
+    environment.add_filter("batch", |state: &State<'_, '_>, value: Value, count, fill| {
+        filters::batch(state, value, bounded("batch", count)?, fill)
+    });
+    environment.add_filter("indent", indent);
+    environment.add_filter("format", |state: &State<'_, '_>, text: Value, values: Rest<Value>| {
+        check_widths(text.as_str().unwrap_or_default())?;
+        filters::format(state, &text, values)
+    });
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        let empty = arguments.first().and_then(Value::as_str).is_some_and(str::is_empty);
+        if method == "count" && empty {
+            return Err(refusal("count() of an empty text".to_owned()));
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+    });
+}
+
+/// Largest number that a filter takes for a width or for a number of parts.
+const FILTER_COUNT_MAX: usize = 1000;
+
+/// The error of a filter that does not do what it is told.
+pub(super) fn refusal(reason: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+fn bounded(filter: &str, count: usize) -> Result<usize, Error> {
+    if count <= FILTER_COUNT_MAX {
+        return Ok(count);
+    }
+    Err(refusal(format!("the filter {filter} takes at most {FILTER_COUNT_MAX}, not {count}")))
+}
+
+/// Refuses a format whose widths or precisions are large, or come as values.
+fn check_widths(text: &str) -> Result<(), Error> {
+    let long = |digits: &str| digits.parse().map_or(!digits.is_empty(), |n: usize| n > 1000);
+    let large = text.split('%').skip(1).any(|conversion| {
+        let spec = conversion.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+        spec.contains('*') || spec.split(|c: char| !c.is_ascii_digit()).any(long)
+    });
+    if large {
+        return Err(refusal(format!("the filter format takes widths up to {FILTER_COUNT_MAX}")));
+    }
+    Ok(())
+}
+
+/// Jinja's `indent`: all lines but the first and blank ones, unless told otherwise.
+fn indent(
+    text: String,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or(4);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let spaces = " ".repeat(bounded("indent", width)?);
+    let lines = text.split('\n').enumerate().map(|(index, line)| {
+        let indented = if index == 0 { first } else { blank || !line.trim().is_empty() };
+        if indented { format!("{spaces}{line}") } else { line.to_owned() }
+    });
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,173 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+
+const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + \
+ message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ \
+'<|im_start|>assistant\n' }}{% endif %}";
+const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_messages \
+ %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ \
+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = \
+ bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt \
+ %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+
+fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
+    turns
+        .iter()
+        .map(|(role, content)| Message::new((*role).into(), (*content).into(), Vec::new()))
+        .collect()
+}
+
+#[test]
+fn chatml_and_llama3() {
+    let chatml = ChatTemplate::new(CHATML, None, None).expect("a template");
+    assert_eq!(
+        chatml.render(&turns(&[("user", "Hi")]), UNIX_EPOCH).expect("rendered"),
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    );
+    let llama3 = ChatTemplate::new(LLAMA3, Some("<bos>"), Some("<eos>")).expect("a template");
+    assert_eq!(
+        llama3
+            .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), UNIX_EPOCH)
+            .expect("rendered"),
+        "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
+         <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
+         <|start_header_id|>assistant<|end_header_id|>\n\n"
+    );
+}
+
+#[test]
+fn python_methods_and_refusals() {
+    let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% \
+     endif %}{{ messages[0].content.strip().startswith('a') }}";
+    let template = ChatTemplate::new(template, None, None).expect("a template");
+    assert_eq!(template.render(&turns(&[("user", " abc")]), UNIX_EPOCH).expect("rendered"), "True");
+    let error = template.render(&turns(&[("system", "x")]), UNIX_EPOCH).expect_err("refused");
+    assert!(error.to_string().contains("user first"), "{error}");
+    assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
+}
+
+#[test]
+fn templates_are_told_other_fields_in_their_order() {
+    let calls =
+        r#"[{"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}]"#;
+    let more = vec![("name".into(), "\"Ada\"".into()), ("tool_calls".into(), calls.into())];
+    let message = Message::new("assistant".into(), String::new(), more);
+    let template = "{{ messages[0].name }} {{ messages[0].tool_calls | tojson }}\
+                    {% if messages[0].tool_call_id is defined %}!{% endif %}";
+    let template = ChatTemplate::new(template, None, None).expect("a template");
+    assert_eq!(template.render(&[message], UNIX_EPOCH).expect("rendered"), format!("Ada {calls}"));
+}
+
+#[test]
+fn the_environment_is_that_of_transformers() {
+    let render = |template: &str| {
+        ChatTemplate::new(template, None, None)
+            .and_then(|template| {
+                template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), UNIX_EPOCH)
+            })
+            .expect(template)
+    };
+    assert_eq!(render("{{ tools is none }} {{ documents is none }}"), "True True");
+    assert_eq!(render("{{ messages[0].content | tojson }}"), r#""a<b>'é""#);
+    assert_eq!(render("{{ {'a': [1, none, true]} | tojson }}"), r#"{"a": [1, null, true]}"#);
+    assert_eq!(render("{{ messages[1:] | tojson }}"), r#"[{"role": "x", "content": "y"}]"#);
+    assert_eq!(render("{{ {'a': 1} | tojson(indent=4) }}"), "{\n    \"a\": 1\n}");
+    let skip = "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}\
+                {{ m.content }}{% break %}{% endfor %}";
+    assert_eq!(render(skip), "y");
+    // Blocks take their line with them.
+    assert_eq!(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
+}
+
+#[test]
+fn hostile_templates_are_refused() {
+    let doubled = "{% for a in range(9000) %}{{ messages[0].content }}{% endfor %}";
+    let nested = |rest: &str, times: u32| {
+        let begin = "{% set n = namespace(a=0) %}{% for i in range(";
+        format!("{begin}{times}) %}}{{% set n.a = {rest} }}}}")
+    };
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    for (template, reason) in [
+        (doubled, "bytes"),
+        (endless, "steps"),
+        ("{{ 1 | tojson(indent=9223372036854775807) }}", "64 spaces"),
+        ("{{ range(5) | slice(4000000000) }}", "slice"),
+        ("{{ range(5) | batch(4000000000, 1) }}", "batch"),
+        ("{{ 'a' | indent(4000000000) }}", "indent"),
+        ("{{ '%1000000000s' | format('a') }}", "format"),
+        ("{{ 'aaa'.count('') }}", "count"),
+        (&nested("[n.a, n.a] %}{% endfor %}{{ n.a | string | length", 60), "format"),
+        (&nested("[n.a] %}{% endfor %}{{ n.a", 5000), "format"),
+        ("{{ [1] | tojson(separators=('x' * 1000, ' ')) }}", "separators"),
+    ] {
+        let error = ChatTemplate::new(template, None, None)
+            .and_then(|template| {
+                template.render(&turns(&[("user", &"x".repeat(10_000))]), UNIX_EPOCH)
+            })
+            .expect_err(template);
+        assert!(error.to_string().contains(reason), "{template}: {error}");
+    }
+}
+
+#[test]
+fn harmless_filters_do_what_jinja_does() {
+    for (template, expected) in [
+        ("{{ [1, 2, 3] | slice(2) | list }}", "[[1, 2], [3]]"),
+        ("{{ [1, 2, 3] | batch(2, 0) | list }}", "[[1, 2], [3, 0]]"),
+        ("{{ 'a\nb\n\nc' | indent }}", "a\n    b\n\n    c"),
+        ("{{ 'a\nb' | indent(2, true) }}", "  a\n  b"),
+        ("{{ 'a\n\nb' | indent(width=1, blank=true) }}", "a\n \n b"),
+        ("{{ '%5s|%.2f' | format('a', 0.5) }}", "    a|0.50"),
+        ("{{ '100%% of 5000000 s' | format() }}", "100% of 5000000 s"),
+        ("{{ 'banana'.count('an') }}", "2"),
+    ] {
+        let template_made = ChatTemplate::new(template, None, None).expect(template);
+        assert_eq!(
+            template_made.render(&turns(&[]), UNIX_EPOCH).expect(template),
+            expected,
+            "{template}"
+        );
+    }
+}
+
+#[test]
+fn templates_are_told_the_date() {
+    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None);
+    let now = UNIX_EPOCH + Duration::from_secs(19_782 * 86400);
+    assert_eq!(template.and_then(|it| it.render(&[], now)).expect("a date"), "29 Feb 2024");
+}
+
+/// `scripts/fixtures_chat.py` says how these were made.
+#[test]
+fn constructs_of_published_templates_are_rendered_as_elsewhere() {
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_str(include_str!("../../tests/fixtures/chat_templates.json"))
+            .expect("JSON");
+    // 4 July 2025, 09:05:07.
+    let now = UNIX_EPOCH + Duration::from_secs(20_273 * 86400 + 9 * 3600 + 5 * 60 + 7);
+    let mut refused = 0;
+    for case in &cases {
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let message = |value: &serde_json::Value| {
+            let mut more = value.as_object().expect("an object").clone();
+            let role = more.remove("role").and_then(|role| text(&role)).expect("a role");
+            let content = more.remove("content").and_then(|content| text(&content));
+            Message { role, content: content.expect("content"), more }
+        };
+        let messages: Vec<Message> =
+            case["messages"].as_array().expect("a list").iter().map(message).collect();
+        let name = text(&case["name"]).expect("a name");
+        let source = text(&case["template"]).expect("a template");
+        let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).expect(&name);
+        match (template.render(&messages, now), text(&case["expected"])) {
+            (Ok(rendered), Some(expected)) => assert_eq!(rendered, expected, "{name}"),
+            (Err(ChatError::Render(words)), None) => {
+                assert_eq!(Some(words), text(&case["refusal"]), "{name}");
+                refused += 1;
+            }
+            (rendered, expected) => panic!("{name}: {rendered:?}, not {expected:?}"),
+        }
+    }
+    assert!(refused > 1 && cases.len() - refused > 10, "{refused} of {} refused", cases.len());
+}

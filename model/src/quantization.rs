@@ -1,0 +1,237 @@
+//! The `quantization_config` of a `config.json`: in which of the known ways a checkpoint keeps its
+//! matrices in few bits. What is not known is refused by field and value.
+
+use serde_json::{Map, Value};
+
+/// How the matrices of a checkpoint are kept. A matrix that is kept plainly beside others that are
+/// not needs no mention: its tensor says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Quantization {
+    #[default]
+    None,
+    /// 8-bit floats with a factor for each block of rows and inputs, or `None`: for the matrix.
+    Fp8 { block: Option<(usize, usize)> },
+    /// 4-bit floats with an exponent for every 32 inputs.
+    Mxfp4,
+    /// 4-bit integers, packed along the inputs.
+    Gptq { group: Group, zeros: StoredZeros },
+    /// 4-bit integers, packed along the outputs.
+    Awq { group: Group },
+}
+
+/// Inputs that share a scale and a zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    Inputs(usize),
+    /// All inputs of a row.
+    Row,
+}
+
+/// What stands for a zero in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredZeros {
+    /// One less than it.
+    LessOne,
+    Same,
+}
+
+/// A field that asks for something else than what is read here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a checkpoint with quantization_config.{field} = {value}")]
+pub struct Unsupported {
+    pub field: &'static str,
+    pub value: String,
+}
+
+/// The object's fields, as far as they are asked for.
+struct Fields<'a>(&'a Map<String, Value>);
+
+impl Quantization {
+    /// What a `quantization_config` says; [`Quantization::None`] where there is none.
+    ///
+    /// # Errors
+    /// A method or a variant of one that is not read, as the field that says so.
+    pub fn of(config: Option<&Value>) -> Result<Quantization, Unsupported> {
+        let Some(value) = config.filter(|value| !value.is_null()) else {
+            return Ok(Quantization::None);
+        };
+        let empty = Map::new();
+        let fields = Fields(value.as_object().unwrap_or(&empty));
+        match fields.text("quant_method") {
+            Some("fp8") => fields.fp8(),
+            Some("mxfp4") => Ok(Quantization::Mxfp4),
+            Some("gptq") => fields.gptq(),
+            Some("awq") => fields.awq(),
+            _ => Err(fields.refusal("quant_method")),
+        }
+    }
+}
+
+impl Fields<'_> {
+    fn present(&self, field: &str) -> Option<&Value> {
+        self.0.get(field).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, field: &str) -> Option<&str> {
+        self.present(field)?.as_str()
+    }
+
+    fn refusal(&self, field: &'static str) -> Unsupported {
+        let value = self.0.get(field).map_or_else(|| "(not there)".to_owned(), Value::to_string);
+        Unsupported { field, value: value.chars().take(60).collect() }
+    }
+
+    /// Refuses a field that is there and has none of `values`.
+    fn only(&self, field: &'static str, values: &[&str]) -> Result<(), Unsupported> {
+        match self.present(field) {
+            None => Ok(()),
+            Some(Value::String(text)) if values.contains(&text.to_lowercase().as_str()) => Ok(()),
+            Some(_) => Err(self.refusal(field)),
+        }
+    }
+
+    fn never(&self, field: &'static str) -> Result<(), Unsupported> {
+        match self.present(field) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(_) => Err(self.refusal(field)),
+        }
+    }
+
+    fn fp8(&self) -> Result<Quantization, Unsupported> {
+        self.only("fmt", &["e4m3"])?;
+        self.only("expert_dtype", &["fp8"])?;
+        self.only("activation_scheme", &["dynamic", "static"])?;
+        let field = "weight_block_size";
+        let Some(value) = self.present(field) else {
+            return Ok(Quantization::Fp8 { block: None });
+        };
+        let size = |index| value.get(index)?.as_u64().and_then(|size| usize::try_from(size).ok());
+        let is_pair = value.as_array().is_some_and(|sizes| sizes.len() == 2);
+        match (size(0), size(1)) {
+            (Some(rows @ 1..), Some(inputs @ 1..)) if is_pair => {
+                Ok(Quantization::Fp8 { block: Some((rows, inputs)) })
+            }
+            _ => Err(self.refusal(field)),
+        }
+    }
+
+    fn gptq(&self) -> Result<Quantization, Unsupported> {
+        self.four_bits("bits")?;
+        self.never("desc_act")?;
+        self.never("is_marlin_format")?;
+        self.only("pack_dtype", &["int32"])?;
+        // Both say the same, in files of different ages; "format" is also what others say.
+        self.only("checkpoint_format", &["gptq", "gptq_v2"])?;
+        self.only("format", &["gptq", "gptq_v2"])?;
+        if self.present("dynamic").is_some_and(|rules| rules.as_object() != Some(&Map::new())) {
+            return Err(self.refusal("dynamic"));
+        }
+        let format = self.text("checkpoint_format").or_else(|| self.text("format"));
+        let is_second = format.is_some_and(|format| format.eq_ignore_ascii_case("gptq_v2"));
+        let zeros = if is_second { StoredZeros::Same } else { StoredZeros::LessOne };
+        Ok(Quantization::Gptq { group: self.group("group_size")?, zeros })
+    }
+
+    fn awq(&self) -> Result<Quantization, Unsupported> {
+        let name = |long: &'static str, short| if self.0.contains_key(long) { long } else { short };
+        self.four_bits(name("bits", "w_bit"))?;
+        self.only("version", &["gemm"])?;
+        self.only("format", &["gemm"])?;
+        if self.present("zero_point").is_some_and(|value| *value != Value::Bool(true)) {
+            return Err(self.refusal("zero_point"));
+        }
+        Ok(Quantization::Awq { group: self.group(name("group_size", "q_group_size"))? })
+    }
+
+    fn four_bits(&self, field: &'static str) -> Result<(), Unsupported> {
+        match self.present(field).and_then(Value::as_u64) {
+            Some(4) => Ok(()),
+            _ => Err(self.refusal(field)),
+        }
+    }
+
+    fn group(&self, field: &'static str) -> Result<Group, Unsupported> {
+        let size = self.present(field).map_or(Some(128), Value::as_i64);
+        match size {
+            Some(-1) => Ok(Group::Row),
+            Some(size @ 1..) => Ok(Group::Inputs(size as usize)),
+            _ => Err(self.refusal(field)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Quantization, String> {
+        let config = serde_json::from_str(text).expect("JSON");
+        Quantization::of(Some(&config)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_known_methods() {
+        assert_eq!(Quantization::of(None), Ok(Quantization::None));
+        assert_eq!(of("null"), Ok(Quantization::None));
+        let block = r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64],
+            "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}"#;
+        assert_eq!(of(block), Ok(Quantization::Fp8 { block: Some((128, 64)) }));
+        let whole = r#"{"quant_method": "fp8", "weight_block_size": null, "dequantize": false,
+            "activation_scheme": "static"}"#;
+        assert_eq!(of(whole), Ok(Quantization::Fp8 { block: None }));
+        let mxfp4 =
+            r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]}"#;
+        assert_eq!(of(mxfp4), Ok(Quantization::Mxfp4));
+        let gptq = |more: &str| of(&format!(r#"{{"quant_method": "gptq", "bits": 4, {more}}}"#));
+        let (group, zeros) = (Group::Inputs(64), StoredZeros::LessOne);
+        assert_eq!(
+            gptq(r#""group_size": 64, "desc_act": false, "sym": false, "damp_percent": 0.1"#),
+            Ok(Quantization::Gptq { group, zeros })
+        );
+        let (group, zeros) = (Group::Row, StoredZeros::Same);
+        assert_eq!(
+            gptq(r#""group_size": -1, "checkpoint_format": "gptq_v2""#),
+            Ok(Quantization::Gptq { group, zeros })
+        );
+        for awq in [
+            r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "GEMM",
+                "zero_point": true}"#,
+            r#"{"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "gemm"}"#,
+        ] {
+            assert_eq!(of(awq), Ok(Quantization::Awq { group: Group::Inputs(32) }));
+        }
+    }
+
+    #[test]
+    fn all_else_is_refused_by_field_and_value() {
+        for (config, message) in [
+            (r#"{"quant_method": "bitsandbytes"}"#, r#"quant_method = "bitsandbytes""#),
+            (r#"{"quant_method": "compressed-tensors"}"#, r#""compressed-tensors""#),
+            (r#"{"load_in_4bit": true}"#, "quant_method = (not there)"),
+            ("17", "quant_method = (not there)"),
+            (r#"{"quant_method": "gptq", "bits": 3}"#, "quantization_config.bits = 3"),
+            (r#"{"quant_method": "gptq", "bits": 8}"#, "bits = 8"),
+            (r#"{"quant_method": "gptq", "bits": 4, "desc_act": true}"#, "desc_act = true"),
+            (r#"{"quant_method": "gptq", "bits": 4, "group_size": 0}"#, "group_size = 0"),
+            (
+                r#"{"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}"#,
+                r#"checkpoint_format = "marlin""#,
+            ),
+            (r#"{"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}"#, "dynamic = {"),
+            (r#"{"quant_method": "awq", "bits": 2}"#, "bits = 2"),
+            (r#"{"quant_method": "awq", "w_bit": 8}"#, "w_bit = 8"),
+            (r#"{"quant_method": "awq", "bits": 4, "version": "gemv"}"#, r#"version = "gemv""#),
+            (r#"{"quant_method": "awq", "bits": 4, "zero_point": false}"#, "zero_point = false"),
+            (r#"{"quant_method": "fp8", "fmt": "e5m2"}"#, r#"fmt = "e5m2""#),
+            (r#"{"quant_method": "fp8", "expert_dtype": "fp4"}"#, r#"expert_dtype = "fp4""#),
+            (r#"{"quant_method": "fp8", "weight_block_size": [128]}"#, "weight_block_size = [128]"),
+            (
+                r#"{"quant_method": "fp8", "weight_block_size": [0, 1]}"#,
+                "weight_block_size = [0,1]",
+            ),
+        ] {
+            let error = of(config).expect_err(config);
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}

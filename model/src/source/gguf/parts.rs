@@ -1,0 +1,216 @@
+//! Files that hold a model together: `NAME-00001-of-00003.gguf` and its like, or one file alone.
+//!
+//! The first part has the metadata; each has tensors of its own, and says which part of how many it
+//! is. Whichever part is given, all of them are opened beside it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::metadata::Metadata;
+use super::parse::{ParseError, Parsed, TensorInfo, parse};
+use crate::source::SourceError;
+
+/// Digits of a number in the name of a part, at least.
+const DIGITS: usize = 5;
+
+/// The name of a file that is a part of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PartName {
+    /// What all parts' paths begin with.
+    stem: String,
+    /// From 1.
+    number: usize,
+    count: usize,
+}
+
+/// An open file and its path.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    file: File,
+}
+
+/// All files of a model, as one.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// In order.
+    pub(super) files: Vec<Part>,
+    pub(super) metadata: Metadata,
+    /// Each with the place in `files` of the one that it is in.
+    pub(super) tensors: HashMap<String, TensorInfo>,
+}
+
+impl PartName {
+    fn of(path: &Path) -> Option<PartName> {
+        let stem = path.to_str()?.strip_suffix(".gguf")?;
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (stem, number) = rest.rsplit_once('-')?;
+        let number_of = |digits: &str| -> Option<usize> {
+            let is_number = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+            is_number.then(|| digits.parse().ok())?
+        };
+        let (number, count) = (number_of(number)?, number_of(count)?);
+        let is_part = (1..=count).contains(&number);
+        is_part.then(|| PartName { stem: stem.to_owned(), number, count })
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        PathBuf::from(format!("{}-{number:05}-of-{:05}.gguf", self.stem, self.count))
+    }
+}
+
+/// The path of the first part, for a path whose name is that of a part; any other path itself.
+pub fn first_part(path: &Path) -> PathBuf {
+    PartName::of(path).map_or_else(|| path.to_owned(), |name| name.path(1))
+}
+
+/// The paths of all parts, for a path whose name is that of a part; else the path alone. Whether
+/// such files are there is not looked at.
+pub fn part_paths(path: &Path) -> Vec<PathBuf> {
+    match PartName::of(path) {
+        Some(name) => (1..=name.count).map(|number| name.path(number)).collect(),
+        None => vec![path.to_owned()],
+    }
+}
+
+/// The model's name by its file: without extension, and without the number of a part.
+pub fn model_name(path: &Path) -> String {
+    let stem =
+        PartName::of(path).map_or_else(|| path.with_extension(""), |name| PathBuf::from(name.stem));
+    stem.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+impl Parts {
+    /// Opens a file and, when it says that it is a part, all others.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is missing, or is damaged; parts that do not belong together.
+    pub(super) fn open(path: &Path) -> Result<Parts, SourceError> {
+        let (part, parsed) = open(path)?;
+        let count = number(&part, &parsed.metadata, "split.count")?.unwrap_or(1);
+        if count <= 1 {
+            let Parsed { metadata, tensors } = parsed;
+            return Ok(Parts { files: vec![part], metadata, tensors });
+        }
+        let Some(name) = PartName::of(path).filter(|name| name.count == count) else {
+            let reason = format!(
+                "the file is one part of {count}, but is not named as one; give it the name that \
+                 it was published with, NAME-00001-of-{count:05}.gguf for the first part"
+            );
+            return Err(format_error(path, reason));
+        };
+        let mut given = Some((part, parsed));
+        let mut parts =
+            Parts { files: Vec::new(), metadata: Metadata::default(), tensors: HashMap::new() };
+        for index in 0..count {
+            let (part, parsed) = match given.take_if(|_| index + 1 == name.number) {
+                Some(opened) => opened,
+                None => open_other(&name, index)?,
+            };
+            parts.add(part, parsed, index, count)?;
+        }
+        parts.check_count()?;
+        Ok(parts)
+    }
+
+    fn add(
+        &mut self,
+        part: Part,
+        parsed: Parsed,
+        index: usize,
+        count: usize,
+    ) -> Result<(), SourceError> {
+        let its_count = number(&part, &parsed.metadata, "split.count")?;
+        if its_count != Some(count) {
+            let its_count =
+                its_count.map_or_else(|| "no part".to_owned(), |n| format!("one part of {n}"));
+            let reason = format!(
+                "the file says that it is {its_count}, another that it is one of {count}; the \
+                 files are not of one model"
+            );
+            return Err(format_error(&part.path, reason));
+        }
+        let its_number = number(&part, &parsed.metadata, "split.no")?.unwrap_or(0);
+        if its_number != index {
+            let reason = format!(
+                "the file is named as part {} of {count}, but its metadata says that it is part {}",
+                index + 1,
+                its_number + 1
+            );
+            return Err(format_error(&part.path, reason));
+        }
+        for (name, mut info) in parsed.tensors {
+            info.part = index;
+            if let Some(first) = self.tensors.get(&name).map(|known| known.part) {
+                let first = self.files[first].path.display();
+                let reason = format!("tensor {name:?} is in this file and in {first}");
+                return Err(format_error(&part.path, reason));
+            }
+            self.tensors.insert(name, info);
+        }
+        if index == 0 {
+            self.metadata = parsed.metadata;
+        }
+        self.files.push(part);
+        Ok(())
+    }
+
+    fn check_count(&self) -> Result<(), SourceError> {
+        let first = &self.files[0];
+        let expected = number(first, &self.metadata, "split.tensors.count")?;
+        match expected.filter(|expected| *expected != self.tensors.len()) {
+            None => Ok(()),
+            Some(expected) => {
+                let reason = format!(
+                    "the parts have {} tensors, the first says {expected}; download them again",
+                    self.tensors.len()
+                );
+                Err(format_error(&first.path, reason))
+            }
+        }
+    }
+
+    /// Fills `out` from byte `at` of the file that a tensor is in.
+    pub(super) fn read(&self, part: usize, at: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.files[part].file.read_exact_at(out, at)
+    }
+}
+
+fn open_other(name: &PartName, index: usize) -> Result<(Part, Parsed), SourceError> {
+    let path = name.path(index + 1);
+    match open(&path) {
+        Err(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            let reason = format!(
+                "part {} of {} is missing; all parts must be in one directory",
+                index + 1,
+                name.count
+            );
+            Err(format_error(&path, reason))
+        }
+        opened => opened,
+    }
+}
+
+fn open(path: &Path) -> Result<(Part, Parsed), SourceError> {
+    let io = |source| SourceError::Io { path: path.display().to_string(), source };
+    let file = File::open(path).map_err(io)?;
+    let file_bytes = file.metadata().map_err(io)?.len();
+    let parsed = parse(BufReader::new(&file), file_bytes).map_err(|error| match error {
+        ParseError::Io(source) => io(source),
+        other => format_error(path, other.to_string()),
+    })?;
+    Ok((Part { path: path.to_owned(), file }, parsed))
+}
+
+fn number(part: &Part, metadata: &Metadata, key: &str) -> Result<Option<usize>, SourceError> {
+    let number = metadata.integer(key);
+    let number = number.map_err(|error| format_error(&part.path, error.to_string()))?;
+    Ok(number.map(|number| number as usize))
+}
+
+fn format_error(path: &Path, reason: String) -> SourceError {
+    SourceError::Format { path: path.display().to_string(), reason }
+}

@@ -1,0 +1,200 @@
+//! The files of a checkpoint: which tensors they have, where each lies, and its bytes.
+//!
+//! Headers are read and checked by the `safetensors` crate when a checkpoint is opened; data is
+//! read by position, in pieces, from any thread.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype as Stored, Metadata};
+
+use crate::source::SourceError;
+
+/// Far above any real header; a larger number is a damaged file, not a reason to allocate.
+const HEADER_BYTES_MAX: u64 = 256 << 20;
+
+/// An open checkpoint.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    pub(super) directory: PathBuf,
+    files: Vec<Shard>,
+    tensors: HashMap<String, Stretch>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+}
+
+/// Where a tensor lies.
+#[derive(Debug, Clone)]
+pub(super) struct Stretch {
+    file: usize,
+    offset_bytes: u64,
+    pub(super) stored: Stored,
+    pub(super) shape: Vec<usize>,
+}
+
+impl Stretch {
+    /// Elements of the tensor; the header was checked for an overflow.
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of an element; whole ones, as every type that is read has.
+    pub(super) fn element_bytes(&self) -> usize {
+        self.stored.bitsize() / 8
+    }
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint of a directory.
+    ///
+    /// # Errors
+    /// A file that is missing, cut off or no safetensors file.
+    pub(super) fn open(directory: &Path) -> Result<Checkpoint, SourceError> {
+        let mut checkpoint = Checkpoint {
+            directory: directory.to_owned(),
+            files: Vec::new(),
+            tensors: HashMap::new(),
+        };
+        let single = directory.join("model.safetensors");
+        if single.is_file() {
+            checkpoint.add_file(&single)?;
+            return Ok(checkpoint);
+        }
+        for name in shard_names(&directory.join("model.safetensors.index.json"))? {
+            checkpoint.add_file(&directory.join(name))?;
+        }
+        Ok(checkpoint)
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<(), SourceError> {
+        let file = File::open(path).map_err(|source| io(path, source))?;
+        let (data_start, metadata) = read_header(path, &file)?;
+        let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
+        let ends = metadata.tensors().into_values().map(|info| info.data_offsets.1 as u64);
+        let expected = data_start.saturating_add(ends.max().unwrap_or(0));
+        if size_bytes < expected {
+            let reason = format!(
+                "the file is cut off: its header describes {expected} bytes, it has {size_bytes}; \
+                 download it again"
+            );
+            return Err(format_error(path, reason));
+        }
+        let index = self.files.len();
+        for (name, info) in metadata.tensors() {
+            let stretch = Stretch {
+                file: index,
+                offset_bytes: data_start + info.data_offsets.0 as u64,
+                stored: info.dtype,
+                shape: info.shape.clone(),
+            };
+            self.tensors.insert(name, stretch);
+        }
+        self.files.push(Shard { path: path.to_owned(), file });
+        Ok(())
+    }
+
+    /// The tensor of a name.
+    pub(super) fn get(&self, name: &str) -> Option<&Stretch> {
+        self.tensors.get(name)
+    }
+
+    /// The tensor of a name, which must be there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn require(&self, name: &str) -> Result<&Stretch, SourceError> {
+        self.get(name).ok_or_else(|| SourceError::Missing {
+            path: self.directory.display().to_string(),
+            tensor: name.to_owned(),
+        })
+    }
+
+    /// The path of the file that a tensor is in.
+    pub(super) fn path(&self, stretch: &Stretch) -> &Path {
+        &self.files[stretch.file].path
+    }
+
+    /// Fills `out` from element `first` of a tensor on.
+    ///
+    /// # Errors
+    /// A file that ends early or cannot be read.
+    ///
+    /// # Panics
+    /// When the tensor has not so many elements.
+    pub(super) fn read(
+        &self,
+        stretch: &Stretch,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let element_bytes = stretch.element_bytes();
+        let end = first * element_bytes + out.len();
+        assert!(end <= stretch.elements() * element_bytes, "elements behind a tensor's end");
+        let shard = &self.files[stretch.file];
+        let offset = stretch.offset_bytes + (first * element_bytes) as u64;
+        shard.file.read_exact_at(out, offset).map_err(|source| io(&shard.path, source))
+    }
+}
+
+fn io(path: &Path, source: std::io::Error) -> SourceError {
+    SourceError::Io { path: path.display().to_string(), source }
+}
+
+pub(super) fn format_error(path: &Path, reason: String) -> SourceError {
+    SourceError::Format { path: path.display().to_string(), reason }
+}
+
+/// Offset of the data, and the header.
+fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceError> {
+    let mut length = [0u8; 8];
+    let cut_off =
+        |_| format_error(path, "the file ends inside its header; download it again".into());
+    file.read_exact(&mut length).map_err(cut_off)?;
+    let header_bytes = u64::from_le_bytes(length);
+    let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
+    if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > size_bytes {
+        let reason = format!(
+            "this is no safetensors file, or it is cut off: its header claims {header_bytes} bytes"
+        );
+        return Err(format_error(path, reason));
+    }
+    let mut bytes = length.to_vec();
+    bytes.resize(8 + header_bytes as usize, 0);
+    file.read_exact(&mut bytes[8..]).map_err(cut_off)?;
+    // Not `SafeTensors::read_metadata`, which wants the whole file in memory.
+    let metadata: Metadata = serde_json::from_slice(&bytes[8..])
+        .map_err(|error| format_error(path, format!("the header cannot be read: {error}")))?;
+    for (name, info) in metadata.tensors() {
+        let (start, end) = info.data_offsets;
+        let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
+        let bits = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize()));
+        if end < start || bits.is_none_or(|bits| bits.div_ceil(8) != end - start) {
+            let reason = format!("the header contradicts itself about tensor {name}");
+            return Err(format_error(path, reason));
+        }
+    }
+    Ok((8 + header_bytes, metadata))
+}
+
+/// The files that an index names, each once.
+fn shard_names(index: &Path) -> Result<Vec<String>, SourceError> {
+    let text = std::fs::read_to_string(index).map_err(|source| io(index, source))?;
+    let bad = |reason: String| format_error(index, reason);
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no weight_map".into()))?;
+    let mut names: Vec<String> =
+        map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    names.sort();
+    names.dedup();
+    if let Some(name) = names.iter().find(|name| name.contains('/')) {
+        return Err(bad(format!("it names {name}, which is outside the directory")));
+    }
+    Ok(names)
+}

@@ -1,0 +1,158 @@
+//! In which form the tensors of a checkpoint hold a matrix, and which of its rows a piece is.
+
+use safetensors::tensor::Dtype as Stored;
+
+use super::files::{Checkpoint, Stretch};
+use super::{fp8, integers, mxfp4};
+use crate::family::Piece;
+use crate::quantization::Quantization;
+use crate::source::SourceError;
+
+/// What was found under a name.
+pub(super) enum Form<'a> {
+    Plain(&'a Stretch),
+    Packed(Packed<'a>),
+}
+
+/// A matrix that is more than one tensor.
+pub(super) enum Packed<'a> {
+    Fp8(fp8::Matrix<'a>),
+    Mxfp4(mxfp4::Matrix<'a>),
+    Integers(integers::Matrix<'a>),
+}
+
+/// The rows of a piece in a packed matrix, whose rows are those of all that the checkpoint's tensor
+/// has, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PackedRows {
+    pub(super) first: usize,
+    pub(super) step: usize,
+    /// Shape of the whole matrix.
+    pub(super) shape: (usize, usize),
+}
+
+impl<'a> Form<'a> {
+    /// What lies under `name`; `None` when there is nothing.
+    ///
+    /// # Errors
+    /// Tensors that do not belong together, or of types that are not read.
+    pub(super) fn find(
+        files: &'a Checkpoint,
+        name: &str,
+        quantization: Quantization,
+    ) -> Result<Option<Form<'a>>, SourceError> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let packed = match (files.get(name), quantization) {
+            (Some(stretch), Quantization::Fp8 { block }) if stretch.stored == Stored::F8_E4M3 => {
+                Some(Packed::Fp8(fp8::Matrix::new(files, name, stretch, block)?))
+            }
+            (Some(stretch), _) => return Ok(Some(Form::Plain(stretch))),
+            (None, Quantization::Mxfp4) => mxfp4::Matrix::find(files, stem)?.map(Packed::Mxfp4),
+            (None, quantization) => {
+                integers::Matrix::find(files, stem, quantization)?.map(Packed::Integers)
+            }
+        };
+        Ok(packed.map(Form::Packed))
+    }
+
+    /// Shape found and shape needed, where they differ.
+    pub(super) fn mismatch(&self, piece: &Piece) -> Option<(Vec<usize>, Vec<usize>)> {
+        let (found, expected) = match self {
+            Form::Plain(stretch) => (stretch.shape.clone(), piece.shape.clone()),
+            Form::Packed(packed) => {
+                let (found, expected) = (packed.shape(), PackedRows::of(piece).shape);
+                (vec![found.0, found.1], vec![expected.0, expected.1])
+            }
+        };
+        (found != expected).then_some((found, expected))
+    }
+}
+
+impl Packed<'_> {
+    pub(super) fn shape(&self) -> (usize, usize) {
+        match self {
+            Packed::Fp8(matrix) => matrix.shape(),
+            Packed::Mxfp4(matrix) => matrix.shape(),
+            Packed::Integers(matrix) => matrix.shape(),
+        }
+    }
+
+    /// Values of rows from `first_row` on.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        match self {
+            Packed::Fp8(matrix) => matrix.read(files, first_row, out),
+            Packed::Mxfp4(matrix) => matrix.read(files, first_row, out),
+            Packed::Integers(matrix) => matrix.read(files, first_row, out),
+        }
+    }
+}
+
+impl PackedRows {
+    /// A packed matrix has its rows as outputs, also where the plain tensor that a piece describes
+    /// is transposed.
+    pub(super) fn of(piece: &Piece) -> PackedRows {
+        let (last, before) = piece.shape.split_last().unwrap_or((&1, &[]));
+        let all: usize = before.iter().product();
+        let (row_stride, stride) = piece.strides;
+        if stride == 1 {
+            let (first, step) = (piece.first / last, row_stride / last);
+            return PackedRows { first, step, shape: (all, *last) };
+        }
+        let inputs = before.last().copied().unwrap_or(1).max(1);
+        let matrix = piece.first / (inputs * last);
+        let first = matrix * last + piece.first % last;
+        PackedRows { first, step: row_stride, shape: (all / inputs * last, inputs) }
+    }
+
+    /// Calls `read` with runs of rows that follow each other and the part of `out` that they fill,
+    /// for rows of `size` in `out`, from row `from` of the piece on.
+    ///
+    /// # Errors
+    /// What `read` returns.
+    pub(super) fn each_run<T>(
+        self,
+        from: usize,
+        out: &mut [T],
+        size: usize,
+        mut read: impl FnMut(usize, &mut [T]) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        if self.step == 1 {
+            return read(self.first + from, out);
+        }
+        for (row, out) in out.chunks_exact_mut(size).enumerate() {
+            read(self.first + (from + row) * self.step, out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(shape: &[usize], first: usize, strides: (usize, usize)) -> PackedRows {
+        let (rows, columns) = (1, 1);
+        let shape = shape.to_vec();
+        PackedRows::of(&Piece { names: Vec::new(), shape, first, rows, columns, strides })
+    }
+
+    #[test]
+    fn rows_of_pieces_are_rows_of_packed_matrices() {
+        let of = |first, step, shape| PackedRows { first, step, shape };
+        // A whole matrix, rows of one, and the third of stacked ones from its second row on.
+        assert_eq!(rows(&[6, 32], 0, (32, 1)), of(0, 1, (6, 32)));
+        assert_eq!(rows(&[6, 32], 2 * 32, (32, 1)), of(2, 1, (6, 32)));
+        assert_eq!(rows(&[5, 6, 32], (2 * 6 + 1) * 32, (32, 1)), of(13, 1, (30, 32)));
+        // Transposed: [experts, in, out], and every other of its outputs from the second on.
+        assert_eq!(rows(&[5, 32, 6], 2 * 32 * 6, (1, 6)), of(12, 1, (30, 32)));
+        assert_eq!(rows(&[5, 32, 6], 2 * 32 * 6 + 1, (2, 6)), of(13, 2, (30, 32)));
+    }
+}

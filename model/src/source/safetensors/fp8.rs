@@ -1,0 +1,121 @@
+//! Matrices of 8-bit floats (E4M3) with factors beside them: a value is the float times the factor
+//! of its block of rows and inputs, or of the whole matrix, in f32.
+
+use half::{bf16, f16};
+use safetensors::tensor::Dtype as Stored;
+
+use super::files::{Checkpoint, Stretch};
+use crate::source::SourceError;
+use crate::source::float8::e4m3;
+
+/// A matrix and its factors.
+#[derive(Debug)]
+pub(super) struct Matrix<'a> {
+    weight: &'a Stretch,
+    factors: &'a Stretch,
+    /// Rows and inputs that share a factor.
+    block: (usize, usize),
+}
+
+impl<'a> Matrix<'a> {
+    /// The matrix under `name`; `block` is what the checkpoint's configuration says of factors.
+    ///
+    /// # Errors
+    /// Factors that are missing, misshapen or of a type that is not read.
+    pub(super) fn new(
+        files: &'a Checkpoint,
+        name: &str,
+        weight: &'a Stretch,
+        block: Option<(usize, usize)>,
+    ) -> Result<Matrix<'a>, SourceError> {
+        let tensor = format!("{name}_scale_inv");
+        let factors = files.require(&tensor)?;
+        let path = || files.path(factors).display().to_string();
+        let &[rows, inputs] = weight.shape.as_slice() else {
+            return Err(SourceError::Shape {
+                path: files.path(weight).display().to_string(),
+                tensor: name.to_owned(),
+                found: weight.shape.clone(),
+                expected: vec![0, 0],
+            });
+        };
+        let expected = match block {
+            Some((r, i)) => vec![rows.div_ceil(r), inputs.div_ceil(i)],
+            None => vec![1],
+        };
+        let is_one = block.is_none() && factors.elements() == 1;
+        if factors.shape != expected && !is_one {
+            let found = factors.shape.clone();
+            return Err(SourceError::Shape { path: path(), tensor, found, expected });
+        }
+        if factor_type(factors.stored).is_none() {
+            return Err(SourceError::Type {
+                path: path(),
+                tensor,
+                found: format!("{:?}", factors.stored),
+                supported: "supported: F32, BF16, F16, F8_E8M0, U8",
+            });
+        }
+        let (block_rows, block_inputs) = block.unwrap_or((rows, inputs));
+        let block = (block_rows.max(1), block_inputs.max(1));
+        Ok(Matrix { weight, factors, block })
+    }
+
+    pub(super) fn shape(&self) -> (usize, usize) {
+        (self.weight.shape[0], self.weight.shape[1])
+    }
+
+    /// Rows from `first_row` on.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        let (_, inputs) = self.shape();
+        let mut bytes = vec![0u8; out.len()];
+        files.read(self.weight, first_row * inputs, &mut bytes)?;
+        let mut factors = Vec::new();
+        let mut block_row = usize::MAX;
+        let values: Vec<f32> = (0..=u8::MAX).map(e4m3).collect();
+        let rows = out.chunks_mut(inputs).zip(bytes.chunks(inputs));
+        for (row, (out, bytes)) in rows.enumerate() {
+            if (first_row + row) / self.block.0 != block_row {
+                block_row = (first_row + row) / self.block.0;
+                factors = self.block_factors(files, block_row)?;
+            }
+            let blocks = out.chunks_mut(self.block.1).zip(bytes.chunks(self.block.1));
+            for ((out, bytes), factor) in blocks.zip(&factors) {
+                for (out, byte) in out.iter_mut().zip(bytes) {
+                    *out = values[usize::from(*byte)] * factor;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The factors of a row of blocks.
+    fn block_factors(&self, files: &Checkpoint, row: usize) -> Result<Vec<f32>, SourceError> {
+        let count = self.shape().1.div_ceil(self.block.1);
+        let size = self.factors.element_bytes();
+        let mut bytes = vec![0u8; count * size];
+        files.read(self.factors, row * count, &mut bytes)?;
+        // `new` has refused every other type.
+        let convert = factor_type(self.factors.stored).unwrap_or(|_| f32::NAN);
+        Ok(bytes.chunks_exact(size).map(convert).collect())
+    }
+}
+
+/// What makes a factor of its bytes. A single byte is an exponent of two.
+fn factor_type(stored: Stored) -> Option<fn(&[u8]) -> f32> {
+    match stored {
+        Stored::F32 => Some(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+        Stored::BF16 => Some(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()),
+        Stored::F16 => Some(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()),
+        Stored::F8_E8M0 | Stored::U8 => Some(|b| 2f64.powi(i32::from(b[0]) - 127) as f32),
+        _ => None,
+    }
+}

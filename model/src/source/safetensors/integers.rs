@@ -1,0 +1,322 @@
+//! Matrices of 4-bit integers with a scale and a zero for a group of inputs, as GPTQ and AWQ keep
+//! them: a value is `scale * (q - zero)`. Eight integers are a word: in GPTQ eight inputs of an
+//! output, in AWQ eight outputs of an input; zeros are packed along the outputs in both.
+//!
+//! Nothing is rounded a second time. `scale * (q - zero)` is exact in f32. Where all products of
+//! scales and zeros are numbers of f16, rows are also blocks of GGUF's Q4_1, and else of Q5_0,
+//! whose integers are `q - zero`, from -16 to 15.
+
+use half::{bf16, f16};
+use safetensors::tensor::Dtype as Stored;
+
+use super::files::{Checkpoint, Stretch, format_error};
+use crate::quantization::{Group, Quantization, StoredZeros};
+use crate::source::{SourceError, StoredType};
+
+/// Integers of a word.
+const WORD: usize = 8;
+/// Elements of a block of GGUF's.
+const BLOCK: usize = 32;
+/// Which integer of a word AWQ keeps output `i` of eight in.
+const AWQ_PLACES: [usize; WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// A matrix in three tensors.
+#[derive(Debug)]
+pub(super) struct Matrix<'a> {
+    integers: &'a Stretch,
+    scales: &'a Stretch,
+    zeros: &'a Stretch,
+    /// Which group each input belongs to, where the file says so.
+    order: Option<&'a Stretch>,
+    packing: Packing,
+    inputs: usize,
+    outputs: usize,
+    /// Inputs that share a scale.
+    group: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    Gptq(StoredZeros),
+    Awq,
+}
+
+/// Some rows of a matrix.
+struct Rows {
+    count: usize,
+    /// `[row][input]`.
+    q: Vec<u8>,
+    /// `[group][row]`.
+    scales: Vec<f32>,
+    zeros: Vec<u8>,
+}
+
+impl<'a> Matrix<'a> {
+    /// The matrix `stem`; `None` when there are no packed integers of that name, or `quantization`
+    /// is another method.
+    ///
+    /// # Errors
+    /// Tensors that do not belong together, or of types that are not read.
+    pub(super) fn find(
+        files: &'a Checkpoint,
+        stem: &str,
+        quantization: Quantization,
+    ) -> Result<Option<Matrix<'a>>, SourceError> {
+        let (packing, group) = match quantization {
+            Quantization::Gptq { group, zeros } => (Packing::Gptq(zeros), group),
+            Quantization::Awq { group } => (Packing::Awq, group),
+            _ => return Ok(None),
+        };
+        let name = |part: &str| format!("{stem}.{part}");
+        let Some(integers) = files.get(&name("qweight")) else {
+            return Ok(None);
+        };
+        let (scales, zeros) = (files.require(&name("scales"))?, files.require(&name("qzeros"))?);
+        let (inputs, outputs) = match (integers.shape.as_slice(), packing) {
+            (&[words, outputs], Packing::Gptq(_)) => (words * WORD, outputs),
+            (&[inputs, words], Packing::Awq) => (inputs, words * WORD),
+            _ => (0, 0),
+        };
+        let group = match group {
+            Group::Inputs(size) => size.min(inputs).max(1),
+            Group::Row => inputs.max(1),
+        };
+        let groups = inputs.div_ceil(group);
+        let types: [(&Stretch, &str, &[Stored], Vec<usize>); 3] = [
+            (integers, "qweight", &[Stored::I32, Stored::U32], integers.shape.clone()),
+            (scales, "scales", &[Stored::F16, Stored::BF16, Stored::F32], vec![groups, outputs]),
+            (zeros, "qzeros", &[Stored::I32, Stored::U32], vec![groups, outputs / WORD]),
+        ];
+        for (stretch, part, types, expected) in types {
+            let (path, tensor) = (files.path(stretch).display().to_string(), name(part));
+            if stretch.shape != expected || !outputs.is_multiple_of(WORD) || inputs == 0 {
+                let found = stretch.shape.clone();
+                return Err(SourceError::Shape { path, tensor, found, expected });
+            }
+            if !types.contains(&stretch.stored) {
+                let found = format!("{:?}", stretch.stored);
+                let supported = "supported: I32 integers and zeros, F16, BF16 and F32 scales";
+                return Err(SourceError::Type { path, tensor, found, supported });
+            }
+        }
+        let order = files.get(&name("g_idx"));
+        Ok(Some(Matrix { integers, scales, zeros, order, packing, inputs, outputs, group }))
+    }
+
+    pub(super) fn shape(&self) -> (usize, usize) {
+        (self.outputs, self.inputs)
+    }
+
+    /// The type of GGUF's whose blocks hold the matrix without loss; F32 where none does. Reads all
+    /// scales and zeros.
+    ///
+    /// # Errors
+    /// Groups that are not of consecutive inputs, or a file that ends early.
+    pub(super) fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
+        self.check_order(files)?;
+        let (scales, zeros) = self.scales_and_zeros(files, 0, self.outputs)?;
+        let is_half = |value: f32| {
+            let half = f16::from_f32(value);
+            half.is_finite() && half.to_f32() == value
+        };
+        let is_cut = !self.group.is_multiple_of(BLOCK) || !self.inputs.is_multiple_of(BLOCK);
+        if is_cut || !scales.iter().all(|scale| is_half(*scale)) {
+            return Ok(StoredType::F32);
+        }
+        let mut products = scales.iter().zip(&zeros).map(|(scale, zero)| minimum(*scale, *zero));
+        Ok(if products.all(is_half) { StoredType::Q4_1 } else { StoredType::Q5_0 })
+    }
+
+    /// Rows from `first_row` on.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        let rows = self.rows(files, first_row, out.len() / self.inputs)?;
+        for (row, out) in out.chunks_exact_mut(self.inputs).enumerate() {
+            let q = rows.q[row * self.inputs..][..self.inputs].chunks(self.group);
+            for (group, (q, out)) in q.zip(out.chunks_mut(self.group)).enumerate() {
+                let (scale, zero) = rows.of(group, row);
+                for (q, out) in q.iter().zip(out) {
+                    *out = scale * (f32::from(*q) - f32::from(zero));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows from `first_row` on as blocks of `stored`, which [`Matrix::stored_type`] said.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read_blocks(
+        &self,
+        files: &Checkpoint,
+        stored: StoredType,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let (_, block_bytes) = stored.block();
+        let row_bytes = stored.row_bytes(self.inputs);
+        let rows = self.rows(files, first_row, out.len() / row_bytes)?;
+        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+            let q = rows.q[row * self.inputs..][..self.inputs].as_chunks::<BLOCK>().0;
+            for (index, (q, out)) in q.iter().zip(out.chunks_exact_mut(block_bytes)).enumerate() {
+                let (scale, zero) = rows.of(index * BLOCK / self.group, row);
+                out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+                if stored == StoredType::Q4_1 {
+                    let minimum = f16::from_f32(minimum(scale, zero));
+                    out[2..4].copy_from_slice(&minimum.to_le_bytes());
+                    put_halves(&mut out[4..], q);
+                } else {
+                    put_q5_0(out, &q.map(|q| q + 16 - zero));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses groups that are not of consecutive inputs.
+    fn check_order(&self, files: &Checkpoint) -> Result<(), SourceError> {
+        let Some(order) = self.order else { return Ok(()) };
+        let is_list = order.stored == Stored::I32 && order.shape == [self.inputs];
+        let groups = if is_list { words(files, order, 1, (0, self.inputs))? } else { Vec::new() };
+        let in_order = |(input, group): (usize, &u32)| *group as usize == input / self.group;
+        if is_list && groups.iter().enumerate().all(in_order) {
+            return Ok(());
+        }
+        let reason = "a g_idx tensor orders the inputs of a GPTQ matrix by activation (desc_act), \
+                      which is not supported; use a checkpoint made with desc_act = false";
+        Err(format_error(files.path(order), reason.to_owned()))
+    }
+
+    fn rows(&self, files: &Checkpoint, first: usize, count: usize) -> Result<Rows, SourceError> {
+        let (scales, zeros) = self.scales_and_zeros(files, first, count)?;
+        let mut q = vec![0u8; count * self.inputs];
+        match self.packing {
+            Packing::Gptq(_) => {
+                let lines = self.inputs / WORD;
+                let words = words(files, self.integers, lines, (first, count))?;
+                for (line, words) in words.chunks_exact(count.max(1)).enumerate() {
+                    for (row, word) in words.iter().enumerate() {
+                        let q = &mut q[row * self.inputs + line * WORD..][..WORD];
+                        for (place, q) in q.iter_mut().enumerate() {
+                            *q = integer(*word, place);
+                        }
+                    }
+                }
+            }
+            Packing::Awq => {
+                let span = word_span(first, count);
+                let words = words(files, self.integers, self.inputs, span)?;
+                for (input, words) in words.chunks_exact(span.1.max(1)).enumerate() {
+                    for row in 0..count {
+                        q[row * self.inputs + input] = self.output(words, first, row);
+                    }
+                }
+            }
+        }
+        Ok(Rows { count, q, scales, zeros })
+    }
+
+    /// Scales and zeros `[group][row]` of some rows.
+    fn scales_and_zeros(
+        &self,
+        files: &Checkpoint,
+        first: usize,
+        count: usize,
+    ) -> Result<(Vec<f32>, Vec<u8>), SourceError> {
+        let groups = self.scales.shape[0];
+        let size = self.scales.element_bytes();
+        let bytes = lines(files, self.scales, groups, (first, count))?;
+        let scale = |b: &[u8]| match self.scales.stored {
+            Stored::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+            Stored::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+            _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        };
+        let scales = bytes.chunks_exact(size).map(scale).collect();
+        let span = word_span(first, count);
+        let words = words(files, self.zeros, groups, span)?;
+        let more = u8::from(self.packing == Packing::Gptq(StoredZeros::LessOne));
+        let zeros = words.chunks_exact(span.1.max(1));
+        let zeros = zeros
+            .flat_map(|words| (0..count).map(move |row| self.output(words, first, row) + more));
+        Ok((scales, zeros.collect()))
+    }
+
+    /// The integer of an output, from words packed along the outputs from that of `first` on.
+    fn output(&self, words: &[u32], first: usize, row: usize) -> u8 {
+        let at = first % WORD + row;
+        let place = if self.packing == Packing::Awq { AWQ_PLACES[at % WORD] } else { at % WORD };
+        integer(words[at / WORD], place)
+    }
+}
+
+impl Rows {
+    fn of(&self, group: usize, row: usize) -> (f32, u8) {
+        (self.scales[group * self.count + row], self.zeros[group * self.count + row])
+    }
+}
+
+/// What a value is where its integer is 0.
+fn minimum(scale: f32, zero: u8) -> f32 {
+    -scale * f32::from(zero)
+}
+
+fn integer(word: u32, place: usize) -> u8 {
+    (word >> (4 * place) & 15) as u8
+}
+
+/// First word and number of words that hold some outputs.
+fn word_span(first: usize, count: usize) -> (usize, usize) {
+    (first / WORD, (first + count).div_ceil(WORD) - first / WORD)
+}
+
+/// `count` elements from `first` on of each line of a tensor of so many lines.
+fn lines(
+    files: &Checkpoint,
+    stretch: &Stretch,
+    lines: usize,
+    (first, count): (usize, usize),
+) -> Result<Vec<u8>, SourceError> {
+    let width = stretch.elements() / lines.max(1);
+    let line_bytes = count * stretch.element_bytes();
+    let mut bytes = vec![0u8; lines * line_bytes];
+    if count == width {
+        files.read(stretch, 0, &mut bytes)?;
+    } else {
+        for (line, bytes) in bytes.chunks_exact_mut(line_bytes.max(1)).enumerate() {
+            files.read(stretch, line * width + first, bytes)?;
+        }
+    }
+    Ok(bytes)
+}
+
+fn words(
+    files: &Checkpoint,
+    stretch: &Stretch,
+    count: usize,
+    span: (usize, usize),
+) -> Result<Vec<u32>, SourceError> {
+    let bytes = lines(files, stretch, count, span)?;
+    Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+}
+
+/// Low halves of integers: the first 16 of a block in low, the others in high halves of bytes.
+fn put_halves(out: &mut [u8], q: &[u8; BLOCK]) {
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = q[i] & 15 | q[i + BLOCK / 2] << 4;
+    }
+}
+
+/// The integers of a block of Q5_0, behind its scale.
+fn put_q5_0(out: &mut [u8], q: &[u8; BLOCK]) {
+    let fifth = (0..BLOCK).fold(0u32, |bits, i| bits | u32::from(q[i] >> 4) << i);
+    out[2..6].copy_from_slice(&fifth.to_le_bytes());
+    put_halves(&mut out[6..], q);
+}

@@ -1,0 +1,125 @@
+//! Matrices of 4-bit floats (E2M1) with an exponent of two for every 32 inputs, in two tensors:
+//! `NAME_blocks` with two values a byte, the first in the low half, and `NAME_scales`.
+
+use safetensors::tensor::Dtype as Stored;
+
+use super::files::{Checkpoint, Stretch};
+use crate::source::SourceError;
+
+/// Inputs that share an exponent, and the bytes that hold them.
+const GROUP: usize = 32;
+const GROUP_BYTES: usize = GROUP / 2;
+/// Bytes of a block of GGUF's type: the exponent, then element `i` of the first half in the low and
+/// of the second half in the high half of byte `i`.
+const BLOCK_BYTES: usize = 1 + GROUP_BYTES;
+
+const VALUES: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// A matrix in two tensors. Whatever dimensions come before the inputs' are its rows.
+#[derive(Debug)]
+pub(super) struct Matrix<'a> {
+    blocks: &'a Stretch,
+    exponents: &'a Stretch,
+}
+
+impl<'a> Matrix<'a> {
+    /// The matrix `stem`; `None` when there are no blocks of that name.
+    ///
+    /// # Errors
+    /// Tensors that do not belong together, or of other types than bytes.
+    pub(super) fn find(
+        files: &'a Checkpoint,
+        stem: &str,
+    ) -> Result<Option<Matrix<'a>>, SourceError> {
+        let name = format!("{stem}_blocks");
+        let Some(blocks) = files.get(&name) else {
+            return Ok(None);
+        };
+        let tensor = format!("{stem}_scales");
+        let exponents = files.require(&tensor)?;
+        for (stretch, tensor) in [(blocks, &name), (exponents, &tensor)] {
+            if stretch.stored != Stored::U8 {
+                return Err(SourceError::Type {
+                    path: files.path(stretch).display().to_string(),
+                    tensor: tensor.clone(),
+                    found: format!("{:?}", stretch.stored),
+                    supported: "supported: U8",
+                });
+            }
+        }
+        let expected = match blocks.shape.split_last() {
+            Some((&GROUP_BYTES, groups)) if groups.len() >= 2 => groups.to_vec(),
+            _ => Vec::new(),
+        };
+        if expected.is_empty() || exponents.shape != expected {
+            let path = files.path(exponents).display().to_string();
+            let found = exponents.shape.clone();
+            return Err(SourceError::Shape { path, tensor, found, expected });
+        }
+        Ok(Some(Matrix { blocks, exponents }))
+    }
+
+    pub(super) fn shape(&self) -> (usize, usize) {
+        let (groups, rows) = self.exponents.shape.split_last().unwrap_or((&0, &[]));
+        (rows.iter().product(), groups * GROUP)
+    }
+
+    /// Rows from `first_row` on.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        let (exponents, bytes) = self.groups(files, first_row, out.len() / GROUP)?;
+        let groups = exponents.iter().zip(bytes.chunks_exact(GROUP_BYTES));
+        for ((exponent, bytes), out) in groups.zip(out.chunks_exact_mut(GROUP)) {
+            let factor = 2f64.powi(i32::from(*exponent) - 127);
+            for (byte, pair) in bytes.iter().zip(out.chunks_exact_mut(2)) {
+                let value = |q: u8| (f64::from(VALUES[usize::from(q)]) * factor) as f32;
+                (pair[0], pair[1]) = (value(byte & 15), value(byte >> 4));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows from `first_row` on as blocks of GGUF's type.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read_blocks(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let (exponents, bytes) = self.groups(files, first_row, out.len() / BLOCK_BYTES)?;
+        let groups = exponents.iter().zip(bytes.chunks_exact(GROUP_BYTES));
+        for ((exponent, bytes), block) in groups.zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+            block[0] = *exponent;
+            let q = |element: usize| bytes[element / 2] >> (element % 2 * 4) & 15;
+            for (i, byte) in block[1..].iter_mut().enumerate() {
+                *byte = q(i) | q(i + GROUP_BYTES) << 4;
+            }
+        }
+        Ok(())
+    }
+
+    /// Exponents and bytes of `count` groups.
+    fn groups(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        count: usize,
+    ) -> Result<(Vec<u8>, Vec<u8>), SourceError> {
+        let first = first_row * (self.shape().1 / GROUP);
+        let (mut exponents, mut bytes) = (vec![0u8; count], vec![0u8; count * GROUP_BYTES]);
+        files.read(self.exponents, first, &mut exponents)?;
+        files.read(self.blocks, first * GROUP_BYTES, &mut bytes)?;
+        Ok((exponents, bytes))
+    }
+}
