@@ -65,6 +65,11 @@ pub(super) fn route<T: Element>(
     };
     let routed = operands.output::<Routed>(compute, rows);
     kernels.route((count, per_token), scoring, logits, routed);
+    // The weights of what is added to the residual stream, times its factor.
+    let factor = operands.plan.config.scales.residual;
+    if factor != 1.0 {
+        routed.iter_mut().for_each(|routed| routed.weight *= factor);
+    }
 }
 
 /// `ExpertGate`, `ExpertUp` or `ExpertDown`; `gated` makes the output of `ExpertUp` of the gate and
