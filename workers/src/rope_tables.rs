@@ -4,9 +4,6 @@
 use model::config::ModelConfig;
 use model::layers::LayerKind;
 use model::rope::{Rope, RopeScaling, SequenceLength};
-use program::step_table::Field;
-
-use crate::shared::table::StepTable;
 
 /// The tables of a kind of layer.
 #[derive(Debug)]
@@ -42,22 +39,11 @@ fn of_rope(rope: &Rope, head_dim: usize) -> KindTables {
         frequencies,
         rotary_dim: rope.rotary_dim(head_dim),
         attention_factor: rope.attention_factor(),
-        by_length: is_by_length(rope),
+        by_length: rope.is_by_length(),
     }
-}
-
-/// Whether a sequence's length decides its frequencies.
-pub(crate) fn is_by_length(rope: &Rope) -> bool {
-    matches!(rope.scaling, RopeScaling::Longrope { .. } | RopeScaling::Dynamic { .. })
 }
 
 /// Whether each length of a sequence has frequencies of its own, so that no tables hold them all.
 pub(crate) fn has_a_table_each(rope: &Rope) -> bool {
     matches!(rope.scaling, RopeScaling::Dynamic { .. })
-}
-
-/// The most positions that the sequence in a slot can come to have, which never changes.
-pub(crate) fn sequence_length(table: &StepTable, batch: usize, slot: usize) -> SequenceLength {
-    let of = |field| table.field(batch, slot, field);
-    SequenceLength(of(Field::PromptLen) + of(Field::Generated) + of(Field::Remaining))
 }

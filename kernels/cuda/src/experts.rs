@@ -10,7 +10,7 @@ use crate::launch::{Args, DevicePointer, Launch};
 use crate::linear::{Form, Kind, LinearOut, Weight, wide_bytes};
 
 /// Most experts of a row: each is a lane's.
-const MOST_TOP_K: u32 = 32;
+pub const EXPERTS_PER_ROW_MAX: u32 = 32;
 
 /// How logits become weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,10 @@ pub fn route(
     routed: DevicePointer,
 ) -> Launch {
     let ExpertShape { rows, top_k, experts } = shape;
-    assert!((1..=experts.min(MOST_TOP_K)).contains(&top_k), "{top_k} of {experts} experts");
+    assert!(
+        (1..=experts.min(EXPERTS_PER_ROW_MAX)).contains(&top_k),
+        "{top_k} of {experts} experts"
+    );
     let scoring = match scoring {
         RouterScoring::SoftmaxTopK { renormalise: false } => 0,
         RouterScoring::SoftmaxTopK { renormalise: true } => 1,

@@ -9,7 +9,7 @@ use model::config::ModelConfig;
 use model::rope::{Rope, SequenceLength};
 use program::ir::ProgramShape;
 
-use crate::rope_tables::{count, has_a_table_each, is_by_length, of_kinds};
+use crate::rope_tables::{count, has_a_table_each, of_kinds};
 use crate::rows::SequenceRows;
 
 /// Bytes of a position, of an index and of a frequency.
@@ -62,7 +62,7 @@ impl RowList {
         let before = config.layers.kinds()[..kind].iter().filter_map(|kind| kind.rope.as_ref());
         let words = before.map(|rope| {
             let own = if has_a_table_each(rope) { self.sequences * half(config, rope) } else { 0 };
-            if is_by_length(rope) { self.rows + own } else { 0 }
+            if rope.is_by_length() { self.rows + own } else { 0 }
         });
         self.rows + self.sequences + words.sum::<usize>()
     }
@@ -76,7 +76,7 @@ impl RowList {
         words: &mut [u32],
     ) {
         for (kind, layers) in config.layers.kinds().iter().enumerate() {
-            let Some(rope) = layers.rope.as_ref().filter(|rope| is_by_length(rope)) else {
+            let Some(rope) = layers.rope.as_ref().filter(|rope| rope.is_by_length()) else {
                 continue;
             };
             let (first, own) = (self.kind_at(config, kind), has_a_table_each(rope));
@@ -109,7 +109,7 @@ impl RowList {
             },
             rotary_dim: rope.rotary_dim(config.head_dim) as u32,
             attention_factor: rope.attention_factor(),
-            table_of_row: if is_by_length(rope) { own } else { 0 },
+            table_of_row: if rope.is_by_length() { own } else { 0 },
         })
     }
 }

@@ -17,7 +17,6 @@ use program::map::Chunk;
 use super::open::Device;
 use super::row_lists::RowList;
 use super::scratch::{Key, Range};
-use crate::rope_tables::sequence_length;
 use crate::rows::{SequenceRows, appended_units, sequences, units};
 use crate::shared::table::StepTable;
 
@@ -106,7 +105,7 @@ impl Uploads {
                     staged[last] = (row0 + item.rows - 1) as u32;
                     last += 1;
                 }
-                let length = sequence_length(table, batch, item.slot);
+                let length = table.length(batch, item.slot);
                 list.write_tables(config, (index, found), length, staged);
             }
             copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;

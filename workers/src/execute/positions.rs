@@ -6,7 +6,7 @@ use model::ops::Op;
 use program::ir::Compute;
 
 use super::operands::Operands;
-use crate::rope_tables::{KindTables, has_a_table_each, of_kinds, sequence_length};
+use crate::rope_tables::{KindTables, has_a_table_each, of_kinds};
 use crate::rows::{SequenceRows, sequences};
 
 /// Positions and tables of the rows of an instruction.
@@ -66,7 +66,7 @@ impl Positions {
             let batch = usize::from(compute.at.batch);
             let all = sequences(operands.table, operands.program, compute.at);
             for (index, SequenceRows { item, .. }) in (0..).zip(all) {
-                let length = sequence_length(operands.table, batch, item.slot);
+                let length = operands.table.length(batch, item.slot);
                 let table = if own { index } else { rope.frequency_class(length) };
                 self.table_of_row.extend(std::iter::repeat_n(table, item.rows));
                 if own {
