@@ -61,7 +61,7 @@ fn check<T: Element>(
             });
             assert_eq!(*full, found, "{context}");
             // Wider bounds make more blocks, which see nothing.
-            for (form, found) in forms.iter().zip(&found) {
+            for (form, found) in forms.iter().zip(&found).filter(|_| sinks) {
                 let wide = form(&batch, &batch.listed(600), batch.k(), batch.v());
                 assert_eq!(bits(&wide), *found, "{context}, wide");
             }
@@ -87,7 +87,7 @@ fn decode_over_windows_matches_the_reference() {
 #[test]
 fn prefill_over_windows_matches_the_reference() {
     let sequences = [(33, 0), (20, 31), (70, 66)];
-    for window in WINDOWS.into_iter().filter(|window| *window < 256) {
+    for window in [1, 31, 65] {
         check::<f32>(windowed((3, 1, 24), window), &sequences, &[prefilled], TOLERANCE);
         check::<Half>(windowed((2, 1, 256), window), &sequences[..2], &[prefilled], TOLERANCE);
         for dims in [(8, 1, 64), (2, 2, 128)] {

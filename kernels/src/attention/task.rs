@@ -160,14 +160,15 @@ impl<T: Number> BlockTask<'_, T> {
                 Source::Four { cache, .. } => (cache, record_bytes(head_dim)),
             };
             let cache = cache.wrapping_add(unit.cache_offset / head_dim * place_bytes);
-            unit.runs().map(|(run, place)| {
-                let first = run.start.max(positions.start);
-                let end = run.end.min(positions.end);
-                if first >= end {
+            let mut left = positions.start..positions.end.min(unit.past as usize);
+            [(); 2].map(|()| {
+                if left.is_empty() || unit.shared_row.is_some() {
                     return Stretch::NONE;
                 }
-                let from = cache.wrapping_add((place + first - run.start) * place_bytes);
-                Stretch { from, bytes: (end - first) * place_bytes }
+                let (place, end) = unit.run(&left);
+                let bytes = (end - left.start) * place_bytes;
+                left.start = end;
+                Stretch { from: cache.wrapping_add(place * place_bytes), bytes }
             })
         };
         let (k, v) =
