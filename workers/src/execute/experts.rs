@@ -63,8 +63,13 @@ pub(super) fn route<T: Element>(
         Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
         Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
     };
-    let routed = operands.output::<Routed>(compute, rows);
+    let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
     kernels.route((count, per_token), scoring, logits, routed);
+    // What a half of a layer adds is scaled, here with the weights of its sum.
+    let factor = operands.plan.config.scales.residual;
+    if factor != 1.0 {
+        routed.iter_mut().for_each(|routed| routed.weight *= factor);
+    }
 }
 
 /// `ExpertGate`, `ExpertUp` or `ExpertDown`; `gated` makes the output of `ExpertUp` of the gate and
@@ -78,7 +83,8 @@ pub(super) fn linear<'a, T: Element>(
 ) {
     let Mixture { count, per_token, .. } = mixture(operands);
     let (all, k) = operands.matrix_shape(compute);
-    let routed = operands.rows::<Routed>(compute.inputs[1], Value::Routing, rows);
+    let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
+    let routed: &[Routed] = bytemuck::cast_slice(routed);
     let weight = match operands.format(compute) {
         WeightFormat::Plain => ExpertWeight::Plain(operands.matrix::<T>(compute)),
         WeightFormat::Grouped(form) => ExpertWeight::Grouped(form, operands.records(compute, form)),
