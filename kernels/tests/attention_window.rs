@@ -38,19 +38,19 @@ fn check<T: Element>(one: &Kernels, three: &Kernels, dims: (usize, usize, usize)
             let batch = batch::<T>(seed, dims, &sequences, options);
             let context = format!("{:?} {:?} {options:?}", one.variant(), batch.shape);
             let (probabilities, out) = batch.separate(one);
-            let found = bits(&out);
-            assert_eq!(bits(&batch.fused(one, &batch.units)), found, "fused, {context}");
-            assert_eq!(bits(&batch.fused(three, &batch.units)), found, "threads, {context}");
+            let expected = bits(&out);
+            assert_eq!(bits(&batch.fused(one, &batch.units)), expected, "fused, {context}");
+            assert_eq!(bits(&batch.fused(three, &batch.units)), expected, "threads, {context}");
             let whole = whole.get_or_insert_with(|| {
                 batch.check_reference((&probabilities, &out), &context);
-                found.clone()
+                expected.clone()
             });
-            assert_eq!(*whole, found, "{context}");
+            assert_eq!(*whole, expected, "{context}");
             let mut alone = poison::<T>(batch.q.len());
             for unit in batch.units.chunks(1).rev() {
                 batch.fused_into(three, unit, &mut alone);
             }
-            assert_eq!(bits(&alone), found, "unit by unit, {context}");
+            assert_eq!(bits(&alone), expected, "unit by unit, {context}");
         }
     }
 }

@@ -79,11 +79,9 @@ fn of_block(
     let in_block = block.positive("rope_theta")?;
     let outside = fields.positive("rope_theta")?;
     let theta = in_block.or(outside).unwrap_or(defaults.theta);
-    let partial = block.positive("partial_rotary_factor")?;
-    let partial = match partial {
-        Some(factor) => Some(factor),
-        None => fields.positive("partial_rotary_factor")?,
-    };
+    let in_block = block.positive("partial_rotary_factor")?;
+    let outside = fields.positive("partial_rotary_factor")?;
+    let partial = in_block.or(outside);
     if let Some(factor) = partial.filter(|one| *one != 1.0 && !defaults.can_be_partial) {
         return Err(ConfigError::Unsupported {
             what: format!("a rotary embedding of a part of each head ({factor})"),

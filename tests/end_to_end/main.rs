@@ -11,6 +11,7 @@ mod cuda_faults;
 mod cuda_profile;
 mod death;
 mod doctor;
+mod families;
 mod following;
 mod forms;
 mod golden;

@@ -85,16 +85,19 @@ pub(super) unsafe fn scores<const MR: usize>(
         // SAFETY: the caller's promise; only what is visible is written.
         unsafe {
             let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
-            let all_seen = start <= first && first + POSITIONS <= end;
+            if start <= first && first + POSITIONS <= end {
+                for i in 0..MR {
+                    let to = out.to.wrapping_add(i * out.stride + first);
+                    s.store(to, s.mul(sums[i], s.splat(out.scale)));
+                }
+                continue;
+            }
             for i in 0..MR {
                 let before = |position: usize| {
                     let lanes = position.saturating_sub(first).min(block.width);
                     (1u32 << lanes).wrapping_sub(1) as u16
                 };
-                let mask = match all_seen {
-                    true => u16::MAX,
-                    false => before(visible[i].end) & !before(visible[i].start),
-                };
+                let mask = before(visible[i].end) & !before(visible[i].start);
                 let to = out.to.wrapping_add(i * out.stride + first);
                 let scores = s.mul(sums[i], s.splat(out.scale));
                 _mm512_mask_storeu_ps(to, mask, scores);

@@ -105,52 +105,36 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + self.head(query)) * head_dim
     }
 
-    /// The first of `positions`, as many as have one run of the cache at most.
+    /// The first of `positions`, as many as lie at one stride: `size` of `T` each.
     #[inline(always)]
-    pub(super) fn first_run(&self, positions: &Range<usize>) -> Range<usize> {
-        let round = self.unit.round();
-        let end = if positions.start < round { positions.end.min(round) } else { positions.end };
-        positions.start..end
-    }
-
-    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`,
-    /// which have one run of the cache at most, `size` of `T` each.
-    #[inline(always)]
-    pub(super) fn segments<T>(
+    pub(super) fn segment<T>(
         &self,
         (fresh, cache): (*const T, *const T),
         size: usize,
         positions: &Range<usize>,
-    ) -> [Segment<T>; 2] {
+    ) -> Segment<T> {
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
         let Unit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
-        let past = past as usize;
-        let rows = |row: u32, positions: Range<usize>| Segment {
-            first: positions.start,
-            end: positions.end,
-            base: fresh.wrapping_add((row as usize * kv_heads + kv_head as usize) * size),
+        let (first, past) = (positions.start, past as usize);
+        let of_rows = |row: usize, end: usize| Segment {
+            first,
+            end,
+            base: fresh.wrapping_add((row * kv_heads + kv_head as usize) * size),
             stride: kv_heads * size,
             cached: false,
         };
-        let before = match shared_row {
-            Some(row) => rows(row, 0..past),
-            None => {
-                let [older, newer] = self.unit.runs();
-                let (run, place) = if positions.start < newer.0.start { older } else { newer };
-                // Elements lie at any offset, records at whole ones.
-                let offset =
-                    if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
-                Segment {
-                    first: run.start,
-                    end: run.end,
-                    base: cache.wrapping_add(offset + place * size),
-                    stride: size,
-                    cached: true,
-                }
-            }
-        };
-        let fresh = rows(row0, past..past + self.rows.end);
-        [before.within(positions), fresh.within(positions)]
+        if first >= past {
+            return of_rows(row0 as usize + first - past, positions.end);
+        }
+        let before = first..positions.end.min(past);
+        if let Some(row) = shared_row {
+            return of_rows(row as usize + first, before.end);
+        }
+        let (place, end) = self.unit.run(&before);
+        // Elements lie at any offset, records at whole ones.
+        let offset = if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
+        let base = cache.wrapping_add(offset + place * size);
+        Segment { first, end, base, stride: size, cached: true }
     }
 
     /// Packs the block's queries as f32, padded with zeros.
@@ -219,33 +203,33 @@ impl<S: Simd> Block<'_, S> {
             (false, true) => S::LANES,
             (false, false) => 2 * S::LANES,
         };
-        let mut left = positions;
-        while !left.is_empty() {
-            let run = self.first_run(&left);
-            left.start = run.end;
-            for segment in self.segments(k, self.shape.head_dim, &run) {
-                for first in (segment.first..segment.end).step_by(step) {
-                    let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
-                    let keys = Keys {
-                        from,
-                        stride: segment.stride,
-                        width: step.min(segment.end - first),
-                        head_dim: self.shape.head_dim,
-                        fresh_distance: (!segment.cached)
-                            .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
-                    };
-                    // SAFETY: the positions lie within the segment.
-                    unsafe {
-                        if self.pairs {
-                            #[cfg(target_arch = "x86_64")]
-                            self.scores_of_pairs(keys, first, (out, stride), prefetcher);
-                        } else if direct {
-                            self.scores_direct(keys, first, (out, stride), prefetcher);
-                        } else {
-                            self.scores_blocked(keys, first, (out, stride), prefetcher);
-                        }
+        let Range { start: mut first, end } = positions;
+        while first < end {
+            let segment = self.segment(k, self.shape.head_dim, &(first..end));
+            let fresh_distance = match segment.cached {
+                true => None,
+                false => Some(segment.distance().max(2 * S::LANES) * segment.stride),
+            };
+            while first < segment.end {
+                let keys = Keys {
+                    from: segment.base.wrapping_add((first - segment.first) * segment.stride),
+                    stride: segment.stride,
+                    width: step.min(segment.end - first),
+                    head_dim: self.shape.head_dim,
+                    fresh_distance,
+                };
+                // SAFETY: the positions lie within the segment.
+                unsafe {
+                    if self.pairs {
+                        #[cfg(target_arch = "x86_64")]
+                        self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                    } else if direct {
+                        self.scores_direct(keys, first, (out, stride), prefetcher);
+                    } else {
+                        self.scores_blocked(keys, first, (out, stride), prefetcher);
                     }
                 }
+                first += keys.width;
             }
         }
     }

@@ -1,7 +1,5 @@
 //! Positions of one unit that lie one behind the other.
 
-use std::ops::Range;
-
 /// How far ahead of the reading fresh K and V, which lie row by row, are prefetched.
 const PREFETCH_DISTANCE_BYTES: usize = 8 << 10;
 
@@ -24,15 +22,6 @@ impl<T> Clone for Segment<T> {
 impl<T> Copy for Segment<T> {}
 
 impl<T> Segment<T> {
-    /// The positions of this segment that lie in `positions`.
-    #[inline(always)]
-    pub(super) fn within(self, positions: &Range<usize>) -> Segment<T> {
-        let first = self.first.clamp(positions.start, positions.end);
-        let end = self.end.clamp(first, positions.end);
-        let base = self.base.wrapping_add(first.wrapping_sub(self.first) * self.stride);
-        Segment { first, end, base, ..self }
-    }
-
     /// Positions from a fresh one that is read to the one to prefetch meanwhile.
     #[inline(always)]
     pub(super) fn distance(&self) -> usize {

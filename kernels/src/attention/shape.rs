@@ -123,27 +123,20 @@ impl Unit {
         self.past as usize + self.rows as usize
     }
 
-    /// The first position whose place is the first of the caches in their last round: those cached
-    /// before it lie in a run that ends with the last place.
+    /// The place of the first of `positions`, which are cached, and how far they lie one behind the
+    /// other: to the end of the ring, or all.
     #[inline(always)]
-    pub(super) fn round(&self) -> usize {
-        match self.cache_positions {
-            0 => 0,
-            places => (self.past / places * places) as usize,
+    pub(super) fn run(&self, positions: &Range<usize>) -> (usize, usize) {
+        let places = self.cache_positions as usize;
+        if places == 0 {
+            return (positions.start, positions.end);
         }
-    }
-
-    /// The cached positions as runs that lie contiguously, and the place of each run's first.
-    #[inline(always)]
-    pub(super) fn runs(&self) -> [(Range<usize>, usize); 2] {
-        let past = if self.shared_row.is_some() { 0 } else { self.past as usize };
-        let round = self.round().min(past);
-        match self.cache_positions as usize {
-            0 => [(0..0, 0), (0..past, 0)],
-            places => {
-                let oldest = past.saturating_sub(places);
-                [(oldest..round, oldest % places), (round..past, 0)]
-            }
+        // The position whose place is the first in the ring's last round.
+        let round = self.past as usize / places * places;
+        if positions.start < round {
+            (positions.start + places - round, positions.end.min(round))
+        } else {
+            (positions.start - round, positions.end)
         }
     }
 

@@ -160,15 +160,18 @@ impl<T: Number> BlockTask<'_, T> {
                 Source::Four { cache, .. } => (cache, record_bytes(head_dim)),
             };
             let cache = cache.wrapping_add(unit.cache_offset / head_dim * place_bytes);
-            unit.runs().map(|(run, place)| {
-                let first = run.start.max(positions.start);
-                let end = run.end.min(positions.end);
-                if first >= end {
-                    return Stretch::NONE;
+            let run = |positions: &Range<usize>| {
+                if positions.is_empty() {
+                    return (Stretch::NONE, positions.end);
                 }
-                let from = cache.wrapping_add((place + first - run.start) * place_bytes);
-                Stretch { from, bytes: (end - first) * place_bytes }
-            })
+                let (place, end) = unit.run(positions);
+                let bytes = (end - positions.start) * place_bytes;
+                (Stretch { from: cache.wrapping_add(place * place_bytes), bytes }, end)
+            };
+            let past = if unit.shared_row.is_some() { 0 } else { unit.past as usize };
+            let end = positions.end.min(past);
+            let (older, first) = run(&(positions.start..end));
+            [older, run(&(first..end)).0]
         };
         let (k, v) =
             (if self.steps.scores { k } else { 0..0 }, if self.steps.values { v } else { 0..0 });

@@ -159,18 +159,16 @@ impl<S: Simd> Block<'_, S> {
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
-        let mut left = positions;
-        while !left.is_empty() {
-            let run = self.first_run(&left);
-            left.start = run.end;
-            for segment in self.segments(v, self.shape.head_dim, &run) {
-                let together = self.positions_together(prefetcher);
-                for first in (segment.first..segment.end).step_by(together) {
-                    let end = segment.end.min(first + together);
-                    let call = ValuesCall { segment, first, end, probabilities, stride, sums };
-                    // SAFETY: as for this function; `call` names positions of the segment.
-                    unsafe { self.values_block(call, prefetcher) };
-                }
+        let together = self.positions_together(prefetcher);
+        let Range { start: mut first, end } = positions;
+        while first < end {
+            let segment = self.segment(v, self.shape.head_dim, &(first..end));
+            while first < segment.end {
+                let end = segment.end.min(first + together);
+                let call = ValuesCall { segment, first, end, probabilities, stride, sums };
+                // SAFETY: as for this function; `call` names positions of the segment.
+                unsafe { self.values_block(call, prefetcher) };
+                first = end;
             }
         }
     }
@@ -219,7 +217,8 @@ impl<S: Simd> Block<'_, S> {
                 let part = (at, pairs, tail);
                 // What a query sees alone before, what all see, what a query sees alone behind.
                 let is_common = common.len() == call.end - call.first;
-                for behind in [false, true] {
+                let mut behind = is_common;
+                loop {
                     // SAFETY: the caller's promise covers the positions each query sees.
                     unsafe {
                         if behind {
@@ -239,6 +238,10 @@ impl<S: Simd> Block<'_, S> {
                             self.values_tile(call, seen, (place, 1), part, ahead);
                         }
                     }
+                    if behind {
+                        break;
+                    }
+                    behind = true;
                 }
                 at += (pairs * pair).max(tail);
             }

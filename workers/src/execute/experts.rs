@@ -63,10 +63,9 @@ pub(super) fn route<T: Element>(
         Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
         Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
     };
-    let routed = operands.output::<f32>(compute, rows);
-    let routed: &mut [Routed] = bytemuck::cast_slice_mut(routed);
-    kernels.route((count, per_token), scoring, logits, &mut *routed);
-    // The weights of what is added to the residual stream, times its factor.
+    let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
+    kernels.route((count, per_token), scoring, logits, routed);
+    // What a half of a layer adds is scaled, here with the weights of its sum.
     let factor = operands.plan.config.scales.residual;
     if factor != 1.0 {
         routed.iter_mut().for_each(|routed| routed.weight *= factor);

@@ -62,52 +62,35 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         prefetcher: &mut Prefetcher,
     ) {
-        let mut left = positions;
-        while !left.is_empty() {
-            let run = self.first_run(&left);
-            left.start = run.end;
-            for segment in self.segments(k, record_bytes(self.shape.head_dim), &run) {
-                // SAFETY: the caller's promise.
-                unsafe { self.segment_scores(&segment, (out, stride), prefetcher) };
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Block::four_scores`].
-    #[inline(always)]
-    unsafe fn segment_scores(
-        &self,
-        segment: &Segment<u8>,
-        (out, stride): (*mut f32, usize),
-        prefetcher: &mut Prefetcher,
-    ) {
         let fast = self.s.has_fast_dots();
-        let mut first = segment.first;
-        while first < segment.end {
-            // Narrow vectors are fewer, and have no room for so many sums.
-            let most = S::LANES == 16 && first + MOST_VECTORS * S::LANES <= segment.end;
-            let mut width = 0;
-            // SAFETY: the positions lie within the segment; scratch has room for them.
-            unsafe {
-                for vector in 0..if most { MOST_VECTORS } else { 1 } {
-                    let keys = self.four_keys(segment, first + vector * S::LANES);
-                    let to = self.transposed.add(vector * unpacked_len(self.shape.head_dim));
-                    keys.unpack(self.s, to, segment.cached.then_some(&mut *prefetcher));
-                    width += keys.width;
-                }
-                match (most, fast) {
-                    (true, true) => {
-                        self.four_tiles::<MOST_VECTORS, true>(first, width, (out, stride))
+        let Range { start: mut first, end } = positions;
+        while first < end {
+            let segment = self.segment(k, record_bytes(self.shape.head_dim), &(first..end));
+            while first < segment.end {
+                // Narrow vectors are fewer, and have no room for so many sums.
+                let most = S::LANES == 16 && first + MOST_VECTORS * S::LANES <= segment.end;
+                let mut width = 0;
+                // SAFETY: the positions lie within the segment; scratch has room for them.
+                unsafe {
+                    for vector in 0..if most { MOST_VECTORS } else { 1 } {
+                        let keys = self.four_keys(&segment, first + vector * S::LANES);
+                        let to = self.transposed.add(vector * unpacked_len(self.shape.head_dim));
+                        keys.unpack(self.s, to, segment.cached.then_some(&mut *prefetcher));
+                        width += keys.width;
                     }
-                    (true, false) => {
-                        self.four_tiles::<MOST_VECTORS, false>(first, width, (out, stride))
+                    match (most, fast) {
+                        (true, true) => {
+                            self.four_tiles::<MOST_VECTORS, true>(first, width, (out, stride))
+                        }
+                        (true, false) => {
+                            self.four_tiles::<MOST_VECTORS, false>(first, width, (out, stride))
+                        }
+                        (false, true) => self.four_tiles::<1, true>(first, width, (out, stride)),
+                        (false, false) => self.four_tiles::<1, false>(first, width, (out, stride)),
                     }
-                    (false, true) => self.four_tiles::<1, true>(first, width, (out, stride)),
-                    (false, false) => self.four_tiles::<1, false>(first, width, (out, stride)),
                 }
+                first += width;
             }
-            first += width;
         }
     }
 
@@ -177,17 +160,20 @@ impl<S: Simd> Block<'_, S> {
         let head_dim = self.shape.head_dim;
         let head = head_stride(head_dim);
         let fast = self.s.has_fast_dots();
-        let run = self.first_run(&positions);
-        let [a, b] = self.segments(v, record_bytes(head_dim), &run);
-        let [c, d] = self.segments(v, record_bytes(head_dim), &(run.end..positions.end));
-        let segments = [a, b, c, d];
         let mut values = FourValues::new(head_dim);
         // SAFETY: scratch has room for every query's head; blocks lie within the positions.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
             for first in (positions.start / BLOCK * BLOCK..positions.end).step_by(BLOCK) {
                 let seen = positions.start.max(first)..positions.end.min(first + BLOCK);
-                values.set(&segments, first, seen);
+                values.begin(first, &seen);
+                let mut at = seen.start;
+                while at < seen.end {
+                    let segment = self.segment(v, record_bytes(head_dim), &(at..seen.end));
+                    values.put(&segment, first);
+                    at = segment.end;
+                }
+                values.finish();
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
                     self.four_values_block::<true>(&values, first, weights, sums, prefetcher);

@@ -71,37 +71,37 @@ impl FourValues {
         FourValues { records, count: 0, skipped: 0, stride: None, head_dim }
     }
 
-    /// Makes it the positions `seen` of the block that begins with position `first`.
-    ///
-    /// # Safety
-    /// The segments are readable, and the positions lie within them.
+    /// Makes it the positions `seen` of the block from position `first` on, whose records are not
+    /// there yet.
     #[inline(always)]
-    pub(super) unsafe fn set(
-        &mut self,
-        segments: &[Segment<u8>],
-        first: usize,
-        seen: Range<usize>,
-    ) {
+    pub(super) fn begin(&mut self, first: usize, seen: &Range<usize>) {
         (self.count, self.skipped) = (seen.end - first, seen.start - first);
         self.stride = None;
-        for segment in segments {
-            if segment.first <= first && first + BLOCK <= segment.end {
-                let before = (first - segment.first) * segment.stride;
-                self.records[0] = segment.base.wrapping_add(before);
-                self.stride = Some(segment.stride);
-                return;
-            }
-            for position in segment.first.max(seen.start)..segment.end.min(seen.end) {
-                // SAFETY: the caller's promise.
-                let record =
-                    unsafe { segment.base.add((position - segment.first) * segment.stride) };
-                self.records[position - first] = record;
-            }
+    }
+
+    /// Takes the records of a segment of the positions seen; `first` is the block's first.
+    #[inline(always)]
+    pub(super) fn put(&mut self, segment: &Segment<u8>, first: usize) {
+        if segment.end - segment.first == BLOCK {
+            self.records[0] = segment.base;
+            self.stride = Some(segment.stride);
+            return;
         }
-        let last = self.records[self.count - 1];
-        self.records[self.count..].fill(last);
-        let nearest = self.records[self.skipped];
-        self.records[..self.skipped].fill(nearest);
+        for position in segment.first..segment.end {
+            let before = (position - segment.first) * segment.stride;
+            self.records[position - first] = segment.base.wrapping_add(before);
+        }
+    }
+
+    /// All records are there.
+    #[inline(always)]
+    pub(super) fn finish(&mut self) {
+        if self.stride.is_none() {
+            let last = self.records[self.count - 1];
+            self.records[self.count..].fill(last);
+            let nearest = self.records[self.skipped];
+            self.records[..self.skipped].fill(nearest);
+        }
     }
 
     /// The record of a position, or the last one.

@@ -11,8 +11,8 @@ pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
 }
 
-/// What makes results of the integers of a tile of rows and a group:
-/// `[step, sum of x, sum of v][row]`.
+/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v
+/// times what was added to the weights][row]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     at: *const f32,
@@ -34,19 +34,26 @@ impl Factors {
         Factors { at: self.at.wrapping_add(floats), ..self }
     }
 
+    /// `sum` is that of all `v`, and `offset` what was added to the weights.
+    ///
     /// # Safety
     /// `at` has room for the factors of `rows` rows.
-    pub(super) unsafe fn write(at: *mut f32, (row, rows): (usize, usize), step: f32, sum: i32) {
+    pub(super) unsafe fn write(
+        at: *mut f32,
+        (row, rows): (usize, usize),
+        step: f32,
+        (sum, offset): (i32, i32),
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             at.add(row).write(step);
             at.add(rows + row).write(sum as f32 * step);
-            at.add(2 * rows + row).cast::<i32>().write(sum);
+            at.add(2 * rows + row).cast::<i32>().write(sum * offset);
         }
     }
 
     /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with
-    /// weights that `offset` was added to, none if `PLAIN`.
+    /// weights as they are if `PLAIN`, else with what was added to them.
     ///
     /// # Safety
     /// The row exists.
@@ -56,14 +63,14 @@ impl Factors {
         self,
         row: usize,
         total: __m512,
-        (mut part, offset): (__m512i, i32),
+        mut part: __m512i,
         (scale, min): (__m512, __m512),
     ) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {
             if !PLAIN {
-                let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
-                part = _mm512_sub_epi32(part, _mm512_set1_epi32(sum.wrapping_mul(offset)));
+                let more = *self.at.add(2 * self.rows + row).cast::<i32>();
+                part = _mm512_sub_epi32(part, _mm512_set1_epi32(more));
             }
             let step = _mm512_set1_ps(*self.at.add(row));
             let part = _mm512_mul_ps(_mm512_cvtepi32_ps(part), step);

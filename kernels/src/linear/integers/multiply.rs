@@ -12,7 +12,7 @@ use model::compressed::{Bits, Scales};
 
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
-use super::weights::{Above, Bytes, Eight, OfTable, nibbles, offset, ranges, steps, vectors};
+use super::weights::{Above, Bytes, Eight, OfTable, nibbles, ranges, steps, vectors};
 use crate::linear::prefetch::Prefetcher;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
@@ -233,8 +233,6 @@ struct At<const P: usize> {
     head_bytes: usize,
     group_bytes: usize,
     scales: Scales,
-    /// What was added to the integers.
-    offset: i32,
     /// Dwords of the group's packed rows.
     x: *const u32,
     factors: Factors,
@@ -255,7 +253,6 @@ impl<const P: usize> At<P> {
             head_bytes: records.head_bytes(),
             group_bytes: records.group_bytes(),
             scales: records.scales(),
-            offset: offset(records.bits()),
             x: call.rows.x,
             factors: call.rows.factors,
             factors_stride: call.rows.factors_stride,
@@ -301,8 +298,8 @@ impl<const P: usize> At<P> {
                     let total = self.out.add(r * RESULT_STRIDE + p * COLS);
                     let before =
                         if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    let part = (sums[p][r], self.offset);
-                    _mm512_storeu_ps(total, self.factors.add::<PLAIN>(r, before, part, range));
+                    let after = self.factors.add::<PLAIN>(r, before, sums[p][r], range);
+                    _mm512_storeu_ps(total, after);
                 }
             }
         }

@@ -9,6 +9,7 @@ use model::compressed::Bits;
 
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
+use super::weights::offset;
 use crate::linear::pack::Pack;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
@@ -54,7 +55,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
                 let (step, sum) = pack_group(x, inputs, (group, bits), row_bytes);
-                Factors::write(factors, (row, rows), step, sum);
+                Factors::write(factors, (row, rows), step, (sum, offset(bits)));
             }
         }
         if !for_tiles {

@@ -11,7 +11,7 @@ use model::compressed::Bits;
 use super::factors::{Factors, whole};
 use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, units_of};
-use super::weights::{Above, Bytes, Eight, OfTable, nibbles, offset, ranges, steps};
+use super::weights::{Above, Bytes, Eight, OfTable, nibbles, ranges, steps};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::prefetch::{Lines, Prefetcher};
 use crate::linear::reader::Records;
@@ -346,7 +346,6 @@ impl Products {
         let record = reader.record_at(self.panel + p, group);
         // SAFETY: the record exists.
         let ranges = unsafe { ranges(reader.scales(), record, reader.place(group)) };
-        let offset = offset(reader.bits());
         for row in 0..self.rows {
             prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);
@@ -360,7 +359,7 @@ impl Products {
                 };
                 let total = self.totals.add(row * self.stride + p * COLS);
                 let before = if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                let after = self.factors.add::<FOUR>(row, before, (part, offset), ranges);
+                let after = self.factors.add::<FOUR>(row, before, part, ranges);
                 _mm512_storeu_ps(total, after);
             }
         }
