@@ -10,9 +10,9 @@ use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
-use workers::testing::{Outcome, Placed};
+use workers::testing::{Outcome, Placed, Request};
 
-use crate::case::{group, llama, map_of, on_cpu_of, shape};
+use crate::case::{group, llama, map_of, on_cpu_of, plan_of, shape};
 use crate::harness::{Setting, Workers};
 use crate::models;
 
@@ -214,4 +214,33 @@ fn experts_of_grouped_weights_are_widened_and_give_the_same() {
             same(&plan, &expected, &format!("{form} {split} {kv:?}"));
         }
     }
+}
+
+#[test]
+fn more_rows_than_a_pass_of_experts_has_give_the_same() {
+    let config = models::experts_with_biases();
+    let shape = RunShape {
+        batches: 1,
+        batch_size: 72,
+        micro_sequences: 72,
+        max_prompt: 30,
+        max_context: 32,
+        max_new: 2,
+        logprobs: 2,
+        ..shape(Dtype::F32)
+    };
+    assert!(shape.stream_rows() > 2048);
+    let placed = |slot: usize| {
+        let prompt = (0..30).map(|i| (slot as u32 + 7 * i) % 96).collect();
+        let request = Request { logprobs: 2, ..Request::greedy(prompt, 2) };
+        Placed { batch: 0, slot, request }
+    };
+    let group: Vec<Placed> = (0..72).map(placed).collect();
+    let compiled = |split| plan_of(&config, &shape, split, None, MemoryId::DRAM);
+    let expected = on_cpu_of(&config, compiled(None), &group);
+    let workers = Workers::start(&compiled(Some("gpu-only")), &Setting::default()).expect("starts");
+    let outcomes = workers.run_group(&group).expect("runs");
+    let apart = difference(&expected, &outcomes);
+    assert!(apart.is_some_and(|apart| apart <= TOLERANCE), "{apart:?}");
+    workers.finish().expect("ends well");
 }
