@@ -178,7 +178,7 @@ impl ModelConfig {
 
     /// Factor of every score of attention.
     pub fn attention_scale(&self) -> f32 {
-        self.scales.attention.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
+        self.scales.attention.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
     /// The smallest window of any layer.

@@ -31,11 +31,11 @@ pub struct ExpertShape {
 }
 
 /// The routing of each row of `logits`, f32 `[rows, experts]`, to `routed`, every weight times
-/// `factor`. Of equal logits the lower expert's goes first; NaN counts as minus infinity; where a row's largest logit is infinite
-/// all its weights are NaN.
+/// `factor`. Of equal logits the lower expert's goes first; NaN counts as minus infinity; where a
+/// row's largest logit is infinite all its weights are NaN.
 ///
 /// # Panics
-/// More experts of a row than there are, or more than 32.
+/// More experts of a row than there are, or more than [`EXPERTS_PER_ROW_MAX`].
 pub fn route(
     shape: ExpertShape,
     scoring: RouterScoring,

@@ -50,7 +50,6 @@ fn most_rows(work: &DeviceWork<'_>, ops: &[Op]) -> usize {
         Instruction::Compute(compute) => ops.contains(&compute.op),
         _ => false,
     };
-    let programs =
-        work.programs.iter().filter(|program| program.instructions.iter().any(|i| runs(i)));
+    let programs = work.programs.iter().filter(|program| program.instructions.iter().any(runs));
     programs.map(|program| program.shape.stream_rows as usize).max().unwrap_or(0)
 }

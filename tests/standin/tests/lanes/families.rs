@@ -136,14 +136,11 @@ fn norms_behind_halves_gelu_by_tanh_and_scales() {
 
 /// The same rope for all lengths.
 fn of_short_texts(kind: &mut LayerKind) {
-    if let Some(Rope { scaling, .. }) = &mut kind.rope {
-        match scaling {
-            RopeScaling::Longrope { original_max_positions, .. }
-            | RopeScaling::Dynamic { original_max_positions, .. } => {
-                *original_max_positions = 1000;
-            }
-            _ => {}
-        }
+    let Some(rope) = &mut kind.rope else { return };
+    if let RopeScaling::Longrope { original_max_positions, .. }
+    | RopeScaling::Dynamic { original_max_positions, .. } = &mut rope.scaling
+    {
+        *original_max_positions = 1000;
     }
 }
 

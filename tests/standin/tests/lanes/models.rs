@@ -48,8 +48,8 @@ pub(crate) fn post_normed() -> ModelConfig {
     }
 }
 
-/// Half of each head is rotated, with other frequencies beyond eleven positions; residual and logits
-/// are scaled.
+/// Half of each head is rotated, with other frequencies beyond eleven positions; what is added to
+/// the residual stream, and logits, are scaled.
 pub(crate) fn longrope() -> ModelConfig {
     let scaling = RopeScaling::Longrope {
         short_factors: vec![1.0, 1.5],
