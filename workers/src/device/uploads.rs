@@ -95,8 +95,8 @@ impl Uploads {
             let staged = staged::<u32>(&self.staging, device, slot.range);
             let mut last = list.last_rows_at();
             let batch = usize::from(at.batch);
-            for (index, found) in sequences(table, program, at).enumerate() {
-                let SequenceRows { row0, item } = found;
+            for (index, sequence) in sequences(table, program, at).enumerate() {
+                let SequenceRows { row0, item } = sequence;
                 let positions = item.first as u32..(item.first + item.rows) as u32;
                 for (to, position) in staged[row0..].iter_mut().zip(positions) {
                     *to = position;
@@ -106,7 +106,7 @@ impl Uploads {
                     last += 1;
                 }
                 let length = table.length(batch, item.slot);
-                list.write_tables(config, (index, found), length, staged);
+                list.write_tables(config, (index, sequence), length, staged);
             }
             copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
             slot.filled = Some(self.run);

@@ -214,6 +214,19 @@ fn experts_of_grouped_weights_are_widened_and_give_the_same() {
 }
 
 #[test]
+fn a_model_beyond_the_kernels_is_refused_in_a_sentence() {
+    let many = with_experts(&models::experts_of_all(), |experts| {
+        (experts.count, experts.per_token) = (40, 33);
+    });
+    let long = ModelConfig { head_dim: 258, ..llama() };
+    for (config, said) in [(many, "33 experts of a row"), (long, "258 values of a head")] {
+        let plan = plan(&config, Some("gpu-only"), MemoryId::VRAM, (0, None));
+        let refused = Workers::start(&plan, &Setting::default()).err().expect(said);
+        assert!(refused.contains(said) && refused.contains("--device none."), "{refused}");
+    }
+}
+
+#[test]
 fn more_rows_than_a_pass_of_experts_has_give_the_same() {
     let config = models::experts_with_biases();
     let shape = RunShape {
