@@ -150,6 +150,11 @@ impl Rope {
         }
     }
 
+    /// Whether the length of a sequence decides its frequencies.
+    pub fn is_by_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Longrope { .. } | RopeScaling::Dynamic { .. })
+    }
+
     /// Sequences of one class have the same frequencies. 0 is the class of all lengths that do not
     /// pass the original one; longrope has one further class, dynamic NTK one a length.
     pub fn frequency_class(&self, length: SequenceLength) -> u32 {

@@ -195,6 +195,19 @@ pub enum WorkerError {
     /// The CUDA device.
     #[error("{0}")]
     Device(#[from] CudaError),
+    /// A model that is not for the kernels of a CUDA device.
+    #[error(
+        "This model has {value} {what} and the kernels for CUDA devices take at most {most}: run \
+         with --device none."
+    )]
+    Unsupported {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many.
+        value: usize,
+        /// The most.
+        most: u32,
+    },
     /// A lane.
     #[error("{0}")]
     Lane(#[from] LaneError),

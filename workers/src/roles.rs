@@ -22,7 +22,7 @@ use shm::sync::Ordering;
 use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 
 use crate::counting;
-use crate::device::{Device, Exported};
+use crate::device::{Device, Exported, check};
 use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
 use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
@@ -272,6 +272,7 @@ impl Worker<'_> {
             Role::Cpu => return Ok(None),
             Role::Storage if !reads_to_device(plan, self.id) => return Ok(None),
             Role::Gpu => {
+                check(plan)?;
                 let device = Device::create(plan, cuda, self.control)?;
                 if !cuda.copies_in_gpu_worker {
                     // Refused exports are for the coordinator to judge: it can do without.

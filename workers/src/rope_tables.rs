@@ -24,8 +24,10 @@ pub(crate) fn of_kinds(config: &ModelConfig) -> Vec<Option<KindTables>> {
     config.layers.kinds().iter().map(of).collect()
 }
 
-/// Tables of a kind of layer at most.
-pub(crate) const CLASSES: usize = 2;
+/// How many tables a kind of layer has that are made once.
+pub(crate) fn count(rope: &Rope) -> usize {
+    if matches!(rope.scaling, RopeScaling::Longrope { .. }) { 2 } else { 1 }
+}
 
 fn of_rope(rope: &Rope, head_dim: usize) -> KindTables {
     let mut frequencies = rope.inverse_frequencies(head_dim);
@@ -37,10 +39,7 @@ fn of_rope(rope: &Rope, head_dim: usize) -> KindTables {
         frequencies,
         rotary_dim: rope.rotary_dim(head_dim),
         attention_factor: rope.attention_factor(),
-        by_length: matches!(
-            rope.scaling,
-            RopeScaling::Longrope { .. } | RopeScaling::Dynamic { .. }
-        ),
+        by_length: rope.is_by_length(),
     }
 }
 

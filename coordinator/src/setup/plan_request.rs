@@ -1,6 +1,7 @@
 //! What a run asks of the planner.
 
 use grammar::Grammars;
+use model::config::{ModelConfig, Rope};
 use planner::budget::{Limits, Request, Storage};
 use planner::policy::{Formats, Placement};
 
@@ -51,10 +52,13 @@ pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usiz
     Batches { count, size: size.max(least).min(given.size) }
 }
 
-/// Tokens that all prompts begin with, where they are computed together.
-fn shared_prompt(run: &Run, demand: Demand) -> u32 {
+/// Tokens that all prompts begin with, where they are computed together. Where rope goes by length,
+/// not all need share them.
+fn shared_prompt(run: &Run, config: &ModelConfig, demand: Demand) -> u32 {
     let shared = demand.shared_prompt;
-    if shared < LEAST_TOKENS || !run.shares_prompts { 0 } else { shared as u32 }
+    let ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
+    let shares = run.shares_prompts && !ropes.into_iter().any(Rope::is_by_length);
+    if shared < LEAST_TOKENS || !shares { 0 } else { shared as u32 }
 }
 
 /// The run as the planner's request for one placement.
@@ -73,7 +77,7 @@ pub(crate) fn request<'a>(
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,
         max_prompt: demand.max_prompt as u32,
-        shared_prompt: shared_prompt(run, demand),
+        shared_prompt: shared_prompt(run, &opened.config, demand),
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
         logprobs: demand.logprobs,

@@ -22,7 +22,7 @@ const THREADS: u32 = 128;
 /// Query heads that share one reading of K and V in a block of decode attention.
 const HEADS_MAX: u32 = 8;
 /// Longest head that the kernels' registers and shared memory hold.
-const HEAD_DIM_MAX: u32 = 256;
+pub const HEAD_DIM_MAX: u32 = 256;
 
 /// Shape and scale shared by all units of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ pub struct AttentionShape {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: u32,
     pub kv_heads: u32,
-    /// At most 256.
+    /// At most [`HEAD_DIM_MAX`].
     pub head_dim: u32,
     /// Factor of every score, normally `1 / sqrt(head_dim)`.
     pub scale: f32,

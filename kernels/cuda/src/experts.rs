@@ -10,7 +10,7 @@ use crate::launch::{Args, DevicePointer, Launch};
 use crate::linear::{Form, Kind, LinearOut, Weight, wide_bytes};
 
 /// Most experts of a row: each is a lane's.
-const MOST_TOP_K: u32 = 32;
+pub const EXPERTS_PER_ROW_MAX: u32 = 32;
 
 /// How logits become weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct ExpertShape {
     pub experts: u32,
 }
 
-/// The routing of each row of `logits`, f32 `[rows, experts]`, to `routed`. Of equal logits the
-/// lower expert's goes first; NaN counts as minus infinity; where a row's largest logit is infinite
+/// The routing of each row of `logits`, f32 `[rows, experts]`, to `routed`, every weight times
+/// `factor`. Of equal logits the lower expert's goes first; NaN counts as minus infinity; where a row's largest logit is infinite
 /// all its weights are NaN.
 ///
 /// # Panics
@@ -39,17 +39,22 @@ pub struct ExpertShape {
 pub fn route(
     shape: ExpertShape,
     scoring: RouterScoring,
+    factor: f32,
     logits: DevicePointer,
     routed: DevicePointer,
 ) -> Launch {
     let ExpertShape { rows, top_k, experts } = shape;
-    assert!((1..=experts.min(MOST_TOP_K)).contains(&top_k), "{top_k} of {experts} experts");
+    assert!(
+        (1..=experts.min(EXPERTS_PER_ROW_MAX)).contains(&top_k),
+        "{top_k} of {experts} experts"
+    );
     let scoring = match scoring {
         RouterScoring::SoftmaxTopK { renormalise: false } => 0,
         RouterScoring::SoftmaxTopK { renormalise: true } => 1,
         RouterScoring::TopKSoftmax => 2,
     };
-    let args = Args::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k).u32(scoring);
+    let args = Args::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k);
+    let args = args.u32(scoring).f32(factor);
     // A warp for each row.
     let grid = [rows.div_ceil(8), 1, 1];
     Launch { name: "route", grid, block: [256, 1, 1], shared_bytes: 0, args }

@@ -22,12 +22,13 @@ mod linear;
 mod rows;
 
 pub use attention::{
-    AttentionShape, KeysOrValues, Unit, Units, append, append_four, attention_decode,
+    AttentionShape, HEAD_DIM_MAX, KeysOrValues, Unit, Units, append, append_four, attention_decode,
     attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
 };
 pub use compressed::{decompress, quantise_kv, widen};
 pub use experts::{
-    ExpertLinear, ExpertShape, RouterScoring, expert_combine, expert_linear, group_experts, route,
+    EXPERTS_PER_ROW_MAX, ExpertLinear, ExpertShape, RouterScoring, expert_combine, expert_linear,
+    group_experts, route,
 };
 pub use launch::{Args, DevicePointer, Launch, MAX_ARGS};
 pub use linear::{Linear, LinearOut, Weight, epilogue, linear};

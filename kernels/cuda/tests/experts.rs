@@ -30,9 +30,18 @@ const SCORINGS: [(RouterScoring, kernels::RouterScoring); 3] = [
 ];
 
 fn routed_by(shape: ExpertShape, scoring: RouterScoring, logits: &[f32]) -> Vec<Routed> {
+    routed_times(1.0, shape, scoring, logits)
+}
+
+fn routed_times(
+    factor: f32,
+    shape: ExpertShape,
+    scoring: RouterScoring,
+    logits: &[f32],
+) -> Vec<Routed> {
     // An entry is two words, as f32 for the guard behind the output.
     let mut out = Output::<f32>::new(2 * (shape.rows * shape.top_k) as usize);
-    run(&[route(shape, scoring, of(logits), out.pointer())]);
+    run(&[route(shape, scoring, factor, of(logits), out.pointer())]);
     cast_slice(&out.take()).to_vec()
 }
 
@@ -88,6 +97,18 @@ fn what_is_no_number_is_taken_last() {
             let are_finite = routed.iter().all(|routed| routed.weight.is_finite());
             assert!(if is_nan { are_nan } else { are_finite }, "{logits:?}: {routed:?}");
         }
+    }
+}
+
+#[test]
+fn a_factor_multiplies_every_weight() {
+    let shape = ExpertShape { rows: 3, top_k: 4, experts: 9 };
+    let logits: Vec<f32> = Random::new(8).vector((shape.rows * shape.experts) as usize);
+    for (scoring, _) in SCORINGS {
+        let times = |routed: Routed| Routed { weight: routed.weight * 0.22, ..routed };
+        let expected: Vec<Routed> =
+            routed_by(shape, scoring, &logits).into_iter().map(times).collect();
+        assert_eq!(routed_times(0.22, shape, scoring, &logits), expected, "{scoring:?}");
     }
 }
 

@@ -2,8 +2,8 @@
 
 use cuda::{Address, CudaError, Stream};
 use cuda_kernels::{
-    Linear, LinearOut, RopeTables, Weight, add_rms_norm, epilogue, head_norm, layer_norm, linear,
-    rms_norm, rope,
+    Linear, LinearOut, Weight, add_rms_norm, epilogue, head_norm, layer_norm, linear, rms_norm,
+    rope,
 };
 use model::compressed::WeightFormat;
 use model::config::{Activation, QkNorm};
@@ -54,8 +54,13 @@ impl Computing<'_> {
                 self.post_norm(compute, rows)?;
                 0
             }
-            Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                panic!("{:?} is not placed on this device", compute.op)
+            Op::Router => {
+                self.route(compute, rows)?;
+                0
+            }
+            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                self.experts(compute, rows)?;
+                0
             }
             op if op.is_attention() => self.attention(compute)?,
             _ => {
@@ -110,7 +115,7 @@ impl Computing<'_> {
         let picks = compute.op == Op::FinalNorm;
         let (row_index, input_rows) = if picks {
             let at = (self.program, compute.at);
-            let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
+            let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
             (lists.last_rows, counts(self.table, self.program, compute.at).1)
         } else {
             (0, rows)
@@ -146,11 +151,39 @@ impl Computing<'_> {
         }
     }
 
+    /// Enqueues a linear.
+    pub(super) fn multiply(&self, product: &Linear) -> Result<(), CudaError> {
+        let (dtype, Linear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
+        match self.sums(product)? {
+            Some(sums) => self.launch(epilogue(dtype, (rows, n), sums, bias, out)),
+            None => self.launch(linear(dtype, product)),
+        }
+    }
+
+    /// Shape of the operation's matrix.
+    pub(super) fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
+        let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
+        let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
+        shape
+    }
+
+    /// The operation's matrix.
+    pub(super) fn weight(&self, compute: &Compute) -> Weight {
+        let ((n, k), buffer) = (self.matrix_shape(compute), compute.weights[0].buffer);
+        let places = self.device.places();
+        match self.format(compute) {
+            WeightFormat::Plain => {
+                let size_bytes = n * k * self.plan.shape.dtype.size_bytes();
+                Weight::Plain(places.address(buffer, 0, size_bytes))
+            }
+            WeightFormat::Grouped(form) => {
+                Weight::Grouped(form, places.address(buffer, 0, form.size_bytes(n, k)))
+            }
+        }
+    }
+
     fn linear(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
-        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
-        let Some((n, k)) = compute.op.weights(config).and_then(|weights| weights.matrix) else {
-            panic!("{:?} has no matrix", compute.op)
-        };
+        let config = &self.plan.config;
         let to = self.output(compute, rows);
         let scales = config.scales;
         let out = match compute.op {
@@ -166,50 +199,48 @@ impl Computing<'_> {
             Op::Fc0 => LinearOut::Gelu(to),
             _ => LinearOut::Store(to),
         };
-        let (format, buffer) = (self.format(compute), compute.weights[0].buffer);
-        let matrix_bytes = match format {
-            WeightFormat::Plain => n * k * dtype.size_bytes(),
-            WeightFormat::Grouped(form) => form.size_bytes(n, k),
-        };
-        let matrix = self.device.places().address(buffer, 0, matrix_bytes);
-        let weight = match format {
-            WeightFormat::Plain => Weight::Plain(matrix),
-            WeightFormat::Grouped(form) => Weight::Grouped(form, matrix),
-        };
+        let (n, k) = self.matrix_shape(compute);
         let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
-        let bias = self.vector(compute, 0);
-        let (n, k) = (n as u32, k as u32);
-        let product = Linear { rows: rows as u32, n, k, x, weight, bias, out };
-        match self.sums(&product)? {
-            Some(sums) => self.launch(epilogue(dtype, (product.rows, n), sums, bias, out))?,
-            None => self.launch(linear(dtype, &product))?,
-        }
-        if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
-            let (heads, width) = match norm {
-                QkNorm::PerHead => (n / config.head_dim as u32, config.head_dim as u32),
-                QkNorm::FullWidth => (1, n),
-            };
-            let gain = self.vector(compute, 1);
-            let shape = (rows as u32, heads, width);
-            self.launch(head_norm(dtype, shape, gain, config.norm_eps, to))?;
-        }
-        let kind = kind_of(config, compute.at);
-        if let (Op::Q | Op::K, Some(rotary)) = (compute.op, &config.layers.kinds()[kind].rope) {
-            let at = (self.program, compute.at);
-            let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
-            let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
-            let shape = (rows as u32, heads as u32, config.head_dim as u32);
-            let first = self.device.scratch_address(self.device.scratch().frequencies);
-            let table_bytes = (config.head_dim / 2 * size_of::<f32>()) as u64;
-            let tables = RopeTables {
-                inverse_frequencies: first + kind as u64 * table_bytes,
-                rotary_dim: rotary.rotary_dim(config.head_dim) as u32,
-                attention_factor: rotary.attention_factor(),
-                table_of_row: 0,
-            };
-            self.launch(rope(dtype, shape, lists.positions, &tables, to))?;
+        let (weight, bias) = (self.weight(compute), self.vector(compute, 0));
+        let (rows, n, k) = (rows as u32, n as u32, k as u32);
+        self.multiply(&Linear { rows, n, k, x, weight, bias, out })?;
+        if matches!(compute.op, Op::Q | Op::K) {
+            self.norm_heads(compute, (rows, n), to)?;
+            self.rotate(compute, rows, to)?;
         }
         Ok(())
+    }
+
+    /// The norm of q or k, if the model has one.
+    fn norm_heads(
+        &self,
+        compute: &Compute,
+        (rows, n): (u32, u32),
+        to: Address,
+    ) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let head_dim = config.head_dim as u32;
+        let shape = match config.qk_norm {
+            Some(QkNorm::PerHead) => (rows, n / head_dim, head_dim),
+            Some(QkNorm::FullWidth) => (rows, 1, n),
+            None => return Ok(()),
+        };
+        self.launch(head_norm(dtype, shape, self.vector(compute, 1), config.norm_eps, to))
+    }
+
+    /// Rotates q or k, if the layer does.
+    fn rotate(&mut self, compute: &Compute, rows: u32, to: Address) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let at = (self.program, compute.at);
+        let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
+        let (kind, list) = (kind_of(config, compute.at), lists.positions);
+        let frequencies = self.device.scratch_address(self.device.scratch().frequencies);
+        let Some(tables) = lists.list.tables(config, kind, list, frequencies) else {
+            return Ok(());
+        };
+        let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
+        let shape = (rows, heads as u32, config.head_dim as u32);
+        self.launch(rope(dtype, shape, lists.positions, &tables, to))
     }
 }
 
@@ -217,7 +248,7 @@ impl Computing<'_> {
 ///
 /// # Panics
 /// For an activation of one factor.
-fn gated(activation: Activation, gate: Address, out: Address) -> LinearOut {
+pub(super) fn gated(activation: Activation, gate: Address, out: Address) -> LinearOut {
     match activation {
         Activation::Silu => LinearOut::SiluMul { gate, out },
         Activation::GeluTanh => LinearOut::GeluTanhMul { gate, out },

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
 use cuda::{RegisteredHost, Stream};
 use cuda_kernels::Launch;
-use model::layers::LayerKind;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
 use super::places::Places;
 use super::products::{Products, shapes};
+use super::row_lists::frequencies;
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
 use crate::shared::protocol::CudaUse;
@@ -172,13 +172,7 @@ impl Device {
     }
 
     fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
-        let config = &plan.config;
-        // A table for each kind of layer; nobody reads that of a kind without rope.
-        let table = |kind: &LayerKind| match &kind.rope {
-            Some(rope) => rope.inverse_frequencies(config.head_dim),
-            None => vec![0.0; config.head_dim / 2],
-        };
-        let frequencies: Vec<f32> = config.layers.kinds().iter().flat_map(table).collect();
+        let frequencies = frequencies(&plan.config);
         let bytes: &[u8] = bytemuck::cast_slice(&frequencies);
         let stream = Stream::new(&self.context)?;
         let to = self.scratch_address(self.scratch.frequencies);

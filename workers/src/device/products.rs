@@ -18,6 +18,8 @@ use program::ir::{Instruction, Rows};
 use program::plan::DeviceWork;
 use program::weights::Weights;
 
+use super::expert_sizes::LINEARS;
+
 /// `own`: our own kernels although the library is there.
 const BLAS_ENV: &str = "TANDEM_BLAS";
 
@@ -27,8 +29,8 @@ pub fn finds_blas() -> bool {
         && Library::CublasLt.find().is_some()
 }
 
-/// Width and depth of the matrices that prefill multiplies plain on the device, but for the head:
-/// it has a row a sequence.
+/// Width and depth of the matrices that prefill multiplies plain on the device, but for the head,
+/// which has a row a sequence, and for experts, whose rows are not one behind the other.
 pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
     if work.shape.dtype != Dtype::Bf16 {
         return Vec::new();
@@ -44,8 +46,8 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
             let weights = Weights::of(compute.op, compute.at.layer);
             let stored = work.map.weight_formats.of(work.config, weights);
             let format = decompressed(stored).map_or(stored, WeightFormat::Grouped);
-            (compute.op != Op::Head && format == WeightFormat::Plain)
-                .then_some((n as u32, k as u32))
+            let is_one = compute.op != Op::Head && !LINEARS.contains(&compute.op);
+            (is_one && format == WeightFormat::Plain).then_some((n as u32, k as u32))
         })
         .collect();
     found.sort_unstable();

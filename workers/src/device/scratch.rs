@@ -12,7 +12,9 @@ use program::ir::{At, Instruction, ProgramId, ProgramShape, ProgramWork, Rows};
 use program::map::Chunk;
 use program::plan::{DeviceScratch, DeviceWork};
 
+use super::expert_sizes::ExpertSizes;
 use super::products;
+use super::row_lists::{RowList, frequencies_bytes};
 
 /// Kernels want 16 bytes; a cache line of the device is 128.
 const ALIGN_BYTES: u64 = 256;
@@ -30,7 +32,7 @@ pub(super) struct Key {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum List {
-    /// Positions of the rows, then the last row of each sequence.
+    /// Positions, last rows and rotary tables ([`RowList`]).
     Rows,
     /// Units of a chunk.
     Units(Option<Chunk>),
@@ -71,15 +73,26 @@ pub(super) struct Range {
     pub(super) size_bytes: u64,
 }
 
+/// Ranges of mixtures of experts ([`ExpertSizes`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpertRanges {
+    pub(super) logits: Range,
+    pub(super) starts: Range,
+    pub(super) slots: Range,
+    pub(super) parts: Range,
+}
+
 /// Where everything lies, from the first byte of the arena.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// f32 `[kinds of layers, head_dim / 2]`.
+    /// Rotary tables that are made once ([`frequencies_bytes`]).
     pub(super) frequencies: Range,
     /// Parts of decode attention.
     pub(super) attention: Range,
     /// Fresh K and V as 4-bit records.
     pub(super) fresh: [Range; 2],
+    /// Of mixtures of experts; empty for what the device does not run.
+    pub(super) experts: ExpertRanges,
     /// Sums and workspace of cuBLASLt; empty where it is not used.
     pub(super) blas: [Range; 2],
     /// All slots together.
@@ -132,8 +145,7 @@ impl Scratch {
         let DeviceWork { config, shape, map, buffers_bytes, .. } = *work;
         let start = buffers_bytes.next_multiple_of(ALIGN_BYTES);
         let mut layout = Layout { end_bytes: start };
-        let frequencies =
-            layout.take(config.layers.kinds().len() as u64 * config.head_dim as u64 / 2 * 4);
+        let frequencies = layout.take(frequencies_bytes(config, config.layers.kinds().len()));
         let keys = keys(work);
         let heads = config.num_kv_heads as u64;
         let units_max = u64::from(shape.batch_size) * heads;
@@ -158,6 +170,13 @@ impl Scratch {
         let rows = work.programs.iter().map(|program| u64::from(program.shape.stream_rows));
         let rows_max = rows.max().unwrap_or(0);
         let fresh = [(); 2].map(|()| layout.take(rows_max * heads * record_bytes));
+        let sizes = ExpertSizes::new(work);
+        let experts = ExpertRanges {
+            logits: layout.take(sizes.logits_bytes),
+            starts: layout.take(sizes.starts_bytes),
+            slots: layout.take(sizes.slots_bytes),
+            parts: layout.take(sizes.parts_bytes),
+        };
         let blas = if blas { products::scratch_bytes(work) } else { [0, 0] };
         let blas = blas.map(|size_bytes| layout.take(size_bytes));
         let slots_start = layout.end_bytes;
@@ -165,9 +184,9 @@ impl Scratch {
             .into_iter()
             .map(|key| {
                 let of = shape_of(key.program);
-                let (rows, sequences) = (u64::from(of.stream_rows), u64::from(of.sequences));
+                let sequences = u64::from(of.sequences);
                 let size_bytes = match key.list {
-                    List::Rows => (rows + sequences) * 4,
+                    List::Rows => RowList::new(&of).size_bytes(config) as u64,
                     List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
                     List::Appended(_) => {
                         let all = sequences + u64::from(shape.batch_size);
@@ -179,7 +198,7 @@ impl Scratch {
             .collect();
         let slots = Range { offset_bytes: slots_start, size_bytes: layout.end_bytes - slots_start };
         let end_bytes = layout.end_bytes;
-        Scratch { frequencies, attention, fresh, blas, slots, slot_of, end_bytes }
+        Scratch { frequencies, attention, fresh, experts, blas, slots, slot_of, end_bytes }
     }
 
     /// The slot of a list.

@@ -10,21 +10,25 @@ use std::collections::BTreeMap;
 use bytemuck::Pod;
 use cuda::{CudaError, PinnedBuffer, Stream};
 use cuda_kernels::{DevicePointer, Unit, Units};
+use model::config::ModelConfig;
 use program::ir::{At, ProgramId};
 use program::map::Chunk;
 
 use super::open::Device;
+use super::row_lists::RowList;
 use super::scratch::{Key, Range};
 use crate::rows::{SequenceRows, appended_units, sequences, units};
 use crate::shared::table::StepTable;
 
 /// Rows of an instruction on the device.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// u32 per row.
+    /// u32 per row: its position; other parts of the list are behind.
     pub(super) positions: DevicePointer,
     /// u32 per sequence: its last row.
     pub(super) last_rows: DevicePointer,
+    /// Where the other parts are.
+    pub(super) list: RowList,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub(super) struct Uploads {
     slots: BTreeMap<Key, Slot>,
     /// Counts runs of a list, prefill among them.
     run: u64,
+    /// Of which rows the device's places by expert are: those of a layer's stream from one on.
+    grouped: Option<(ProgramId, At, usize)>,
 }
 
 impl Uploads {
@@ -59,17 +65,24 @@ impl Uploads {
                 Units { pointer: 0, count: 0, rows_max: 0, appended_max: 0, positions_max: 0 };
             (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })
         };
-        Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0 })
+        Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0, grouped: None })
     }
 
     /// What was filled so far is of an earlier step.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
+        self.grouped = None;
     }
 
-    /// Positions and last rows of a stream.
+    /// Whether places by expert are those of `rows`, which they are from now on.
+    pub(super) fn has_grouped(&mut self, rows: (ProgramId, At, usize)) -> bool {
+        self.grouped.replace(rows) == Some(rows)
+    }
+
+    /// Positions, last rows and rotary tables of a stream.
     pub(super) fn rows(
         &mut self,
+        config: &ModelConfig,
         device: &Device,
         stream: &Stream,
         table: &StepTable,
@@ -77,27 +90,30 @@ impl Uploads {
     ) -> Result<Rows, CudaError> {
         let slot = self.slots.get_mut(&Key::rows(program, at));
         let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
-        let words = slot.range.size_bytes as usize / 4;
-        let last_max = table.program(program).sequences;
-        let last_at = words - usize::from(last_max);
+        let list = RowList::new(table.program(program));
         if slot.filled != Some(self.run) {
             let staged = staged::<u32>(&self.staging, device, slot.range);
-            let (mut row, mut sequence) = (0, last_at);
-            for SequenceRows { item, .. } in sequences(table, program, at) {
-                for position in item.first..item.first + item.rows {
-                    staged[row] = position as u32;
-                    row += 1;
+            let mut last = list.last_rows_at();
+            let batch = usize::from(at.batch);
+            for (index, found) in sequences(table, program, at).enumerate() {
+                let SequenceRows { row0, item } = found;
+                let positions = item.first as u32..(item.first + item.rows) as u32;
+                for (to, position) in staged[row0..].iter_mut().zip(positions) {
+                    *to = position;
                 }
                 if item.samples {
-                    staged[sequence] = (row - 1) as u32;
-                    sequence += 1;
+                    staged[last] = (row0 + item.rows - 1) as u32;
+                    last += 1;
                 }
+                let length = table.length(batch, item.slot);
+                list.write_tables(config, (index, found), length, staged);
             }
             copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
             slot.filled = Some(self.run);
         }
-        let first = device.scratch_address(slot.range);
-        Ok(Rows { positions: first, last_rows: first + last_at as u64 * 4 })
+        let positions = device.scratch_address(slot.range);
+        let last_rows = positions + list.last_rows_at() as u64 * 4;
+        Ok(Rows { positions, last_rows, list })
     }
 
     /// Units of a chunk of a stream in a kind of layer, and the cached positions of all of them.

@@ -3,9 +3,7 @@
 use kernels::{Element, Kernels, RopeTables};
 use model::config::ModelConfig;
 use model::ops::Op;
-use model::rope::SequenceLength;
 use program::ir::Compute;
-use program::step_table::Field;
 
 use super::operands::Operands;
 use crate::rope_tables::{KindTables, has_a_table_each, of_kinds};
@@ -65,9 +63,10 @@ impl Positions {
         if by_length {
             self.table_of_row.clear();
             self.own_tables.clear();
+            let batch = usize::from(compute.at.batch);
             let all = sequences(operands.table, operands.program, compute.at);
             for (index, SequenceRows { item, .. }) in (0..).zip(all) {
-                let length = longest(operands, compute, item.slot);
+                let length = operands.table.length(batch, item.slot);
                 let table = if own { index } else { rope.frequency_class(length) };
                 self.table_of_row.extend(std::iter::repeat_n(table, item.rows));
                 if own {
@@ -89,11 +88,4 @@ impl Positions {
         let out = operands.output::<T>(compute, rows);
         kernels.rope(rows, heads, config.head_dim, &self.of_rows, &tables, out);
     }
-}
-
-/// The most positions that a sequence can come to have, which never changes.
-fn longest(operands: &Operands<'_>, compute: &Compute, slot: usize) -> SequenceLength {
-    let batch = usize::from(compute.at.batch);
-    let of = |field| operands.table.field(batch, slot, field);
-    SequenceLength(of(Field::PromptLen) + of(Field::Generated) + of(Field::Remaining))
 }

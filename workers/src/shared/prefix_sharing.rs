@@ -4,7 +4,7 @@
 //! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which
 //! leaves nothing to anybody. K and V of those rows are appended to the caches of both, so nothing
 //! differs after prefill; and since a row's bits depend on that row alone, nothing differs in it
-//! either.
+//! either. Sequences whose rope has other frequencies, as their lengths are others, share nothing.
 
 use std::ops::Range;
 
@@ -34,7 +34,8 @@ fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize
     let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
     let new: Vec<usize> = slots.filter(is_new).collect();
     let prompts: Vec<Vec<u32>> = new.iter().map(|&slot| table.prompt(batch, slot)).collect();
-    for (index, shared) in shared(&prompts, least).into_iter().enumerate() {
+    let alike = |a: usize, b: usize| table.rotate_alike(batch, new[a], new[b]);
+    for (index, shared) in shared(&prompts, least, alike).into_iter().enumerate() {
         let Some((owner, tokens)) = shared else { continue };
         let fresh = (prompts[index].len() - tokens) as u32;
         table.set_field(batch, new[index], Field::Fresh, fresh);
@@ -47,9 +48,17 @@ pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// For each prompt the owner before it, and how many tokens it owns for it, `least` or more.
-fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
+/// For each prompt the owner before it, and how many tokens it owns for it, `least` or more, of
+/// prompts whose rows are `alike` where they begin alike.
+fn shared(
+    prompts: &[Vec<u32>],
+    least: usize,
+    alike: impl Fn(usize, usize) -> bool,
+) -> Vec<Option<(usize, usize)>> {
     let owned = |owner: usize, index: usize| {
+        if !alike(owner, index) {
+            return 0;
+        }
         let common = common(&prompts[owner], &prompts[index]);
         // The last token is computed by every sequence: its logits are wanted.
         if common < least { 0 } else { common.min(prompts[index].len() - 1) }
@@ -81,7 +90,7 @@ mod tests {
     use super::LEAST_TOKENS;
 
     fn shared(prompts: &[Vec<u32>]) -> Vec<Option<(usize, usize)>> {
-        super::shared(prompts, LEAST_TOKENS)
+        super::shared(prompts, LEAST_TOKENS, |_, _| true)
     }
 
     fn prompt(parts: &[(u32, usize)]) -> Vec<u32> {
@@ -106,6 +115,14 @@ mod tests {
         let prompts = [of(2), of(2), of(3), of(3), of(3)];
         let expected = [None, Some((0, 49)), None, Some((2, 49)), Some((2, 49))];
         assert_eq!(shared(&prompts), expected);
+    }
+
+    #[test]
+    fn prompts_that_rotate_unlike_share_nothing() {
+        let prompts = vec![prompt(&[(1, 20)]); 4];
+        let alike = |a: usize, b: usize| a % 2 == b % 2;
+        let expected = [None, None, Some((0, 19)), Some((1, 19))];
+        assert_eq!(super::shared(&prompts, LEAST_TOKENS, alike), expected);
     }
 
     #[test]

@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use kernels::Logprob;
+use model::layers::LayerKind;
 use model::ops::Kv;
+use model::rope::{Rope, SequenceLength};
 use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
@@ -28,6 +30,8 @@ pub struct StepTable {
     max_context: usize,
     /// Of each layer the place of its window in the layout's windows, if its caches keep no more.
     windows: Vec<Option<u8>>,
+    /// Those whose frequencies a sequence's length decides.
+    ropes: Vec<Rope>,
     micro_sequences: usize,
     chunking: Option<Chunking>,
 }
@@ -54,6 +58,7 @@ impl StepTable {
     /// If there are fewer words than the layout needs.
     pub fn new(words: SharedU32s, plan: &Plan) -> StepTable {
         assert!(words.len() >= plan.table.words(), "the control segment holds the step table");
+        let rope = |kind: &LayerKind| kind.rope.clone().filter(Rope::is_by_length);
         StepTable {
             words,
             layout: plan.table.clone(),
@@ -63,6 +68,7 @@ impl StepTable {
             group: plan.config.group_size(),
             max_context: plan.shape.max_context as usize,
             windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
+            ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
             chunking: plan.map.chunking,
         }
@@ -115,6 +121,18 @@ impl StepTable {
     pub fn field_u64(&self, batch: usize, sequence: usize, low: Field, high: Field) -> u64 {
         u64::from(self.field(batch, sequence, low))
             | u64::from(self.field(batch, sequence, high)) << 32
+    }
+
+    /// The most positions that a sequence can come to have, which never changes.
+    pub fn length(&self, batch: usize, sequence: usize) -> SequenceLength {
+        let of = |field| self.field(batch, sequence, field);
+        SequenceLength(of(Field::PromptLen) + of(Field::Generated) + of(Field::Remaining))
+    }
+
+    /// Whether two sequences of a batch rotate the same position alike.
+    pub fn rotate_alike(&self, batch: usize, a: usize, b: usize) -> bool {
+        let (a, b) = (self.length(batch, a), self.length(batch, b));
+        self.ropes.iter().all(|rope| rope.frequency_class(a) == rope.frequency_class(b))
     }
 
     /// All slots, as batch and slot.

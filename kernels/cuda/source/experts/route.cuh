@@ -28,9 +28,10 @@ DEVICE Candidate best_behind(const float* row, u32 experts, Candidate last, bool
 }
 
 // `scoring`: 0 is softmax over all experts, 1 the same divided by the sum of those that are chosen, 2
-// softmax over those that are chosen. At most 32 are.
+// softmax over those that are chosen. At most 32 are. Every weight is multiplied by `factor`.
 KERNEL(route, 256,
-       (const float* logits, Routed* routed, u32 rows, u32 experts, u32 top_k, u32 scoring)) {
+       (const float* logits, Routed* routed, u32 rows, u32 experts, u32 top_k, u32 scoring,
+        float factor)) {
     const u32 index = blockIdx.x * 8 + threadIdx.x / 32;
     if (index >= rows) return;
     const float* row = logits + (u64)index * experts;
@@ -59,5 +60,5 @@ KERNEL(route, 256,
         const u32 other = SHUFFLE_XOR(own.place, lanes);
         before += other < own.place ? 1 : 0;
     }
-    if (is_chosen) routed[(u64)index * top_k + before] = {own.place, weight};
+    if (is_chosen) routed[(u64)index * top_k + before] = {own.place, weight * factor};
 }

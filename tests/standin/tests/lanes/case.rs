@@ -7,7 +7,7 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::map::Chunking;
+use program::map::{Chunking, DeviceMap};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
@@ -98,6 +98,16 @@ pub(crate) fn plan_of(
     chunking: Option<Chunking>,
     kv: MemoryId,
 ) -> Plan {
+    compile(config, shape, &map_of(config, split, chunking, kv)).expect("compiles")
+}
+
+/// The device map of such a plan.
+pub(crate) fn map_of(
+    config: &ModelConfig,
+    split: Option<&str>,
+    chunking: Option<Chunking>,
+    kv: MemoryId,
+) -> DeviceMap {
     let homes = Homes { kv, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
@@ -107,7 +117,7 @@ pub(crate) fn plan_of(
             chunking,
         },
     };
-    compile(config, shape, &device_map(&policy, config, true, homes)).expect("compiles")
+    device_map(&policy, config, true, homes)
 }
 
 /// Four sequences of different lengths that end at different steps. The two of a batch begin alike.
@@ -127,6 +137,11 @@ pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
 
 /// The same for a plan of its own, which uses no device.
 pub(crate) fn on_cpu_with(config: &ModelConfig, plan: Plan) -> Vec<Outcome> {
+    on_cpu_of(config, plan, &group())
+}
+
+/// The same of a group of its own.
+pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> Vec<Outcome> {
     let options = LaneOptions {
         variant: Variant::from_env().expect("a variant"),
         pool: PoolOptions::unpinned(1),
@@ -136,7 +151,7 @@ pub(crate) fn on_cpu_with(config: &ModelConfig, plan: Plan) -> Vec<Outcome> {
     };
     let source = DummySource::new(config.clone(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
-    let outcomes = lanes.run_group(&group());
+    let outcomes = lanes.run_group(group);
     assert!(lanes.finish().iter().all(Result::is_ok));
     outcomes
 }

@@ -3,8 +3,10 @@
 //! refuses.
 
 mod case;
+mod families;
 mod faults;
 mod harness;
+mod models;
 mod orders;
 mod overlap;
 mod placements;

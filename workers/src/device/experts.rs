@@ -1,0 +1,109 @@
+//! A mixture of experts as launches: which experts a row goes to, and their linears.
+
+use std::ops::Range;
+
+use cuda::{Address, CudaError};
+use cuda_kernels::{
+    ExpertLinear, ExpertShape, Linear, LinearOut, RouterScoring, Weight, expert_combine,
+    expert_linear, group_experts, route,
+};
+use model::compressed::ROWS;
+use model::experts::{Experts, Scoring};
+use model::ops::{Op, Value};
+use program::ir::{Compute, Region};
+
+use super::compute::{Computing, gated};
+use super::expert_sizes::PASS_ROWS;
+
+impl Computing<'_> {
+    /// The model's experts, of a layer that has some.
+    fn mixture(&self) -> Experts {
+        self.plan.config.experts.expect("a layer with experts is of a model with experts")
+    }
+
+    /// Picks each row's experts. Their weights have the factor of what is added to the residual
+    /// stream.
+    pub(super) fn route(&self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
+        let Experts { count, per_token, scoring, .. } = self.mixture();
+        let (n, k) = self.matrix_shape(compute);
+        let logits = self.device.scratch_address(self.device.scratch().experts.logits);
+        let product = Linear {
+            rows: rows as u32,
+            n: n as u32,
+            k: k as u32,
+            x: self.rows(compute.inputs[0], Value::Normed1, rows),
+            weight: self.weight(compute),
+            bias: self.vector(compute, 0),
+            out: LinearOut::StoreF32(logits),
+        };
+        self.multiply(&product)?;
+        let scoring = match scoring {
+            Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
+            Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
+        };
+        let shape = expert_shape(rows, per_token, count);
+        let factor = self.plan.config.scales.residual;
+        self.launch(route(shape, scoring, factor, logits, self.output(compute, rows)))
+    }
+
+    /// `ExpertGate`, `ExpertUp` or `ExpertDown`.
+    pub(super) fn experts(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
+        for first in (0..rows).step_by(PASS_ROWS) {
+            self.pass(compute, first..rows.min(first + PASS_ROWS))?;
+        }
+        Ok(())
+    }
+
+    /// The same of some rows.
+    fn pass(&mut self, compute: &Compute, rows: Range<usize>) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let Experts { count, per_token, .. } = self.mixture();
+        let (all, k) = self.matrix_shape(compute);
+        let n = all / count;
+        let weight = self.weight(compute);
+        let is_whole = matches!(weight, Weight::Plain(_)) || n.is_multiple_of(ROWS);
+        assert!(is_whole, "no two experts are in one block of grouped rows");
+        let shape = expert_shape(rows.len(), per_token, count);
+        let ranges = self.device.scratch().experts;
+        let [starts, slots, parts] = [ranges.starts, ranges.slots, ranges.parts]
+            .map(|range| self.device.scratch_address(range));
+        let routed = self.part(compute.inputs[1], Value::Routing, &rows);
+        if !self.uploads.has_grouped((self.program, compute.at, rows.start)) {
+            self.launch(group_experts(shape, routed, starts, slots))?;
+        }
+        let Some(to) = compute.output else { panic!("{:?} writes no value", compute.op) };
+        let of = |index: usize, value| self.part(compute.inputs[index], value, &rows);
+        let (x, x_by_place, out) = match compute.op {
+            Op::ExpertGate => {
+                let out = LinearOut::Store(self.part(to, Value::ExpertGate, &rows));
+                (of(0, Value::Normed1), false, out)
+            }
+            Op::ExpertUp => {
+                let to = self.part(to, Value::ExpertFfn, &rows);
+                let out = gated(config.activation, of(2, Value::ExpertGate), to);
+                (of(0, Value::Normed1), false, out)
+            }
+            _ => (of(0, Value::ExpertFfn), true, LinearOut::StoreF32(parts)),
+        };
+        let (n, k, bias) = (n as u32, k as u32, self.vector(compute, 0));
+        let linear = ExpertLinear { shape, starts, slots, n, k, x, x_by_place, weight, bias, out };
+        self.launch(expert_linear(dtype, &linear))?;
+        if compute.op == Op::ExpertDown {
+            let hidden = self.part(to, Value::Hidden, &rows);
+            let sizes = (shape.rows, shape.top_k, n);
+            self.launch(expert_combine(sizes, routed, parts, hidden))?;
+        }
+        Ok(())
+    }
+
+    /// Some rows of a value.
+    fn part(&self, region: Region, value: Value, rows: &Range<usize>) -> Address {
+        let elements = value.row_elements(&self.plan.config).unwrap_or(0);
+        let row_bytes = elements * value.element_bytes(self.plan.shape.dtype);
+        self.rows(region, value, rows.end) + (rows.start * row_bytes) as u64
+    }
+}
+
+fn expert_shape(rows: usize, per_token: usize, count: usize) -> ExpertShape {
+    ExpertShape { rows: rows as u32, top_k: per_token as u32, experts: count as u32 }
+}

@@ -1,0 +1,33 @@
+//! What the kernels are not made for, said before a device is opened.
+
+use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
+use model::ops::Op;
+use program::ir::Instruction;
+use program::plan::Plan;
+
+use crate::error::WorkerError;
+
+/// Whether the kernels can run what a plan has the device compute.
+///
+/// # Errors
+/// Heads, or a row's experts, beyond their bounds.
+pub(crate) fn check(plan: &Plan) -> Result<(), WorkerError> {
+    let work = plan.device_work();
+    let runs = |is: fn(Op) -> bool| {
+        let all = work.programs.iter().flat_map(|program| &program.instructions);
+        let mut computed = all.filter_map(|instruction| match instruction {
+            Instruction::Compute(compute) => Some(compute.op),
+            _ => None,
+        });
+        computed.any(is)
+    };
+    let head_dim = if runs(Op::is_attention) { plan.config.head_dim } else { 0 };
+    let experts = plan.config.experts.filter(|_| runs(|op| op == Op::Router));
+    let per_row = experts.map_or(0, |experts| experts.per_token);
+    let sizes = [
+        ("values of a head", head_dim, HEAD_DIM_MAX),
+        ("experts of a row", per_row, EXPERTS_PER_ROW_MAX),
+    ];
+    let beyond = sizes.into_iter().find(|(_, value, most)| *value > *most as usize);
+    beyond.map_or(Ok(()), |(what, value, most)| Err(WorkerError::Unsupported { what, value, most }))
+}

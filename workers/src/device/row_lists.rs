@@ -1,0 +1,115 @@
+//! The list of a stream's rows on the device, and the rotary tables that they take.
+//!
+//! Tables that are made once lie behind each other in the scratch, kind by kind of layer. Where a
+//! sequence's length decides, the list says each row's table, and it has the tables themselves
+//! where no two sequences need have the same.
+
+use cuda_kernels::{DevicePointer, RopeTables};
+use model::config::ModelConfig;
+use model::rope::{Rope, SequenceLength};
+use program::ir::ProgramShape;
+
+use crate::rope_tables::{count, has_a_table_each, of_kinds};
+use crate::rows::SequenceRows;
+
+/// Bytes of a position, of an index and of a frequency.
+const WORD_BYTES: usize = 4;
+
+/// Tables that are made once, of all kinds of layers.
+pub(super) fn frequencies(config: &ModelConfig) -> Vec<f32> {
+    of_kinds(config).into_iter().flatten().flat_map(|kind| kind.frequencies).collect()
+}
+
+/// Bytes of the tables that are made once, of the first `kinds` kinds of layers.
+pub(super) fn frequencies_bytes(config: &ModelConfig, kinds: usize) -> u64 {
+    let ropes = config.layers.kinds()[..kinds].iter().filter_map(|kind| kind.rope.as_ref());
+    let values: usize = ropes.map(|rope| count(rope) * half(config, rope)).sum();
+    (values * WORD_BYTES) as u64
+}
+
+fn half(config: &ModelConfig, rope: &Rope) -> usize {
+    rope.rotary_dim(config.head_dim) / 2
+}
+
+/// Where the parts of a list begin, in words: positions of the rows, the last row of each sequence,
+/// and for each kind of layer whose tables go by length each row's table, then the tables of the
+/// sequences if each has its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowList {
+    rows: usize,
+    sequences: usize,
+}
+
+impl RowList {
+    /// The lists of a program, for its most rows and sequences.
+    pub(super) fn new(program: &ProgramShape) -> RowList {
+        let (rows, sequences) = (program.stream_rows as usize, usize::from(program.sequences));
+        RowList { rows, sequences }
+    }
+
+    /// Bytes of a list.
+    pub(super) fn size_bytes(&self, config: &ModelConfig) -> usize {
+        self.kind_at(config, config.layers.kinds().len()) * WORD_BYTES
+    }
+
+    /// Where the last rows of sequences are.
+    pub(super) fn last_rows_at(&self) -> usize {
+        self.rows
+    }
+
+    /// Where the part of a kind of layer is, or of the first ones the end.
+    fn kind_at(&self, config: &ModelConfig, kind: usize) -> usize {
+        let before = config.layers.kinds()[..kind].iter().filter_map(|kind| kind.rope.as_ref());
+        let words = before.map(|rope| {
+            let own = if has_a_table_each(rope) { self.sequences * half(config, rope) } else { 0 };
+            if rope.is_by_length() { self.rows + own } else { 0 }
+        });
+        self.rows + self.sequences + words.sum::<usize>()
+    }
+
+    /// Writes the tables of the sequence at `index`, of that most positions, into a list.
+    pub(super) fn write_tables(
+        &self,
+        config: &ModelConfig,
+        (index, of): (usize, SequenceRows),
+        length: SequenceLength,
+        words: &mut [u32],
+    ) {
+        for (kind, layers) in config.layers.kinds().iter().enumerate() {
+            let Some(rope) = layers.rope.as_ref().filter(|rope| rope.is_by_length()) else {
+                continue;
+            };
+            let (first, own) = (self.kind_at(config, kind), has_a_table_each(rope));
+            let table = if own { index as u32 } else { rope.frequency_class(length) };
+            words[first + of.row0..][..of.item.rows].fill(table);
+            if own {
+                let half = half(config, rope);
+                let to = &mut words[first + self.rows + index * half..][..half];
+                let to = bytemuck::cast_slice_mut(to);
+                rope.fill_inverse_frequencies(config.head_dim, length, to);
+            }
+        }
+    }
+
+    /// How the layers of a kind rotate the rows of the list at `list`, where the tables that are
+    /// made once are at `frequencies`; `None` if they do not.
+    pub(super) fn tables(
+        &self,
+        config: &ModelConfig,
+        kind: usize,
+        list: DevicePointer,
+        frequencies: DevicePointer,
+    ) -> Option<RopeTables> {
+        let rope = config.layers.kinds()[kind].rope.as_ref()?;
+        let own = list + (self.kind_at(config, kind) * WORD_BYTES) as u64;
+        Some(RopeTables {
+            inverse_frequencies: match has_a_table_each(rope) {
+                true => own + (self.rows * WORD_BYTES) as u64,
+                false => frequencies + frequencies_bytes(config, kind),
+            },
+            rotary_dim: rope.rotary_dim(config.head_dim) as u32,
+            attention_factor: rope.attention_factor(),
+            table_of_row: if rope.is_by_length() { own } else { 0 },
+        })
+    }
+}
