@@ -26,11 +26,12 @@ impl WeightFormats {
         WeightFormats::with_layers(config, WeightFormat::Plain)
     }
 
-    /// The linears of the layers in `format`; embedding and head stay in the run's dtype, since one
-    /// is looked up by row and the other decides between tokens.
+    /// The linears of the layers in `format`; embedding, head and routers stay in the run's dtype,
+    /// since the first is looked up by row and the others decide between tokens and experts.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
-        let of = |op: &Op| match op.weights(config) {
-            Some(shape) if shape.matrix.is_some() => format,
+        let of = |op: &Op| match op {
+            Op::Router => WeightFormat::Plain,
+            op if op.can_be_grouped(config) => format,
             _ => WeightFormat::Plain,
         };
         let layer = |layer| config.layer_ops(layer).iter().map(of).collect();

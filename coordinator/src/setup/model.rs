@@ -182,7 +182,10 @@ fn stored_formats(
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
-                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix }, matrix)?;
+                let stored = of(TensorId::Layer { layer, op: *op, part: Part::Matrix }, matrix)?;
+                if op.can_be_grouped(config) {
+                    *format = stored;
+                }
             }
         }
     }

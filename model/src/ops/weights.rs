@@ -1,7 +1,7 @@
 //! Shape and layout of each operation's weights.
 
 use super::op::Op;
-use crate::compressed::WeightFormat;
+use crate::compressed::{ROWS, WeightFormat};
 use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::experts::Experts;
 
@@ -104,6 +104,17 @@ impl Op {
         format: WeightFormat,
     ) -> usize {
         self.weights(config).map_or(0, |shape| shape.layout(dtype, format).size_bytes)
+    }
+
+    /// Whether kernels read its matrix in a grouped form: experts' matrices lie behind each other,
+    /// so each must be whole blocks of rows.
+    pub fn can_be_grouped(self, config: &ModelConfig) -> bool {
+        let rows = match (self, config.experts) {
+            (Op::ExpertGate | Op::ExpertUp, Some(experts)) => experts.ffn_size,
+            (Op::ExpertDown, Some(_)) => config.hidden_size,
+            _ => return self.has_matrix(config),
+        };
+        rows.is_multiple_of(ROWS)
     }
 
     /// Whether its weights are more than a few vectors.
