@@ -87,6 +87,12 @@ pub enum RopeScaling {
         /// The model's `max_position_embeddings`.
         original_max_positions: u32,
     },
+    /// Each frequency divided by a factor of its own, whatever the length: LLaMA-3's scaling as
+    /// GGUF files keep it.
+    Factors {
+        /// `[rotary_dim / 2]`.
+        factors: Vec<f64>,
+    },
 }
 
 impl Rope {
@@ -116,7 +122,7 @@ impl Rope {
     /// sequence that cannot pass the original length.
     ///
     /// # Panics
-    /// The factors of longrope are not `rotary_dim / 2`.
+    /// Factors of a list are not `rotary_dim / 2`.
     pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
         self.inverse_frequencies_for(head_dim, SequenceLength(0))
     }
@@ -124,7 +130,7 @@ impl Rope {
     /// As [`Rope::inverse_frequencies`], of a sequence of that most positions.
     ///
     /// # Panics
-    /// The factors of longrope are not `rotary_dim / 2`.
+    /// Factors of a list are not `rotary_dim / 2`.
     pub fn inverse_frequencies_for(&self, head_dim: usize, length: SequenceLength) -> Vec<f32> {
         let mut frequencies = vec![0.0; self.rotary_dim(head_dim) / 2];
         self.fill_inverse_frequencies(head_dim, length, &mut frequencies);
@@ -134,7 +140,7 @@ impl Rope {
     /// Fills `out` with [`Rope::inverse_frequencies_for`].
     ///
     /// # Panics
-    /// `out` is not `[rotary_dim / 2]`, nor are the factors of longrope.
+    /// `out` is not `[rotary_dim / 2]`, nor are factors of a list.
     pub fn fill_inverse_frequencies(
         &self,
         head_dim: usize,
@@ -250,6 +256,10 @@ impl RopeScaling {
                 let long = length.0 > *original_max_positions;
                 let factors = if long { long_factors } else { short_factors };
                 assert_eq!(factors.len(), dim / 2, "longrope has a factor per pair");
+                frequency / factors[index]
+            }
+            RopeScaling::Factors { factors } => {
+                assert_eq!(factors.len(), dim / 2, "a factor per pair");
                 frequency / factors[index]
             }
         }

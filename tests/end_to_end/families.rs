@@ -2,6 +2,8 @@
 //! prompts are cut: on the CPU, on the device alone, at three splits, in chunks, and beyond windows
 //! and original lengths, which the checkpoints have shorter than their prompts.
 
+use std::path::Path;
+
 use crate::command::{Place, fixture, golden, ids};
 
 /// Where and how the layers run.
@@ -23,8 +25,23 @@ const WAYS: [&[&str]; 6] = [
     ],
 ];
 
+/// The same for the file that llama.cpp's converter makes of the checkpoint.
+const WAYS_OF_GGUF: [&[&str]; 2] = [
+    &["--batches", "2x3", "--prefill-chunk", "16"],
+    &["--batches", "2x2", "--device", "emulated", "--split", "scores:SECOND"],
+];
+
 /// `second`: an operation of the second half of a layer.
 fn equals_transformers(name: &str, second: &str) {
+    answers_are_golden(name, &fixture(name), second, &WAYS);
+}
+
+/// The GGUF file of a fixture.
+fn gguf_equals_transformers(name: &str, second: &str) {
+    answers_are_golden(name, &fixture(name).join("model.gguf"), second, &WAYS_OF_GGUF);
+}
+
+fn answers_are_golden(name: &str, model: &Path, second: &str, ways: &[&[&str]]) {
     let golden = golden(name);
     let lists = |key: &str| -> Vec<Vec<u32>> {
         golden[key].as_array().expect("lists").iter().map(ids).collect()
@@ -33,11 +50,11 @@ fn equals_transformers(name: &str, second: &str) {
     assert!(prompts.len() >= 8 && expected.iter().all(|tokens| tokens.len() == 32), "{name}");
     let place = Place::new();
     let input = place.requests("in.jsonl", &prompts, 32);
-    for way in WAYS {
+    for way in ways {
         let way: Vec<String> = way.iter().map(|word| word.replace("SECOND", second)).collect();
         let mut arguments = vec!["--dtype", "f32"];
         arguments.extend(way.iter().map(String::as_str));
-        let found = place.answers(&fixture(name), &input, &arguments);
+        let found = place.answers(model, &input, &arguments);
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let tokens = prompts[i].len();
             assert_eq!(found, expected, "{name}, prompt {i} of {tokens} tokens, {way:?}");
@@ -47,35 +64,72 @@ fn equals_transformers(name: &str, second: &str) {
 }
 
 macro_rules! families {
-    ($($name:ident: $second:literal,)*) => {
+    ($check:ident: $($name:ident: $second:literal,)*) => {
         $(
             #[test]
             fn $name() {
-                equals_transformers(stringify!($name), $second);
+                super::$check(stringify!($name), $second);
             }
         )*
     };
 }
 
-families! {
-    gemma3: "gate",
-    gemma3_vision: "up",
-    gpt_oss: "expert_gate",
-    granite: "up",
-    granite_moe: "expert_up",
-    llama31: "up",
-    llama_dynamic: "up",
-    llama_linear: "up",
-    mistral_small: "gate",
-    mistral_window: "up",
-    mixtral: "router",
-    olmoe: "expert_down",
-    phi3: "up",
-    phi3_longrope: "gate",
-    qwen2_window: "up",
-    qwen2_yarn: "up",
-    qwen3: "up",
-    qwen3_moe: "expert_gate",
-    qwen3_tied: "gate",
-    smollm3: "up",
+mod safetensors {
+    families! {
+        equals_transformers:
+        gemma3: "gate",
+        gemma3_vision: "up",
+        gpt_oss: "expert_gate",
+        granite: "up",
+        granite_moe: "expert_up",
+        llama31: "up",
+        llama_dynamic: "up",
+        llama_linear: "up",
+        mistral_small: "gate",
+        mistral_window: "up",
+        mixtral: "router",
+        olmoe: "expert_down",
+        phi3: "up",
+        phi3_longrope: "gate",
+        qwen2_window: "up",
+        qwen2_yarn: "up",
+        qwen3: "up",
+        qwen3_moe: "expert_gate",
+        qwen3_tied: "gate",
+        smollm3: "up",
+    }
+}
+
+mod gguf {
+    families! {
+        gguf_equals_transformers:
+        gemma3: "gate",
+        gemma3_vision: "up",
+        gpt_oss: "expert_gate",
+        gpt_oss_mxfp4: "expert_gate",
+        granite: "up",
+        granite_moe: "expert_up",
+        llama31: "up",
+        llama_linear: "up",
+        mistral_small: "gate",
+        mixtral: "router",
+        olmoe: "expert_down",
+        phi3: "up",
+        phi3_longrope: "gate",
+        qwen2_yarn: "up",
+        qwen3: "up",
+        qwen3_moe: "expert_gate",
+        qwen3_tied: "gate",
+        smollm3: "up",
+    }
+}
+
+/// Experts in MXFP4 are multiplied from their blocks, with the tokens of the same blocks expanded.
+#[test]
+fn experts_run_from_the_blocks_of_a_file() {
+    let ways: Vec<Vec<&str>> =
+        WAYS_OF_GGUF.iter().map(|way| [*way, &["--quantized", "direct"]].concat()).collect();
+    let ways: Vec<&[&str]> = ways.iter().map(Vec::as_slice).collect();
+    let model = fixture("gpt_oss_mxfp4").join("model.gguf");
+    answers_are_golden("gpt_oss_mxfp4", &model, "expert_gate", &ways);
 }

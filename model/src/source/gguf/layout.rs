@@ -1,73 +1,99 @@
 //! Which tensor of a GGUF file holds what, its shape, and the order of its rows.
 //!
-//! llama files keep the rows of q and k permuted: GGML's rope for that architecture turns
+//! Files of some architectures keep the rows of q and k permuted: GGML's rope for them turns
 //! neighbours (2i, 2i + 1), while the model and this program turn halves (i, i + head_dim / 2).
-//! qwen2 files keep them as they are.
+//! The others are kept as they are.
 
-use std::collections::HashMap;
-
-use super::config::TensorFacts;
-use super::parse::TensorInfo;
 use crate::config::{Family, ModelConfig};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// Factors of the rope frequencies (LLaMA-3).
-pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Factors of the rope frequencies: of all texts (LLaMA-3), of long and of short ones (LongRoPE).
+pub(super) const ROPE_FACTORS: [&str; 3] =
+    ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
-const EMBEDDING: &str = "token_embd.weight";
-const OUTPUT: &str = "output.weight";
+pub(super) const EMBEDDING: &str = "token_embd.weight";
+pub(super) const OUTPUT: &str = "output.weight";
 
-/// What the tensors tell the configuration, but for the rope factors, which must be read.
-pub(super) fn tensor_facts(tensors: &HashMap<String, TensorInfo>) -> TensorFacts {
-    let has = |name: &str| tensors.contains_key(name);
-    TensorFacts {
-        embedding_rows: tensors.get(EMBEDDING).and_then(|info| info.shape.first().copied()),
-        has_output: has(OUTPUT),
-        has_q_bias: has("blk.0.attn_q.bias"),
-        has_out_bias: has("blk.0.attn_output.bias"),
-        has_ffn_bias: has("blk.0.ffn_gate.bias"),
-        rope_factors: None,
-    }
+/// Where a tensor of the model lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The name in the file.
+    pub name: String,
+    /// What the file's tensor must be: `[n]`, `[out, in]`, or with the experts before these.
+    pub shape: Vec<usize>,
+    /// Its row that is the model's first.
+    pub first_row: usize,
 }
 
-/// The name in the file; `None` for what the architecture does not have.
-pub(super) fn name(config: &ModelConfig, id: TensorId) -> Option<String> {
-    id.expected_shape(config)?;
+/// Where a tensor lies; `None` for what the model does not have.
+pub(super) fn place(config: &ModelConfig, id: TensorId) -> Option<Place> {
+    let (rows, elements) = id.expected_shape(config)?;
+    let whole = |name: String| Place { name, shape: vec![rows, elements], first_row: 0 };
     match id {
-        TensorId::Embedding => Some(EMBEDDING.to_owned()),
-        TensorId::Head if config.tied_embeddings => Some(EMBEDDING.to_owned()),
-        TensorId::Head => Some(OUTPUT.to_owned()),
-        TensorId::FinalNorm { .. } => Some("output_norm.weight".to_owned()),
+        TensorId::Embedding => Some(whole(EMBEDDING.to_owned())),
+        TensorId::Head if config.tied_embeddings => Some(whole(EMBEDDING.to_owned())),
+        TensorId::Head => Some(whole(OUTPUT.to_owned())),
+        TensorId::FinalNorm { .. } => {
+            Some(Place { shape: vec![elements], ..whole("output_norm.weight".to_owned()) })
+        }
         TensorId::Positions => None,
         TensorId::Layer { layer, op, part } => {
             let suffix = if part == Part::Bias { "bias" } else { "weight" };
-            Some(format!("blk.{layer}.{}.{suffix}", layer_stem(op)?))
+            let name = |stem: &str| format!("blk.{layer}.{stem}.{suffix}");
+            if let Some((stem, all_rows, first_row)) = fused(config, op, part) {
+                let shape = vec![all_rows, elements];
+                return Some(Place { name: name(stem), shape, first_row });
+            }
+            let mut shape = if id.is_vector() { vec![elements] } else { vec![rows, elements] };
+            if let (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, Some(experts)) =
+                (op, config.experts)
+            {
+                shape[0] /= experts.count;
+                shape.insert(0, experts.count);
+            }
+            Some(Place { shape, ..whole(name(layer_stem(config.family, op, part)?)) })
         }
     }
 }
 
-/// The shape the configuration asks for, `[out, in]` or `[n]`; `None` as for [`name`].
-pub(super) fn shape(config: &ModelConfig, id: TensorId) -> Option<Vec<usize>> {
-    let (rows, elements) = id.expected_shape(config)?;
-    let vector = matches!(
-        id,
-        TensorId::FinalNorm { .. } | TensorId::Layer { part: Part::Gain | Part::Bias, .. }
-    );
-    Some(if vector { vec![elements] } else { vec![rows, elements] })
+/// Phi's matrices that are one tensor: its stem, its rows, and the first of them that is meant.
+fn fused(config: &ModelConfig, op: Op, part: Part) -> Option<(&'static str, usize, usize)> {
+    if config.family != Family::Phi3 || part != Part::Matrix {
+        return None;
+    }
+    let (q, kv, ffn) = (config.q_size(), config.kv_size(), config.ffn_size);
+    Some(match op {
+        Op::Q => ("attn_qkv", q + 2 * kv, 0),
+        Op::K => ("attn_qkv", q + 2 * kv, q),
+        Op::V => ("attn_qkv", q + 2 * kv, q + kv),
+        Op::Gate => ("ffn_up", 2 * ffn, 0),
+        Op::Up => ("ffn_up", 2 * ffn, ffn),
+        _ => return None,
+    })
 }
 
-fn layer_stem(op: Op) -> Option<&'static str> {
-    Some(match op {
-        Op::Norm0 => "attn_norm",
-        Op::Q => "attn_q",
-        Op::K => "attn_k",
-        Op::V => "attn_v",
-        Op::Out => "attn_output",
-        Op::Norm1 => "ffn_norm",
-        Op::Gate => "ffn_gate",
-        Op::Up => "ffn_up",
-        Op::Down => "ffn_down",
+fn layer_stem(family: Family, op: Op, part: Part) -> Option<&'static str> {
+    Some(match (op, part) {
+        (Op::Norm0, _) => "attn_norm",
+        (Op::Q, Part::Gain) => "attn_q_norm",
+        (Op::K, Part::Gain) => "attn_k_norm",
+        (Op::Q, _) => "attn_q",
+        (Op::K, _) => "attn_k",
+        (Op::V, _) => "attn_v",
+        (Op::Softmax | Op::Attention, Part::Gain) => "attn_sinks",
+        (Op::Out, _) => "attn_output",
+        (Op::PostNorm0, _) => "post_attention_norm",
+        (Op::Norm1, _) if family == Family::GptOss => "post_attention_norm",
+        (Op::Norm1, _) => "ffn_norm",
+        (Op::PostNorm1, _) => "post_ffw_norm",
+        (Op::Gate, _) => "ffn_gate",
+        (Op::Up, _) => "ffn_up",
+        (Op::Down, _) => "ffn_down",
+        (Op::Router, _) => "ffn_gate_inp",
+        (Op::ExpertGate, _) => "ffn_gate_exps",
+        (Op::ExpertUp, _) => "ffn_up_exps",
+        (Op::ExpertDown, _) => "ffn_down_exps",
         _ => return None,
     })
 }
@@ -89,12 +115,20 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
 /// Tensors that are no weights: the rope factors, which the configuration holds, and the table of
 /// rope frequencies that old files carry and nobody reads.
 pub(super) fn is_ignored(name: &str) -> bool {
-    name == ROPE_FACTORS || name.ends_with(".attn_rot_embd.weight") || name.ends_with(".rope_freqs")
+    ROPE_FACTORS.contains(&name)
+        || name.ends_with(".attn_rot_embd.weight")
+        || name.ends_with(".rope_freqs")
 }
 
-/// Whether a tensor's rows are in GGML's order.
+/// Whether a tensor's rows are in GGML's order. Gains of q and k are of families whose rows are not.
 pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
-    config.family == Family::Llama && matches!(id, TensorId::Layer { op: Op::Q | Op::K, .. })
+    let turns_neighbours = matches!(
+        config.family,
+        Family::Llama | Family::Mixtral | Family::SmolLm3 | Family::Granite | Family::GraniteMoe
+    );
+    let rotated =
+        matches!(id, TensorId::Layer { op: Op::Q | Op::K, part: Part::Matrix | Part::Bias, .. });
+    turns_neighbours && rotated
 }
 
 /// Where the file keeps row `index` of a head of `head` rows.

@@ -1,9 +1,9 @@
 //! GGUF files as a source of weights: a bounds-checked reader of our own.
 //!
 //! `parse` reads the head of a file, `parts` joins the files of a model that has several,
-//! `metadata` holds their keys, `config` makes a model configuration of them, `dequantise` knows
-//! the tensor types and `layout` which tensor holds what in which order of rows. [`GgufSource`]
-//! joins them for the loader; `gguf_tokenizer` reads its metadata.
+//! `metadata` holds their keys, `config` makes a model configuration of them and of what only tensors
+//! tell (`facts`), `dequantise` knows the tensor types and `layout` which tensor holds what in which
+//! order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its metadata.
 //!
 //! Invariants: when [`GgufSource::open`] succeeds, every tensor of the configuration is there, has
 //! its shape and a supported type and lies inside the file; and there is no tensor whose meaning is
@@ -21,6 +21,7 @@ use crate::config::ModelConfig;
 mod blocks;
 mod config;
 mod dequantise;
+mod facts;
 mod k_quants;
 mod layout;
 pub mod metadata;
@@ -31,6 +32,7 @@ mod tables;
 #[cfg(test)]
 pub(crate) use dequantise::dequantise as expand;
 use dequantise::{SUPPORTED, TensorType, dequantise};
+use facts::TensorFacts;
 use metadata::Metadata;
 use parts::Parts;
 pub use parts::{first_part, model_name, part_paths};
@@ -38,9 +40,6 @@ pub use parts::{first_part, model_name, part_paths};
 /// Rows are read in pieces of about this size: large enough that the system call does not matter,
 /// small enough for the second-level cache.
 const READ_BYTES: usize = 256 << 10;
-
-/// Half the size of a head; heads have 64 to 256 elements.
-const MAX_ROPE_FACTORS: usize = 1 << 16;
 
 /// A GGUF file, or all parts of one, with a model whose weights can be read.
 #[derive(Debug)]
@@ -84,10 +83,7 @@ impl GgufSource {
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let path_text = path.display().to_string();
         let parts = Parts::open(path)?;
-        let mut facts = layout::tensor_facts(&parts.tensors);
-        if parts.tensors.contains_key(layout::ROPE_FACTORS) {
-            facts.rope_factors = Some(read_factors(&parts, &path_text)?);
-        }
+        let facts = TensorFacts::read(&parts, &path_text)?;
         let config =
             config::model_config(&parts.metadata, model_name(path), &facts).map_err(|error| {
                 SourceError::Format { path: path_text.clone(), reason: error.to_string() }
@@ -143,11 +139,12 @@ impl GgufSource {
 
     fn rows(&self, id: TensorId) -> Result<Rows<'_>, SourceError> {
         let missing = |tensor: String| SourceError::Missing { path: self.path.clone(), tensor };
-        let (Some(name), Some(expected)) =
-            (layout::name(&self.config, id), layout::shape(&self.config, id))
+        let (Some(place), Some((rows, row_elements))) =
+            (layout::place(&self.config, id), id.expected_shape(&self.config))
         else {
             return Err(missing(format!("for {id:?}")));
         };
+        let layout::Place { name, shape: expected, first_row } = place;
         let info = self.parts.tensors.get(&name).ok_or_else(|| missing(name.clone()))?;
         if info.shape != expected {
             return Err(SourceError::Shape {
@@ -165,37 +162,16 @@ impl GgufSource {
                 supported: SUPPORTED,
             });
         };
-        let permuted_head = layout::is_permuted(&self.config, id).then_some(self.config.head_dim);
-        let (rows, row_elements, order) = match (expected.as_slice(), permuted_head) {
-            ([rows, elements], None) => (*rows, *elements, Order::Stored),
-            ([rows, elements], Some(head)) => (*rows, *elements, Order::PermutedRows { head }),
-            (vector, None) => (1, vector.iter().product(), Order::Stored),
-            (vector, Some(head)) => (1, vector.iter().product(), Order::PermutedElements { head }),
+        let head = self.config.head_dim;
+        let order = match layout::is_permuted(&self.config, id) {
+            false => Order::Stored,
+            true if id.is_vector() => Order::PermutedElements { head },
+            true => Order::PermutedRows { head },
         };
-        let (part, offset) = (info.part, info.offset);
+        let (part, first_byte) = (info.part, first_row * stored.row_bytes(row_elements));
+        let offset = info.offset + first_byte as u64;
         Ok(Rows { name, stored, part, offset, rows, row_elements, order, source: self })
     }
-}
-
-/// The rope factor table, which configuration needs before there is a source.
-fn read_factors(parts: &Parts, path: &str) -> Result<Vec<f32>, SourceError> {
-    let info = &parts.tensors[layout::ROPE_FACTORS];
-    let n = match (info.tensor_type, info.shape.as_slice()) {
-        (TensorType::Known(StoredType::F32), &[n]) if n <= MAX_ROPE_FACTORS => n,
-        _ => {
-            return Err(SourceError::Format {
-                path: path.to_owned(),
-                reason: format!("tensor {} is no short vector of F32", layout::ROPE_FACTORS),
-            });
-        }
-    };
-    let mut bytes = vec![0; StoredType::F32.row_bytes(n)];
-    parts
-        .read(info.part, info.offset, &mut bytes)
-        .map_err(|source| SourceError::Io { path: path.to_owned(), source })?;
-    let mut factors = vec![0.0; n];
-    dequantise(StoredType::F32, &bytes, &mut factors);
-    Ok(factors)
 }
 
 impl WeightSource for GgufSource {

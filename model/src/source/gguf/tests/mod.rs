@@ -8,9 +8,12 @@ use crate::config::Family;
 
 mod config;
 mod damage;
+mod families;
+mod fixtures;
 mod parts;
 mod quants;
 mod real;
+mod rope;
 mod tensors;
 
 /// Hidden size of the small models: a multiple of a block.
@@ -51,6 +54,13 @@ fn refusal(writer: &Writer) -> String {
 fn values(name: &str, count: usize) -> Vec<f32> {
     let seed = name.bytes().fold(7u32, |seed, byte| seed.wrapping_mul(31) + u32::from(byte));
     (0..count as u32).map(|i| ((seed.wrapping_add(i * 37) % 509) as f32 - 254.0) / 64.0).collect()
+}
+
+/// A file of `small_model` with changes.
+fn changed(architecture: &str, change: &dyn Fn(&mut Writer)) -> Writer {
+    let mut writer = small_model(architecture);
+    change(&mut writer);
+    writer
 }
 
 /// A whole small model in F32. `values` says what is in each tensor, as stored.
@@ -97,6 +107,49 @@ fn small_model(architecture: &str) -> Writer {
             part("attn_k.bias", &[kv]);
             part("attn_v.bias", &[kv]);
         }
+        if architecture == "gemma3" {
+            part("attn_q_norm.weight", &[HEAD_DIM]);
+            part("attn_k_norm.weight", &[HEAD_DIM]);
+            part("post_attention_norm.weight", &[HIDDEN]);
+            part("post_ffw_norm.weight", &[HIDDEN]);
+        }
+    }
+    if architecture == "phi3" {
+        fuse(&mut writer);
+    }
+    writer
+}
+
+/// q, k and v as one tensor, and gate and up, as Phi's files have them.
+fn fuse(writer: &mut Writer) {
+    for layer in 0..LAYERS {
+        let at = |stem: &str| format!("blk.{layer}.{stem}.weight");
+        let gone = ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"].map(at);
+        writer.tensors.retain(|(name, ..)| !gone.contains(name));
+        for (stem, rows) in [("attn_qkv", (HEADS + 2 * KV_HEADS) * HEAD_DIM), ("ffn_up", 2 * FFN)] {
+            let values = values(&at(stem), rows * HIDDEN);
+            writer.tensor_f32(&at(stem), &[rows, HIDDEN], &values);
+        }
+    }
+}
+
+/// A small model whose feed-forward networks are 4 experts.
+fn small_model_with_experts(architecture: &str) -> Writer {
+    let mut writer = small_model(architecture);
+    writer.integer(&format!("{architecture}.expert_count"), 4);
+    writer.integer(&format!("{architecture}.expert_used_count"), 2);
+    writer.tensors.retain(|(name, ..)| {
+        !["ffn_gate", "ffn_up", "ffn_down"].iter().any(|stem| name.contains(stem))
+    });
+    for layer in 0..LAYERS {
+        let mut part = |stem: &str, shape: &[usize]| {
+            let name = format!("blk.{layer}.{stem}.weight");
+            writer.tensor_f32(&name, shape, &values(&name, shape.iter().product()));
+        };
+        part("ffn_gate_inp", &[4, HIDDEN]);
+        part("ffn_gate_exps", &[4, FFN, HIDDEN]);
+        part("ffn_up_exps", &[4, FFN, HIDDEN]);
+        part("ffn_down_exps", &[4, HIDDEN, FFN]);
     }
     writer
 }

@@ -1,0 +1,67 @@
+//! The experts of the families that have them.
+
+use super::keys::{ConfigError, Keys, wrong};
+use crate::config::Family;
+use crate::experts::{Experts, Scoring};
+
+/// Values of `expert_gating_func`: not said, softmax of all logits, softmax of those that were
+/// picked.
+const UNSAID: u32 = 0;
+const SOFTMAX: u32 = 1;
+const SOFTMAX_OF_PICKED: u32 = 3;
+
+/// The experts of a layer; `None` for a dense family.
+///
+/// # Errors
+/// A dense family with experts, a family of experts without, or a router of another kind.
+pub(super) fn experts(keys: &Keys<'_>, family: Family) -> Result<Option<Experts>, ConfigError> {
+    let Some(scoring) = scoring(family) else {
+        return match keys.size_or_none("expert_count")? {
+            None => Ok(None),
+            Some(count) => Err(wrong(keys.key("expert_count"), count, "a model without experts")),
+        };
+    };
+    let count = keys.required_size("expert_count")?;
+    let per_token = keys.required_size("expert_used_count")?;
+    if per_token > count {
+        return Err(wrong(keys.key("expert_used_count"), per_token, "at most expert_count"));
+    }
+    check_router(keys, scoring)?;
+    let ffn_size = match keys.size_or_none("expert_feed_forward_length")? {
+        Some(size) => size,
+        None => keys.required_size("feed_forward_length")?,
+    };
+    Ok(Some(Experts { count, per_token, ffn_size, scoring, bias: family == Family::GptOss }))
+}
+
+fn scoring(family: Family) -> Option<Scoring> {
+    Some(match family {
+        Family::GptOss | Family::GraniteMoe => Scoring::TopKSoftmax,
+        Family::Mixtral | Family::Qwen3Moe => Scoring::SoftmaxTopK { renormalise: true },
+        Family::Olmoe => Scoring::SoftmaxTopK { renormalise: false },
+        _ => return None,
+    })
+}
+
+/// That what the file says of its router, if anything, is what the family does. Softmax of all that
+/// is renormalised is softmax of those that were picked.
+fn check_router(keys: &Keys<'_>, scoring: Scoring) -> Result<(), ConfigError> {
+    let sums_to_one = scoring != Scoring::SoftmaxTopK { renormalise: false };
+    let key = keys.key("expert_weights_norm");
+    match keys.metadata.boolean(&key)? {
+        Some(flag) if flag != sums_to_one => {
+            let expected = match sums_to_one {
+                true => "weights of experts that are divided by their sum, as in this architecture",
+                false => "weights of experts as softmax gives them, as in this architecture",
+            };
+            return Err(wrong(key, flag, expected));
+        }
+        _ => {}
+    }
+    let key = keys.key("expert_gating_func");
+    match keys.metadata.integer(&key)? {
+        None | Some(UNSAID | SOFTMAX) => Ok(()),
+        Some(SOFTMAX_OF_PICKED) if sums_to_one => Ok(()),
+        Some(other) => Err(wrong(key, other, "the softmax that this architecture has")),
+    }
+}

@@ -1,0 +1,184 @@
+//! What the architectures are that files name, and how they differ.
+
+use super::super::metadata::{Array, Value};
+use super::keys::{ConfigError, Keys, wrong};
+use crate::architecture::lacking;
+use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
+use crate::layers::{FeedForward, LayerKind, Layers};
+
+/// Names in `general.architecture`, and the family of a model without experts or with its own.
+const ARCHITECTURES: [(&str, Family); 12] = [
+    ("gemma3", Family::Gemma3),
+    ("gpt-oss", Family::GptOss),
+    ("granite", Family::Granite),
+    ("granitemoe", Family::GraniteMoe),
+    ("llama", Family::Llama),
+    ("mistral3", Family::Llama),
+    ("olmoe", Family::Olmoe),
+    ("phi3", Family::Phi3),
+    ("qwen2", Family::Qwen2),
+    ("qwen3", Family::Qwen3),
+    ("qwen3moe", Family::Qwen3Moe),
+    ("smollm3", Family::SmolLm3),
+];
+
+/// Gemma's rope base in layers with a window, where a file says none.
+const GEMMA3_LOCAL_THETA: f64 = 1e4;
+/// One of so many of Gemma's layers has no window.
+const GEMMA3_PATTERN: usize = 6;
+/// Gemma 3 27B, which scales scores by another size than the others.
+const GEMMA3_27B_LAYERS: usize = 62;
+/// One of so many of gpt-oss's layers has no window.
+const GPT_OSS_PATTERN: usize = 2;
+/// One of so many of SmolLM3's layers rotates nothing.
+const SMOLLM3_INTERVAL: usize = 4;
+
+/// The family of a file. Mixtral's files are llama's with experts.
+///
+/// # Errors
+/// An architecture that is not supported.
+pub(super) fn family(keys: &Keys<'_>) -> Result<Family, ConfigError> {
+    let known = ARCHITECTURES.iter().find(|(name, _)| *name == keys.architecture);
+    match known {
+        Some((_, Family::Llama)) if keys.size_or_none("expert_count")?.is_some() => {
+            Ok(Family::Mixtral)
+        }
+        Some((_, family)) => Ok(*family),
+        None => Err(ConfigError::Architecture {
+            name: keys.architecture.chars().take(60).collect(),
+            lacking: lacking(keys.architecture),
+            supported: ARCHITECTURES.map(|(name, _)| name).join(", "),
+        }),
+    }
+}
+
+pub(super) fn activation(family: Family) -> Activation {
+    match family {
+        Family::Gemma3 => Activation::GeluTanh,
+        Family::GptOss => Activation::ClampedSwiGlu,
+        _ => Activation::Silu,
+    }
+}
+
+pub(super) fn qk_norm(family: Family) -> Option<QkNorm> {
+    match family {
+        Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => Some(QkNorm::PerHead),
+        Family::Olmoe => Some(QkNorm::FullWidth),
+        _ => None,
+    }
+}
+
+/// The kinds of `count` layers, of which those that see all positions rotate by `rope`.
+///
+/// # Errors
+/// A rope of layers with windows that the family does not have, or a pattern of windows that is
+/// none.
+pub(super) fn layers(
+    keys: &Keys<'_>,
+    family: Family,
+    count: usize,
+    rope: &Rope,
+) -> Result<Layers, ConfigError> {
+    let window = keys.size_or_none("attention.sliding_window")?;
+    let windowed = windowed_layers(keys, family, count)?;
+    let local = local_rope(keys, family, rope)?;
+    let feed_forward = match family {
+        Family::GptOss
+        | Family::GraniteMoe
+        | Family::Mixtral
+        | Family::Olmoe
+        | Family::Qwen3Moe => FeedForward::Experts,
+        _ => FeedForward::Dense,
+    };
+    let rotates = rotating_layers(keys, family)?;
+    let kind = |layer: usize| {
+        let window = window.filter(|_| windowed(layer));
+        let rope = if window.is_some() { &local } else { rope };
+        LayerKind { rope: rotates(layer).then(|| rope.clone()), window, feed_forward }
+    };
+    Ok(Layers::each((0..count).map(kind)))
+}
+
+/// Which layers have a window, where the model has one.
+fn windowed_layers(
+    keys: &Keys<'_>,
+    family: Family,
+    count: usize,
+) -> Result<impl Fn(usize) -> bool, ConfigError> {
+    let suffix = "attention.sliding_window_pattern";
+    let key = keys.key(suffix);
+    let (flags, pattern) = match keys.metadata.value(&key) {
+        Some(Value::Array(Array::Bools(flags))) if flags.len() >= count => (Some(flags), None),
+        Some(Value::Array(array)) => {
+            return Err(wrong(key, array.len(), "a flag for each layer"));
+        }
+        _ => (None, keys.size(suffix)?),
+    };
+    let of_family = match family {
+        Family::Gemma3 => Some(GEMMA3_PATTERN),
+        Family::GptOss => Some(GPT_OSS_PATTERN),
+        _ => None,
+    };
+    let flags = flags.cloned();
+    let pattern = pattern.or(of_family);
+    Ok(move |layer: usize| match &flags {
+        Some(flags) => flags[layer],
+        None => pattern.is_none_or(|pattern| (layer + 1) % pattern != 0),
+    })
+}
+
+/// The rope of layers with a window.
+fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, ConfigError> {
+    let suffix = "rope.freq_base_swa";
+    match keys.positive(suffix)? {
+        theta if family == Family::Gemma3 => {
+            Ok(Rope::new(theta.unwrap_or(GEMMA3_LOCAL_THETA), RopeScaling::None))
+        }
+        Some(theta) if theta != rope.theta => {
+            Err(wrong(keys.key(suffix), theta, "the base of the other layers"))
+        }
+        _ => Ok(rope.clone()),
+    }
+}
+
+/// Which layers rotate q and k. Granite's files say of all of them whether they do, under a key
+/// that means something else in others.
+fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> bool, ConfigError> {
+    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let flag = keys.metadata.boolean(&keys.key("rope.scaling.finetuned"))?;
+    let any = !granite || flag.unwrap_or(true);
+    Ok(move |layer: usize| match family {
+        Family::SmolLm3 => (layer + 1) % SMOLLM3_INTERVAL != 0,
+        _ => any,
+    })
+}
+
+/// The factors of a model of `layers` layers with `heads` heads in a hidden state of `hidden`.
+///
+/// # Errors
+/// A factor that the family does not have.
+pub(super) fn scales(
+    keys: &Keys<'_>,
+    family: Family,
+    (layers, hidden, heads): (usize, usize, usize),
+) -> Result<Scales, ConfigError> {
+    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let factor = |suffix: &str| -> Result<f32, ConfigError> {
+        match keys.positive_or_none(suffix)? {
+            Some(factor) if factor != 1.0 && !granite => {
+                Err(wrong(keys.key(suffix), factor, "1, as in this architecture,"))
+            }
+            factor => Ok(factor.unwrap_or(1.0) as f32),
+        }
+    };
+    let embedding = factor("embedding_scale")?;
+    let gemma_27b = family == Family::Gemma3 && layers == GEMMA3_27B_LAYERS;
+    let default = gemma_27b.then(|| (hidden as f64 / heads as f64).powf(-0.5) as f32);
+    let said = keys.positive_or_none("attention.scale")?;
+    Ok(Scales {
+        embedding: if family == Family::Gemma3 { (hidden as f32).sqrt() } else { embedding },
+        attention: said.map(|scale| scale as f32).or(default),
+        residual: factor("residual_scale")?,
+        logits: 1.0 / factor("logit_scale")?,
+    })
+}

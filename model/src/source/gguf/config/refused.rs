@@ -1,0 +1,52 @@
+//! Keys that would make a model compute something else than this program does.
+
+use super::keys::{ConfigError, Keys, wrong};
+
+/// Keys of numbers, the values that change nothing, and what such a value says.
+const NUMBERS: &[(&str, &[f64], &str)] = &[
+    ("attn_logit_softcapping", &[0.0], "a model whose scores are not capped"),
+    ("final_logit_softcapping", &[0.0], "a model whose logits are not capped"),
+    ("attention.clamp_kqv", &[0.0], "a model whose queries, keys and values are not clipped"),
+    ("attention.max_alibi_bias", &[0.0], "a model without ALiBi positions"),
+    ("attention.shared_kv_layers", &[0.0], "a model without shared caches"),
+    ("attention.temperature_scale", &[0.0], "a model whose queries no position scales"),
+    ("expert_group_count", &[0.0, 1.0], "a model whose experts are in no groups"),
+    ("expert_group_used_count", &[0.0, 1.0], "a model whose experts are in no groups"),
+    ("expert_shared_count", &[0.0], "a model without experts that every row passes"),
+    ("expert_shared_feed_forward_length", &[0.0], "a model without experts that every row passes"),
+    ("expert_weights_scale", &[0.0, 1.0], "a model that does not scale its experts' weights"),
+    ("interleave_moe_layer_step", &[0.0, 1.0], "a model whose layers all have experts"),
+    ("leading_dense_block_count", &[0.0], "a model whose layers all have experts"),
+    ("moe_every_n_layers", &[0.0, 1.0], "a model whose layers all have experts"),
+    ("nextn_predict_layers", &[0.0], "a model without layers for further tokens"),
+    ("rope.scaling.yarn_attn_factor", &[1.0], "YaRN's own factor"),
+    ("rope.scaling.yarn_ext_factor", &[-1.0, 1.0], "YaRN's whole ramp"),
+];
+
+/// Keys of flags, the value that changes nothing, and what it says.
+const FLAGS: &[(&str, bool, &str)] = &[
+    ("attention.causal", true, "a model whose rows attend to those before them"),
+    ("use_parallel_residual", false, "a model whose halves run one behind the other"),
+];
+
+/// Refuses what is known to change results.
+///
+/// # Errors
+/// A key of the lists that has another value than one that changes nothing.
+pub(super) fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
+    for (suffix, neutral, expected) in NUMBERS {
+        let key = keys.key(suffix);
+        match keys.metadata.number(&key)? {
+            Some(number) if !neutral.contains(&number) => return Err(wrong(key, number, expected)),
+            _ => {}
+        }
+    }
+    for (suffix, neutral, expected) in FLAGS {
+        let key = keys.key(suffix);
+        match keys.metadata.boolean(&key)? {
+            Some(flag) if flag != *neutral => return Err(wrong(key, flag, expected)),
+            _ => {}
+        }
+    }
+    Ok(())
+}

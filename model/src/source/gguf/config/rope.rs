@@ -1,0 +1,189 @@
+//! Rotary positions of the layers that see all positions.
+
+use super::super::facts::RopeFactors;
+use super::super::metadata::required;
+use super::keys::{ConfigError, Keys, wrong};
+use crate::config::{Family, Rope, RopeScaling};
+use crate::rope::{
+    YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor, yarn_attention_factor,
+};
+
+/// LLaMA-3's rope scaling as conversions write it: factors of every frequency, made from `factor`
+/// (8 or 32) and, in what Meta published, these constants.
+const LLAMA3_LOW_FREQ_FACTOR: f64 = 1.0;
+const LLAMA3_HIGH_FREQ_FACTOR: f64 = 4.0;
+const LLAMA3_ORIGINAL_POSITIONS: u32 = 8192;
+/// The file's factors are computed in f32 through a division by a small difference.
+const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
+
+/// The embedding of a model for `context` positions.
+///
+/// # Errors
+/// A scaling that is not known, or one without what it needs.
+pub(super) fn rope(
+    keys: &Keys<'_>,
+    family: Family,
+    (head_dim, context): (usize, usize),
+    factors: &RopeFactors,
+) -> Result<Rope, ConfigError> {
+    let theta = keys.positive("rope.freq_base")?.unwrap_or(10_000.0);
+    let rotary_dim = rotary_dim(keys, family, head_dim)?;
+    let dim = rotary_dim.unwrap_or(head_dim);
+    let scaling = match (&factors.long, &factors.short, &factors.all) {
+        (None, None, None) => scaling_of_keys(keys, family, context)?,
+        (Some(long), Some(short), None) => longrope(keys, (dim, context), long, short)?,
+        (None, None, Some(all)) => {
+            let scaling = scaling_of_keys(keys, family, context)?;
+            if scaling != RopeScaling::None {
+                let kind = keys.metadata.text(&keys.key("rope.scaling.type"))?.unwrap_or("linear");
+                return Err(unsupported(&format!("{kind} together with rope_freqs.weight")));
+            }
+            scaling_of_factors(theta, dim, all)?
+        }
+        (_, _, Some(_)) => {
+            return Err(unsupported("longrope together with rope_freqs.weight"));
+        }
+        _ => return Err(unsupported("longrope with only one of its two lists of factors")),
+    };
+    Ok(Rope { rotary_dim, ..Rope::new(theta, scaling) })
+}
+
+/// How many elements of a head are rotated, where not all are: Phi's rows are not permuted, so that
+/// those are its first ones.
+fn rotary_dim(
+    keys: &Keys<'_>,
+    family: Family,
+    head_dim: usize,
+) -> Result<Option<usize>, ConfigError> {
+    let suffix = "rope.dimension_count";
+    if family != Family::Phi3 {
+        keys.same_size(suffix, head_dim, "the size of a head (partial rope is not)")?;
+        return Ok(None);
+    }
+    match keys.size(suffix)? {
+        Some(dim) if dim > head_dim || dim % 2 != 0 => {
+            Err(wrong(keys.key(suffix), dim, "an even part of a head"))
+        }
+        dim => Ok(dim.filter(|dim| *dim != head_dim)),
+    }
+}
+
+/// What keys alone say.
+fn scaling_of_keys(
+    keys: &Keys<'_>,
+    family: Family,
+    context: usize,
+) -> Result<RopeScaling, ConfigError> {
+    let kind = keys.metadata.text(&keys.key("rope.scaling.type"))?;
+    // The key without a type is how files were written before there were types.
+    let factor = match keys.positive("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => keys.positive("rope.scale_linear")?,
+    };
+    if kind == Some("yarn") {
+        return yarn(keys, family, context);
+    }
+    if attention_factor(keys)?.is_some_and(|factor| factor != 1.0) {
+        return Err(unsupported("with an attention factor"));
+    }
+    match (kind, factor) {
+        (Some("none"), _) => Ok(RopeScaling::None),
+        (Some("linear") | None, Some(factor)) if factor != 1.0 => {
+            Ok(RopeScaling::Linear { factor })
+        }
+        (Some("linear") | None, _) => Ok(RopeScaling::None),
+        (Some("longrope"), _) => Err(unsupported("longrope without lists of factors")),
+        (Some(other), _) => Err(unsupported(other)),
+    }
+}
+
+fn attention_factor(keys: &Keys<'_>) -> Result<Option<f64>, ConfigError> {
+    keys.positive("rope.scaling.attn_factor")
+}
+
+/// Positions before the context was stretched.
+fn original_positions(keys: &Keys<'_>, context: usize) -> Result<u32, ConfigError> {
+    let original = keys.size("rope.scaling.original_context_length")?.unwrap_or(context);
+    // Sizes are at most 2^24.
+    Ok(original as u32)
+}
+
+fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, ConfigError> {
+    let suffix = "rope.scaling.factor";
+    let factor = required(&keys.key(suffix), keys.positive(suffix)?)?;
+    let beta = |name: &str, default| -> Result<f64, ConfigError> {
+        Ok(keys.positive(&format!("rope.scaling.yarn_beta_{name}"))?.unwrap_or(default))
+    };
+    // DeepSeek's and Mistral's `mscale_all_dim`, beside a `mscale` of 1.
+    let all_dim = keys.positive_or_none("rope.scaling.yarn_log_multiplier")?;
+    let own = yarn_attention_factor(factor, all_dim.map(|_| 1.0), all_dim);
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_max_positions: original_positions(keys, context)?,
+        beta_fast: beta("fast", YARN_BETA_FAST)?,
+        beta_slow: beta("slow", YARN_BETA_SLOW)?,
+        attention_factor: own * attention_factor(keys)?.unwrap_or(1.0),
+        // There is no key for it; gpt-oss is the one family that does not round.
+        truncate: family != Family::GptOss,
+    })
+}
+
+fn longrope(
+    keys: &Keys<'_>,
+    (dim, context): (usize, usize),
+    long: &[f32],
+    short: &[f32],
+) -> Result<RopeScaling, ConfigError> {
+    match keys.metadata.text(&keys.key("rope.scaling.type"))? {
+        None | Some("longrope") => {}
+        Some(other) => {
+            return Err(unsupported(&format!("{other} together with longrope's factors")));
+        }
+    }
+    let original = original_positions(keys, context)?;
+    let stretched = context as f64 / f64::from(original);
+    let own = || longrope_attention_factor(stretched, original);
+    Ok(RopeScaling::Longrope {
+        short_factors: usable("rope_factors_short.weight", dim, short)?,
+        long_factors: usable("rope_factors_long.weight", dim, long)?,
+        original_max_positions: original,
+        attention_factor: attention_factor(keys)?.unwrap_or_else(own),
+    })
+}
+
+/// Factors that are one for each pair, and positive.
+fn usable(tensor: &'static str, dim: usize, factors: &[f32]) -> Result<Vec<f64>, ConfigError> {
+    let positive = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
+    if factors.len() != dim / 2 || !positive {
+        return Err(ConfigError::RopeFactors { tensor, count: dim / 2 });
+    }
+    Ok(factors.iter().copied().map(f64::from).collect())
+}
+
+/// The scaling that divides every inverse frequency by its factor, whatever the length: LLaMA-3's,
+/// by its constants where they are the published ones, since a file has the factors in f32 only.
+fn scaling_of_factors(theta: f64, dim: usize, factors: &[f32]) -> Result<RopeScaling, ConfigError> {
+    let exact = usable("rope_freqs.weight", dim, factors)?;
+    if factors.iter().all(|factor| *factor == 1.0) {
+        return Ok(RopeScaling::None);
+    }
+    // The longest wavelength has the full factor.
+    let factor = exact.last().copied().unwrap_or(1.0);
+    let published = RopeScaling::Llama3 {
+        factor,
+        low_freq_factor: LLAMA3_LOW_FREQ_FACTOR,
+        high_freq_factor: LLAMA3_HIGH_FREQ_FACTOR,
+        original_max_positions: LLAMA3_ORIGINAL_POSITIONS,
+    };
+    let plain = Rope::new(theta, RopeScaling::None).inverse_frequencies(dim);
+    let scaled = Rope::new(theta, published.clone()).inverse_frequencies(dim);
+    let matches = plain.iter().zip(scaled).zip(factors).all(|((plain, scaled), found)| {
+        let needed = plain / scaled;
+        (found - needed).abs() <= ROPE_FACTOR_TOLERANCE * needed
+    });
+    Ok(if matches && factor > 1.0 { published } else { RopeScaling::Factors { factors: exact } })
+}
+
+fn unsupported(what: &str) -> ConfigError {
+    ConfigError::RopeScaling(what.chars().take(60).collect())
+}

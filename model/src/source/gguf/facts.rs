@@ -1,0 +1,77 @@
+//! What only the tensors of a file tell of its model.
+
+use super::dequantise::{TensorType, dequantise};
+use super::layout::{self, EMBEDDING, OUTPUT};
+use super::parts::Parts;
+use crate::source::{SourceError, StoredType};
+
+/// Half the size of a head; heads have 64 to 256 elements.
+const MAX_ROPE_FACTORS: usize = 1 << 16;
+
+/// What only the tensors tell.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TensorFacts {
+    /// Rows of the embedding table, for files without a token list.
+    pub embedding_rows: Option<usize>,
+    pub has_output: bool,
+    pub has_q_bias: bool,
+    pub has_out_bias: bool,
+    pub has_ffn_bias: bool,
+    pub rope: RopeFactors,
+}
+
+/// What inverse frequencies are divided by, each `[rotary_dim / 2]`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RopeFactors {
+    /// Of all texts.
+    pub all: Option<Vec<f32>>,
+    /// Of texts beyond the original length.
+    pub long: Option<Vec<f32>>,
+    /// Of texts within it.
+    pub short: Option<Vec<f32>>,
+}
+
+impl TensorFacts {
+    /// Reads what there is of them.
+    ///
+    /// # Errors
+    /// A table of rope factors that cannot be read or is none.
+    pub(super) fn read(parts: &Parts, path: &str) -> Result<TensorFacts, SourceError> {
+        let has = |name: &str| parts.tensors.contains_key(name);
+        let embedding = parts.tensors.get(EMBEDDING);
+        let [all, long, short] = layout::ROPE_FACTORS;
+        Ok(TensorFacts {
+            embedding_rows: embedding.and_then(|info| info.shape.first().copied()),
+            has_output: has(OUTPUT),
+            has_q_bias: has("blk.0.attn_q.bias"),
+            has_out_bias: has("blk.0.attn_output.bias"),
+            has_ffn_bias: has("blk.0.ffn_gate.bias"),
+            rope: RopeFactors {
+                all: read_factors(parts, path, all)?,
+                long: read_factors(parts, path, long)?,
+                short: read_factors(parts, path, short)?,
+            },
+        })
+    }
+}
+
+/// A table of rope factors; `None` where there is none.
+fn read_factors(parts: &Parts, path: &str, name: &str) -> Result<Option<Vec<f32>>, SourceError> {
+    let Some(info) = parts.tensors.get(name) else { return Ok(None) };
+    let n = match (info.tensor_type, info.shape.as_slice()) {
+        (TensorType::Known(StoredType::F32), &[n]) if n <= MAX_ROPE_FACTORS => n,
+        _ => {
+            return Err(SourceError::Format {
+                path: path.to_owned(),
+                reason: format!("tensor {name} is no short vector of F32"),
+            });
+        }
+    };
+    let mut bytes = vec![0; StoredType::F32.row_bytes(n)];
+    parts
+        .read(info.part, info.offset, &mut bytes)
+        .map_err(|source| SourceError::Io { path: path.to_owned(), source })?;
+    let mut factors = vec![0.0; n];
+    dequantise(StoredType::F32, &bytes, &mut factors);
+    Ok(Some(factors))
+}

@@ -1,0 +1,142 @@
+//! The committed files of all architectures beside the checkpoints that they were made of: what
+//! llama.cpp's converter writes is read as the same model.
+
+use super::*;
+use crate::config::{ModelConfig, Rope, Scales};
+use crate::config_json;
+use crate::layers::{LayerKind, Layers};
+use crate::ops::Op;
+use crate::rope::SequenceLength;
+use crate::source::Part;
+use crate::source::safetensors::SafetensorsSource;
+
+const FIXTURES: [&str; 18] = [
+    "gemma3",
+    "gemma3_vision",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
+    "granite",
+    "granite_moe",
+    "llama31",
+    "llama_linear",
+    "mistral_small",
+    "mixtral",
+    "olmoe",
+    "phi3",
+    "phi3_longrope",
+    "qwen2_yarn",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_tied",
+    "smollm3",
+];
+
+/// The model of a fixture's `config.json`, and its folder.
+fn checkpoint(name: &str) -> (ModelConfig, PathBuf) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name);
+    (config_json::load(&folder, name).unwrap_or_else(|error| panic!("{name}: {error}")), folder)
+}
+
+fn of_file(folder: &Path) -> GgufSource {
+    GgufSource::open(&folder.join("model.gguf")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// All but what files say in other words: the name, Mistral's family, ends of answers, and, each
+/// compared by itself, rotary positions and Gemma's scores.
+fn comparable(config: &ModelConfig) -> ModelConfig {
+    let layers = (0..config.num_layers).map(|layer| config.layers.of(layer).clone());
+    let family = match config.family {
+        Family::Mistral => Family::Llama,
+        family => family,
+    };
+    ModelConfig {
+        name: String::new(),
+        family,
+        layers: Layers::each(layers.map(|kind| LayerKind { rope: None, ..kind })),
+        scales: Scales { attention: Some(0.0), ..config.scales },
+        eos_token_ids: Vec::new(),
+        ..config.clone()
+    }
+}
+
+fn assert_same_rope(what: &str, head_dim: usize, ours: Option<&Rope>, theirs: Option<&Rope>) {
+    let (Some(ours), Some(theirs)) = (ours, theirs) else {
+        assert_eq!(ours, theirs, "{what}");
+        return;
+    };
+    // A file has in f32 what a checkpoint has in f64.
+    let close = |ours: f32, theirs: f32| (ours - theirs).abs() <= 1e-6 * theirs;
+    assert!(close(ours.attention_factor(), theirs.attention_factor()), "{what}");
+    for length in [0, 40, 49, 1000] {
+        let of = |rope: &Rope| rope.inverse_frequencies_for(head_dim, SequenceLength(length));
+        let (ours, theirs) = (of(ours), of(theirs));
+        assert_eq!(ours.len(), theirs.len(), "{what}");
+        let same = ours.iter().zip(&theirs).all(|(ours, theirs)| close(*ours, *theirs));
+        assert!(same, "{what}, length {length}: {ours:?}, not {theirs:?}");
+    }
+}
+
+#[test]
+fn keys_describe_the_model_of_the_checkpoint() {
+    for name in FIXTURES {
+        let (theirs, folder) = checkpoint(name);
+        let source = of_file(&folder);
+        let ours = source.config();
+        assert_eq!(comparable(ours), comparable(&theirs), "{name}");
+        for layer in 0..ours.num_layers {
+            let rope = |config: &ModelConfig| config.layers.of(layer).rope.clone();
+            let what = format!("{name}, layer {layer}");
+            let (ours, theirs) = (rope(ours), rope(&theirs));
+            assert_same_rope(&what, source.config().head_dim, ours.as_ref(), theirs.as_ref());
+        }
+        if ours.family != Family::Gemma3 {
+            let scale = |config: &ModelConfig| config.attention_scale();
+            assert!((scale(ours) / scale(&theirs) - 1.0).abs() < 1e-6, "{name}");
+        }
+    }
+}
+
+#[test]
+fn tensors_hold_what_the_checkpoint_holds() {
+    for name in FIXTURES {
+        let (theirs, folder) = checkpoint(name);
+        let source = of_file(&folder);
+        let checkpoint = SafetensorsSource::open(&folder, &theirs).expect(name);
+        let mut count = 0;
+        for id in layout::tensor_ids(source.config()) {
+            let (rows, elements) = source.shape(id).expect("the tensor is there");
+            assert_eq!(checkpoint.shape(id).expect("there"), (rows, elements), "{name}, {id:?}");
+            let mut expected = vec![f32::NAN; rows * elements];
+            checkpoint.read_f32(id, 0, &mut expected).expect("readable");
+            // Gemma's queries take in what llama.cpp does not scale scores by.
+            if source.config().family == Family::Gemma3
+                && matches!(id, TensorId::Layer { op: Op::Q, part: Part::Gain, .. })
+            {
+                let own = theirs.attention_scale() / source.config().attention_scale();
+                expected.iter_mut().for_each(|gain| *gain *= own);
+                let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs();
+                assert!(read_f32(&source, id).iter().zip(&expected).all(close), "{name}");
+                continue;
+            }
+            assert!(read_f32(&source, id) == expected, "{name}, {id:?}");
+            assert_ranges(&source, id, &expected, (rows, elements));
+            count += 1;
+        }
+        assert!(count > 10, "{name}");
+    }
+}
+
+/// Rows from the middle of one head, expert or fused tensor into the next are as those of the whole.
+fn assert_ranges(
+    source: &GgufSource,
+    id: TensorId,
+    whole: &[f32],
+    (rows, elements): (usize, usize),
+) {
+    for (first, last) in [(rows / 3, rows), (1.min(rows - 1), rows.div_ceil(2).max(1))] {
+        let expected = &whole[first * elements..last * elements];
+        let mut out = vec![f32::NAN; expected.len()];
+        source.read_f32(id, first, &mut out).expect("readable");
+        assert!(out == expected, "{id:?}, rows {first}..{last}");
+    }
+}
