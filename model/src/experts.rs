@@ -15,6 +15,20 @@ pub struct Experts {
     pub bias: bool,
 }
 
+impl Experts {
+    /// Distinct experts that so many rows are expected to go to where all are as likely: `E` experts
+    /// of which a row picks `k` are missed by `rows` with probability `(1 - k/E)^rows` each.
+    pub fn expected_distinct(&self, rows: f64) -> f64 {
+        let missed = 1.0 - self.per_token as f64 / self.count as f64;
+        self.count as f64 * (1.0 - missed.powf(rows))
+    }
+
+    /// The expected share of all experts that so many rows go to, and of their weights that is read.
+    pub fn expected_share(&self, rows: f64) -> f64 {
+        self.expected_distinct(rows) / self.count as f64
+    }
+}
+
 /// How a row's experts and their weights follow from the router's logits. Equal logits go to the
 /// lower expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,4 +39,27 @@ pub enum Scoring {
     SoftmaxTopK { renormalise: bool },
     /// The largest logits, and softmax over these alone.
     TopKSoftmax,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(count: usize, per_token: usize) -> Experts {
+        let scoring = Scoring::TopKSoftmax;
+        Experts { count, per_token, ffn_size: 1, scoring, bias: false }
+    }
+
+    #[test]
+    fn few_rows_hit_few_experts() {
+        let distinct = |experts: Experts| {
+            [1.0, 8.0, 16.0, 60.0].map(|rows| experts.expected_distinct(rows).round() as usize)
+        };
+        // Qwen3-30B-A3B, gpt-oss-20b, OLMoE-1B-7B.
+        assert_eq!(distinct(of(128, 8)), [8, 52, 82, 125]);
+        assert_eq!(distinct(of(32, 4)), [4, 21, 28, 32]);
+        assert_eq!(distinct(of(64, 8)), [8, 42, 56, 64]);
+        assert_eq!(of(8, 8).expected_share(1.0), 1.0);
+        assert_eq!(of(8, 2).expected_share(0.0), 0.0);
+    }
 }

@@ -91,6 +91,11 @@ impl Op {
         matches!(self, Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
     }
 
+    /// A linear of which each row has those of its experts.
+    pub const fn is_expert(self) -> bool {
+        matches!(self, Op::ExpertGate | Op::ExpertUp | Op::ExpertDown)
+    }
+
     /// Values read, in the order in which a program's instruction lists them.
     /// Caches, weights and the step table are listed by the compiler, not here.
     pub const fn reads(self, config: &ModelConfig) -> &'static [Value] {

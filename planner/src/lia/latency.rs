@@ -48,8 +48,8 @@ pub fn parts(
         let mut load_ms = if cpu[i] != cpu[before] { moved_ms(row.x_bytes, i) } else { 0.0 };
         load_ms += match (row.parameters, stage) {
             // Eq. 5; parameters that stay on the device need no load, and the CPU has its own.
-            (true, _) if !cpu[i] && !case.resident => h2d_ms(row.y_bytes),
-            (false, Stage::Decode) if !cpu[i] => h2d_ms(row.y_bytes),
+            (true, _) if !cpu[i] && !case.resident => h2d_ms(row.loaded_bytes),
+            (false, Stage::Decode) if !cpu[i] => h2d_ms(row.loaded_bytes),
             // Eq. 7: K and V of a prompt come from sublayer 1.
             (false, Stage::Prefill) if cpu[i] != cpu[0] => moved_ms(row.y_bytes, i),
             _ => 0.0,

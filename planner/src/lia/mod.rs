@@ -7,13 +7,17 @@
 //! are stored to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
 
 mod latency;
+mod ranges;
 mod sublayer;
 #[cfg(test)]
 mod tests;
 
 pub use latency::{Part, latency_ms, parts};
+pub use ranges::{BatchRange, batch_ranges};
 pub(crate) use sublayer::sublayer_of;
 pub use sublayer::{SUBLAYERS, Sublayer, sublayers};
+
+use std::fmt;
 
 use model::config::{Dtype, ModelConfig};
 use serde::{Serialize, Serializer};
@@ -48,12 +52,24 @@ impl Vector {
     /// "Partial CPU Offloading": attention on the CPU.
     pub const PARTIAL_CPU: Vector = Vector([false, true, true, false, false, false]);
 
+    /// Attention and experts on the CPU, QKV and the output projection on the GPU: what LIA §7.1
+    /// expects of mixtures of experts.
+    pub const EXPERTS_ON_CPU: Vector = Vector([false, true, true, false, true, true]);
+
     /// The three primary policies.
     pub const NAMED: [Vector; 3] = [Vector::FULL_CPU, Vector::FULL_GPU, Vector::PARTIAL_CPU];
 
     /// All 64.
     pub fn all() -> impl Iterator<Item = Vector> {
         (0u32..1 << SUBLAYERS).map(|bits| Vector(std::array::from_fn(|i| bits >> i & 1 == 1)))
+    }
+}
+
+impl fmt::Display for Vector {
+    /// `(p1,p2,p3,p4,p5,p6)`, 1 for CPU.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0.map(|on_cpu| if on_cpu { "1" } else { "0" });
+        write!(f, "({})", bits.join(","))
     }
 }
 

@@ -1,6 +1,7 @@
 //! LIA's table 1: operand sizes and operations of the six sublayers.
 
 use model::config::ModelConfig;
+use model::experts::Experts;
 use model::ops::Op;
 
 use super::{Case, Stage};
@@ -13,8 +14,10 @@ pub const SUBLAYERS: usize = 6;
 pub struct Sublayer {
     /// `D_X`: the activation, bytes.
     pub x_bytes: f64,
-    /// `D_Y`: parameters, or K or V, bytes.
+    /// `D_Y`: parameters, or K or V, bytes that are read.
     pub y_bytes: f64,
+    /// `D_Y` of a load over the link: that of experts which no row goes to is moved too.
+    pub loaded_bytes: f64,
     /// `C`.
     pub flops: f64,
     /// `Y` are parameters rather than K or V.
@@ -23,7 +26,9 @@ pub struct Sublayer {
 
 /// Table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many KV
 /// heads as heads); with grouped-query attention K and V are smaller, and a gated FFN has its gate
-/// in FC1.
+/// in FC1. Of experts (LIA §7.1) FC1 and FC2 compute those of each row and read those that are
+/// expected to be hit; the router is a part of FC1. The equations know no windows: every layer
+/// attends to all positions.
 pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; SUBLAYERS] {
     let bytes = case.dtype.size_bytes() as f64;
     let (batch, length) = (f64::from(case.batch), f64::from(case.length));
@@ -31,29 +36,48 @@ pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; 
         Stage::Prefill => batch * length,
         Stage::Decode => batch,
     };
-    let (hidden, ffn) = (config.hidden_size as f64, config.ffn_size as f64);
     let (q, kv) = (config.q_size() as f64, config.kv_size() as f64);
-    let first = if config.activation.is_gated() { 2.0 * ffn } else { ffn };
+    let hidden = config.hidden_size as f64;
     let linear = |input: f64, output: f64| Sublayer {
         x_bytes: rows * input * bytes,
         y_bytes: input * output * bytes,
+        loaded_bytes: input * output * bytes,
         flops: 2.0 * rows * input * output,
         parameters: true,
     };
+    let kv_bytes = batch * length * kv * bytes;
     let attention = Sublayer {
         x_bytes: rows * q * bytes,
-        y_bytes: batch * length * kv * bytes,
+        y_bytes: kv_bytes,
+        loaded_bytes: kv_bytes,
         flops: 2.0 * rows * length * q,
         parameters: false,
     };
-    [
-        linear(hidden, q + 2.0 * kv),
-        attention,
-        attention,
-        linear(q, hidden),
-        linear(hidden, first),
-        linear(ffn, hidden),
-    ]
+    let [fc1, fc2] = match config.experts {
+        Some(experts) => of_experts(&experts, hidden, rows, bytes),
+        None => {
+            let ffn = config.ffn_size as f64;
+            let first = if config.activation.is_gated() { 2.0 * ffn } else { ffn };
+            [linear(hidden, first), linear(ffn, hidden)]
+        }
+    };
+    [linear(hidden, q + 2.0 * kv), attention, attention, linear(q, hidden), fc1, fc2]
+}
+
+/// FC1 and FC2 of experts that rows go to evenly: `bytes` of a number.
+fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublayer; 2] {
+    let (count, per_token) = (experts.count as f64, experts.per_token as f64);
+    let ffn = experts.ffn_size as f64;
+    let distinct = experts.expected_distinct(rows);
+    // `each` parameters of an expert, `all` of those besides.
+    let linear = |input: f64, each: f64, all: f64| Sublayer {
+        x_bytes: rows * input * bytes,
+        y_bytes: (distinct * each + all) * bytes,
+        loaded_bytes: (count * each + all) * bytes,
+        flops: 2.0 * rows * (per_token * each + all),
+        parameters: true,
+    };
+    [linear(hidden, 2.0 * hidden * ffn, hidden * count), linear(per_token * ffn, ffn * hidden, 0.0)]
 }
 
 /// `D_KV`: K and V that sublayer 1 makes, bytes.

@@ -5,7 +5,7 @@ use model::known::known as model;
 
 use crate::machine::{Machine, known};
 
-use super::{Case, Stage, Vector, latency_ms, parts, sublayers};
+use super::{Case, Stage, Vector, batch_ranges, best, latency_ms, parts, sublayers};
 
 fn config(name: &str) -> ModelConfig {
     model(name).expect("known").config
@@ -88,4 +88,59 @@ fn resident_parameters_are_not_loaded() {
         latency_ms(&machine, &config, Stage::Decode, case, Vector::FULL_GPU).expect("rates")
     };
     assert!(latency(&stays) < latency(&case(1, 512)) / 5.0);
+}
+
+#[test]
+fn experts_are_read_where_they_are_hit_and_moved_whole() {
+    let config = config("qwen3-30b-a3b");
+    let (d, f) = (2048.0, 768.0);
+    let (b, distinct) = (8.0, 128.0 * (1.0 - (15.0_f64 / 16.0).powi(8)));
+    let [.., fc1, fc2] = sublayers(&config, Stage::Decode, &case(8, 300));
+    let router = 128.0 * d;
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a} {b}");
+    near(fc1.y_bytes, 2.0 * (distinct * 2.0 * d * f + router));
+    near(fc1.loaded_bytes, 2.0 * (128.0 * 2.0 * d * f + router));
+    near(fc1.flops, 2.0 * b * (8.0 * 2.0 * d * f + router));
+    near(fc2.x_bytes, 2.0 * b * 8.0 * f);
+    near(fc2.y_bytes, 2.0 * distinct * d * f);
+    near(fc2.loaded_bytes, 2.0 * 128.0 * d * f);
+    near(fc2.flops, 2.0 * b * 8.0 * d * f);
+}
+
+/// LIA §7.1 expects of experts that the CPU keeps them where the GPU takes the other linears. With
+/// the faster link of its machines that is so for thousands of sequences.
+#[test]
+fn experts_stay_on_the_cpu_where_other_linears_leave_it() {
+    let machine = known("spr-h100").expect("a machine").expect("a valid file");
+    let ranges = |name: &str| {
+        let config = config(name);
+        batch_ranges(&machine, &config, Stage::Decode, &case(1, 512), 65_535).expect("rates")
+    };
+    for name in ["qwen3-30b-a3b", "qwen3-235b-a22b", "gpt-oss-20b"] {
+        let ranges = ranges(name);
+        assert_eq!(ranges[0].vector, Vector::FULL_CPU, "{name}: {ranges:?}");
+        let range = ranges.iter().find(|range| range.vector == Vector::EXPERTS_ON_CPU);
+        let range = range.unwrap_or_else(|| panic!("{name}: {ranges:?}"));
+        assert!((300..800).contains(&range.first), "{name}: {ranges:?}");
+        assert!(range.last > 3 * range.first, "{name}: {ranges:?}");
+    }
+    assert!(ranges("opt-30b").iter().all(|range| range.vector != Vector::EXPERTS_ON_CPU));
+}
+
+#[test]
+fn ranges_are_those_of_each_batch() {
+    let (machine, config) = (machine(), config("opt-175b"));
+    let one = case(1, 64);
+    let ranges = batch_ranges(&machine, &config, Stage::Decode, &one, 1024).expect("rates");
+    assert_eq!((ranges[0].first, ranges[ranges.len() - 1].last), (1, 1024));
+    assert!(ranges.windows(2).all(|pair| pair[1].first == pair[0].last + 1), "{ranges:?}");
+    let of = |batch| {
+        let range = ranges.iter().find(|range| (range.first..=range.last).contains(&batch));
+        range.expect("every batch is in one").vector
+    };
+    for batch in 1..=1024 {
+        let case = Case { batch, ..one };
+        let best = best(&machine, &config, Stage::Decode, &case).expect("rates").0;
+        assert_eq!(of(batch), best, "batch {batch}");
+    }
 }

@@ -180,6 +180,13 @@ impl Estimator<'_> {
         if layers <= MORE_LAYERS {
             return self.prefill_of(placement, layers);
         }
+        let kinds = self.of_kinds(|of_kind| of_kind.prefill_of_many(placement))?;
+        Ok(kinds.into_iter().map(|(share, ns)| share * ns).sum())
+    }
+
+    /// Prefill of a model whose layers are all of one kind, and more than a few.
+    fn prefill_of_many(&self, placement: &Placement) -> Result<f64, Unpriced> {
+        let layers = self.request.config.num_layers;
         let (few_ns, more_ns) =
             (self.prefill_of(placement, FEW_LAYERS)?, self.prefill_of(placement, MORE_LAYERS)?);
         let layer_ns = ((more_ns - few_ns) / (MORE_LAYERS - FEW_LAYERS) as f64).max(0.0);

@@ -33,14 +33,24 @@ fn vectors(estimator: &Estimator<'_>) -> Result<[Vector; 2], Unpriced> {
         // Attention of prefill is not cut, so such vectors are decode's only.
         let whole = vector.0[1] == vector.0[2];
         let prefill = if whole { vector } else { Vector::FULL_GPU };
-        let plan = estimator
-            .plan(&Placement::of(Policy::Lia { prefill, decode: vector }), 1)
-            .map_err(|error| Unpriced(error.to_string()))?;
-        let costs = estimator.pricing.costs(&plan, plan.decode(), middle)?;
-        keep(&mut best[1], sum(plan.decode(), costs.as_ref()), vector);
+        let placement = Placement::of(Policy::Lia { prefill, decode: vector });
+        let kinds = estimator.of_kinds(|estimator| {
+            let plan = estimator.plan(&placement, 1);
+            let plan = plan.map_err(|error| Unpriced(error.to_string()))?;
+            let decode = estimator.pricing.costs(&plan, plan.decode(), middle)?;
+            let prefill = match whole {
+                true => Some(estimator.pricing.costs(&plan, plan.prefill(), prompt)?),
+                false => None,
+            };
+            let prefill_ns = prefill.map_or(0.0, |costs| sum(plan.prefill(), costs.as_ref()));
+            Ok((prefill_ns, sum(plan.decode(), decode.as_ref())))
+        })?;
+        let mean = |part: fn((f64, f64)) -> f64| -> f64 {
+            kinds.iter().map(|(share, sums)| share * part(*sums)).sum()
+        };
+        keep(&mut best[1], mean(|(_, decode_ns)| decode_ns), vector);
         if whole {
-            let costs = estimator.pricing.costs(&plan, plan.prefill(), prompt)?;
-            keep(&mut best[0], sum(plan.prefill(), costs.as_ref()), vector);
+            keep(&mut best[0], mean(|(prefill_ns, _)| prefill_ns), vector);
         }
     }
     Ok(best.map(|best| best.map_or(Vector::FULL_CPU, |(_, vector)| vector)))

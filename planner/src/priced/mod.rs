@@ -10,6 +10,7 @@ mod choose;
 mod considered;
 mod estimate;
 mod evaluate;
+mod kinds;
 mod lia;
 mod prefills;
 mod rehearse;

@@ -29,7 +29,7 @@ const ON_THE_DEVICE: Placement = Placement {
     staged: Staged::NONE,
 };
 
-/// The layer's table in the middle of the output. CPU times are those beside transfers of weights,
+/// The layer's table in the middle of the output, of layers of several kinds their mean. CPU times are those beside transfers of weights,
 /// since in a split the link is never idle for long (Park-Egger fig. 10a).
 ///
 /// # Errors
@@ -47,6 +47,16 @@ pub fn table_alone(estimator: &Estimator<'_>) -> Result<Table, Unpriced> {
 }
 
 fn of_sides(
+    estimator: &Estimator<'_>,
+    chunking: Option<Chunking>,
+    sides: &[Placement],
+) -> Result<Table, Unpriced> {
+    let tables = estimator.of_kinds(|of_kind| of_one_kind(of_kind, chunking, sides))?;
+    let mean = Table::mean(&tables);
+    mean.ok_or_else(|| Unpriced("layers have different operations".to_owned()))
+}
+
+fn of_one_kind(
     estimator: &Estimator<'_>,
     chunking: Option<Chunking>,
     sides: &[Placement],

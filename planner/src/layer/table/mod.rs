@@ -162,6 +162,36 @@ impl OpCost {
 }
 
 impl Table {
+    /// The mean of tables of the same operations that weigh so much; `None` where the operations
+    /// differ, or there are none.
+    pub(crate) fn mean(weighted: &[(f64, Table)]) -> Option<Table> {
+        let mut mean = weighted.first()?.1.clone();
+        let names = |table: &Table| table.ops.iter().map(|op| op.name.clone()).collect::<Vec<_>>();
+        if weighted.iter().any(|(_, table)| names(table) != names(&mean)) {
+            return None;
+        }
+        let of = |time: &dyn Fn(&Table) -> f64| -> f64 {
+            weighted.iter().map(|(weight, table)| weight * time(table)).sum()
+        };
+        for (index, op) in mean.ops.iter_mut().enumerate() {
+            op.cpu_ms = of(&|table| table.ops[index].cpu_ms);
+            op.gpu_ms = of(&|table| table.ops[index].gpu_ms);
+            op.h2d_ms = of(&|table| table.ops[index].h2d_ms);
+            op.h2d_compressed_ms = of(&|table| table.ops[index].h2d_compressed_ms);
+            op.decompress_ms = of(&|table| table.ops[index].decompress_ms);
+            op.s2d_ms = of(&|table| table.ops[index].s2d_ms);
+        }
+        if let Some(fused) = &mut mean.fused {
+            let saved = |table: &Table, cpu: bool| {
+                let fused = table.fused.as_ref();
+                fused.map_or(0.0, |one| if cpu { one.cpu_saved_ms } else { one.gpu_saved_ms })
+            };
+            fused.cpu_saved_ms = of(&|table| saved(table, true));
+            fused.gpu_saved_ms = of(&|table| saved(table, false));
+        }
+        Some(mean)
+    }
+
     /// The table with `name` split into `chunks` equal parts (Park-Egger §3.2), every time divided
     /// evenly. `None` when there is no such operation, or fewer than one part.
     #[must_use]

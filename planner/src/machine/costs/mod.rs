@@ -68,7 +68,7 @@ impl DescribedCosts {
     ) -> Result<DescribedCosts, Unpriced> {
         let mut times_ns = HashMap::new();
         let works = Works::of(plan, prompt_len);
-        let mut moved = Shared::default();
+        let mut moved = Shared::at(prompt_len);
         for list in &program.lanes {
             let lane = plan.topology.lane(list.lane);
             for (index, instruction) in list.instructions.iter().enumerate() {
@@ -83,7 +83,7 @@ impl DescribedCosts {
             }
         }
         let mut costs = DescribedCosts { times_ns, prompt_len, slowed: 1.0 };
-        costs.slowed = moved.slows(machine, program, &costs, prompt_len)?;
+        costs.slowed = moved.slows(machine, program, &costs)?;
         Ok(costs)
     }
 }

@@ -5,38 +5,42 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{Engine, Lane, LaneKind};
 
 use super::super::Machine;
-use super::line::Line;
 use super::work::Work;
 use crate::priced::Unpriced;
 
 /// Steps of a decode that is simulated; the last two count.
 const STEPS: u32 = 4;
 
-/// Bytes of a step of one program.
-#[derive(Debug, Clone, Copy, Default)]
+/// Bytes of a step of one program that reads so many cached positions of a sequence.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Shared {
-    host: Line,
-    up: Line,
-    down: Line,
+    positions: u32,
+    host: f64,
+    up: f64,
+    down: f64,
 }
 
 impl Shared {
+    pub(super) const fn at(positions: u32) -> Shared {
+        Shared { positions, host: 0.0, up: 0.0, down: 0.0 }
+    }
+
     /// Counts what a lane's work moves.
     pub(super) fn add(&mut self, lane: &Lane, work: &Work) {
-        let bytes = work.operands.plus(work.activations);
+        let bytes = work.operands.at(self.positions) + work.activations.at(self.positions);
         match (lane.engine, lane.kind) {
             (Engine::Gpu { .. }, _) => return,
-            (Engine::Link { .. }, LaneKind::Download) => self.down = self.down.plus(bytes),
-            (Engine::Link { .. }, _) => self.up = self.up.plus(bytes),
+            (Engine::Link { .. }, LaneKind::Download) => self.down += bytes,
+            (Engine::Link { .. }, _) => self.up += bytes,
             // Drives hang on the same root as the device, whose end of the link it passes.
             (Engine::Storage { .. }, _) if work.is_direct => {
-                self.up = self.up.plus(bytes);
+                self.up += bytes;
                 return;
             }
             // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
-        self.host = self.host.plus(bytes);
+        self.host += bytes;
     }
 
     /// How many times longer a program's instructions last than each would alone.
@@ -48,14 +52,13 @@ impl Shared {
         machine: &Machine,
         program: &Program,
         costs: &dyn Costs,
-        prompt_len: u32,
     ) -> Result<f64, Unpriced> {
         let least_ns = [
             (self.host, machine.memory.dram_gbps),
             (self.up, machine.link.h2d_gbps),
             (self.down, machine.link.d2h_gbps),
         ];
-        let least_ns = least_ns.map(|(bytes, gbps)| bytes.at(prompt_len) / gbps);
+        let least_ns = least_ns.map(|(bytes, gbps)| bytes / gbps);
         let least_ns = least_ns.into_iter().fold(0.0, f64::max);
         // A step is no shorter than its busiest lane.
         if least_ns <= busiest_ns(program, costs) {

@@ -1,5 +1,7 @@
-//! How much a stream of a program has: rows, sequences, and the positions that its rows look at.
+//! How much a stream of a program has: rows, sequences, and the positions that its rows look at,
+//! which are no more than the window of the layer.
 
+use model::config::ModelConfig;
 use program::ir::{At, Program, Rows};
 use program::plan::RunShape;
 
@@ -17,35 +19,68 @@ pub(super) struct Stream {
     pub(super) cached: Line,
 }
 
+/// How far back a row looks: positions before its own.
+#[derive(Debug, Clone, Copy)]
+struct Reach(Option<u32>);
+
+impl Reach {
+    /// Of a layer; what belongs to none looks at nothing.
+    fn of(config: &ModelConfig, layer: Option<u16>) -> Reach {
+        let window = layer.and_then(|layer| config.layers.of(layer.into()).window);
+        Reach(window.map(|window| u32::try_from(window).unwrap_or(u32::MAX).saturating_sub(1)))
+    }
+
+    fn most(self) -> u32 {
+        self.0.unwrap_or(u32::MAX)
+    }
+
+    /// Pairs of the first `positions` rows of a sequence, each with itself and those that it looks
+    /// back at.
+    fn pairs(self, positions: f64) -> f64 {
+        let triangle = |positions: f64| positions * (positions + 1.0) / 2.0;
+        let window = f64::from(self.most()) + 1.0;
+        let whole = positions.min(window);
+        triangle(whole) + (positions - whole) * window
+    }
+}
+
 impl Stream {
-    /// Of full batches of prompts of `prompt_len` tokens.
-    pub(super) fn of(shape: &RunShape, program: &Program, at: At, prompt_len: u32) -> Stream {
+    /// Of full batches of prompts of `prompt_len` tokens, in the layer of `at`.
+    pub(super) fn of(
+        config: &ModelConfig,
+        shape: &RunShape,
+        program: &Program,
+        at: At,
+        prompt_len: u32,
+    ) -> Stream {
+        let reach = Reach::of(config, at.layer);
         match program.shape.rows {
-            Rows::Single => Stream::single(shape),
-            Rows::WholePrompts => Stream::whole(shape, at.stream, prompt_len),
-            Rows::Chunks => Stream::chunk(shape, at.stream, prompt_len),
+            Rows::Single => Stream::single(shape, reach),
+            Rows::WholePrompts => Stream::whole(shape, reach, at.stream, prompt_len),
+            Rows::Chunks => Stream::chunk(shape, reach, at.stream, prompt_len),
         }
     }
 
-    fn single(shape: &RunShape) -> Stream {
+    fn single(shape: &RunShape, reach: Reach) -> Stream {
         let sequences = f64::from(shape.batch_size);
+        let cached = Line::per_position(sequences, reach.most());
         Stream {
             rows: Line::fixed(sequences),
             sequences: Line::fixed(sequences),
-            pairs: Line::fixed(sequences).plus(Line::per_position(sequences)),
-            cached: Line::per_position(sequences),
+            pairs: Line::fixed(sequences).plus(cached),
+            cached,
         }
     }
 
     /// Some whole prompts; what all share is computed with the first.
-    fn whole(shape: &RunShape, stream: u16, prompt_len: u32) -> Stream {
+    fn whole(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
         let left = shape.batch_size.saturating_sub(stream * shape.micro_sequences);
         let sequences = f64::from(shape.micro_sequences.min(left));
         let prompt = f64::from(prompt_len);
         let shared = f64::from(shape.shared_prompt.min(prompt_len.saturating_sub(1)));
-        let triangle = |positions: f64| positions * (positions + 1.0) / 2.0;
         let others = (sequences - 1.0).max(0.0);
-        let pairs = triangle(prompt) + others * (triangle(prompt) - triangle(shared));
+        let one = reach.pairs(prompt);
+        let pairs = one + others * (one - reach.pairs(shared));
         Stream {
             rows: Line::fixed(prompt + others * (prompt - shared)),
             sequences: Line::fixed(sequences),
@@ -55,7 +90,7 @@ impl Stream {
     }
 
     /// The rows of a batch's prompts, one behind the other, cut at equal numbers.
-    fn chunk(shape: &RunShape, stream: u16, prompt_len: u32) -> Stream {
+    fn chunk(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
         let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
         let all = u64::from(shape.batch_size) * length;
         let first = all.min(u64::from(stream) * most);
@@ -64,8 +99,8 @@ impl Stream {
         while row < end {
             let from = row % length;
             let to = length.min(from + end - row);
-            pairs += (from + 1 + to) as f64 * (to - from) as f64 / 2.0;
-            cached += from as f64;
+            pairs += reach.pairs(to as f64) - reach.pairs(from as f64);
+            cached += from.min(reach.most().into()) as f64;
             row += to - from;
         }
         Stream {

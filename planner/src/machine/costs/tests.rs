@@ -40,8 +40,12 @@ fn opt(batches: (u16, u16), policy: Policy) -> Case {
 
 impl Case {
     fn plan(&self) -> Plan {
-        let mut config = model("opt-30b").expect("known").config;
-        config.num_layers = self.layers;
+        self.plan_of("opt-30b")
+    }
+
+    fn plan_of(&self, name: &str) -> Plan {
+        let mut config = model(name).expect("known").config;
+        config.keep_layers(self.layers);
         let mut formats = Formats::plain(&config);
         if self.four_bit {
             let form = WeightFormat::Grouped(Grouped::W4);
@@ -140,6 +144,49 @@ fn a_linear_takes_its_bytes_and_its_operations() {
         (bytes + activations) / rates.linear_gbps / 1e6 + flops / rates.linear_tflops / 1e9;
     let said_ms = ms(&machine, &plan, 512, computes(Op::Fc0, LaneId::CPU_COMPUTE));
     assert!((said_ms / by_hand_ms - 1.0).abs() < 1e-6, "{said_ms} {by_hand_ms}");
+}
+
+#[test]
+fn of_experts_those_that_are_hit_are_read_and_all_are_moved() {
+    let machine = a4000();
+    let rates = machine.cpu.bf16;
+    let (hidden, ffn, experts) = (2048.0, 768.0, 128.0);
+    for (batch, distinct) in [(1, 8.0), (8, 51.6), (60, 125.3)] {
+        let plan = opt((1, batch), ON_THE_CPU).plan_of("qwen3-30b-a3b");
+        let rows = f64::from(batch);
+        let operands = 2.0 * distinct * hidden * ffn;
+        // Normed1, the routing, and the gate that is written.
+        let activations = rows * (2.0 * hidden + 4.0 * 16.0 + 2.0 * 8.0 * ffn);
+        let flops = 2.0 * rows * 8.0 * hidden * ffn;
+        let by_hand_ms =
+            (operands + activations) / rates.linear_gbps / 1e6 + flops / rates.linear_tflops / 1e9;
+        let said_ms = ms(&machine, &plan, 512, computes(Op::ExpertGate, LaneId::CPU_COMPUTE));
+        assert!((said_ms / by_hand_ms - 1.0).abs() < 1e-3, "{batch}: {said_ms} {by_hand_ms}");
+        let plan = opt((1, batch), ON_THE_GPU).plan_of("qwen3-30b-a3b");
+        let copied_ms = ms(&machine, &plan, 512, copies(Moved::Weights(Op::ExpertGate)));
+        let all_ms = 2.0 * experts * hidden * ffn / machine.link.h2d_gbps / 1e6;
+        assert!((copied_ms / all_ms - 1.0).abs() < 1e-6, "{batch}: {copied_ms} {all_ms}");
+    }
+}
+
+/// Gemma's sixth layer attends to everything, those before it to 1024 positions.
+#[test]
+fn attention_looks_back_no_further_than_its_window() {
+    let machine = a4000();
+    let case = |prompt| Case { layers: 6, prompt, ..opt((1, 2), ON_THE_CPU) };
+    let of_layer = |prompt, layer| {
+        let plan = case(prompt).plan_of("gemma-3-12b");
+        let scores = |lane: LaneId, work: &Instruction| {
+            let of_layer = work.at().and_then(|at| at.layer) == Some(layer);
+            computes(Op::Scores, LaneId::CPU_COMPUTE)(lane, work) && of_layer
+        };
+        ms(&machine, &plan, prompt, scores)
+    };
+    assert_eq!(of_layer(512, 0), of_layer(512, 5), "within the window");
+    assert_eq!(of_layer(1100, 0), of_layer(4000, 0), "behind it nothing is added");
+    assert!(of_layer(1100, 0) < of_layer(1100, 5));
+    assert!((of_layer(4000, 5) / of_layer(2000, 5) - 2.0).abs() < 0.01);
+    assert!((of_layer(4000, 5) / of_layer(4000, 0) - 4000.0 / 1024.0).abs() < 0.05);
 }
 
 #[test]

@@ -76,7 +76,8 @@ impl<'a> Works<'a> {
 
     /// The work of an instruction of a program on a lane.
     pub(super) fn work(&self, program: &Program, lane: &Lane, instruction: &Instruction) -> Work {
-        let stream = |at: At| Stream::of(&self.plan.shape, program, at, self.prompt_len);
+        let Works { plan, prompt_len } = *self;
+        let stream = |at: At| Stream::of(&plan.config, &plan.shape, program, at, prompt_len);
         match instruction {
             Instruction::Compute(compute) => self.compute(lane, compute, &stream(compute.at)),
             Instruction::Copy(copy) => Work::moved(self.copied(program, copy, &stream(copy.at))),
@@ -151,7 +152,10 @@ impl<'a> Works<'a> {
         let operands = match op {
             // Some rows of a table.
             Op::Embed => 0.0,
-            _ if is_matrix => self.weight_bytes(weights, on_device),
+            _ if is_matrix => {
+                let rows = rows.at(self.prompt_len);
+                read_share(op, config, rows) * self.weight_bytes(weights, on_device)
+            }
             _ => 0.0,
         };
         let format = self.plan.map.weight_formats.of(config, weights);
@@ -192,6 +196,13 @@ impl<'a> Works<'a> {
             }
         }
     }
+}
+
+/// What part of its weights an operation over so many rows reads: of experts those that are
+/// expected to be hit. What is copied, decompressed or read from a drive is the whole of them.
+fn read_share(op: Op, config: &ModelConfig, rows: f64) -> f64 {
+    let experts = config.experts.filter(|_| op.is_expert());
+    experts.map_or(1.0, |experts| experts.expected_share(rows))
 }
 
 fn share(chunk: Option<Chunk>) -> f64 {

@@ -1,0 +1,57 @@
+//! From which batch on which vector is the best.
+
+use model::config::ModelConfig;
+
+use super::{Case, Stage, Vector, best};
+use crate::machine::{Machine, MachineError};
+
+/// Batches that are looked at grow by so much from one to the next; where two have different
+/// vectors the change lies at a batch that is searched between them.
+const GROWTH: f64 = 1.05;
+
+/// Batches, both included, for which one vector is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchRange {
+    pub first: u32,
+    pub last: u32,
+    pub vector: Vector,
+}
+
+/// The best vector of every batch from 1 to `most`, as ranges, ascending. A vector that is the best
+/// for less than a twentieth of the batches around it may be left out. The batch of `case` is not
+/// looked at.
+///
+/// # Errors
+/// A number format that the description leaves out.
+pub fn batch_ranges(
+    machine: &Machine,
+    config: &ModelConfig,
+    stage: Stage,
+    case: &Case,
+    most: u32,
+) -> Result<Vec<BatchRange>, MachineError> {
+    let of = |batch: u32| {
+        let case = Case { batch, ..*case };
+        best(machine, config, stage, &case).map(|(vector, _)| vector)
+    };
+    let mut ranges = vec![BatchRange { first: 1, last: 1, vector: of(1)? }];
+    let mut batch = 1;
+    while batch < most {
+        let next = ((f64::from(batch) * GROWTH) as u32).clamp(batch + 1, most);
+        let vector = of(next)?;
+        let last = ranges.last_mut().expect("it begins with one");
+        if vector == last.vector {
+            (last.last, batch) = (next, next);
+            continue;
+        }
+        let (mut same, mut other) = (batch, next);
+        while other - same > 1 {
+            let middle = same.midpoint(other);
+            *(if of(middle)? == last.vector { &mut same } else { &mut other }) = middle;
+        }
+        last.last = same;
+        ranges.push(BatchRange { first: other, last: other, vector: of(other)? });
+        batch = other;
+    }
+    Ok(ranges)
+}
