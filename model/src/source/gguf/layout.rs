@@ -120,7 +120,7 @@ pub(super) fn is_ignored(name: &str) -> bool {
         || name.ends_with(".rope_freqs")
 }
 
-/// Whether a tensor's rows are in GGML's order. Gains of q and k are of families whose rows are not.
+/// Whether a tensor's rows are in GGML's order. No family with such rows has gains of q and k.
 pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
     let turns_neighbours = matches!(
         config.family,

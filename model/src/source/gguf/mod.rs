@@ -1,9 +1,10 @@
 //! GGUF files as a source of weights: a bounds-checked reader of our own.
 //!
 //! `parse` reads the head of a file, `parts` joins the files of a model that has several,
-//! `metadata` holds their keys, `config` makes a model configuration of them and of what only tensors
-//! tell (`facts`), `dequantise` knows the tensor types and `layout` which tensor holds what in which
-//! order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its metadata.
+//! `metadata` holds their keys, `config` makes a model configuration of them and of what only
+//! tensors tell (`facts`), `dequantise` knows the tensor types and `layout` which tensor holds what
+//! in which order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its
+//! metadata.
 //!
 //! Invariants: when [`GgufSource::open`] succeeds, every tensor of the configuration is there, has
 //! its shape and a supported type and lies inside the file; and there is no tensor whose meaning is

@@ -123,7 +123,7 @@ fn windowed_layers(
     let pattern = pattern.or(of_family);
     Ok(move |layer: usize| match &flags {
         Some(flags) => flags[layer],
-        None => pattern.is_none_or(|pattern| (layer + 1) % pattern != 0),
+        None => pattern.is_none_or(|pattern| !(layer + 1).is_multiple_of(pattern)),
     })
 }
 
@@ -148,7 +148,7 @@ fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> 
     let flag = keys.metadata.boolean(&keys.key("rope.scaling.finetuned"))?;
     let any = !granite || flag.unwrap_or(true);
     Ok(move |layer: usize| match family {
-        Family::SmolLm3 => (layer + 1) % SMOLLM3_INTERVAL != 0,
+        Family::SmolLm3 => !(layer + 1).is_multiple_of(SMOLLM3_INTERVAL),
         _ => any,
     })
 }

@@ -126,7 +126,7 @@ fn tensors_hold_what_the_checkpoint_holds() {
     }
 }
 
-/// Rows from the middle of one head, expert or fused tensor into the next are as those of the whole.
+/// Rows from the middle of a head, expert or fused tensor into the next are those of the whole.
 fn assert_ranges(
     source: &GgufSource,
     id: TensorId,
