@@ -90,16 +90,8 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     for (format, records) in records {
         let (format, rows, n, k) = (*format, ROWS, HIDDEN, HIDDEN);
         let target = LinearOut::StoreF32(&mut logits[..]);
-        kernels.linear_grouped(LinearGrouped {
-            rows,
-            n,
-            k,
-            x,
-            format,
-            records,
-            bias: None,
-            out: target,
-        });
+        let linear = LinearGrouped { rows, n, k, x, format, records, bias: None, out: target };
+        kernels.linear_grouped(linear);
         kernels.embed_grouped(&tokens, format, records, 2.0, residual);
     }
     let heads = HIDDEN / HEAD_DIM;

@@ -43,7 +43,8 @@ pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, 
     Ok(rope)
 }
 
-/// The rotary positions of a kind of layer: a block of its own within `rope_parameters`, or nothing.
+/// The rotary positions of a kind of layer: a block of its own within `rope_parameters`, or
+/// nothing.
 ///
 /// # Errors
 /// As [`rope`].

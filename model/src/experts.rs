@@ -16,14 +16,16 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Distinct experts that so many rows are expected to go to where all are as likely: `E` experts
-    /// of which a row picks `k` are missed by `rows` with probability `(1 - k/E)^rows` each.
+    /// Distinct experts that so many rows are expected to go to where all are as likely: `E`
+    /// experts of which a row picks `k` are missed by `rows` with probability `(1 - k/E)^rows`
+    /// each.
     pub fn expected_distinct(&self, rows: f64) -> f64 {
         let missed = 1.0 - self.per_token as f64 / self.count as f64;
         self.count as f64 * (1.0 - missed.powf(rows))
     }
 
-    /// The expected share of all experts that so many rows go to, and of their weights that is read.
+    /// The expected share of all experts that so many rows go to, and of their weights that is
+    /// read.
     pub fn expected_share(&self, rows: f64) -> f64 {
         self.expected_distinct(rows) / self.count as f64
     }

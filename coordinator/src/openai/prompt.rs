@@ -12,8 +12,8 @@ pub struct Limits {
     pub vocab_size: usize,
 }
 
-/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `max_tokens` to what the
-/// context leaves.
+/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `max_tokens` to what
+/// the context leaves.
 ///
 /// # Errors
 /// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary or a

@@ -10,8 +10,8 @@ use crate::experts::Experts;
 pub struct WeightShape {
     /// `[out, in]` in the run's dtype; `None` for norms.
     pub matrix: Option<(usize, usize)>,
-    /// Number of f32 in each vector: a linear's bias and the gain of the norm behind it (q and k), a
-    /// norm's gain and bias, or the sinks of a softmax.
+    /// Number of f32 in each vector: a linear's bias and the gain of the norm behind it (q and k),
+    /// a norm's gain and bias, or the sinks of a softmax.
     pub vectors: [Option<usize>; 2],
 }
 

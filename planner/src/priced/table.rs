@@ -29,8 +29,9 @@ const ON_THE_DEVICE: Placement = Placement {
     staged: Staged::NONE,
 };
 
-/// The layer's table in the middle of the output, of layers of several kinds their mean. CPU times are those beside transfers of weights,
-/// since in a split the link is never idle for long (Park-Egger fig. 10a).
+/// The layer's table in the middle of the output, of layers of several kinds their mean. CPU times
+/// are those beside transfers of weights, since in a split the link is never idle for long
+/// (Park-Egger fig. 10a).
 ///
 /// # Errors
 /// A plan that cannot be priced.

@@ -85,8 +85,8 @@ pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     Ok(Proof { programs })
 }
 
-/// Proves what can be proved of a program of a model without its plan: that it is well formed, that no lane
-/// can deadlock, and that no two accesses race.
+/// Proves what can be proved of a program of a model without its plan: that it is well formed, that
+/// no lane can deadlock, and that no two accesses race.
 ///
 /// # Errors
 /// The first thing that does not hold, with the instructions concerned.
