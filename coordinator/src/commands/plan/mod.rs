@@ -11,7 +11,6 @@ mod here;
 mod show;
 mod tables;
 pub mod templates;
-mod vectors;
 
 use std::io::Write;
 
