@@ -3,7 +3,8 @@
 //! from second to second. Medians; `of read` is the median of the ratios of neighbours in time, and
 //! a read is the fastest of three loops over the same bytes.
 //!
-//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4] [rounds] [case] [window]
+//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4]
+//!     [rounds] [case] [window]
 //!
 //! With a window caches are rings of as many positions.
 

@@ -2,7 +2,8 @@
 //! memory at the speed of a plain read, or multiply-adds at the processor's peak, whichever is
 //! slower.
 //!
-//!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8|q4_k|..] [seconds] [rows,..]
+//!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8|q4_k|..]
+//!     [seconds] [rows,..]
 //!     [large|small|NxK] [MiB of weights] [threads]
 
 mod memory;

@@ -44,7 +44,7 @@ pub use pool::{Pool, PoolOptions};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
 pub use rope::RopeTables;
-pub use router::{Routed, RouterScoring, Routing};
+pub use router::{Routed, Routing};
 pub use sample::{Draw, NO_TOKEN, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;

@@ -2,9 +2,11 @@
 //!
 //! Used by tests only; nothing here is fast or shares code with the kernels.
 
+use model::experts::Scoring;
+
 use crate::attention::{AttentionShape, Unit};
 use crate::number::Number;
-use crate::router::{Routed, RouterScoring};
+use crate::router::Routed;
 
 /// `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
@@ -48,7 +50,7 @@ pub fn gelu(x: f64) -> f64 {
 }
 
 /// The experts of one row with their weights, in ascending order of experts.
-pub fn route(logits: &[f64], top_k: usize, scoring: RouterScoring) -> Vec<(u32, f64)> {
+pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> {
     let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
     // A stable sort: of equal logits the lower expert's goes first.
     chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -57,15 +59,13 @@ pub fn route(logits: &[f64], top_k: usize, scoring: RouterScoring) -> Vec<(u32, 
     let sum_of_chosen: f64 = chosen.iter().map(|chosen| chosen.1.exp()).sum();
     let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
     let sum = match scoring {
-        RouterScoring::SoftmaxTopK { renormalise: false } => sum_of_all,
-        RouterScoring::SoftmaxTopK { renormalise: true } | RouterScoring::TopKSoftmax => {
-            sum_of_chosen
-        }
+        Scoring::SoftmaxTopK { renormalise: false } => sum_of_all,
+        Scoring::SoftmaxTopK { renormalise: true } | Scoring::TopKSoftmax => sum_of_chosen,
     };
     chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
 }
 
-/// The sum of `weight * (x · its expert's weightᵀ + bias)` over one row's places, `x` `[places, k]`
+/// The sum of `weight * (x · its expert's weightᵀ + bias)` over a row's places, `x` `[places, k]`
 /// and weights `[experts, n, k]`.
 pub fn expert_down<T: Number>(
     routed: &[Routed],

@@ -1,6 +1,8 @@
 //! The router of a mixture of experts: from logits to the experts of each row and their weights.
 //! Plain code, the same in every variant; a row's routing depends on its own logits alone.
 
+use model::experts::Scoring;
+
 use crate::Kernels;
 use crate::number::Number;
 use crate::scratch::Shared;
@@ -14,16 +16,6 @@ const TASK_ROWS: usize = 8;
 pub struct Routed {
     pub expert: u32,
     pub weight: f32,
-}
-
-/// How logits become weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RouterScoring {
-    /// Softmax over all experts, of which the `top_k` most likely are taken; with `renormalise`
-    /// their probabilities are divided by their sum.
-    SoftmaxTopK { renormalise: bool },
-    /// Softmax over the `top_k` largest logits.
-    TopKSoftmax,
 }
 
 /// The experts of some rows.
@@ -59,14 +51,15 @@ impl Routing<'_> {
 impl Kernels {
     /// The `top_k` experts of each row of `logits` `[rows, experts]` into `routed` `[rows, top_k]`,
     /// in ascending order of experts. Of equal logits the lower expert's goes first. NaN counts as
-    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN.
+    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN. Weights are
+    /// multiplied by `factor`.
     ///
     /// # Panics
     /// More experts of a row than there are, or lengths that do not agree.
     pub fn route<T: Number>(
         &self,
         (experts, top_k): (usize, usize),
-        scoring: RouterScoring,
+        (scoring, factor): (Scoring, f32),
         logits: &[T],
         routed: &mut [Routed],
     ) {
@@ -82,14 +75,14 @@ impl Kernels {
                 let routed = unsafe {
                     std::slice::from_raw_parts_mut(routed.pointer().add(row * top_k), top_k)
                 };
-                route_row(scoring, &logits[row * experts..][..experts], routed);
+                route_row((scoring, factor), &logits[row * experts..][..experts], routed);
             }
         });
     }
 }
 
 /// See [`Kernels::route`].
-fn route_row<T: Number>(scoring: RouterScoring, logits: &[T], routed: &mut [Routed]) {
+fn route_row<T: Number>((scoring, factor): (Scoring, f32), logits: &[T], routed: &mut [Routed]) {
     let logits = || logits.iter().map(|logit| lowest_if_nan(logit.to_f32()));
     largest(logits(), routed);
     let most = routed[0].weight;
@@ -99,16 +92,15 @@ fn route_row<T: Number>(scoring: RouterScoring, logits: &[T], routed: &mut [Rout
     }
     let own_sum = |routed: &[Routed]| routed.iter().fold(0.0, |sum, routed| sum + routed.weight);
     let sum = match scoring {
-        RouterScoring::TopKSoftmax => own_sum(routed),
-        RouterScoring::SoftmaxTopK { .. } => {
-            logits().fold(0.0, |sum, logit| sum + (logit - most).exp())
-        }
+        Scoring::TopKSoftmax => own_sum(routed),
+        Scoring::SoftmaxTopK { .. } => logits().fold(0.0, |sum, logit| sum + (logit - most).exp()),
     };
     routed.iter_mut().for_each(|routed| routed.weight /= sum);
-    if scoring == (RouterScoring::SoftmaxTopK { renormalise: true }) {
+    if scoring == (Scoring::SoftmaxTopK { renormalise: true }) {
         let sum = own_sum(routed);
         routed.iter_mut().for_each(|routed| routed.weight /= sum);
     }
+    routed.iter_mut().for_each(|routed| routed.weight *= factor);
 }
 
 fn lowest_if_nan(logit: f32) -> f32 {

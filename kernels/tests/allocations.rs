@@ -9,9 +9,10 @@ use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
     AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped,
-    LinearOut, Logprob, RopeTables, Routed, RouterScoring, Routing, SampleScratch, Sampling, Unit,
+    LinearOut, Logprob, RopeTables, Routed, Routing, SampleScratch, Sampling, Unit,
 };
 use model::compressed::Grouped;
+use model::experts::Scoring;
 use shm::sync::{AtomicU64, Ordering};
 
 /// The system's allocator, counting.
@@ -143,8 +144,8 @@ fn every_expert_call(
 ) {
     let mut routed = [Routed::default(); ROWS * 2];
     let logits = &logits[..ROWS * EXPERTS];
-    for scoring in [RouterScoring::TopKSoftmax, RouterScoring::SoftmaxTopK { renormalise: true }] {
-        kernels.route((EXPERTS, 2), scoring, logits, &mut routed);
+    for scoring in [Scoring::TopKSoftmax, Scoring::SoftmaxTopK { renormalise: true }] {
+        kernels.route((EXPERTS, 2), (scoring, 1.0), logits, &mut routed);
     }
     let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
     let weight = ExpertWeight::Plain(weight);

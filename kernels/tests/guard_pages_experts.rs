@@ -9,10 +9,10 @@ use common::{Random, bits, poison};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, RouterScoring,
-    Routing, Variant,
+    Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing, Variant,
 };
 use model::compressed::Grouped;
+use model::experts::Scoring;
 
 const EXPERTS: usize = 5;
 
@@ -159,12 +159,12 @@ fn the_router_stays_within_its_operands() {
         set_case(format!("router {rows}x{experts}"));
         let logits: Vec<f32> = random.vector(rows * experts);
         let mut expected = vec![Routed::default(); rows * top_k];
-        let scoring = RouterScoring::SoftmaxTopK { renormalise: true };
-        kernels.route((experts, top_k), scoring, &logits, &mut expected);
+        let scoring = Scoring::SoftmaxTopK { renormalise: true };
+        kernels.route((experts, top_k), (scoring, 1.0), &logits, &mut expected);
         for side in SIDES {
             let logits = Guarded::new("logits", side, &logits);
             let mut routed = Guarded::new("routed", side, &vec![Routed::default(); rows * top_k]);
-            kernels.route((experts, top_k), scoring, logits.slice(), routed.slice_mut());
+            kernels.route((experts, top_k), (scoring, 1.0), logits.slice(), routed.slice_mut());
             assert_eq!(routed.slice(), expected);
         }
     }

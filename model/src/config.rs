@@ -181,11 +181,6 @@ impl ModelConfig {
         self.scales.attention.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// The smallest window of any layer.
-    pub fn smallest_window(&self) -> Option<usize> {
-        self.layers.kinds().iter().filter_map(|kind| kind.window).min()
-    }
-
     /// Keeps the first `layers` layers, so that true layers of a large model run on a small
     /// machine.
     pub fn keep_layers(&mut self, layers: usize) {

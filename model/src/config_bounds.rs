@@ -2,7 +2,7 @@
 //! of a configuration alone (operations, programs, tables) is large and no product overflows.
 
 use crate::config::ModelConfig;
-use crate::experts::{Experts, Scoring};
+use crate::experts::Experts;
 
 /// A program names a layer in 16 bits; the deepest models that are published have some 130.
 const LAYERS_MAX: usize = 4096;
@@ -17,9 +17,6 @@ const ENDS_MAX: usize = 1 << 10;
 const EXPERTS_MAX: usize = 1 << 12;
 /// Learned positions are a table of weights.
 const LEARNED_POSITIONS_MAX: usize = 1 << 22;
-
-const NO_EXPERTS: Experts =
-    Experts { count: 0, per_token: 0, ffn_size: 0, scoring: Scoring::TopKSoftmax, bias: false };
 
 /// A size that no model has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +44,8 @@ pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
 /// The first one that is not.
 pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     let positions = config.learned_position_rows();
-    let Experts { count, per_token, ffn_size, .. } = config.experts.unwrap_or(NO_EXPERTS);
+    let of_experts = |experts: Experts| [experts.count, experts.per_token, experts.ffn_size];
+    let [count, per_token, ffn_size] = config.experts.map_or([0; 3], of_experts);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),

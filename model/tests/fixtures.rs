@@ -78,10 +78,10 @@ fn every_tensor_of_every_checkpoint_is_read() {
 fn configurations_say_what_the_scripts_made() {
     let mistral = config("mistral");
     assert_eq!((mistral.head_dim, mistral.num_kv_heads, mistral.q_size()), (14, 1, 56));
-    assert_eq!(mistral.smallest_window(), None);
+    assert!(mistral.layers.windows_below(u32::MAX).is_empty());
     assert_eq!(mistral.eos_token_ids, [259, 169]);
     let qwen2 = config("qwen2");
-    assert!(qwen2.qkv_bias && qwen2.smallest_window().is_none());
+    assert!(qwen2.qkv_bias && qwen2.layers.windows_below(u32::MAX).is_empty());
     let rope = config("llama3").layers.of(0).rope.clone().expect("rotary");
     assert!(matches!(rope.scaling, RopeScaling::Llama3 { original_max_positions: 32, .. }));
     assert_eq!(rope.theta, 500.0);

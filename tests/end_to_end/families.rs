@@ -80,6 +80,7 @@ mod safetensors {
         gemma3: "gate",
         gemma3_vision: "up",
         gpt_oss: "expert_gate",
+        gpt_oss_mxfp4: "expert_gate",
         granite: "up",
         granite_moe: "expert_up",
         llama31: "up",
@@ -130,6 +131,8 @@ fn experts_run_from_the_blocks_of_a_file() {
     let ways: Vec<Vec<&str>> =
         WAYS_OF_GGUF.iter().map(|way| [*way, &["--quantized", "direct"]].concat()).collect();
     let ways: Vec<&[&str]> = ways.iter().map(Vec::as_slice).collect();
-    let model = fixture("gpt_oss_mxfp4").join("model.gguf");
-    answers_are_golden("gpt_oss_mxfp4", &model, "expert_gate", &ways);
+    let checkpoint = fixture("gpt_oss_mxfp4");
+    for model in [checkpoint.join("model.gguf"), checkpoint] {
+        answers_are_golden("gpt_oss_mxfp4", &model, "expert_gate", &ways);
+    }
 }

@@ -26,21 +26,26 @@ fn workers_allocate_nothing_from_ready_to_drain() {
     let prompts: Vec<Vec<u32>> = (1..9).map(|i| (0..5 * i).map(|j| 3 + i + j).collect()).collect();
     let input = place.requests("in.jsonl", &prompts, 8);
     let (input, output) = (input.to_string_lossy().into_owned(), place.path("out.jsonl"));
-    let model = fixture("llama").to_string_lossy().into_owned();
     let output = output.to_string_lossy();
-    for split in [
-        &["--policy", "cpu-only"][..],
-        &["--device", "emulated", "--split", "k:up"],
-        &["--compress", "kv4"],
-        &["--compress", "w4kv4", "--device", "emulated", "--split", "k:up"],
+    for (model, split) in [
+        ("llama", &["--policy", "cpu-only"][..]),
+        ("llama", &["--device", "emulated", "--split", "k:up"]),
+        ("llama", &["--compress", "kv4"]),
+        ("llama", &["--compress", "w4kv4", "--device", "emulated", "--split", "k:up"]),
+        ("gemma3", &["--device", "emulated", "--split", "k:up"]),
+        ("gpt_oss", &["--policy", "cpu-only"]),
+        ("llama_dynamic", &["--policy", "cpu-only"]),
+        ("phi3_longrope", &["--policy", "cpu-only"]),
+        ("qwen3_moe", &["--device", "emulated", "--split", "router:expert_down"]),
     ] {
+        let model = fixture(model).to_string_lossy().into_owned();
         let files = ["--model", &model, "--input", &input, "--output", &output, "--force"];
         run(&place, &[&files[..], &["--batches", "2x2"], split].concat());
         let report = json(&place.path("report.json"));
         let allocations = report["allocations_after_ready"].as_object().expect("by worker");
         assert!(!allocations.is_empty());
         for (worker, count) in allocations {
-            assert_eq!(count, 0, "{worker} {split:?}");
+            assert_eq!(count, 0, "{worker} {model} {split:?}");
         }
     }
 }

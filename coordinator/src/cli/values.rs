@@ -250,10 +250,11 @@ impl CompressChoice {
     }
 }
 
-/// What becomes of weights that a GGUF file holds in 4 or 8 bits.
+/// What becomes of weights that a file holds quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum QuantizedChoice {
-    /// Blocks that kernels can read are multiplied as they are; others are expanded
+    /// Types that kernels read (Q4_0 to Q8_0, Q4_K to Q6_K, IQ4, MXFP4) are multiplied as stored;
+    /// others are expanded
     Direct,
     /// All are expanded to --dtype
     Expand,

@@ -164,7 +164,7 @@ fn every_signal_of_a_storage_is_needed() {
                 }
                 let signals = list.instructions.iter().enumerate();
                 for (index, _) in
-                    signals.filter(|(_, tokens_read)| **tokens_read == Instruction::Signal)
+                    signals.filter(|(_, instruction)| **instruction == Instruction::Signal)
                 {
                     let mut changed = plan.clone();
                     let program = changed.program_mut(id);

@@ -1,4 +1,4 @@
-//! The 4-bit and 8-bit formats of weights and of the KV cache (`model::compressed`).
+//! The grouped formats of weights and the 4-bit KV cache (`model::compressed`).
 
 use model::compressed::{Bits, Grouped, ROWS, Scales, Table, kv4_position_bytes};
 use model::config::Dtype;
@@ -44,7 +44,7 @@ pub(crate) fn has_floats(format: Grouped) -> bool {
     match (format.bits, format.scales) {
         (Bits::Four | Bits::Eight, Scales::Halves) => false,
         (Bits::Eight, Scales::Floats) => true,
-        _ => panic!("{format:?} is expanded before it is multiplied"),
+        _ => panic!("{format:?} is widened before kernels read it"),
     }
 }
 

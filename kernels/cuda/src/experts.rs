@@ -5,22 +5,13 @@
 //! ordinary [`linear`](crate::linear) of its row and its expert's matrix.
 
 use model::config::Dtype;
+use model::experts::Scoring;
 
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::linear::{Form, Kind, LinearOut, Weight, wide_bytes};
 
 /// Most experts of a row: each is a lane's.
 pub const EXPERTS_PER_ROW_MAX: u32 = 32;
-
-/// How logits become weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RouterScoring {
-    /// Softmax over all experts, of which the `top_k` most likely are taken; with `renormalise`
-    /// their probabilities are divided by their sum.
-    SoftmaxTopK { renormalise: bool },
-    /// Softmax over the `top_k` largest logits.
-    TopKSoftmax,
-}
 
 /// How many rows, experts of a row and experts a mixture has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +29,7 @@ pub struct ExpertShape {
 /// More experts of a row than there are, or more than [`EXPERTS_PER_ROW_MAX`].
 pub fn route(
     shape: ExpertShape,
-    scoring: RouterScoring,
+    scoring: Scoring,
     factor: f32,
     logits: DevicePointer,
     routed: DevicePointer,
@@ -49,9 +40,9 @@ pub fn route(
         "{top_k} of {experts} experts"
     );
     let scoring = match scoring {
-        RouterScoring::SoftmaxTopK { renormalise: false } => 0,
-        RouterScoring::SoftmaxTopK { renormalise: true } => 1,
-        RouterScoring::TopKSoftmax => 2,
+        Scoring::SoftmaxTopK { renormalise: false } => 0,
+        Scoring::SoftmaxTopK { renormalise: true } => 1,
+        Scoring::TopKSoftmax => 2,
     };
     let args = Args::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k);
     let args = args.u32(scoring).f32(factor);
@@ -130,23 +121,22 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     let mean_rows = (u64::from(rows) * u64::from(top_k)).div_ceil(u64::from(experts));
     let small =
         |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
-    match (mean_rows, kind) {
-        // The wide kernel copies rows in pieces of 16 bytes.
-        (33.., Kind::Plain) if k.is_multiple_of(8) => {
-            launch("expert_wide_64_bf16", 128, 64, wide_bytes(64))
+    // The wide kernel copies rows in pieces of 16 bytes.
+    if kind == Kind::Plain && mean_rows > 32 && k.is_multiple_of(8) {
+        return launch("expert_wide_64_bf16", 128, 64, wide_bytes(64));
+    }
+    let [few, some, many] = match kind {
+        Kind::Plain => ["expert_small_8_bf16", "expert_small_16_bf16", "expert_small_32_bf16"],
+        Kind::Four => ["expert_four_8_bf16", "expert_four_16_bf16", "expert_four_32_bf16"],
+        Kind::Eight => ["expert_eight_8_bf16", "expert_eight_16_bf16", "expert_eight_32_bf16"],
+        Kind::Expanded => {
+            ["expert_expanded_8_bf16", "expert_expanded_16_bf16", "expert_expanded_32_bf16"]
         }
-        (..=8, Kind::Plain) => small("expert_small_8_bf16", 16, 8),
-        (..=16, Kind::Plain) => small("expert_small_16_bf16", 16, 16),
-        (_, Kind::Plain) => small("expert_small_32_bf16", 32, 32),
-        (..=8, Kind::Four) => small("expert_four_8_bf16", 16, 8),
-        (..=16, Kind::Four) => small("expert_four_16_bf16", 16, 16),
-        (_, Kind::Four) => small("expert_four_32_bf16", 32, 32),
-        (..=8, Kind::Eight) => small("expert_eight_8_bf16", 16, 8),
-        (..=16, Kind::Eight) => small("expert_eight_16_bf16", 16, 16),
-        (_, Kind::Eight) => small("expert_eight_32_bf16", 32, 32),
-        (..=8, Kind::Expanded) => small("expert_expanded_8_bf16", 16, 8),
-        (..=16, Kind::Expanded) => small("expert_expanded_16_bf16", 16, 16),
-        (_, Kind::Expanded) => small("expert_expanded_32_bf16", 32, 32),
+    };
+    match mean_rows {
+        ..=8 => small(few, 16, 8),
+        9..=16 => small(some, 16, 16),
+        _ => small(many, 32, 32),
     }
 }
 

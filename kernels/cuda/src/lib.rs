@@ -27,8 +27,8 @@ pub use attention::{
 };
 pub use compressed::{decompress, quantise_kv, widen};
 pub use experts::{
-    EXPERTS_PER_ROW_MAX, ExpertLinear, ExpertShape, RouterScoring, expert_combine, expert_linear,
-    group_experts, route,
+    EXPERTS_PER_ROW_MAX, ExpertLinear, ExpertShape, expert_combine, expert_linear, group_experts,
+    route,
 };
 pub use launch::{Args, DevicePointer, Launch, MAX_ARGS};
 pub use linear::{Linear, LinearOut, Weight, epilogue, linear};

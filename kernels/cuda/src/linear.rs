@@ -115,11 +115,12 @@ impl Weight {
             Weight::Plain(weight) => (weight, Kind::Plain, 0),
             Weight::Grouped(format, records) => {
                 assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
-                let kind = match format.bits {
-                    _ if has_floats(format) => Kind::Expanded,
-                    Bits::Four => Kind::Four,
-                    Bits::Eight => Kind::Eight,
-                    other => panic!("{other:?} is widened before it is multiplied"),
+                let kind = if has_floats(format) {
+                    Kind::Expanded
+                } else if format.bits == Bits::Four {
+                    Kind::Four
+                } else {
+                    Kind::Eight
                 };
                 (records, kind, format.group as u32)
             }

@@ -9,36 +9,26 @@ use bytemuck::cast_slice;
 use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
-    ExpertLinear, ExpertShape, Launch, Linear, LinearOut, RouterScoring, Weight, expert_combine,
-    expert_linear, group_experts, linear, route,
+    ExpertLinear, ExpertShape, Launch, Linear, LinearOut, Weight, expert_combine, expert_linear,
+    group_experts, linear, route,
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
 use kernels::{Element, Routed, reference};
 use model::compressed::{Grouped, WeightFormat};
+use model::experts::Scoring;
 
-const SCORINGS: [(RouterScoring, kernels::RouterScoring); 3] = [
-    (
-        RouterScoring::SoftmaxTopK { renormalise: false },
-        kernels::RouterScoring::SoftmaxTopK { renormalise: false },
-    ),
-    (
-        RouterScoring::SoftmaxTopK { renormalise: true },
-        kernels::RouterScoring::SoftmaxTopK { renormalise: true },
-    ),
-    (RouterScoring::TopKSoftmax, kernels::RouterScoring::TopKSoftmax),
+const SCORINGS: [Scoring; 3] = [
+    Scoring::SoftmaxTopK { renormalise: false },
+    Scoring::SoftmaxTopK { renormalise: true },
+    Scoring::TopKSoftmax,
 ];
 
-fn routed_by(shape: ExpertShape, scoring: RouterScoring, logits: &[f32]) -> Vec<Routed> {
+fn routed_by(shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed> {
     routed_times(1.0, shape, scoring, logits)
 }
 
-fn routed_times(
-    factor: f32,
-    shape: ExpertShape,
-    scoring: RouterScoring,
-    logits: &[f32],
-) -> Vec<Routed> {
+fn routed_times(factor: f32, shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed> {
     // An entry is two words, as f32 for the guard behind the output.
     let mut out = Output::<f32>::new(2 * (shape.rows * shape.top_k) as usize);
     run(&[route(shape, scoring, factor, of(logits), out.pointer())]);
@@ -58,12 +48,12 @@ fn experts_and_weights_are_those_of_the_reference() {
                     // Coarse, so that many are equal.
                     .map(|_| (random.unit() * 16.0).round() / 4.0)
                     .collect();
-                for (scoring, of_reference) in SCORINGS {
+                for scoring in SCORINGS {
                     let routed = routed_by(shape, scoring, &logits);
                     for (row, routed) in routed.chunks(top_k as usize).enumerate() {
                         let own = &logits[row * experts as usize..][..experts as usize];
                         let own: Vec<f64> = own.iter().map(|logit| f64::from(*logit)).collect();
-                        let expected = reference::route(&own, top_k as usize, of_reference);
+                        let expected = reference::route(&own, top_k as usize, scoring);
                         for (routed, (expert, weight)) in routed.iter().zip(expected) {
                             let context = format!("{shape:?} {scoring:?} row {row}");
                             assert_eq!(routed.expert, expert, "{context}");
@@ -82,7 +72,7 @@ fn experts_and_weights_are_those_of_the_reference() {
 fn what_is_no_number_is_taken_last() {
     let (nan, infinite) = (f32::NAN, f32::INFINITY);
     let shape = ExpertShape { rows: 1, top_k: 3, experts: 5 };
-    for (scoring, _) in SCORINGS {
+    for scoring in SCORINGS {
         for (logits, expected, is_nan) in [
             ([nan, 1.0, nan, -3.0, 0.5], [1, 3, 4], false),
             ([nan, 1.0, nan, nan, 0.5], [0, 1, 4], false),
@@ -104,7 +94,7 @@ fn what_is_no_number_is_taken_last() {
 fn a_factor_multiplies_every_weight() {
     let shape = ExpertShape { rows: 3, top_k: 4, experts: 9 };
     let logits: Vec<f32> = Random::new(8).vector((shape.rows * shape.experts) as usize);
-    for (scoring, _) in SCORINGS {
+    for scoring in SCORINGS {
         let times = |routed: Routed| Routed { weight: routed.weight * 0.22, ..routed };
         let expected: Vec<Routed> =
             routed_by(shape, scoring, &logits).into_iter().map(times).collect();

@@ -89,7 +89,7 @@ impl<T: Number> BlockTask<'_, T> {
                 let part = exponentials(s, row.chunk(chunk), highest, prefetcher);
                 sum = if chunk == chunks.start { part } else { sum + part };
             }
-            let sum = self.with_sink(s, sum, sink - highest);
+            let sum = self.with_sink(s, sum, || sink - highest);
             if self.steps.values {
                 // What is read soon after is multiplied chunk by chunk.
                 *block.factor(row.query) = 1.0 / sum;
@@ -126,19 +126,17 @@ impl<T: Number> BlockTask<'_, T> {
                 return;
             }
             let sink = self.sink(block, row.query);
-            let mut highest = sink;
-            for chunk in chunks.clone() {
-                highest = highest.max(*highest_of(chunk));
-            }
+            let all = chunks.clone();
+            let highest = || all.fold(sink, |highest, chunk| highest.max(*highest_of(chunk)));
             if matches!(self.part, Part::Exponentials(_)) {
-                *sum_of(chunk) = exponentials(s, (from, to, len), highest, prefetcher);
+                *sum_of(chunk) = exponentials(s, (from, to, len), highest(), prefetcher);
                 return;
             }
             let mut sum = *sum_of(chunks.start);
             for chunk in chunks.start + 1..chunks.end {
                 sum += *sum_of(chunk);
             }
-            multiply(s, to, len, 1.0 / self.with_sink(s, sum, sink - highest));
+            multiply(s, to, len, 1.0 / self.with_sink(s, sum, || sink - highest()));
         }
     }
 
@@ -157,11 +155,11 @@ impl<T: Number> BlockTask<'_, T> {
 
     /// A sum of exponentials and that of a sink, `above` the highest score, if there is one.
     #[inline(always)]
-    fn with_sink<S: Simd>(&self, s: S, sum: f32, above: f32) -> f32 {
+    fn with_sink<S: Simd>(&self, s: S, sum: f32, above: impl FnOnce() -> f32) -> f32 {
         if self.tensors.sinks.is_null() {
             return sum;
         }
-        let [of_sink] = math::exp(s, [s.splat(above)]);
+        let [of_sink] = math::exp(s, [s.splat(above())]);
         sum + s.max_lanes(of_sink)
     }
 }

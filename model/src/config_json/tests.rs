@@ -110,28 +110,29 @@ fn opt() {
 #[test]
 fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
     let qwen2 = as_architecture("Qwen2ForCausalLM");
-    let window = |changes: &str| good(&qwen2, changes).smallest_window();
+    let window = |changes: &str| good(&qwen2, changes).layers.windows_below(u32::MAX);
     let model = good(&qwen2, "{}");
     assert!(model.qkv_bias && !model.out_bias && !model.ffn_bias);
     assert_eq!(model.family, Family::Qwen2);
-    assert_eq!(window(r#"{"sliding_window": 16}"#), None);
+    assert!(window(r#"{"sliding_window": 16}"#).is_empty());
     let used = r#"{"sliding_window": 16, "use_sliding_window": true, "max_window_layers": LAYERS}"#;
-    assert_eq!(window(&used.replace("LAYERS", "2")), Some(16));
-    assert_eq!(window(&used.replace("LAYERS", "0")), Some(16));
-    assert_eq!(window(&used.replace("LAYERS", "3")), None);
+    assert_eq!(window(&used.replace("LAYERS", "2")), [16]);
+    assert_eq!(window(&used.replace("LAYERS", "0")), [16]);
+    assert!(window(&used.replace("LAYERS", "3")).is_empty());
     let typed = r#"{"sliding_window": 16, "use_sliding_window": true, "layer_types": ["KIND",
         "full_attention", "KIND"]}"#;
-    assert_eq!(window(&typed.replace("KIND", "sliding_attention")), Some(16));
-    assert_eq!(window(&typed.replace("KIND", "full_attention")), None);
+    assert_eq!(window(&typed.replace("KIND", "sliding_attention")), [16]);
+    assert!(window(&typed.replace("KIND", "full_attention")).is_empty());
 }
 
 #[test]
 fn mistral_has_a_window_unless_it_says_null() {
+    let windows = |model: ModelConfig| model.layers.windows_below(u32::MAX);
     let mistral = as_architecture("MistralForCausalLM");
     assert_eq!(good(&mistral, "{}").family, Family::Mistral);
-    assert_eq!(good(&mistral, "{}").smallest_window(), Some(4096));
-    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).smallest_window(), Some(100));
-    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).smallest_window(), None);
+    assert_eq!(windows(good(&mistral, "{}")), [4096]);
+    assert_eq!(windows(good(&mistral, r#"{"sliding_window": 100}"#)), [100]);
+    assert!(windows(good(&mistral, r#"{"sliding_window": null}"#)).is_empty());
 }
 
 #[test]

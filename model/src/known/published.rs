@@ -20,7 +20,7 @@ macro_rules! published {
     };
 }
 
-/// By family and size. Which of them are known depends on the architectures that are supported.
+/// By family and size.
 pub(super) const PUBLISHED: &[Published] = &[
     published!("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
     published!("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),

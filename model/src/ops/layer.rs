@@ -4,68 +4,30 @@ use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
 use crate::layers::FeedForward;
 
-const OPT_LAYER: &[Op] = &[
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::Norm1,
-    Op::Fc0,
-    Op::Fc1,
-];
+/// The list of a layer whose attention is everybody's, with what follows it.
+macro_rules! layer {
+    ($($op:ident),*) => {
+        &[
+            Op::Norm0,
+            Op::Q,
+            Op::K,
+            Op::V,
+            Op::Scores,
+            Op::Softmax,
+            Op::Wv,
+            Op::Out,
+            $(Op::$op),*
+        ]
+    };
+}
 
-const GATED_LAYER: &[Op] = &[
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::Norm1,
-    Op::Gate,
-    Op::Up,
-    Op::Down,
-];
-
+/// OPT's.
+pub const PLAIN_LAYER: &[Op] = layer![Norm1, Fc0, Fc1];
+/// LLaMA's, and that of most others.
+pub const GATED_LAYER: &[Op] = layer![Norm1, Gate, Up, Down];
 /// Gemma's: each half has a norm before it and one behind it.
-const FOUR_NORM_LAYER: &[Op] = &[
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::PostNorm0,
-    Op::Norm1,
-    Op::Gate,
-    Op::Up,
-    Op::Down,
-    Op::PostNorm1,
-];
-
-const EXPERT_LAYER: &[Op] = &[
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::Norm1,
-    Op::Router,
-    Op::ExpertGate,
-    Op::ExpertUp,
-    Op::ExpertDown,
-];
+const FOUR_NORM_LAYER: &[Op] = layer![PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
+const EXPERT_LAYER: &[Op] = layer![Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
 
 impl ModelConfig {
     /// The operations of a decoder layer, in order.
@@ -99,7 +61,7 @@ impl ModelConfig {
             FeedForward::Experts => EXPERT_LAYER,
             FeedForward::Dense if self.post_norms => FOUR_NORM_LAYER,
             FeedForward::Dense if self.activation.is_gated() => GATED_LAYER,
-            FeedForward::Dense => OPT_LAYER,
+            FeedForward::Dense => PLAIN_LAYER,
         }
     }
 

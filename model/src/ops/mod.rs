@@ -8,6 +8,7 @@ mod op;
 mod value;
 mod weights;
 
+pub use layer::{GATED_LAYER, PLAIN_LAYER};
 pub use op::{Kv, Op};
 pub use value::{Element, Value};
 pub use weights::{WEIGHT_ALIGN, WeightLayout, WeightShape, align_up};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::value::Value;
-use crate::config::{Activation, Family, ModelConfig};
+use crate::config::{Family, ModelConfig};
 
 /// An operation of a decoder layer, or one of the four around the layers. Where a layer has an
 /// operation twice, its instance is part of the name.
@@ -177,14 +177,6 @@ impl Op {
         match self {
             Op::Attention => Op::Softmax,
             other => other,
-        }
-    }
-
-    /// The activation fused into this operation's output, if any.
-    pub const fn activation(self, config: &ModelConfig) -> Option<Activation> {
-        match self {
-            Op::Fc0 | Op::Up | Op::ExpertUp => Some(config.activation),
-            _ => None,
         }
     }
 }

@@ -81,15 +81,15 @@ impl SafetensorsSource {
     fn all_of(&self, pieces: Vec<Piece>) -> Result<Option<Vec<Part<'_>>>, SourceError> {
         let mut parts = Vec::with_capacity(pieces.len());
         for mut piece in pieces {
-            let mut found = None;
+            let mut form = None;
             for place in 0..piece.names.len() {
-                found = Form::find(&self.files, &piece.names[place], self.quantization)?;
-                if found.is_some() {
+                form = Form::find(&self.files, &piece.names[place], self.quantization)?;
+                if form.is_some() {
                     piece.names.swap(0, place);
                     break;
                 }
             }
-            let Some(form) = found else { return Ok(None) };
+            let Some(form) = form else { return Ok(None) };
             parts.push(Part { form, piece });
         }
         Ok(Some(parts).filter(|parts| !parts.is_empty()))
@@ -183,7 +183,7 @@ impl SafetensorsSource {
         same: Stored,
         convert: impl Fn(f32) -> T + Copy,
     ) -> Result<(), SourceError> {
-        let (_, columns) = self.shape(id)?;
+        let (_, columns) = id.expected_shape(&self.config).unwrap_or((0, 1));
         self.each_part(id, first_row, (out, columns), |part, from, out| {
             // Refuses what cannot be read or is not in order.
             self.type_of(part)?;
@@ -220,11 +220,18 @@ impl SafetensorsSource {
         if (row_stride, stride) == (columns, 1) || (rows == 1 && stride == 1) {
             return self.read_run(stretch, start, out, same, convert);
         }
-        let last = (rows - 1) * row_stride + (columns - 1) * stride;
-        let mut span = vec![T::zeroed(); last + 1];
-        self.read_run(stretch, start, &mut span, same, convert)?;
-        for (index, value) in out.iter_mut().enumerate() {
-            *value = span[index / columns * row_stride + index % columns * stride];
+        if rows == 1 {
+            let mut span = vec![T::zeroed(); (columns - 1) * stride + 1];
+            self.read_run(stretch, start, &mut span, same, convert)?;
+            out.iter_mut().zip(span.iter().step_by(stride)).for_each(|(out, one)| *out = *one);
+            return Ok(());
+        }
+        // Stored transposed: a column's elements are near each other, a row's all over the tensor.
+        let mut span = vec![T::zeroed(); (rows - 1) * row_stride + 1];
+        for column in 0..columns {
+            self.read_run(stretch, start + column * stride, &mut span, same, convert)?;
+            let rows = out.chunks_exact_mut(columns).zip(span.iter().step_by(row_stride));
+            rows.for_each(|(row, one)| row[column] = *one);
         }
         Ok(())
     }

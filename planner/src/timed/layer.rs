@@ -3,40 +3,13 @@
 use std::ops::Range;
 
 use model::config::Family;
-use model::ops::Op;
+use model::ops::{GATED_LAYER, Op, PLAIN_LAYER};
 use program::map::{ChunkOrder, Chunking};
 
 use super::bounds::{LLAMA, OPT};
 use super::error::TimedError;
 use crate::layer::table::{OpCost, Table};
 
-const OPT_OPS: [Op; 11] = [
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::Norm1,
-    Op::Fc0,
-    Op::Fc1,
-];
-const LLAMA_OPS: [Op; 12] = [
-    Op::Norm0,
-    Op::Q,
-    Op::K,
-    Op::V,
-    Op::Scores,
-    Op::Softmax,
-    Op::Wv,
-    Op::Out,
-    Op::Norm1,
-    Op::Gate,
-    Op::Up,
-    Op::Down,
-];
 /// As many as `--split-chunks` takes.
 const CHUNKS_MAX: usize = 64;
 
@@ -62,9 +35,9 @@ impl Layer {
             table.ops.iter().map(named).collect::<Result<_, _>>()?;
         let llama = named.iter().any(|(op, _)| matches!(op, Op::Gate | Op::Up | Op::Down));
         let (family, ops, order) = if llama {
-            (Family::Llama, &LLAMA_OPS[..], LLAMA)
+            (Family::Llama, GATED_LAYER, LLAMA)
         } else {
-            (Family::Opt, &OPT_OPS[..], OPT)
+            (Family::Opt, PLAIN_LAYER, OPT)
         };
         let chunks = named.iter().filter(|(_, chunk)| chunk.is_some()).count();
         if chunks > CHUNKS_MAX {

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use cuda::{Address, CudaError};
 use cuda_kernels::{
-    ExpertLinear, ExpertShape, Linear, LinearOut, RouterScoring, Weight, expert_combine,
-    expert_linear, group_experts, route,
+    ExpertLinear, ExpertShape, Linear, LinearOut, Weight, expert_combine, expert_linear,
+    group_experts, route,
 };
 use model::compressed::ROWS;
-use model::experts::{Experts, Scoring};
+use model::experts::Experts;
 use model::ops::{Op, Value};
 use program::ir::{Compute, Region};
 
@@ -37,10 +37,6 @@ impl Computing<'_> {
             out: LinearOut::StoreF32(logits),
         };
         self.multiply(&product)?;
-        let scoring = match scoring {
-            Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
-            Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
-        };
         let shape = expert_shape(rows, per_token, count);
         let factor = self.plan.config.scales.residual;
         self.launch(route(shape, scoring, factor, logits, self.output(compute, rows)))

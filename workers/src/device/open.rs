@@ -173,6 +173,9 @@ impl Device {
 
     fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
         let frequencies = frequencies(&plan.config);
+        if frequencies.is_empty() {
+            return Ok(());
+        }
         let bytes: &[u8] = bytemuck::cast_slice(&frequencies);
         let stream = Stream::new(&self.context)?;
         let to = self.scratch_address(self.scratch.frequencies);

@@ -17,7 +17,7 @@ const WORD_BYTES: usize = 4;
 
 /// Tables that are made once, of all kinds of layers.
 pub(super) fn frequencies(config: &ModelConfig) -> Vec<f32> {
-    of_kinds(config).into_iter().flatten().flat_map(|kind| kind.frequencies).collect()
+    of_kinds(config).concat()
 }
 
 /// Bytes of the tables that are made once, of the first `kinds` kinds of layers.

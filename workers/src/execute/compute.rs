@@ -105,9 +105,7 @@ impl ComputeState {
                 0
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                let activation = operands.plan.config.activation;
-                let gated = |gate, out| linear::gated(activation, gate, out);
-                experts::linear::<T>(&self.kernels, &operands, compute, rows, gated);
+                experts::run::<T>(&self.kernels, &operands, compute, rows);
                 0
             }
             op if op.is_attention() => {

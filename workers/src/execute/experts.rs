@@ -1,15 +1,13 @@
 //! A mixture of experts: which experts a row goes to, and their linears.
 
-use kernels::{
-    Element, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped, LinearOut,
-    Routed, RouterScoring, Routing,
-};
+use kernels::{Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing};
 use model::compressed::WeightFormat;
 use model::config::ModelConfig;
-use model::experts::{Experts as Mixture, Scoring};
+use model::experts::Experts as Mixture;
 use model::ops::{Op, Value};
 use program::ir::Compute;
 
+use super::linear;
 use super::operands::Operands;
 
 /// Rows of experts at a time; more are computed in passes, each of which reads the experts' weights
@@ -44,42 +42,21 @@ pub(super) fn route<T: Element>(
     rows: usize,
 ) {
     let Mixture { count, per_token, scoring, .. } = mixture(operands);
-    let (n, k) = operands.matrix_shape(compute);
     let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
-    let bias = operands.vector(compute, 0);
     let logits = &mut logits[..rows * count];
-    let out = LinearOut::StoreF32(&mut *logits);
-    match operands.format(compute) {
-        WeightFormat::Plain => {
-            let weight = operands.matrix::<T>(compute);
-            kernels.linear(Linear { rows, n, k, x, weight, bias, out });
-        }
-        WeightFormat::Grouped(format) => {
-            let records = operands.records(compute, format);
-            kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
-        }
-    }
-    let scoring = match scoring {
-        Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
-        Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
-    };
+    linear::multiply(kernels, operands, compute, (rows, x), LinearOut::StoreF32(&mut *logits));
     let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
-    kernels.route((count, per_token), scoring, logits, routed);
     // What a half of a layer adds is scaled, here with the weights of its sum.
     let factor = operands.plan.config.scales.residual;
-    if factor != 1.0 {
-        routed.iter_mut().for_each(|routed| routed.weight *= factor);
-    }
+    kernels.route((count, per_token), (scoring, factor), logits, routed);
 }
 
-/// `ExpertGate`, `ExpertUp` or `ExpertDown`; `gated` makes the output of `ExpertUp` of the gate and
-/// its place.
-pub(super) fn linear<'a, T: Element>(
+/// `ExpertGate`, `ExpertUp` or `ExpertDown`.
+pub(super) fn run<T: Element>(
     kernels: &Kernels,
-    operands: &Operands<'a>,
+    operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,
-    gated: impl FnOnce(&'a [T], &'a mut [T]) -> LinearOut<'a, T>,
 ) {
     let Mixture { count, per_token, .. } = mixture(operands);
     let (all, k) = operands.matrix_shape(compute);
@@ -99,7 +76,8 @@ pub(super) fn linear<'a, T: Element>(
             kernels.expert_down(&experts, of(0, Value::ExpertFfn), hidden);
         }
         Op::ExpertUp => {
-            let out = gated(of(2, Value::ExpertGate), operands.output::<T>(compute, rows));
+            let (gate, out) = (of(2, Value::ExpertGate), operands.output::<T>(compute, rows));
+            let out = linear::gated(operands.plan.config.activation, gate, out);
             kernels.expert_linear(&experts, of(0, Value::Normed1), out);
         }
         _ => {

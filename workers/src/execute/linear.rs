@@ -20,10 +20,29 @@ pub(super) fn run<T: Element>(
     rows: usize,
 ) {
     let config = &operands.plan.config;
-    let (n, k) = operands.matrix_shape(compute);
     let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
+    multiply(kernels, operands, compute, (rows, x), output::<T>(operands, compute, rows));
+    if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
+        let heads = match norm {
+            QkNorm::PerHead => operands.matrix_shape(compute).0 / config.head_dim,
+            QkNorm::FullWidth => 1,
+        };
+        let gain = operands.vector(compute, 1).expect("a norm has a gain");
+        let out = operands.output::<T>(compute, rows);
+        kernels.head_norm((rows, heads), gain, config.norm_eps, out);
+    }
+}
+
+/// The operation's matrix and bias over `rows` rows of `x`.
+pub(super) fn multiply<T: Element>(
+    kernels: &Kernels,
+    operands: &Operands<'_>,
+    compute: &Compute,
+    (rows, x): (usize, &[T]),
+    out: LinearOut<'_, T>,
+) {
+    let (n, k) = operands.matrix_shape(compute);
     let bias = operands.vector(compute, 0);
-    let out = output::<T>(operands, compute, rows);
     match operands.format(compute) {
         WeightFormat::Plain => {
             let weight = operands.matrix::<T>(compute);
@@ -33,15 +52,6 @@ pub(super) fn run<T: Element>(
             let records = operands.records(compute, format);
             kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
         }
-    }
-    if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
-        let heads = match norm {
-            QkNorm::PerHead => n / config.head_dim,
-            QkNorm::FullWidth => 1,
-        };
-        let gain = operands.vector(compute, 1).expect("a norm has a gain");
-        let out = operands.output::<T>(compute, rows);
-        kernels.head_norm((rows, heads), gain, config.norm_eps, out);
     }
 }
 

@@ -6,13 +6,14 @@ use model::ops::Op;
 use program::ir::Compute;
 
 use super::operands::Operands;
-use crate::rope_tables::{KindTables, has_a_table_each, of_kinds};
+use crate::rope_tables::{has_a_table_each, of_kinds};
 use crate::rows::{SequenceRows, sequences};
 
 /// Positions and tables of the rows of an instruction.
 #[derive(Debug)]
 pub(super) struct Positions {
-    kinds: Vec<Option<KindTables>>,
+    /// Tables of each kind of layer.
+    kinds: Vec<Vec<f32>>,
     /// Of each row.
     of_rows: Vec<u32>,
     table_of_row: Vec<u32>,
@@ -23,12 +24,10 @@ pub(super) struct Positions {
 impl Positions {
     /// Room for so many rows of so many sequences.
     pub(super) fn new(config: &ModelConfig, rows: usize, sequences: usize) -> Positions {
-        let kinds = of_kinds(config);
-        let has_own = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
-        let has_own = has_own.into_iter().any(has_a_table_each);
-        let own = if has_own { sequences * config.head_dim / 2 } else { 0 };
+        let mut ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
+        let own = if ropes.any(has_a_table_each) { sequences * config.head_dim / 2 } else { 0 };
         Positions {
-            kinds,
+            kinds: of_kinds(config),
             of_rows: Vec::with_capacity(rows),
             table_of_row: Vec::with_capacity(rows),
             own_tables: Vec::with_capacity(own),
@@ -59,8 +58,7 @@ impl Positions {
         let Some(rope) = &config.layers.of(layer).rope else { return };
         self.list(operands, compute);
         let own = has_a_table_each(rope);
-        let by_length = self.kinds[kind].as_ref().is_some_and(|tables| tables.by_length);
-        if by_length {
+        if rope.is_by_length() {
             self.table_of_row.clear();
             self.own_tables.clear();
             let batch = usize::from(compute.at.batch);
@@ -77,12 +75,11 @@ impl Positions {
                 }
             }
         }
-        let Some(tables) = &self.kinds[kind] else { return };
         let tables = RopeTables {
-            inverse_frequencies: if own { &self.own_tables } else { &tables.frequencies },
-            rotary_dim: tables.rotary_dim,
-            attention_factor: tables.attention_factor,
-            table_of_row: by_length.then_some(&self.table_of_row),
+            inverse_frequencies: if own { &self.own_tables } else { &self.kinds[kind] },
+            rotary_dim: rope.rotary_dim(config.head_dim),
+            attention_factor: rope.attention_factor(),
+            table_of_row: rope.is_by_length().then_some(&self.table_of_row),
         };
         let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
         let out = operands.output::<T>(compute, rows);

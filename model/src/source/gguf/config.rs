@@ -17,6 +17,7 @@ use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
 use crate::config::{Family, ModelConfig};
 use crate::config_bounds::{self, check_layers};
+use crate::layers::FeedForward;
 
 /// The configuration of the model called `name`.
 pub(super) fn model_config(
@@ -43,6 +44,10 @@ pub(super) fn model_config(
         (None, Some(experts)) => experts.ffn_size,
         (None, None) => keys.required_size("feed_forward_length")?,
     };
+    let feed_forward = match experts {
+        Some(_) => FeedForward::Experts,
+        None => FeedForward::Dense,
+    };
     let config = ModelConfig {
         name,
         family,
@@ -57,7 +62,7 @@ pub(super) fn model_config(
         norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
         activation: families::activation(family),
         learned_positions: None,
-        layers: families::layers(&keys, family, num_layers, &rope)?,
+        layers: families::layers(&keys, family, num_layers, (&rope, feed_forward))?,
         experts,
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
@@ -66,6 +67,8 @@ struct Walk<'a> {
     tables: BTreeMap<BufferId, Table>,
     /// Streams of the present step that each cache holds.
     filled: BTreeMap<BufferId, BTreeSet<u16>>,
+    /// Additions into the residual stream before each layer, and before what follows all of them.
+    additions_before: &'a [u32],
 }
 
 /// # Errors
@@ -73,6 +76,7 @@ struct Walk<'a> {
 /// program ends without having sampled all rows, filled all caches, or kept the weights.
 pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateError> {
     let lasting = lasting(plan)?;
+    let additions_before = additions_before(&plan.config);
     for order in orders {
         let mut walk = Walk {
             plan,
@@ -80,11 +84,26 @@ pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateErr
             buffers: lasting.clone(),
             tables: BTreeMap::new(),
             filled: BTreeMap::new(),
+            additions_before: &additions_before,
         };
         order.events.iter().try_for_each(|event| walk.event(order, event))?;
         walk.end(&lasting)?;
     }
     Ok(())
+}
+
+/// How many of some operations add to the residual stream.
+fn additions(config: &ModelConfig, ops: &[Op]) -> u32 {
+    ops.iter().filter(|op| op.adds_to_residual(config)).count() as u32
+}
+
+/// See [`Walk::additions_before`].
+fn additions_before(config: &ModelConfig) -> Vec<u32> {
+    let mut before = vec![0];
+    for layer in 0..config.num_layers {
+        before.push(before[layer] + additions(config, config.layer_ops(layer)));
+    }
+    before
 }
 
 /// What every program begins with.
@@ -138,8 +157,9 @@ impl<'a> Walk<'a> {
     fn compute(&mut self, now: &Now<'_>, compute: &Compute) -> Result<(), ValidateError> {
         let at = compute.at;
         self.table(now, compute.table, at, compute.op == Op::Sample)?;
+        let updates = self.hidden_updates_before(compute.op, at);
         for (value, region) in compute.op.reads(&self.plan.config).iter().zip(&compute.inputs) {
-            let content = now.value(*value, at, self.hidden_updates_before(compute.op, at));
+            let content = now.value(*value, at, updates);
             self.need(now, *region, content)?;
         }
         for (kv, region) in compute.op.caches().iter().zip(&compute.caches) {
@@ -166,7 +186,6 @@ impl<'a> Walk<'a> {
         }
         if let (Some(value), Some(output)) = (compute.op.writes(&self.plan.config), compute.output)
         {
-            let updates = self.hidden_updates_before(compute.op, at);
             let added = u32::from(compute.op != Op::Embed);
             self.write(now, output, now.value(value, at, updates + added));
         }
@@ -359,18 +378,13 @@ impl<'a> Walk<'a> {
     /// Additions into the residual stream that precede an operation.
     fn hidden_updates_before(&self, op: Op, at: At) -> u32 {
         let config = &self.plan.config;
-        let additions =
-            |ops: &[Op]| ops.iter().filter(|op| op.adds_to_residual(config)).count() as u32;
-        let of_layers =
-            |layers: usize| (0..layers).map(|layer| additions(config.layer_ops(layer))).sum();
         match at.layer.map(usize::from) {
             Some(layer) => {
                 let place = config.place_in_layer(layer, op).unwrap_or(0);
-                let before: u32 = of_layers(layer);
-                before + additions(&config.layer_ops(layer)[..place])
+                self.additions_before[layer] + additions(config, &config.layer_ops(layer)[..place])
             }
             None if op == Op::Embed => 0,
-            None => of_layers(config.num_layers),
+            None => self.additions_before[config.num_layers],
         }
     }
 

@@ -77,19 +77,11 @@ pub(super) fn layers(
     keys: &Keys<'_>,
     family: Family,
     count: usize,
-    rope: &Rope,
+    (rope, feed_forward): (&Rope, FeedForward),
 ) -> Result<Layers, ConfigError> {
     let window = keys.size_or_none("attention.sliding_window")?;
     let windowed = windowed_layers(keys, family, count)?;
     let local = local_rope(keys, family, rope)?;
-    let feed_forward = match family {
-        Family::GptOss
-        | Family::GraniteMoe
-        | Family::Mixtral
-        | Family::Olmoe
-        | Family::Qwen3Moe => FeedForward::Experts,
-        _ => FeedForward::Dense,
-    };
     let rotates = rotating_layers(keys, family)?;
     let kind = |layer: usize| {
         let window = window.filter(|_| windowed(layer));

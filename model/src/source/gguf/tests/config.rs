@@ -63,7 +63,7 @@ fn explicit_head_size_and_per_layer_arrays_are_read() {
     writer.set("llama.attention.head_count_kv", same);
     let config = open(&writer).expect("a good file").config().clone();
     assert_eq!((config.head_dim, config.num_kv_heads), (HEAD_DIM, KV_HEADS));
-    assert_eq!(config.smallest_window(), Some(64));
+    assert_eq!(config.layers.windows_below(u32::MAX), [64]);
 
     writer.set("llama.attention.head_count_kv", Value::Array(Array::Signed(vec![2, 4])));
     let message = refusal(&writer);
