@@ -51,7 +51,7 @@ impl Routing<'_> {
 impl Kernels {
     /// The `top_k` experts of each row of `logits` `[rows, experts]` into `routed` `[rows, top_k]`,
     /// in ascending order of experts. Of equal logits the lower expert's goes first. NaN counts as
-    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN. Weights are
+    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN. They are
     /// multiplied by `factor`.
     ///
     /// # Panics

@@ -37,6 +37,8 @@ pub enum ConfigError {
     HiddenByHeads { hidden: usize, heads: usize },
     #[error("num_attention_heads {heads} is not divisible by num_key_value_heads {kv_heads}")]
     HeadsByKvHeads { heads: usize, kv_heads: usize },
+    #[error("num_experts_per_tok {per_token} is more than the {count} experts that there are")]
+    ExpertsPerToken { per_token: usize, count: usize },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     #[error("the head dimension {head_dim} is odd, but rotary positions rotate pairs")]

@@ -13,6 +13,7 @@ use crate::config::ModelConfig;
 use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
 use crate::config_unread;
+use crate::experts::Experts;
 use crate::family;
 use crate::quantization::Quantization;
 
@@ -70,10 +71,13 @@ pub fn parse(
     refuse_foreign_storage(&fields)?;
     let mut model = family::config(architecture, name, &fields)?;
     let generation = Fields::of(generation);
-    model.bos_token_id =
-        first_of(|fields| fields.token_ids("bos_token_id"), &generation, &fields)?.first().copied();
-    model.eos_token_ids =
-        first_of(|fields| fields.token_ids("eos_token_id"), &generation, &fields)?;
+    let ids = |field| first_of(|fields| fields.token_ids(field), &generation, &fields);
+    // Those of a text beside images may stand with it alone.
+    model.bos_token_id = ids("bos_token_id")?.first().copied().or(model.bos_token_id);
+    let ends = ids("eos_token_id")?;
+    if !ends.is_empty() {
+        model.eos_token_ids = ends;
+    }
     check(&model)?;
     config_unread::refuse(&fields)?;
     Ok(model)
@@ -117,6 +121,10 @@ fn check(model: &ModelConfig) -> Result<(), ConfigError> {
     }
     if !model.head_dim.is_multiple_of(2) {
         return Err(ConfigError::OddHeadDim { head_dim: model.head_dim });
+    }
+    if let Some(Experts { per_token, count, .. }) = model.experts.filter(|e| e.per_token > e.count)
+    {
+        return Err(ConfigError::ExpertsPerToken { per_token, count });
     }
     Ok(())
 }

@@ -27,11 +27,9 @@ pub(crate) struct RopeDefaults {
 /// A kind that is not supported, or one without its parameters.
 pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
     let empty = Map::new();
-    let parameters = fields.block("rope_parameters");
-    let block = match fields.block("rope_scaling") {
-        Some(scaling) if parameters.is_none() => scaling,
-        _ => parameters.unwrap_or_else(|| Fields::of(&empty)),
-    };
+    refuse_two_blocks(fields)?;
+    let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
+    let block = block.unwrap_or_else(|| Fields::of(&empty));
     if let Some(kind) = block.objects().next() {
         return Err(ConfigError::Unsupported {
             what: format!("a rotary embedding that differs by layer type ({kind})"),
@@ -53,6 +51,7 @@ pub(crate) fn rope_of_type(
     layer_type: &str,
     defaults: RopeDefaults,
 ) -> Result<Option<Rope>, ConfigError> {
+    refuse_two_blocks(fields)?;
     let parameters = fields.block("rope_parameters");
     let Some(block) = parameters.and_then(|blocks| blocks.block(layer_type)) else {
         return Ok(None);
@@ -60,6 +59,20 @@ pub(crate) fn rope_of_type(
     let rope = of_block(fields, &block, defaults)?;
     refuse_unread(&block)?;
     Ok(Some(rope))
+}
+
+/// Files of two ages say the rope in one block or the other. Where one stands beside the other,
+/// which of them counts is not to be guessed.
+fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
+    match (fields.present("rope_parameters"), fields.present("rope_scaling")) {
+        (Some(parameters), Some(scaling)) if parameters != scaling => {
+            Err(ConfigError::Unsupported {
+                what: "rope_scaling beside another rope_parameters".to_owned(),
+                hint: "; keep the one that is meant",
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
@@ -198,13 +211,18 @@ fn longrope(
             }),
         }
     };
+    let (short_factors, long_factors) = (factors("short_factor")?, factors("long_factor")?);
+    const NAME: &str = "original_max_position_embeddings";
+    if fields.present(NAME).is_none() && block.present(NAME).is_none() {
+        return Err(ConfigError::Missing { field: NAME });
+    }
     let original = original_positions(fields, block, defaults)?;
     let stretched = defaults.max_positions as f64 / f64::from(original);
     let factor = block.positive("factor")?.unwrap_or(stretched);
     let given = block.positive("attention_factor")?;
     Ok(RopeScaling::Longrope {
-        short_factors: factors("short_factor")?,
-        long_factors: factors("long_factor")?,
+        short_factors,
+        long_factors,
         original_max_positions: original,
         attention_factor: given.unwrap_or_else(|| longrope_attention_factor(factor, original)),
     })

@@ -89,6 +89,8 @@ fn of_text(
     let mut model = config(&text)?;
     // Where the outer file says it too, it is what counts.
     model.tied_embeddings = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
+    model.bos_token_id = text.token_ids("bos_token_id")?.first().copied();
+    model.eos_token_ids = text.token_ids("eos_token_id")?;
     config_unread::refuse(&text)?;
     Ok(model)
 }

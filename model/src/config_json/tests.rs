@@ -264,6 +264,50 @@ fn opt_350m_is_refused_by_name() {
 }
 
 #[test]
+fn more_experts_for_a_row_than_there_are_is_refused() {
+    let mixtral = as_architecture("MixtralForCausalLM");
+    assert_eq!(
+        refused(&mixtral, r#"{"num_local_experts": 4, "num_experts_per_tok": 5}"#),
+        "num_experts_per_tok 5 is more than the 4 experts that there are"
+    );
+}
+
+#[test]
+fn two_blocks_of_rope_are_refused_unless_they_agree() {
+    let both = r#"{"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": SCALING}"#;
+    assert_eq!(
+        refused(LLAMA, &both.replace("SCALING", r#"{"type": "linear", "factor": 2.0}"#)),
+        "rope_scaling beside another rope_parameters is not supported; keep the one that is meant"
+    );
+    good(LLAMA, &both.replace("SCALING", r#"{"rope_theta": 7.0}"#));
+}
+
+#[test]
+fn what_files_leave_out_is_what_their_family_means() {
+    assert!(good(&as_architecture("SmolLM3ForCausalLM"), "{}").tied_embeddings);
+    let qwen3 = as_architecture("Qwen3ForCausalLM");
+    let windows = good(&qwen3, r#"{"use_sliding_window": true, "max_window_layers": 0}"#);
+    assert_eq!(windows.layers.windows_below(u32::MAX), [4096]);
+    let gpt_oss = as_architecture("GptOssForCausalLM");
+    let sentence = refused(&gpt_oss, r#"{"num_local_experts": 4, "num_experts_per_tok": 2}"#);
+    assert_eq!(sentence, "config.json has no head_dim, which this architecture needs");
+}
+
+#[test]
+fn ends_of_a_text_beside_images_may_stand_with_it() {
+    let inner = LLAMA.replace("[\"LlamaForCausalLM\"]", "null");
+    let text = inner.replacen('{', r#"{"model_type": "mistral", "#, 1);
+    let outer = |more: &str| {
+        format!(
+            r#"{{"architectures": ["Mistral3ForConditionalGeneration"], {more}
+                "text_config": {text}}}"#
+        )
+    };
+    assert_eq!(good(&outer(""), "{}").eos_token_ids, [2]);
+    assert_eq!(good(&outer(r#""eos_token_id": 9,"#), "{}").eos_token_ids, [9]);
+}
+
+#[test]
 fn a_field_that_is_not_understood_is_refused_by_name() {
     assert_eq!(
         refused(LLAMA, r#"{"logit_cap": 30.0}"#),

@@ -17,6 +17,12 @@ const THETA: f64 = 150_000.0;
 
 /// `GptOssForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    for field in ["head_dim", "num_key_value_heads", "sliding_window"] {
+        fields.size(field)?;
+    }
+    if fields.present("rope_scaling").or_else(|| fields.present("rope_parameters")).is_none() {
+        return Err(ConfigError::Missing { field: "rope_scaling" });
+    }
     let model = llama::base_with(Family::GptOss, name, fields, THETA)?;
     let bias = fields.flag("attention_bias", true)?;
     fields.only("swiglu_limit", &json!(7.0))?;

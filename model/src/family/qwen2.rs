@@ -7,6 +7,9 @@ use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
 use crate::layers::{LayerKind, Layers};
 
+/// What files that leave the field out mean; a `null` means no window.
+const SLIDING_WINDOW_DEFAULT: usize = 4096;
+
 /// `Qwen2ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = llama::base(Family::Qwen2, name, fields)?;
@@ -29,7 +32,10 @@ pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Resul
 
 /// The window that layers can have; it is off unless `use_sliding_window` says so.
 pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
-    let window = fields.optional_size("sliding_window")?;
+    let window = match fields.has("sliding_window") {
+        true => fields.optional_size("sliding_window")?,
+        false => Some(SLIDING_WINDOW_DEFAULT),
+    };
     let used = fields.flag("use_sliding_window", false)?;
     Ok(window.filter(|_| used))
 }

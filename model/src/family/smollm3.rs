@@ -31,6 +31,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
         qkv_bias: attention_bias,
         out_bias: attention_bias,
         ffn_bias: fields.flag("mlp_bias", false)?,
+        tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         ..model
     })
 }

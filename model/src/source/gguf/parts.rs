@@ -49,7 +49,7 @@ impl PartName {
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
         let number_of = |digits: &str| -> Option<usize> {
-            let is_number = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+            let is_number = digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
             is_number.then(|| digits.parse().ok())?
         };
         let (number, count) = (number_of(number)?, number_of(count)?);

@@ -63,8 +63,8 @@ pub(super) struct Streamed {
     kv_slots: u16,
     /// With the usual streams of prefill, then with small ones.
     shapes: Vec<RunShape>,
-    /// Caches of a layer in device memory.
-    caches_bytes: u64,
+    /// Caches of each layer in device memory.
+    caches_bytes: Vec<u64>,
 }
 
 impl<'a> Room<'a> {
@@ -90,7 +90,8 @@ impl<'a> Room<'a> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let placement = Placement { residency: Residency::NONE, ..placement.clone() };
         let map = self.map(&placement);
-        let caches_bytes = map.kv.first().map_or(0, |kv| self.caches_bytes(kv));
+        let of_layer = |(layer, kv): (usize, &LayerKv)| self.caches_bytes(layer, kv);
+        let caches_bytes = map.kv.iter().enumerate().map(of_layer).collect();
         let usual = request.shape(batches, batch_size);
         let mut shapes = vec![usual];
         shapes.extend(request.small_streams(usual).into_iter().filter(|small| *small != usual));
@@ -185,22 +186,20 @@ impl<'a> Room<'a> {
     fn kept_bytes(&self, streamed: &Streamed, residency: &Residency) -> u64 {
         let layers = &residency.layers;
         let weights: u64 = layers.iter().map(|layer| self.weights_bytes[*layer]).sum();
-        let own_caches = match residency.attention {
-            ResidentAttention::WithKv => {
-                let home = vec![MemoryId::VRAM];
-                self.caches_bytes(&LayerKv { k: home.clone(), v: home, device_batches: 0 })
-            }
-            ResidentAttention::Streamed | ResidentAttention::OnCpu => 0,
+        let home = vec![MemoryId::VRAM];
+        let own = LayerKv { k: home.clone(), v: home, device_batches: 0 };
+        let caches = |layer: usize| match (layers.contains(&layer), residency.attention) {
+            (true, ResidentAttention::WithKv) => self.caches_bytes(layer, &own),
+            (true, ResidentAttention::Streamed | ResidentAttention::OnCpu) => 0,
+            (false, _) => streamed.caches_bytes[layer],
         };
-        let others = (self.weights_bytes.len() - layers.len()) as u64;
         weights
             + if residency.head { self.head_bytes } else { 0 }
-            + layers.len() as u64 * own_caches
-            + others * streamed.caches_bytes
+            + (0..self.weights_bytes.len()).map(caches).sum::<u64>()
     }
 
     /// Caches of a layer in device memory.
-    fn caches_bytes(&self, homes: &LayerKv) -> u64 {
+    fn caches_bytes(&self, layer: usize, homes: &LayerKv) -> u64 {
         let sizes = sizes(self.estimator);
         let mut bytes = 0;
         for kv in [Kv::K, Kv::V] {
@@ -208,7 +207,7 @@ impl<'a> Room<'a> {
             let all = (0..self.estimator.batches)
                 .flat_map(|batch| (0..parts).map(move |part| homes.home(kv, part, batch)));
             let in_vram = all.filter(|home| *home == MemoryId::VRAM).count();
-            bytes += in_vram as u64 * align_up(sizes.largest_cache_bytes(parts)) as u64;
+            bytes += in_vram as u64 * align_up(sizes.cache_bytes(layer, parts)) as u64;
         }
         bytes
     }

@@ -193,6 +193,15 @@ fn room_is_known_to_the_byte_where_layers_are_in_different_formats() {
     is_known_to_the_byte(&case);
 }
 
+#[test]
+fn room_is_known_to_the_byte_where_layers_have_windows() {
+    let mut case = Case::of("gemma-3-1b", Some(7), (2, 4), 600);
+    case.config.vocab_size = 1024;
+    case.formats = Formats::plain(&case.config);
+    assert_eq!(case.config.layers.windows_below(632), [512]);
+    is_known_to_the_byte(&case);
+}
+
 /// Caches in device memory would have to come back to a CPU that computes chunks of prompts.
 #[test]
 fn what_cannot_compute_given_chunks_has_no_room() {

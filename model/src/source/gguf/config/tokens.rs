@@ -29,20 +29,29 @@ pub(super) fn token_id(
     }
 }
 
-/// End of sequence, of turn and of message. Conversions of LLaMA-3 from before there was a key for
-/// the last two have the tokens all the same.
+/// Tokens that end an answer, by their spelling: of many conversions the keys name but one of them.
+const ENDS: [&str; 8] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|end_of_text|>",
+];
+
+/// End of sequence, of turn and of message, by the file's keys and by their spelling.
 pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32>, ConfigError> {
     let mut ids = Vec::new();
     for name in ["eos", "eot", "eom"] {
         ids.extend(token_id(metadata, &format!("tokenizer.ggml.{name}_token_id"), vocab)?);
     }
-    if metadata.text("tokenizer.ggml.pre")? == Some("llama-bpe") {
-        let tokens = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
-        let ends = (0u32..)
-            .zip(tokens)
-            .filter(|(_, token)| matches!(token.as_str(), "<|eot_id|>" | "<|eom_id|>"));
-        ids.extend(ends.map(|(id, _)| id));
-    }
+    let tokens = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+    // In gpt-oss's format it ends a message, of which an answer has several.
+    let of_message = tokens.iter().any(|token| token == "<|return|>");
+    let is_end = |token: &str| ENDS.contains(&token) && !(of_message && token == "<|end|>");
+    ids.extend((0u32..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(id, _)| id));
     let mut seen = std::collections::HashSet::new();
     ids.retain(|id| seen.insert(*id));
     Ok(ids)
