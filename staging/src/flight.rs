@@ -42,14 +42,25 @@ pub(crate) struct Queue {
     slots: Vec<Slot>,
     /// Tags of slots that are not in flight.
     free: Vec<u32>,
-    /// Told of every request that has completed.
+    /// Follows what is in flight.
     pub watcher: Option<Watcher>,
     /// Destinations are memory that this process can read, so blocks are verified as they come.
     pub verifies: bool,
 }
 
-/// Who is told whenever a request completes, so as to notice a device that is silent.
-pub(crate) struct Watcher(pub Box<dyn Fn() + Send>);
+/// What a call of [`Queue::read`] does, for somebody else to notice a device that is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flying {
+    /// Requests go out.
+    Begun,
+    /// A request has completed.
+    Answered,
+    /// Nothing is in flight any more.
+    Ended,
+}
+
+/// Who is told of it.
+pub(crate) struct Watcher(pub Box<dyn Fn(Flying) + Send>);
 
 impl std::fmt::Debug for Watcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -111,6 +122,7 @@ impl Queue {
         }
         let start_bytes = blocks.start * BLOCK_BYTES;
         let end_bytes = (blocks.end * BLOCK_BYTES).min(place.size_bytes);
+        self.tell(Flying::Begun);
         let mut flight = Flight {
             queue: self,
             blob,
@@ -123,9 +135,18 @@ impl Queue {
             failure: None,
         };
         flight.run();
-        match flight.failure.take() {
+        let failure = flight.failure.take();
+        drop(flight);
+        self.tell(Flying::Ended);
+        match failure {
             Some(error) => Err(error),
             None => Ok(()),
+        }
+    }
+
+    fn tell(&self, flying: Flying) {
+        if let Some(Watcher(tell)) = &self.watcher {
+            tell(flying);
         }
     }
 
@@ -218,9 +239,7 @@ impl Flight<'_> {
     fn complete(&mut self) -> Completion {
         let completion = self.queue.io.complete();
         self.in_flight -= 1;
-        if let Some(Watcher(tell)) = &self.queue.watcher {
-            tell();
-        }
+        self.queue.tell(Flying::Answered);
         completion
     }
 

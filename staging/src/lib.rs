@@ -39,6 +39,7 @@ mod writer;
 pub use buffer::AlignedBuffer;
 pub use device::{FaultError, Faults, IoKind, Registered};
 pub use error::{Difference, OpenError, ReadError, ReaderError, StageError};
+pub use flight::Flying;
 pub use identity::Identity;
 pub use layout::{BLOB_ALIGN_BYTES, BLOCK_BYTES, BlobSize, PAGE_BYTES, size_bytes};
 pub use list::{Listed, State, list, remove};

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::device::{Fault, Faults, Faulty, Io, Registered, open};
 use crate::error::{ReadError, ReaderError};
-use crate::flight::{Queue, Watcher};
+use crate::flight::{Flying, Queue, Watcher};
 use crate::layout::BLOCK_BYTES;
 use crate::options::ReaderOptions;
 use crate::staged::{BlobId, Staged};
@@ -85,10 +85,9 @@ impl Reader {
         format!("{}, {}{buffers}", self.how, self.cache)
     }
 
-    /// Calls `tell` for every request that completes from now on: a call of [`Reader::read`] does
-    /// not return before its device has answered, so somebody else has to notice one that is
-    /// silent.
-    pub fn watch(&mut self, tell: Box<dyn Fn() + Send>) {
+    /// Tells from now on what calls of [`Reader::read`] do: none returns before its device has
+    /// answered, so somebody else has to notice one that is silent.
+    pub fn watch(&mut self, tell: Box<dyn Fn(Flying) + Send>) {
         self.queue.watcher = Some(Watcher(tell));
     }
 

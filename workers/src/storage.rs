@@ -18,7 +18,7 @@ use program::shares::{BLOCK_BYTES, bytes_of};
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
-use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
+use staging::{BlobId, Flying, IoKind, Reader, ReaderOptions, Staged};
 
 use crate::device::DirectDevice;
 use crate::error::{LaneError, WorkerError, place};
@@ -221,7 +221,11 @@ impl StorageLane {
 
 fn watch(reader: &mut Reader, pulse: &Arc<Pulse>) {
     let pulse = Arc::clone(pulse);
-    reader.watch(Box::new(move || pulse.begin()));
+    reader.watch(Box::new(move |flying| {
+        if flying == Flying::Answered {
+            pulse.begin();
+        }
+    }));
 }
 
 /// The slot and the weight of the plan's first read to a device.

@@ -15,7 +15,7 @@ use shm::now_ns;
 use shm::sync::{AtomicU64, Ordering};
 use staging::balance::{self, ALPHA, Balance, BalanceError, STEPS, Trajectory};
 use staging::measure::measure;
-use staging::{AlignedBuffer, BlobId, Reader, ReaderOptions, Staged};
+use staging::{AlignedBuffer, BlobId, Flying, Reader, ReaderOptions, Staged};
 
 use super::write::{Interrupted, Staging};
 use crate::interrupt::Interrupt;
@@ -26,6 +26,8 @@ const REPEATS: usize = 3;
 const BLOCKS_MIN: u64 = 16;
 /// A drive that has not answered for so long is left out.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// When a drive last got on that nothing is read from.
+const IDLE: u64 = 0;
 /// Between two looks at the thread.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -128,12 +130,10 @@ fn beside(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let last = pulses.iter().map(|pulse| pulse.load(Ordering::Relaxed));
-        let last: Vec<u64> = last.collect();
-        let newest_ns = last.iter().copied().max().unwrap_or(0);
-        if Duration::from_nanos(now_ns().saturating_sub(newest_ns)) > SILENCE_MAX {
-            // Who waits for it has got on since.
-            let drive = (0..last.len()).min_by_key(|drive| last[*drive]).unwrap_or(0);
+        let last_ns = pulses.iter().map(|pulse| pulse.load(Ordering::Relaxed)).enumerate();
+        let reading = last_ns.filter(|(_, last_ns)| *last_ns != IDLE);
+        let Some((drive, last_ns)) = reading.min_by_key(|(_, last_ns)| *last_ns) else { continue };
+        if Duration::from_nanos(now_ns().saturating_sub(last_ns)) > SILENCE_MAX {
             let reason = format!("it has not answered for {} s", SILENCE_MAX.as_secs());
             return Ok(Err(Lost { drive, reason }));
         }
@@ -151,7 +151,10 @@ fn together(
         let lost = |error: staging::ReaderError| Lost { drive, reason: error.to_string() };
         let mut reader = Reader::open(staged, options.clone()).map_err(lost)?;
         let pulse = Arc::clone(&pulses[drive]);
-        reader.watch(Box::new(move || pulse.store(now_ns(), Ordering::Relaxed)));
+        reader.watch(Box::new(move |flying| {
+            let since_ns = if flying == Flying::Ended { IDLE } else { now_ns() };
+            pulse.store(since_ns, Ordering::Relaxed);
+        }));
         readers.push(reader);
     }
     let staged = &drives[0].0;

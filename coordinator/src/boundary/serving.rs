@@ -1,0 +1,147 @@
+//! The boundary between the server and whatever computes: prompts come at any time, tokens go back
+//! as they are drawn.
+//!
+//! The server never sees a worker or a device, the engine never sees a connection.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use grammar::Grammar;
+
+pub use super::engine::{Finish, Logprob, Sampling};
+
+/// One prompt to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submission {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// Most new tokens, at least one; with the prompt never more than [`Limits::context`].
+    pub max_new: u32,
+    pub sampling: Sampling,
+    pub seed: u64,
+    /// With `seed` and the position it keys sampling, so that an answer does not depend on what
+    /// else is answered.
+    pub id_hash: u64,
+    /// An end-of-sequence token is a token like another.
+    pub ignore_eos: bool,
+    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
+    /// at most [`Limits::logprobs`].
+    pub logprobs: u16,
+    /// The same of each token of the prompt but its first; 0: none.
+    pub prompt_logprobs: u16,
+    /// The form of the answer.
+    pub grammar: Option<Arc<Grammar>>,
+}
+
+/// What is told of a submission.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The prompt is computed: before the first token, once.
+    Prompt {
+        /// Of its tokens, those whose keys and values were there already.
+        cached_tokens: u32,
+        /// `prompt_logprobs` of each token but the first.
+        logprobs: Vec<Logprob>,
+    },
+    /// A new token, in order; a final end-of-sequence token is not told. `logprobs` of it.
+    Token { token: u32, logprobs: Vec<Logprob> },
+    /// The last event of a sequence that ended.
+    Finished(Finish),
+    /// The last event of one that cannot be answered: a whole sentence.
+    Failed(String),
+}
+
+/// Whether anybody still listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listening {
+    Yes,
+    /// The sequence should end; nothing more is told.
+    No,
+}
+
+/// Hears what becomes of a submission, on the engine's thread, which it must not hold up.
+pub trait Listener: Send {
+    fn tell(&mut self, event: Event) -> Listening;
+}
+
+/// A submission that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubmissionId(pub u64);
+
+/// What an engine can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences that are computed at a time.
+    pub slots: u32,
+    /// Positions of a sequence, prompt and answer.
+    pub context: u32,
+    /// Log-probabilities of a token, its own included.
+    pub logprobs: u16,
+}
+
+/// What an engine does at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The model is being loaded, at first or again after a worker was lost.
+    Loading,
+    /// Sequences are computed as they come.
+    Ready,
+    /// What was taken is answered, nothing more is taken.
+    Draining,
+    /// Nothing will be computed any more.
+    Ended,
+}
+
+/// Numbers of an engine, for whoever watches it. Counts only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    pub state: State,
+    /// Sequences in slots.
+    pub running: u32,
+    /// Sequences that wait for a slot.
+    pub waiting: u32,
+    /// Positions that caches have room for, and those in use.
+    pub kv_positions: u64,
+    pub kv_positions_used: u64,
+    pub steps: u64,
+    /// Tokens of prompts that were computed, and those that were found in caches.
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub generated_tokens: u64,
+    /// Sequences that gave their caches to others and were computed again.
+    pub preemptions: u64,
+    /// Times that workers were started again.
+    pub restarts: u64,
+}
+
+/// Why a submission was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("the server is shutting down")]
+    Draining,
+    #[error("the server has ended")]
+    Ended,
+}
+
+/// Something that continues prompts as they come. All calls return at once.
+pub trait Serving: Debug + Send + Sync {
+    fn limits(&self) -> Limits;
+
+    fn status(&self) -> Status;
+
+    /// Takes a prompt, which waits until there is a slot for it.
+    ///
+    /// # Errors
+    /// Why it was not taken; nothing is told then.
+    fn submit(
+        &self,
+        submission: Submission,
+        listener: Box<dyn Listener>,
+    ) -> Result<SubmissionId, Refused>;
+
+    /// Ends a sequence within a step, wherever it is; its listener hears nothing more.
+    fn cancel(&self, id: SubmissionId);
+
+    /// Takes nothing more, and answers what was taken.
+    fn drain(&self);
+}
