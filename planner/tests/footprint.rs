@@ -81,6 +81,7 @@ fn a_footprint_is_that_of_the_compiled_plan() {
                 logprobs: 0,
                 micro_sequences: 1,
                 prefill_chunk,
+                serves: false,
                 dtype: Dtype::Bf16,
             };
             let what = || format!("{batches} {prefill_chunk} {map:?}");

@@ -344,6 +344,7 @@ impl Bench {
             logprobs: 0,
             micro_sequences: self.shape.micro_sequences,
             prefill_chunk: 0,
+            serves: false,
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));

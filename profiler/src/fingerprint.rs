@@ -150,6 +150,7 @@ mod tests {
             logprobs: 0,
             micro_sequences: 2,
             prefill_chunk: 0,
+            serves: false,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

@@ -14,10 +14,12 @@ use crate::topology::{LaneId, LaneSet};
 pub struct ProgramId(pub u8);
 
 impl ProgramId {
-    /// The program that computes prompts, of every plan that the compiler makes.
+    /// The program that computes prompts, of every plan of a batch job.
     pub const PREFILL: ProgramId = ProgramId(0);
     /// The program that computes the newest token of each sequence, likewise.
     pub const DECODE: ProgramId = ProgramId(1);
+    /// The only program of a run that serves: rows of any sequences, whatever of them is known.
+    pub const STEP: ProgramId = ProgramId(0);
 
     /// Place in `Plan::programs`.
     pub const fn index(self) -> usize {

@@ -34,6 +34,9 @@ pub struct RunShape {
     /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the
     /// positions that the cache holds of it; 0: prompts are whole.
     pub prefill_chunk: u32,
+    /// Sequences come while the run goes on: there is one program, each step of which computes at
+    /// most `prefill_chunk` rows, of prompts and of newest tokens alike.
+    pub serves: bool,
     pub dtype: Dtype,
 }
 
@@ -45,6 +48,9 @@ impl RunShape {
 
     /// Streams of a batch in prefill, if they can be numbered.
     pub fn checked_streams(&self) -> Option<u16> {
+        if self.serves {
+            return Some(1);
+        }
         if !self.is_chunked() {
             return Some(self.batch_size.div_ceil(self.micro_sequences));
         }
@@ -62,6 +68,9 @@ impl RunShape {
 
     /// Most rows of a stream in prefill.
     pub fn stream_rows(&self) -> usize {
+        if self.serves {
+            return self.prefill_chunk as usize;
+        }
         if self.is_chunked() {
             let all = usize::from(self.batch_size) * self.max_prompt as usize;
             return all.min(self.prefill_chunk as usize);
@@ -84,6 +93,15 @@ impl RunShape {
     /// # Panics
     /// As [`RunShape::streams`].
     pub fn programs(&self) -> Vec<ProgramShape> {
+        if self.serves {
+            return vec![ProgramShape {
+                rows: Rows::Chunks,
+                streams: 1,
+                sequences: self.batch_size,
+                stream_rows: self.prefill_chunk,
+                next: ProgramId::STEP,
+            }];
+        }
         let prefill = ProgramShape {
             rows: if self.is_chunked() { Rows::Chunks } else { Rows::WholePrompts },
             streams: self.streams(),

@@ -52,9 +52,32 @@ pub enum Field {
     Finish,
     /// 1: the coordinator has seen a stop string; the sequence ends at the next `Sample`.
     Cancel,
+    /// Of a run that serves: a [`SlotState`].
+    State,
+    /// Likewise: positions whose keys and values are cached.
+    Computed,
+    /// Likewise: positions that the coordinator has given caches to; it grows while the sequence
+    /// runs.
+    Room,
+    /// Likewise: in which place the sequence came, a number that may wrap around.
+    Arrival,
 }
 
-const FIELDS: usize = Field::Cancel as usize + 1;
+const FIELDS: usize = Field::Arrival as usize + 1;
+
+/// Who a slot of a run that serves belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// The coordinator: there is no sequence.
+    Free = 0,
+    /// The sampler may take it: the coordinator has written a sequence.
+    Offered = 1,
+    /// The sampler, step by step.
+    Running = 2,
+    /// The coordinator: no list names the slot any more.
+    Ended = 3,
+}
 
 /// A work list of a batch. Those of a group's first program are written before the group is
 /// released; each `Sample` lists the rows of the step that follows it.
@@ -98,6 +121,11 @@ impl ListSize {
 /// from which the positions before it lie in the same stream (0: in the cache), and whether the
 /// logits of its last row are sampled.
 pub const ITEM_WORDS: usize = 5;
+
+/// Words of the time that a step of a run that serves should take, in microseconds, of what a row
+/// takes for a position, in picoseconds, and of up to eight pairs of rows and the time of a step
+/// with so many, in microseconds.
+pub const BUDGET_WORDS: usize = 18;
 
 /// Words of a log-probability.
 pub const LOGPROB_WORDS: usize = 2;
@@ -154,6 +182,11 @@ impl StepTableLayout {
 
     /// Words of the whole table.
     pub fn words(&self) -> usize {
+        self.budget() + BUDGET_WORDS
+    }
+
+    /// First of [`BUDGET_WORDS`] words: what a step of a run that serves may take.
+    pub fn budget(&self) -> usize {
         self.enough() + 1
     }
 
@@ -266,6 +299,7 @@ mod tests {
         };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
+        (0..BUDGET_WORDS).for_each(|word| seen[layout.budget() + word] += 1);
         for batch in 0..2 {
             for list in (0..4).map(List::prefill).chain([List::DECODE]) {
                 let words = 1 + layout.items_max(list) * ITEM_WORDS;

@@ -47,6 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("machine", &[]),
     ("cuda", &[]),
     ("grammar", &[]),
+    ("schedule", &[]),
     ("staging", &[]),
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
@@ -54,14 +55,24 @@ const EDGES: &[(&str, &[&str])] = &[
     ("planner", &["model", "program"]),
     (
         "workers",
-        &["cuda", "grammar", "kernels", "kernels/cuda", "model", "program", "shm", "staging"],
+        &[
+            "cuda",
+            "grammar",
+            "kernels",
+            "kernels/cuda",
+            "model",
+            "program",
+            "schedule",
+            "shm",
+            "staging",
+        ],
     ),
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
     (
         "coordinator",
         &[
             "cuda", "grammar", "kernels", "machine", "model", "planner", "profiler", "program",
-            "shm", "staging", "workers",
+            "schedule", "shm", "staging", "workers",
         ],
     ),
 ];

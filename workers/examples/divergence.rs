@@ -92,6 +92,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         logprobs: 0,
         micro_sequences: 1,
         prefill_chunk: 0,
+        serves: false,
         dtype: Dtype::Bf16,
     };
     let options = LaneOptions {

@@ -67,6 +67,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         logprobs: 0,
         micro_sequences,
         prefill_chunk: 0,
+        serves: false,
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());

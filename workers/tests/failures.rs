@@ -49,6 +49,7 @@ fn plan(dtype: Dtype) -> Plan {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        serves: false,
         dtype,
     };
     let split = parse_split("scores:out", &config, None).expect("a split");

@@ -117,6 +117,7 @@ fn plan(split: Option<&str>) -> Plan {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        serves: false,
         dtype: Dtype::Bf16,
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };

@@ -112,6 +112,7 @@ fn every_place(
         logprobs: 0,
         micro_sequences: shape.2,
         prefill_chunk: 0,
+        serves: false,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

@@ -87,6 +87,7 @@ mod tests {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 2048,
+            serves: false,
             dtype: Dtype::Bf16,
         };
         let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

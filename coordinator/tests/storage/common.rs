@@ -66,6 +66,7 @@ pub fn shape(dtype: Dtype) -> RunShape {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        serves: false,
         dtype,
     }
 }

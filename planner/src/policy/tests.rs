@@ -25,6 +25,7 @@ const SHAPE: RunShape = RunShape {
     logprobs: 0,
     micro_sequences: 2,
     prefill_chunk: 0,
+    serves: false,
     dtype: Dtype::Bf16,
 };
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

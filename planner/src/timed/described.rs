@@ -71,6 +71,7 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         max_context,
         micro_sequences: 1,
         prefill_chunk: 0,
+        serves: false,
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)

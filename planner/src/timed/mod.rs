@@ -127,6 +127,7 @@ fn plan(
         logprobs: 0,
         micro_sequences: 1,
         prefill_chunk: 0,
+        serves: false,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

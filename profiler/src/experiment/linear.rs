@@ -128,6 +128,7 @@ mod tests {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 0,
+            serves: false,
             dtype: Dtype::Bf16,
         };
         let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });

@@ -37,6 +37,7 @@ const SHAPE: RunShape = RunShape {
     logprobs: 0,
     micro_sequences: 3,
     prefill_chunk: 0,
+    serves: false,
     dtype: Dtype::F32,
 };
 const THREADS: Threads = Threads { cpu: 1, gpu: 1 };

@@ -74,6 +74,7 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         logprobs: 0,
         micro_sequences,
         prefill_chunk: 0,
+        serves: false,
         dtype: Dtype::F32,
     }
 }

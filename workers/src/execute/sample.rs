@@ -8,11 +8,13 @@ use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{Field, Finish, List};
+use schedule::Sequence;
 use shm::Control;
 
 use super::operands::Operands;
 use super::walks::Walks;
-use crate::rows::{SequenceRows, sampled};
+use crate::rows::{SequenceRows, sampled, sequences};
+use crate::shared::serving::{any_runs, list_step};
 use crate::shared::table::{Item, StepTable};
 
 /// Room for the rows of a batch, allocated once.
@@ -28,6 +30,8 @@ pub(super) struct SampleState {
     logprobs: Vec<Logprob>,
     /// `None` where no answer follows a grammar.
     walks: Option<Walks>,
+    /// Of a run that serves: those of a batch.
+    sequences: Vec<Sequence>,
 }
 
 impl SampleState {
@@ -51,6 +55,7 @@ impl SampleState {
             walks: grammars
                 .map(|grammars| Walks::new(Arc::clone(grammars), plan, rows))
                 .transpose()?,
+            sequences: Vec::with_capacity(usize::from(plan.shape.batch_size)),
         })
     }
 }
@@ -71,7 +76,11 @@ pub(super) fn sample_batch(
         state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    record(table, program, at, eos, |row, _| state.tokens[row]);
+    let SampleState { tokens, sequences, .. } = state;
+    match plan.shape.serves {
+        true => record_step(table, at, eos, sequences, |row, _| tokens[row]),
+        false => record(table, program, at, eos, |row, _| tokens[row]),
+    }
 }
 
 /// The rows of logits of an instruction.
@@ -196,6 +205,24 @@ pub fn record(
     table.set_items(batch, next_list, listed);
 }
 
+/// The same in a run that serves: writes what the step has computed, and lists the next one.
+fn record_step(
+    table: &StepTable,
+    at: At,
+    eos: &[u32],
+    listed: &mut Vec<Sequence>,
+    mut draw: impl FnMut(usize, usize) -> u32,
+) {
+    let batch = usize::from(at.batch);
+    for SequenceRows { item, .. } in sequences(table, ProgramId::STEP, at) {
+        table.set_field(batch, item.slot, Field::Computed, (item.first + item.rows) as u32);
+    }
+    for (row, SequenceRows { item, .. }) in sampled(table, ProgramId::STEP, at).enumerate() {
+        advance(table, batch, item.slot, draw(row, item.slot), eos);
+    }
+    list_step(table, batch, listed);
+}
+
 /// One token further: output, counts, and whether the sequence has ended.
 fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
     let load = |field| table.field(batch, sequence, field);
@@ -224,8 +251,16 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
 
 /// After the last `Sample` of step `step` (0 is prefill): lowers the last step to what the running
 /// sequences can still need, or to the next one where few enough are left, but never below the step
-/// after this one, which lanes may already have begun; then signals `steps` once.
+/// after this one, which lanes may already have begun; then signals `steps` once. A run that serves
+/// ends its group when nothing runs.
 pub fn announce(control: &Control, table: &StepTable, step: u32) {
+    if table.serves() {
+        if !any_runs(table) && control.last_step().is_none_or(|last| step + 1 < last) {
+            control.set_last_step(Some(step + 1));
+        }
+        control.steps().signal();
+        return;
+    }
     let (mut running, mut longest) = (0, 0);
     for (batch, sequence) in table.slots().filter(|&(batch, slot)| table.is_running(batch, slot)) {
         running += 1;

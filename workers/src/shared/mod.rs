@@ -1,6 +1,7 @@
-//! What coordinator and workers both use: messages, the step table, and groups in it.
+//! What coordinator and workers both use: messages, the step table, and groups and sequences in it.
 
 pub mod group;
 pub mod prefix_sharing;
 pub mod protocol;
+pub mod serving;
 pub mod table;

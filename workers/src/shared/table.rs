@@ -15,6 +15,7 @@ use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
 use program::step_table::{Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, StepTableLayout};
+use schedule::{Costs, Step};
 use shm::SharedU32s;
 
 /// A view of the step table with the sizes that its arithmetic needs.
@@ -33,6 +34,7 @@ pub struct StepTable {
     /// Those whose frequencies a sequence's length decides.
     ropes: Vec<Rope>,
     micro_sequences: usize,
+    serves: bool,
     chunking: Option<Chunking>,
 }
 
@@ -70,8 +72,14 @@ impl StepTable {
             windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
             ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
+            serves: plan.shape.serves,
             chunking: plan.map.chunking,
         }
+    }
+
+    /// Whether sequences come while the run goes on.
+    pub fn serves(&self) -> bool {
+        self.serves
     }
 
     /// Number of batches.
@@ -103,7 +111,7 @@ impl StepTable {
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
         let index = self.layout.field(batch, sequence, field);
         match field {
-            Field::Generated => self.words.acquire(index),
+            Field::Generated | Field::State | Field::Room => self.words.acquire(index),
             _ => self.words.load(index),
         }
     }
@@ -112,7 +120,7 @@ impl StepTable {
     pub fn set_field(&self, batch: usize, sequence: usize, field: Field, value: u32) {
         let index = self.layout.field(batch, sequence, field);
         match field {
-            Field::Generated => self.words.publish(index, value),
+            Field::Generated | Field::State | Field::Room => self.words.publish(index, value),
             _ => self.words.store(index, value),
         }
     }
@@ -165,6 +173,27 @@ impl StepTable {
     /// Sets the number of running sequences with which the group ends early.
     pub fn set_enough(&self, running: u32) {
         self.words.store(self.layout.enough(), running);
+    }
+
+    /// What a step of a run that serves may take.
+    pub fn step(&self) -> Step {
+        let first = self.layout.budget();
+        let word = |offset: usize| self.words.load(first + offset);
+        let point = |point: usize| (word(2 + 2 * point), word(3 + 2 * point));
+        Step {
+            rows: self.program(ProgramId::STEP).stream_rows,
+            aim_ns: u64::from(word(0)) * 1000,
+            costs: Costs { points: std::array::from_fn(point), position_ps: word(1) },
+        }
+    }
+
+    /// Sets what a step may take; its rows are the program's.
+    pub fn set_step(&self, aim_us: u32, costs: &Costs) {
+        let points = costs.points.iter().flat_map(|(rows, us)| [*rows, *us]);
+        let words = [aim_us, costs.position_ps].into_iter().chain(points);
+        for (offset, word) in words.enumerate() {
+            self.words.store(self.layout.budget() + offset, word);
+        }
     }
 
     /// Items of a work list.

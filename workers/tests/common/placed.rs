@@ -29,6 +29,7 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         logprobs: 4,
         micro_sequences,
         prefill_chunk: 0,
+        serves: false,
         dtype,
     }
 }

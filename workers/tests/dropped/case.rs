@@ -46,6 +46,7 @@ impl Case {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 0,
+            serves: false,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

@@ -75,6 +75,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        serves: false,
         dtype,
     }
 }

@@ -1,0 +1,68 @@
+//! What a step costs, from a few steps that were measured.
+
+/// Numbers of rows whose steps are measured.
+pub const POINTS: usize = 8;
+
+/// The time of a step by its rows, and of attention by the positions that these look at.
+///
+/// Linears cost what a step with so many rows and empty caches takes, between two points in
+/// proportion; attention adds to it what each row takes for each position before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// Rows, ascending, and the time of such a step, µs; points with 0 rows are not there.
+    pub points: [(u32, u32); POINTS],
+    /// What a row takes for a position that it looks at, picoseconds.
+    pub position_ps: u32,
+}
+
+impl Costs {
+    /// Nothing is known: every step is free.
+    pub const NONE: Costs = Costs { points: [(0, 0); POINTS], position_ps: 0 };
+
+    /// The time of a step with so many rows, which look at so many positions in all, ns.
+    pub fn step_ns(&self, rows: u32, positions: u64) -> u64 {
+        let attention_ns = positions.saturating_mul(u64::from(self.position_ps)) / 1000;
+        self.linears_ns(rows).saturating_add(attention_ns)
+    }
+
+    fn linears_ns(&self, rows: u32) -> u64 {
+        let known = || self.points.iter().filter(|(rows, _)| *rows > 0);
+        let ns = |us: u32| u64::from(us) * 1000;
+        let below = known().filter(|(at, _)| *at <= rows).last();
+        let above = known().find(|(at, _)| *at > rows);
+        match (below, above) {
+            (None, None) => 0,
+            // Fewer rows than were ever measured read all weights too.
+            (None, Some((_, us))) => ns(*us),
+            (Some((at, us)), Some((next, next_us))) => {
+                let share = u64::from(rows - at) * 1000 / u64::from(next - at);
+                ns(*us) + ns(next_us.saturating_sub(*us)) * share / 1000
+            }
+            (Some((at, us)), None) => ns(*us) * u64::from(rows.max(1)) / u64::from(*at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs() -> Costs {
+        let mut costs = Costs { position_ps: 2_000, ..Costs::NONE };
+        costs.points[0] = (1, 10_000);
+        costs.points[1] = (8, 12_000);
+        costs.points[2] = (64, 40_000);
+        costs
+    }
+
+    #[test]
+    fn steps_cost_what_was_measured_and_between_two_points_in_proportion() {
+        let costs = costs();
+        assert_eq!(costs.step_ns(0, 0), 10_000_000);
+        assert_eq!(costs.step_ns(8, 0), 12_000_000);
+        assert_eq!(costs.step_ns(36, 0), 26_000_000);
+        assert_eq!(costs.step_ns(128, 0), 80_000_000, "as the largest, row by row");
+        assert_eq!(costs.step_ns(8, 1_000_000), 14_000_000);
+        assert_eq!(Costs::NONE.step_ns(500, u64::MAX), 0);
+    }
+}

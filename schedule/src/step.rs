@@ -1,0 +1,227 @@
+//! The rows of the next step.
+
+use crate::costs::Costs;
+
+/// A sequence that is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    pub slot: u32,
+    /// In which place it came, a number that may wrap around.
+    pub arrival: u32,
+    /// Tokens that are known, of its prompt and its answer; at least one more than `computed`.
+    pub known: u32,
+    /// Positions whose keys and values are cached.
+    pub computed: u32,
+    /// Positions that its caches have room for.
+    pub room: u32,
+}
+
+impl Sequence {
+    /// Rows that can be computed now.
+    fn rows(&self) -> u32 {
+        self.known.min(self.room).saturating_sub(self.computed)
+    }
+
+    /// Whether its newest token alone is left: a row of decode.
+    fn decodes(&self) -> bool {
+        self.known == self.computed + 1
+    }
+}
+
+/// Rows of a sequence in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub slot: u32,
+    /// Position of the first row.
+    pub first: u32,
+    pub rows: u32,
+    /// Whether its next token is drawn from the last row.
+    pub samples: bool,
+}
+
+/// What bounds a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Most rows, at least as many as there are sequences.
+    pub rows: u32,
+    /// How long it should take where sequences decode, ns.
+    pub aim_ns: u64,
+    pub costs: Costs,
+}
+
+/// Of a prompt, so many rows are computed in a step however long it then takes, so that it gets on.
+const LEAST_ROWS: u32 = 16;
+
+/// A step of prompts alone keeps nobody waiting for a token, so it may take so many times as long:
+/// longer chunks are computed faster.
+const PROMPTS_ALONE: u64 = 4;
+
+/// Tells the rows of the next step: the newest token of every sequence that decodes, then prompts
+/// in the order in which they came, as many of their rows as the step's time allows. Puts
+/// `sequences` in the order of their arrival.
+pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)) {
+    // Numbers wrap around, but those of sequences that run together are near each other.
+    let newest = sequences.iter().map(|one| one.arrival).reduce(later).unwrap_or(0);
+    sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
+    let (mut rows, mut positions) = (0, 0);
+    for one in sequences.iter().filter(|one| one.decodes() && one.rows() > 0) {
+        rows += 1;
+        positions += u64::from(one.known);
+        each(Piece { slot: one.slot, first: one.computed, rows: 1, samples: true });
+    }
+    let aim_ns = if rows > 0 { step.aim_ns } else { step.aim_ns.saturating_mul(PROMPTS_ALONE) };
+    let mut is_first = true;
+    for one in sequences.iter().filter(|one| !one.decodes() && one.rows() > 0) {
+        let most = one.rows().min(step.rows.saturating_sub(rows));
+        let in_time = rows_in_time(step, aim_ns, (rows, positions), one.computed, most);
+        let own = if is_first { in_time.max(most.min(LEAST_ROWS)) } else { in_time };
+        if own == 0 {
+            break;
+        }
+        is_first = false;
+        let samples = one.computed + own == one.known;
+        each(Piece { slot: one.slot, first: one.computed, rows: own, samples });
+        rows += own;
+        positions += looked_at(one.computed, own);
+    }
+}
+
+/// Most rows of a prompt, `most` at most, behind so many positions that a step can take beside what
+/// it has.
+fn rows_in_time(
+    step: &Step,
+    aim_ns: u64,
+    (rows, positions): (u32, u64),
+    computed: u32,
+    most: u32,
+) -> u32 {
+    let fits =
+        |own: u32| step.costs.step_ns(rows + own, positions + looked_at(computed, own)) <= aim_ns;
+    let (mut fitting, mut beyond) = (0, most + 1);
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    fitting
+}
+
+/// Positions that rows behind `computed` ones look at, their own included.
+fn looked_at(computed: u32, rows: u32) -> u64 {
+    let rows = u64::from(rows);
+    rows * u64::from(computed) + rows * (rows + 1) / 2
+}
+
+/// The later of two arrivals.
+fn later(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b) < u32::MAX / 2 { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn costs() -> Costs {
+        let mut costs = Costs { position_ps: 1_000, ..Costs::NONE };
+        costs.points[0] = (1, 10_000);
+        costs.points[1] = (101, 110_000);
+        costs
+    }
+
+    fn step(rows: u32, aim_ms: u64) -> Step {
+        Step { rows, aim_ns: aim_ms * 1_000_000, costs: costs() }
+    }
+
+    fn sequence(slot: u32, arrival: u32, known: u32, computed: u32) -> Sequence {
+        Sequence { slot, arrival, known, computed, room: u32::MAX }
+    }
+
+    fn pieces(mut sequences: Vec<Sequence>, step: &Step) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        next(&mut sequences, step, |piece| pieces.push(piece));
+        pieces
+    }
+
+    #[test]
+    fn newest_tokens_come_first_and_prompts_in_the_order_of_their_arrival() {
+        let sequences = vec![
+            sequence(0, 7, 300, 0),
+            sequence(1, 8, 21, 20),
+            sequence(2, 5, 40, 10),
+            sequence(3, 6, 5, 4),
+        ];
+        let found = pieces(sequences, &step(512, 60));
+        let rows: Vec<(u32, u32, u32, bool)> = found
+            .iter()
+            .map(|piece| (piece.slot, piece.first, piece.rows, piece.samples))
+            .collect();
+        // 52 rows take 60 ms - attention; the older prompt is computed to its end.
+        assert_eq!(rows[..3], [(3, 4, 1, true), (1, 20, 1, true), (2, 10, 30, true)]);
+        assert_eq!((rows[3].0, rows[3].1, rows[3].3), (0, 0, false));
+        let all: u32 = rows.iter().map(|row| row.2).sum();
+        assert!((49..=51).contains(&all), "{rows:?}");
+    }
+
+    #[test]
+    fn prompts_alone_take_longer_steps_and_a_late_one_gets_on_all_the_same() {
+        let alone = pieces(vec![sequence(0, 1, 1000, 0)], &step(512, 20));
+        assert!((70..=71).contains(&alone[0].rows), "{alone:?}");
+        let beside = pieces(vec![sequence(0, 1, 1000, 0), sequence(1, 0, 9, 8)], &step(512, 1));
+        assert_eq!(beside[1].rows, LEAST_ROWS);
+    }
+
+    #[test]
+    fn arrivals_may_wrap_around() {
+        let found =
+            pieces(vec![sequence(0, 1, 40, 0), sequence(1, u32::MAX - 1, 40, 0)], &step(50, 1000));
+        assert_eq!((found[0].slot, found[1].slot, found[1].rows), (1, 0, 10));
+    }
+
+    #[test]
+    fn who_has_no_room_sits_out() {
+        let mut waits = sequence(0, 0, 65, 64);
+        waits.room = 64;
+        let mut half = sequence(1, 1, 400, 0);
+        half.room = 64;
+        let found = pieces(vec![waits, half], &step(512, 1000));
+        assert_eq!(found, [Piece { slot: 1, first: 0, rows: 64, samples: false }]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_step_keeps_to_its_rows_and_every_sequence_that_decodes_has_one(
+            drawn in prop::collection::vec((1u32..600, 0u32..600, any::<u32>(), 0u32..800), 1..40),
+            rows in 40u32..600,
+            aim_ms in 0u64..400,
+        ) {
+            let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, room), slot)| {
+                let known = computed + more;
+                Sequence { slot, arrival: arrival % 1000, known, computed: *computed, room: *room }
+            });
+            let sequences: Vec<Sequence> = sequences.collect();
+            let found = pieces(sequences.clone(), &step(rows, aim_ms));
+            prop_assert!(found.iter().map(|piece| piece.rows).sum::<u32>() <= rows);
+            for piece in &found {
+                let of = sequences[piece.slot as usize];
+                prop_assert!(piece.rows > 0 && piece.first == of.computed);
+                let end = piece.first + piece.rows;
+                prop_assert!(end <= of.known && end <= of.room.max(of.computed));
+                prop_assert_eq!(piece.samples, end == of.known);
+            }
+            for one in sequences.iter().filter(|one| one.decodes() && one.rows() > 0) {
+                prop_assert!(found.iter().any(|piece| piece.slot == one.slot));
+            }
+            let prompts = sequences.iter().any(|one| !one.decodes() && one.rows() > 0);
+            let decodes = sequences.iter().filter(|one| one.decodes() && one.rows() > 0).count();
+            if prompts && (decodes as u32) < rows {
+                let has_prompt = found.iter().any(|at| !sequences[at.slot as usize].decodes());
+                prop_assert!(has_prompt, "a prompt gets on");
+            }
+        }
+    }
+}

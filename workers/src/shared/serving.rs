@@ -1,0 +1,152 @@
+//! Sequences of a run that serves, in the slots of the step table.
+//!
+//! A slot goes around: the coordinator writes a sequence into a free one and offers it; the sampler
+//! takes it when it lists the next step, and gives it back once it has ended and no list names it.
+//! Nobody waits for the other. Between two steps the sampler alone decides which rows are computed,
+//! by [`schedule::next`]; before the first step of a group nobody else runs, and the coordinator
+//! does.
+
+use program::ir::ProgramId;
+use program::plan::Plan;
+use program::step_table::{Field, Finish, List, SlotState, balance_units};
+use schedule::{Costs, Sequence};
+use shm::Stage;
+
+use super::group::{Placed, place};
+use super::table::{Item, StepTable};
+
+/// A group of a run that serves: steps until there is nothing to compute.
+pub const SERVE: [Stage; 1] = [Stage { program: ProgramId::STEP.0 as u32, steps: u32::MAX }];
+
+/// The work list of a batch.
+const STEP: List = List { program: ProgramId::STEP, stream: 0 };
+
+/// A sequence that may be taken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer<'a> {
+    /// Its slot, which is free, and what was asked for.
+    pub placed: &'a Placed,
+    /// New tokens that it has already, from slots that it had before.
+    pub answered: &'a [u32],
+    /// Positions that its caches hold.
+    pub computed: u32,
+    /// Positions that it has caches for.
+    pub room: u32,
+    /// In which place it came.
+    pub arrival: u32,
+}
+
+/// Whom a slot belongs to.
+pub fn state(table: &StepTable, batch: usize, slot: usize) -> SlotState {
+    match table.field(batch, slot, Field::State) {
+        1 => SlotState::Offered,
+        2 => SlotState::Running,
+        3 => SlotState::Ended,
+        _ => SlotState::Free,
+    }
+}
+
+fn set_state(table: &StepTable, batch: usize, slot: usize, state: SlotState) {
+    table.set_field(batch, slot, Field::State, state as u32);
+}
+
+/// Writes a sequence into its slot and lets the sampler take it.
+///
+/// # Panics
+/// If the slot is not free.
+pub fn offer(table: &StepTable, offer: &Offer<'_>) {
+    let Placed { batch, slot, request } = offer.placed;
+    assert_eq!(state(table, *batch, *slot), SlotState::Free, "slot {slot} of batch {batch}");
+    place(table, offer.placed);
+    let answered = offer.answered.len() as u32;
+    for (position, token) in offer.answered.iter().enumerate() {
+        table.set_output(*batch, *slot, position, *token);
+    }
+    let set = |field, value| table.set_field(*batch, *slot, field, value);
+    set(Field::Generated, answered);
+    set(Field::Remaining, request.max_new - answered);
+    set(Field::Computed, offer.computed);
+    set(Field::Arrival, offer.arrival);
+    set(Field::Room, offer.room);
+    // SYNC POINT: slot state, released here once the sequence is written.
+    set_state(table, *batch, *slot, SlotState::Offered);
+}
+
+/// Takes a slot back from a sequence that has ended.
+///
+/// # Panics
+/// If it has not.
+pub fn free(table: &StepTable, batch: usize, slot: usize) {
+    assert_eq!(state(table, batch, slot), SlotState::Ended, "slot {slot} of batch {batch}");
+    table.set_field(batch, slot, Field::PromptLen, 0);
+    set_state(table, batch, slot, SlotState::Free);
+}
+
+/// Empties the table of a run that is about to begin: every slot is free and has as many positions
+/// as any sequence can need.
+pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
+    table.clear();
+    let capacities = vec![plan.shape.max_context; table.batch_size()];
+    let bounds = balance_units(&capacities, table.kv_heads() as u32, plan.table.chunks);
+    for batch in 0..table.batches() {
+        table.set_extents(batch, &capacities);
+        table.set_chunk_bounds(batch, &bounds);
+    }
+    table.set_step(aim_us, costs);
+}
+
+/// Lists the first step of a group, before it is released; whether there is anything to compute.
+pub fn list_first(table: &StepTable) -> bool {
+    let mut sequences = Vec::with_capacity(table.batch_size());
+    (0..table.batches()).for_each(|batch| list_step(table, batch, &mut sequences));
+    any_runs(table)
+}
+
+/// Whether a slot of any batch is the sampler's.
+pub fn any_runs(table: &StepTable) -> bool {
+    table.slots().any(|(batch, slot)| state(table, batch, slot) == SlotState::Running)
+}
+
+/// Takes what is offered, gives back what has ended, and lists the rows of a batch's next step.
+/// `sequences` is room for as many as there are slots.
+pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>) {
+    sequences.clear();
+    for slot in 0..table.batch_size() {
+        // SYNC POINT: slot state, acquired here: what is offered was written before.
+        match state(table, batch, slot) {
+            SlotState::Offered => set_state(table, batch, slot, SlotState::Running),
+            SlotState::Running => {}
+            SlotState::Free | SlotState::Ended => continue,
+        }
+        if has_ended(table, batch, slot) {
+            // SYNC POINT: slot state, released here: the sampler writes nothing of it any more.
+            set_state(table, batch, slot, SlotState::Ended);
+            continue;
+        }
+        let field = |field| table.field(batch, slot, field);
+        sequences.push(Sequence {
+            slot: slot as u32,
+            arrival: field(Field::Arrival),
+            known: field(Field::PromptLen) + field(Field::Generated),
+            computed: field(Field::Computed),
+            room: field(Field::Room),
+        });
+    }
+    let mut listed = 0;
+    schedule::next(sequences, &table.step(), |piece| {
+        let (slot, first, rows) = (piece.slot as usize, piece.first as usize, piece.rows as usize);
+        let item = Item { slot, first, rows, shared_row: None, samples: piece.samples };
+        table.set_item(batch, STEP, listed, item);
+        listed += 1;
+    });
+    table.set_items(batch, STEP, listed);
+}
+
+/// Whether a sequence has, or is called off.
+fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
+    let is_called_off = table.field(batch, slot, Field::Cancel) != 0;
+    if is_called_off && table.is_running(batch, slot) {
+        table.set_field(batch, slot, Field::Finish, Finish::Stop as u32);
+    }
+    !table.is_running(batch, slot)
+}
