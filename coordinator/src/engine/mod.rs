@@ -12,6 +12,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 mod prefill_share;
+pub mod serving;
 pub mod supervise;
 pub mod takeover;
 pub mod trace_file;

@@ -1,19 +1,16 @@
 //! Weights on two storages, each read by a worker and a lane of its own: compiled, proved,
 //! simulated and run by real processes, with the tokens of the same plan without storages, also
 //! where a storage is lost on the way.
-//!
-//! The workers are started from this very program, as the engine starts them from the coordinator;
-//! so it has a `main` of its own, which is a worker where it is asked to be one, and lists and runs
-//! the tests as test runners ask otherwise.
 
 mod common;
 mod lost;
+#[path = "../own_main.rs"]
+mod own_main;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use common::{GROUPS, Stagings, To, WAYS, config, maps, on_storages, reads, run_groups, shape};
-use coordinator::setup::model::open_weights;
 use model::config::Dtype;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
@@ -22,7 +19,7 @@ use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [own_main::Test; 10] = [
     ("storages_change_no_token", storages_change_no_token),
     (
         "another_storage_goes_on_for_one_that_fails",
@@ -45,30 +42,7 @@ const TESTS: [(&str, fn()); 10] = [
 ];
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, _, channel] = &args[..]
-        && first == "worker"
-    {
-        let channel = channel.parse().expect("the number of a channel");
-        // SAFETY: needed to take over the inherited channel. The engine passes its number to this
-        // process alone, and nothing has opened or closed descriptors before.
-        return ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) });
-    }
-    let is_given = |flag: &str| args.iter().any(|arg| arg == flag);
-    if is_given("--list") {
-        // Runners ask for the ignored ones too: there are none.
-        let listed = TESTS.iter().filter(|_| !is_given("--ignored"));
-        listed.for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let is_chosen =
-        |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
-    for (name, test) in TESTS.iter().filter(|(name, _)| is_chosen(name)) {
-        test();
-        println!("test {name} ... ok");
-    }
-    ExitCode::SUCCESS
+    own_main::main(&TESTS)
 }
 
 fn storages_change_no_token() {

@@ -1,0 +1,286 @@
+//! The thread that follows the workers of a server.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use schedule::Costs;
+use shm::WaitError;
+use workers::shared::serving::{SERVE, clear, list_first};
+use workers::shared::table::StepTable;
+
+use super::desk::Desk;
+use super::measured_costs::measure;
+use super::{Loading, ServingOptions};
+use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
+use crate::engine::launch::{self, LaunchError, Launched, SLICE};
+use crate::engine::supervise::WorkerFailure;
+
+/// Workers that may be lost one behind the other without a step between them.
+const LOSSES_MAX: u32 = 3;
+
+/// What the server's threads ask of this one.
+pub(super) enum Command {
+    Submit {
+        id: SubmissionId,
+        submission: Box<Submission>,
+        listener: Box<dyn Listener>,
+    },
+    Cancel(SubmissionId),
+    /// Nothing more comes; what was taken is answered.
+    Drain,
+    /// Whoever has the engine has left it.
+    End,
+}
+
+/// A group of steps that goes on.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// Steps of all groups before it.
+    steps_before: u32,
+    /// Steps seen.
+    steps: u32,
+    /// What `drained` counts when all lanes have left it.
+    drained: u32,
+}
+
+/// Workers, and the group that they are in.
+struct Crew {
+    launched: Launched,
+    table: StepTable,
+    group: Option<Group>,
+    looked: Instant,
+}
+
+/// See the module header.
+pub(super) struct Drive {
+    options: ServingOptions,
+    commands: Receiver<Command>,
+    status: Arc<Mutex<Status>>,
+    /// What [`Drive::status`] shows others.
+    own: Status,
+    costs: Costs,
+    desk: Desk,
+    crew: Option<Crew>,
+    /// Since the last step.
+    losses: u32,
+}
+
+/// Whether the thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    On,
+    /// There is nothing more to do.
+    Ends,
+}
+
+impl Drive {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// What kept a worker from getting ready.
+    pub(super) fn start(
+        mut options: ServingOptions,
+        commands: Receiver<Command>,
+        status: Arc<Mutex<Status>>,
+    ) -> Result<Drive, LaunchError> {
+        let mut crew = Crew::launch(&mut options)?;
+        let table = &crew.table;
+        let costs = measure(&options.plan, &crew.launched.control, table)
+            .map_err(|_| crew.launched.supervisor.cause(&options.plan))?;
+        crew.clear(&options, &costs);
+        let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
+        let (desk, losses) = (Desk::default(), 0);
+        let mut drive =
+            Drive { options, commands, status, own, costs, desk, crew: Some(crew), losses };
+        drive.own.state = State::Ready;
+        drive.show();
+        Ok(drive)
+    }
+
+    /// Serves until nothing more can come or be computed.
+    pub(super) fn run(&mut self) {
+        while self.turn() == Goes::On {
+            self.show();
+        }
+        self.desk.fail_all("The server has ended.");
+        self.own.state = State::Ended;
+        self.show();
+        if let Some(crew) = &mut self.crew {
+            let busy = crew.group.is_some();
+            if !busy {
+                crew.launched.control.release(&[], 0);
+            }
+            crew.launched.supervisor.leave(busy);
+        }
+    }
+
+    /// Shows others what is done.
+    fn show(&self) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = self.own;
+    }
+
+    fn turn(&mut self) -> Goes {
+        if self.take_commands() == Goes::Ends {
+            return Goes::Ends;
+        }
+        if self.own.state == State::Draining && self.desk.is_empty() {
+            return Goes::Ends;
+        }
+        if self.crew.is_none() && self.start_again() == Goes::Ends {
+            return Goes::Ends;
+        }
+        match self.step() {
+            Ok(()) => Goes::On,
+            Err(failure) => self.lose(&failure),
+        }
+    }
+
+    /// Takes what came; waits for it where there is nothing else to do.
+    fn take_commands(&mut self) -> Goes {
+        let is_idle = self.desk.is_empty() && self.own.state != State::Draining;
+        let mut next = match is_idle {
+            true => self.commands.recv_timeout(SLICE),
+            false => self.commands.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+        };
+        loop {
+            match next {
+                Ok(Command::Submit { id, submission, listener }) => {
+                    self.desk.submit(id, *submission, listener);
+                }
+                Ok(Command::Cancel(id)) => {
+                    self.desk.cancel(self.crew.as_ref().map(|crew| &crew.table), id);
+                }
+                Ok(Command::Drain) => self.own.state = State::Draining,
+                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => return Goes::Ends,
+                Err(RecvTimeoutError::Timeout) => return Goes::On,
+            }
+            next = self.commands.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+        }
+    }
+
+    /// Follows a step, if there is anything to compute.
+    fn step(&mut self) -> Result<(), WorkerFailure> {
+        let Some(crew) = &mut self.crew else { return Ok(()) };
+        let plan = &self.options.plan;
+        self.desk.offer(&crew.table, plan);
+        if crew.group.is_none() && list_first(&crew.table) {
+            crew.release();
+        }
+        let steps = crew.follow(plan)?;
+        if steps > 0 {
+            self.losses = 0;
+            self.own.steps += u64::from(steps);
+        }
+        self.desk.observe(&crew.table, plan, &mut self.own);
+        crew.look(plan)
+    }
+
+    /// Gives the workers up of which one is lost.
+    fn lose(&mut self, failure: &WorkerFailure) -> Goes {
+        let reason = failure.to_string();
+        if let Some(crew) = &self.crew {
+            // What was drawn before is told.
+            self.desk.observe(&crew.table, &self.options.plan, &mut self.own);
+        }
+        self.crew = None;
+        self.own.restarts += 1;
+        self.losses += 1;
+        self.desk.unseat(&reason);
+        if self.losses >= LOSSES_MAX {
+            return self.give_up(&reason);
+        }
+        (self.options.tell)(&format!("{reason}; the workers are started again"));
+        Goes::On
+    }
+
+    fn give_up(&mut self, reason: &str) -> Goes {
+        (self.options.tell)(&format!("{reason}; the server ends"));
+        self.desk.fail_all(&format!("The model's workers cannot be kept running: {reason}."));
+        Goes::Ends
+    }
+
+    fn start_again(&mut self) -> Goes {
+        let before = std::mem::replace(&mut self.own.state, State::Loading);
+        self.show();
+        let launched = Crew::launch(&mut self.options);
+        self.own.state = before;
+        match launched {
+            Ok(crew) => {
+                crew.clear(&self.options, &self.costs);
+                self.crew = Some(crew);
+                Goes::On
+            }
+            Err(error) => {
+                self.losses += 1;
+                match self.losses >= LOSSES_MAX || matches!(error, LaunchError::Interrupted) {
+                    true => self.give_up(&error.to_string()),
+                    false => Goes::On,
+                }
+            }
+        }
+    }
+}
+
+impl Crew {
+    fn launch(options: &mut ServingOptions) -> Result<Crew, LaunchError> {
+        let ServingOptions { plan, launch, loading, .. } = options;
+        let loading: &mut Loading = loading;
+        let progress = &mut |done, total| loading(done, total);
+        let launched = launch::launch(plan, launch, progress, &mut |_| {})?;
+        let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
+        Ok(Crew { launched, table, group: None, looked: Instant::now() })
+    }
+
+    /// Empties the table, in which nothing may run.
+    fn clear(&self, options: &ServingOptions, costs: &Costs) {
+        let aim_us = u32::try_from(options.step.as_micros()).unwrap_or(u32::MAX);
+        clear(&self.table, &options.plan, aim_us, costs);
+    }
+
+    /// Lets the lanes run what is listed.
+    fn release(&mut self) {
+        let control = &self.launched.control;
+        self.group = Some(Group {
+            steps_before: control.steps().value(),
+            steps: 0,
+            drained: control.drained().value().wrapping_add(1),
+        });
+        control.release(&SERVE, u32::MAX - 1);
+    }
+
+    /// Waits a little for the group's next step or its end; how many steps were done.
+    fn follow(&mut self, plan: &program::plan::Plan) -> Result<u32, WorkerFailure> {
+        let Some(group) = &mut self.group else { return Ok(0) };
+        let control = self.launched.control.clone();
+        let has_all = control.last_step().is_some_and(|last| group.steps > last);
+        let waited = match has_all {
+            true => control.drained().wait_at_least(group.drained, control.poison(), SLICE),
+            false => {
+                let target = group.steps_before.wrapping_add(group.steps + 1);
+                control.steps().wait_at_least(target, control.poison(), SLICE)
+            }
+        };
+        if let Err(WaitError::Poisoned(_)) = waited {
+            return Err(self.launched.supervisor.cause(plan));
+        }
+        let steps = control.steps().value().wrapping_sub(group.steps_before);
+        let new = steps - std::mem::replace(&mut group.steps, steps);
+        if has_all && waited.is_ok() {
+            self.group = None;
+        }
+        Ok(new)
+    }
+
+    /// Looks after the workers, if it is time to.
+    fn look(&mut self, plan: &program::plan::Plan) -> Result<(), WorkerFailure> {
+        if self.looked.elapsed() < SLICE {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        self.launched.supervisor.check(plan)
+    }
+}

@@ -1,0 +1,75 @@
+//! What steps take, measured with a few of them before the first sequence comes.
+
+use std::time::{Duration, Instant};
+
+use program::plan::Plan;
+use schedule::{Costs, POINTS};
+use shm::{Control, WaitError};
+use workers::shared::group::{Placed, Request};
+use workers::shared::serving::{Offer, SERVE, clear, free, list_first, offer};
+use workers::shared::table::StepTable;
+
+/// Rows of the steps that are measured, and the most that a step can have.
+const ROWS: [u32; POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
+/// A step that takes so long tells enough of longer ones.
+const LONG: Duration = Duration::from_millis(500);
+/// A prompt of so many of the longest chunks tells what cached positions cost.
+const CHUNKS: u32 = 4;
+/// A step that takes longer is stuck; its worker says why.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs steps of ever more rows, and a prompt in several chunks.
+///
+/// # Errors
+/// A lane that failed.
+pub(super) fn measure(
+    plan: &Plan,
+    control: &Control,
+    table: &StepTable,
+) -> Result<Costs, WaitError> {
+    let run = |rows: u32| -> Result<Duration, WaitError> {
+        clear(table, plan, u32::MAX, &Costs::NONE);
+        run(control, table, rows)
+    };
+    let mut costs = Costs::NONE;
+    let most = plan.shape.prefill_chunk.min(plan.shape.max_context - 1);
+    // The first steps of all touch memory that nobody has touched.
+    run(1)?;
+    let mut longest = (0, Duration::ZERO);
+    let rows = ROWS.into_iter().filter(|rows| *rows < most).chain([most]);
+    for (point, rows) in costs.points.iter_mut().zip(rows) {
+        let time = run(rows)?;
+        *point = (rows, u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1));
+        longest = (rows, time);
+        if time > LONG {
+            break;
+        }
+    }
+    let (rows, time) = longest;
+    let chunks = CHUNKS.min((plan.shape.max_context - 1) / rows.max(1));
+    if rows == most && chunks > 1 && time <= LONG {
+        let all = run(rows * chunks)?;
+        let attention = all.saturating_sub(time * chunks);
+        let (rows, chunks) = (u64::from(rows), u64::from(chunks));
+        let positions = rows * rows * chunks * (chunks - 1) / 2;
+        let ps = attention.as_nanos() * 1000 / u128::from(positions.max(1));
+        costs.position_ps = u32::try_from(ps).unwrap_or(u32::MAX);
+    }
+    Ok(costs)
+}
+
+/// The time in which a prompt of so many tokens has its first token.
+fn run(control: &Control, table: &StepTable, rows: u32) -> Result<Duration, WaitError> {
+    let request = Request::greedy(vec![0; rows as usize], 1);
+    let placed = Placed { batch: 0, slot: 0, request };
+    let room = rows + 1;
+    offer(table, &Offer { placed: &placed, answered: &[], computed: 0, room, arrival: 0 });
+    list_first(table);
+    let drained = control.drained().value().wrapping_add(1);
+    let begun = Instant::now();
+    control.release(&SERVE, u32::MAX - 1);
+    control.drained().wait_at_least(drained, control.poison(), LIMIT)?;
+    let time = begun.elapsed();
+    free(table, 0, 0);
+    Ok(time)
+}

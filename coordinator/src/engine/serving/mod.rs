@@ -1,0 +1,160 @@
+//! The engine of a server: sequences come at any time, into the slots that others leave.
+//!
+//! One thread follows the workers from behind their steps: it offers sequences to free slots, tells
+//! what was drawn and takes slots back. Workers never wait for it. When a worker is lost, it starts
+//! new ones, and sequences go on from the tokens that they have, to the same bits.
+
+mod desk;
+mod drive;
+mod measured_costs;
+
+use std::fmt;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use program::plan::Plan;
+
+use super::launch::{LaunchError, LaunchOptions};
+use crate::boundary::serving::{
+    Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
+};
+use drive::{Command, Drive};
+
+/// Tells how loading gets on; its answer `false` interrupts.
+pub type Loading = Box<dyn FnMut(u64, u64) -> bool + Send>;
+
+/// What a server is started with.
+pub struct ServingOptions {
+    /// A plan of a run that serves.
+    pub plan: Plan,
+    pub launch: LaunchOptions,
+    /// How long a step should take where sequences wait for their next token.
+    pub step: Duration,
+    pub loading: Loading,
+    /// Hears sentences for whoever runs the server.
+    pub tell: Box<dyn Fn(&str) + Send>,
+}
+
+impl fmt::Debug for ServingOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServingOptions").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+/// Workers that hold a model and continue prompts as they come. Dropping it ends them.
+#[derive(Debug)]
+pub struct ServingEngine {
+    limits: Limits,
+    status: Arc<Mutex<Status>>,
+    commands: Sender<Command>,
+    submissions: Mutex<u64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ServingEngine {
+    /// Starts the workers, loads the model and measures what steps take.
+    ///
+    /// # Errors
+    /// What kept a worker from getting ready.
+    ///
+    /// # Panics
+    /// With a plan of a batch job.
+    pub fn start(options: ServingOptions) -> Result<ServingEngine, LaunchError> {
+        let shape = options.plan.shape;
+        assert!(shape.serves, "a plan of a run that serves");
+        let slots = u32::from(shape.batches) * u32::from(shape.batch_size);
+        let limits = Limits { slots, context: shape.max_context, logprobs: shape.logprobs };
+        let status = Arc::new(Mutex::new(Status {
+            state: State::Loading,
+            running: 0,
+            waiting: 0,
+            kv_positions: u64::from(slots) * u64::from(shape.max_context),
+            kv_positions_used: 0,
+            steps: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            generated_tokens: 0,
+            preemptions: 0,
+            restarts: 0,
+        }));
+        let (commands, received) = channel();
+        let (started, ready) = channel();
+        let of_thread = Arc::clone(&status);
+        // Workers end with the thread that started them.
+        let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
+            match Drive::start(options, received, of_thread) {
+                Ok(mut drive) => {
+                    // Nobody waits for it where the engine was dropped meanwhile.
+                    let _ = started.send(Ok(()));
+                    drive.run();
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+        });
+        let thread = thread.map_err(|source| LaunchError::Spawn {
+            worker: "thread that serves".to_owned(),
+            source,
+        })?;
+        ready.recv().unwrap_or(Err(LaunchError::Interrupted))?;
+        Ok(ServingEngine {
+            limits,
+            status,
+            commands,
+            submissions: Mutex::new(0),
+            thread: Some(thread),
+        })
+    }
+
+    fn send(&self, command: Command) -> Result<(), Refused> {
+        self.commands.send(command).map_err(|_| Refused::Ended)
+    }
+}
+
+impl Serving for ServingEngine {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn status(&self) -> Status {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(
+        &self,
+        submission: Submission,
+        listener: Box<dyn Listener>,
+    ) -> Result<SubmissionId, Refused> {
+        match self.status().state {
+            State::Draining => return Err(Refused::Draining),
+            State::Ended => return Err(Refused::Ended),
+            State::Loading | State::Ready => {}
+        }
+        let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = SubmissionId(*submissions);
+        *submissions += 1;
+        // Under the lock, so that they arrive in the order of their numbers.
+        self.send(Command::Submit { id, submission: Box::new(submission), listener })?;
+        Ok(id)
+    }
+
+    fn cancel(&self, id: SubmissionId) {
+        // Where nobody receives it, there is nothing to end.
+        let _ = self.send(Command::Cancel(id));
+    }
+
+    fn drain(&self) {
+        let _ = self.send(Command::Drain);
+    }
+}
+
+impl Drop for ServingEngine {
+    fn drop(&mut self) {
+        let _ = self.send(Command::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}

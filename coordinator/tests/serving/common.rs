@@ -1,0 +1,280 @@
+//! A tiny model as a batch job and as a server.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use coordinator::boundary::engine::{
+    Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict,
+};
+use coordinator::boundary::serving::{
+    Event, Listener, Listening, Refused, Serving, Submission, SubmissionId,
+};
+use coordinator::engine::RunEngine;
+use coordinator::engine::launch::LaunchOptions;
+use coordinator::engine::serving::{ServingEngine, ServingOptions};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::parse_split;
+use program::compile::compile;
+use program::formats::KvFormat;
+use program::map::DeviceMap;
+use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
+use program::validate::validate;
+use rustix::process::Pid;
+use workers::shared::protocol::WeightsFrom;
+
+const CONTEXT: u32 = 120;
+const LOGPROBS: u16 = 4;
+const EOS: u32 = 17;
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        name: "tiny".to_owned(),
+        family: Family::Llama,
+        num_layers: 3,
+        hidden_size: 128,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 32,
+        ffn_size: 256,
+        vocab_size: 200,
+        max_positions: 128,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        experts: None,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
+        bos_token_id: None,
+        eos_token_ids: vec![EOS],
+    }
+}
+
+/// What is computed in.
+pub fn dtypes() -> [(Dtype, KvFormat); 3] {
+    [(Dtype::Bf16, KvFormat::Plain), (Dtype::Bf16, KvFormat::Four), (Dtype::F32, KvFormat::Plain)]
+}
+
+/// The CPU alone, a split, and everything streamed to the device.
+pub fn maps(kv_format: KvFormat) -> Vec<DeviceMap> {
+    let config = config();
+    let split = parse_split("k:up", &config, None).expect("a split");
+    let policies = [Policy::CpuOnly, Policy::TwoSplit { split, chunking: None }, Policy::GpuOnly];
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let of = |policy| DeviceMap { kv_format, ..device_map(policy, &config, true, homes) };
+    policies.iter().map(of).collect()
+}
+
+fn plan(map: &DeviceMap, dtype: Dtype, serves: bool) -> Plan {
+    let shape = RunShape {
+        batches: 1,
+        batch_size: 6,
+        max_prompt: CONTEXT,
+        shared_prompt: 0,
+        max_context: CONTEXT,
+        max_new: CONTEXT,
+        logprobs: LOGPROBS,
+        micro_sequences: 1,
+        prefill_chunk: 16,
+        serves,
+        dtype,
+    };
+    let shape = if serves { shape } else { RunShape { batch_size: 1, prefill_chunk: 0, ..shape } };
+    let plan = compile(&config(), &shape, map).expect("compiles");
+    validate(&plan).expect("it is proved");
+    plan
+}
+
+fn launch() -> LaunchOptions {
+    LaunchOptions {
+        weights: WeightsFrom::Dummy { seed: 11 },
+        cpu_threads: 2,
+        gpu_threads: 1,
+        link_bytes_per_s: None,
+        cpus: Vec::new(),
+        spin_us: 0,
+        durations: None,
+        cuda: None,
+        grammars: None,
+        staged: Vec::new(),
+    }
+}
+
+pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
+    let options = ServingOptions {
+        plan: plan(map, dtype, true),
+        launch: launch(),
+        step: Duration::from_millis(2),
+        loading: Box::new(|_, _| true),
+        tell: Box::new(|_| {}),
+    };
+    ServingEngine::start(options).expect("it starts")
+}
+
+/// A prompt and what is asked of it.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub prompt: Vec<u32>,
+    pub max_new: u32,
+    pub sampling: Sampling,
+    pub logprobs: u16,
+    pub id_hash: u64,
+}
+
+pub fn jobs(count: usize) -> Vec<Job> {
+    let job = |index: usize| Job {
+        prompt: (0..1 + (index * 13) % 70).map(|i| ((index * 29 + i * 7) % 200) as u32).collect(),
+        max_new: 1 + (index as u32 * 7) % 40,
+        sampling: match index % 3 {
+            1 => Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 },
+            _ => Sampling::GREEDY,
+        },
+        logprobs: index as u16 % (LOGPROBS + 1),
+        id_hash: index as u64,
+    };
+    (0..count).map(job).collect()
+}
+
+/// Tokens, log-probabilities as tokens and bits, and why it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    tokens: Vec<u32>,
+    logprobs: Vec<(u32, u32)>,
+    finish: Finish,
+}
+
+struct Answers(Vec<Option<Answer>>);
+
+impl Observer for Answers {
+    fn token(&mut self, _: usize, _: u32) -> Verdict {
+        Verdict::Continue
+    }
+
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        let Generated { tokens, logprobs, finish } = generated;
+        let logprobs = logprobs.iter().map(|found| (found.token, found.logprob.to_bits()));
+        self.0[sequence] = Some(Answer { tokens, logprobs: logprobs.collect(), finish });
+        ControlFlow::Continue(())
+    }
+}
+
+/// What a batch job answers, one sequence at a time.
+pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
+    let plan = plan(map, dtype, false);
+    let mut engine = RunEngine::start(plan, &launch(), None, Box::new(|| false), &mut |_, _| true)
+        .expect("it starts");
+    let sequence = |job: &'_ Job| Sequence {
+        prompt: &[],
+        max_new: job.max_new,
+        sampling: job.sampling,
+        seed: 5,
+        id_hash: job.id_hash,
+        ignore_eos: false,
+        logprobs: job.logprobs,
+        grammar: 0,
+    };
+    let sequences: Vec<Sequence<'_>> =
+        jobs.iter().map(|job| Sequence { prompt: &job.prompt, ..sequence(job) }).collect();
+    let mut answers = Answers(vec![None; jobs.len()]);
+    engine.run(&sequences, &mut answers).expect("a job");
+    engine.finish().expect("it ends");
+    answers.0.into_iter().map(|answer| answer.expect("each is answered")).collect()
+}
+
+struct Telling(Sender<Event>);
+
+impl Listener for Telling {
+    fn tell(&mut self, event: Event) -> Listening {
+        if self.0.send(event).is_ok() { Listening::Yes } else { Listening::No }
+    }
+}
+
+/// A submission that is listened to.
+pub struct Heard {
+    id: SubmissionId,
+    events: Receiver<Event>,
+}
+
+pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
+    let (sender, events) = channel();
+    let submission = Submission {
+        prompt: job.prompt.clone(),
+        max_new: job.max_new,
+        sampling: job.sampling,
+        seed: 5,
+        id_hash: job.id_hash,
+        ignore_eos: false,
+        logprobs: job.logprobs,
+        prompt_logprobs: 0,
+        grammar: None,
+    };
+    let id = engine.submit(submission, Box::new(Telling(sender)))?;
+    Ok(Heard { id, events })
+}
+
+pub fn listen(engine: &ServingEngine, job: &Job) -> Heard {
+    try_listen(engine, job).expect("it is taken")
+}
+
+impl Heard {
+    pub fn id(&self) -> SubmissionId {
+        self.id
+    }
+
+    /// What is told within a while.
+    pub fn events(&self, limit: Duration) -> Vec<Event> {
+        self.events.recv_timeout(limit).into_iter().chain(self.events.try_iter()).collect()
+    }
+
+    /// The whole answer.
+    pub fn answer(self, limit: Duration) -> Answer {
+        let until = Instant::now() + limit;
+        let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
+        let mut prompts = 0;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(Event::Prompt { .. }) => {
+                    assert!(tokens.is_empty(), "the prompt is told first");
+                    prompts += 1;
+                }
+                Ok(Event::Token { token, logprobs: of_token }) => {
+                    tokens.push(token);
+                    let bits = |found: &kernels::Logprob| (found.token, found.logprob.to_bits());
+                    logprobs.extend(of_token.iter().map(bits));
+                }
+                Ok(Event::Finished(finish)) => {
+                    assert_eq!(prompts, 1, "the prompt is told once");
+                    return Answer { tokens, logprobs, finish };
+                }
+                Ok(Event::Failed(reason)) => panic!("{:?} failed: {reason}", self.id),
+                Err(RecvTimeoutError::Timeout) => panic!("{:?} was not answered", self.id),
+                Err(RecvTimeoutError::Disconnected) => panic!("{:?} was forgotten", self.id),
+            }
+        }
+    }
+}
+
+/// The processes that this one started and that live.
+pub fn workers() -> Vec<Pid> {
+    let own = std::process::id();
+    let path = format!("/proc/{own}/task");
+    let tasks = std::fs::read_dir(path).expect("its threads").flatten();
+    let children =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let all: Vec<Pid> = children
+        .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect();
+    all
+}

@@ -1,0 +1,141 @@
+//! The engine of a server, with real worker processes: answers are those of the batch job's engine
+//! whatever comes beside them, whoever leaves, and however often a worker is lost.
+
+mod common;
+#[path = "../own_main.rs"]
+mod own_main;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use common::{Heard, Job, dtypes, expected, jobs, listen, maps, start, workers};
+use coordinator::boundary::serving::{Event, Serving, State};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use rustix::process::{Signal, kill_process};
+
+const TESTS: [own_main::Test; 5] = [
+    ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
+    ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
+    ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
+    ("what_was_taken_is_answered_before_the_end", what_was_taken_is_answered_before_the_end),
+    ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
+];
+
+fn main() -> ExitCode {
+    own_main::main(&TESTS)
+}
+
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+fn answers_are_those_of_a_batch_job() {
+    for (dtype, kv_format) in dtypes() {
+        for map in maps(kv_format) {
+            let jobs = jobs(40);
+            let expected = expected(&map, dtype, &jobs);
+            let engine = start(&map, dtype);
+            let mut random = ChaCha8Rng::seed_from_u64(7);
+            let mut heard: Vec<Heard> = Vec::new();
+            for job in &jobs {
+                heard.push(listen(&engine, job));
+                std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 2000)));
+            }
+            let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+            assert_eq!(found, expected, "{dtype:?} {kv_format:?} {}", map.policy);
+            assert_eq!(engine.status().restarts, 0);
+        }
+    }
+}
+
+fn who_leaves_changes_no_other_answer() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let jobs = jobs(60);
+    let expected = expected(map, dtype, &jobs);
+    let engine = start(map, dtype);
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let mut heard: Vec<(usize, Heard)> = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let listening = listen(&engine, job);
+        match random.next_u32() % 3 {
+            0 => heard.push((index, listening)),
+            1 => engine.cancel(listening.id()),
+            _ => drop(listening),
+        }
+    }
+    for (index, heard) in heard {
+        assert_eq!(heard.answer(WATCHDOG), expected[index], "answer {index}");
+    }
+    wait_until("slots are free", || {
+        let status = engine.status();
+        status.running == 0 && status.waiting == 0 && status.kv_positions_used == 0
+    });
+}
+
+fn a_lost_worker_loses_no_answer() {
+    let (dtype, kv_format) = dtypes()[0];
+    let all = maps(kv_format);
+    let jobs = jobs(24);
+    for (seed, signal) in
+        (0..10).map(|seed| (seed, [Signal::KILL, Signal::STOP][seed as usize % 2]))
+    {
+        let map = &all[seed as usize % all.len()];
+        let expected = expected(map, dtype, &jobs);
+        let engine = start(map, dtype);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
+        let workers = workers();
+        let unlucky = workers[random.next_u32() as usize % workers.len()];
+        // It may have left already, where all is answered.
+        let _ = kill_process(unlucky, signal);
+        let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+        assert_eq!(found, expected, "seed {seed}: {signal:?} {}", map.policy);
+        let again = listen(&engine, &jobs[0]).answer(WATCHDOG);
+        assert_eq!(again, expected[0], "seed {seed}: served again");
+        assert!(engine.status().restarts <= 1, "{:?}", engine.status());
+    }
+}
+
+fn what_was_taken_is_answered_before_the_end() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let jobs = jobs(20);
+    let expected = expected(map, dtype, &jobs);
+    let engine = start(map, dtype);
+    let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+    engine.drain();
+    let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+    assert_eq!(found, expected);
+    wait_until("it has ended", || engine.status().state == State::Ended);
+    assert!(common::try_listen(&engine, &jobs[0]).is_err(), "nothing more is taken");
+}
+
+fn workers_that_cannot_be_kept_are_given_up() {
+    let (dtype, kv_format) = dtypes()[0];
+    let engine = start(&maps(kv_format)[0], dtype);
+    let endless = Job { max_new: 100, ..jobs(1).remove(0) };
+    let heard = listen(&engine, &endless);
+    let begun = Instant::now();
+    let mut last = Vec::new();
+    // Every set of workers is killed as soon as it is seen.
+    while engine.status().state != State::Ended && begun.elapsed() < WATCHDOG {
+        for worker in workers() {
+            let _ = kill_process(worker, Signal::KILL);
+        }
+        last.extend(heard.events(Duration::from_millis(1)));
+    }
+    last.extend(heard.events(Duration::from_millis(200)));
+    let failed =
+        |event: &Event| matches!(event, Event::Failed(reason) if reason.contains("worker"));
+    let finished = |event: &Event| matches!(event, Event::Finished(_));
+    assert!(last.iter().any(|event| failed(event) || finished(event)), "{last:?}");
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < WATCHDOG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
