@@ -17,6 +17,7 @@ pub mod prediction;
 pub mod pricing;
 pub mod profile;
 pub mod rehearsal;
+pub(crate) mod serving;
 pub mod staging;
 pub mod start;
 pub mod usage;

@@ -4,16 +4,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use program::plan::Plan;
 use schedule::Costs;
 use shm::WaitError;
 use workers::shared::serving::{SERVE, clear, list_first};
 use workers::shared::table::StepTable;
 
+use super::ServingOptions;
 use super::desk::Desk;
 use super::measured_costs::measure;
-use super::{Loading, ServingOptions};
 use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
-use crate::engine::launch::{self, LaunchError, Launched, SLICE};
+use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::WorkerFailure;
 
 /// Workers that may be lost one behind the other without a step between them.
@@ -84,7 +85,8 @@ impl Drive {
         commands: Receiver<Command>,
         status: Arc<Mutex<Status>>,
     ) -> Result<Drive, LaunchError> {
-        let mut crew = Crew::launch(&mut options)?;
+        let loading = &mut *options.loading;
+        let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
         let table = &crew.table;
         let costs = measure(&options.plan, &crew.launched.control, table)
             .map_err(|_| crew.launched.supervisor.cause(&options.plan))?;
@@ -206,7 +208,8 @@ impl Drive {
     fn start_again(&mut self) -> Goes {
         let before = std::mem::replace(&mut self.own.state, State::Loading);
         self.show();
-        let launched = Crew::launch(&mut self.options);
+        let ServingOptions { plan, launch, .. } = &self.options;
+        let launched = Crew::launch(plan, launch, &mut |_, _| true);
         self.own.state = before;
         match launched {
             Ok(crew) => {
@@ -226,11 +229,12 @@ impl Drive {
 }
 
 impl Crew {
-    fn launch(options: &mut ServingOptions) -> Result<Crew, LaunchError> {
-        let ServingOptions { plan, launch, loading, .. } = options;
-        let loading: &mut Loading = loading;
-        let progress = &mut |done, total| loading(done, total);
-        let launched = launch::launch(plan, launch, progress, &mut |_| {})?;
+    fn launch(
+        plan: &Plan,
+        options: &LaunchOptions,
+        loading: &mut LoadProgress<'_>,
+    ) -> Result<Crew, LaunchError> {
+        let launched = launch(plan, options, loading, &mut |_| {})?;
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
         Ok(Crew { launched, table, group: None, looked: Instant::now() })
     }
@@ -253,7 +257,7 @@ impl Crew {
     }
 
     /// Waits a little for the group's next step or its end; how many steps were done.
-    fn follow(&mut self, plan: &program::plan::Plan) -> Result<u32, WorkerFailure> {
+    fn follow(&mut self, plan: &Plan) -> Result<u32, WorkerFailure> {
         let Some(group) = &mut self.group else { return Ok(0) };
         let control = self.launched.control.clone();
         let has_all = control.last_step().is_some_and(|last| group.steps > last);
@@ -276,7 +280,7 @@ impl Crew {
     }
 
     /// Looks after the workers, if it is time to.
-    fn look(&mut self, plan: &program::plan::Plan) -> Result<(), WorkerFailure> {
+    fn look(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
         if self.looked.elapsed() < SLICE {
             return Ok(());
         }
