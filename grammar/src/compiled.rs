@@ -10,6 +10,7 @@ use crate::form::{Grammar, factory};
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::parser::Parser;
+use crate::vocabulary::Vocabulary;
 use crate::walk::Walk;
 
 /// Parsers kept for answers to come, at most; their size is bounded by the memory for forms.
@@ -37,6 +38,13 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
+/// Tokens that can complete a key or be followed by one.
+pub(crate) fn marked(vocabulary: &Vocabulary) -> Arc<[u32]> {
+    let words = vocabulary.words.iter().zip(0..);
+    let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b','));
+    words.filter_map(|(word, token)| is_marked(word).then_some(token)).collect()
+}
+
 impl Compiled {
     /// Nothing is compiled yet.
     ///
@@ -45,10 +53,7 @@ impl Compiled {
     pub fn new(forms: Arc<Grammars>) -> Result<Compiled, GrammarError> {
         let is_parsed = forms.forms.iter().any(|form| matches!(form, Form::Parsed(_)));
         let factory = is_parsed.then(|| factory(&forms.vocabulary.to_env())).transpose()?;
-        let words = forms.vocabulary.words.iter().zip(0..);
-        let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b','));
-        let marked = words.filter_map(|(word, token)| is_marked(word).then_some(token));
-        let marked = marked.collect();
+        let marked = marked(&forms.vocabulary);
         let bounds = Bounds { count: KEPT, size_bytes: forms.parsers_bytes() };
         Ok(Compiled { forms, marked, factory, kept: Cache::new(bounds), lent: Vec::new() })
     }
@@ -130,7 +135,6 @@ impl Compiled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::Vocabulary;
 
     /// Answers under way hold their parsers: with them beside what is kept, memory stays within
     /// its bound.

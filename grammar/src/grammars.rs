@@ -1,5 +1,7 @@
 //! What a sampler is set up with.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::form::Grammar;
@@ -9,7 +11,7 @@ use crate::vocabulary::Vocabulary;
 /// All that the answers of a run may have to follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grammars {
-    pub(crate) vocabulary: Vocabulary,
+    pub(crate) vocabulary: Arc<Vocabulary>,
     /// In the order in which they were given.
     pub(crate) forms: Vec<Form>,
     /// What may be held for them beside their texts, about.
@@ -26,7 +28,7 @@ const TOKEN_BYTES: u64 = 1024;
 
 /// A grammar over a vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Form {
+pub enum Form {
     /// A parser follows it.
     Parsed(Grammar),
     /// The tokens of each text to choose from, in ascending order.
@@ -44,19 +46,15 @@ impl Grammars {
         encode: impl Fn(&str) -> Option<Vec<u32>>,
     ) -> Grammars {
         let mut speller = Speller::new(&vocabulary, encode);
-        let forms = grammars.into_iter().map(|grammar| match grammar {
-            Grammar::Choice(texts) => {
-                let spelled = texts.iter().filter_map(|text| speller.spell(text));
-                let mut spelled: Vec<Vec<u32>> = spelled.collect();
-                spelled.sort_unstable();
-                spelled.dedup();
-                Form::Spelled(spelled)
-            }
-            grammar => Form::Parsed(grammar),
-        });
-        let forms = forms.collect();
+        let forms = grammars.into_iter().map(|grammar| form(grammar, &mut speller)).collect();
+        let vocabulary = Arc::new(vocabulary);
         let memory_bytes = Grammars::share_bytes(4 << 30, vocabulary.words.len());
         Grammars { vocabulary, forms, memory_bytes }
+    }
+
+    /// A form over the same vocabulary; `encode` as for [`Grammars::new`].
+    pub fn form(&self, grammar: Grammar, encode: impl Fn(&str) -> Option<Vec<u32>>) -> Form {
+        form(grammar, &mut Speller::new(&self.vocabulary, encode))
     }
 
     /// With so much memory; without it as much as of 4 GiB.
@@ -75,5 +73,18 @@ impl Grammars {
     pub(crate) fn parsers_bytes(&self) -> usize {
         let tables = TOKEN_BYTES * self.vocabulary.words.len() as u64;
         usize::try_from(self.memory_bytes.saturating_sub(tables)).unwrap_or(usize::MAX)
+    }
+}
+
+fn form<E: Fn(&str) -> Option<Vec<u32>>>(grammar: Grammar, speller: &mut Speller<'_, E>) -> Form {
+    match grammar {
+        Grammar::Choice(texts) => {
+            let spelled = texts.iter().filter_map(|text| speller.spell(text));
+            let mut spelled: Vec<Vec<u32>> = spelled.collect();
+            spelled.sort_unstable();
+            spelled.dedup();
+            Form::Spelled(spelled)
+        }
+        grammar => Form::Parsed(grammar),
     }
 }

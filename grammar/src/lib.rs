@@ -9,6 +9,7 @@ mod cache;
 mod checker;
 mod choosing;
 mod compiled;
+mod compiler;
 mod error;
 mod form;
 mod grammars;
@@ -25,8 +26,9 @@ mod walk;
 
 pub use checker::Checker;
 pub use compiled::Compiled;
+pub use compiler::{Compiler, Ready};
 pub use error::GrammarError;
 pub use form::{Grammar, Whitespace};
-pub use grammars::Grammars;
+pub use grammars::{Form, Grammars};
 pub use vocabulary::Vocabulary;
 pub use walk::Walk;

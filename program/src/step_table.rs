@@ -41,6 +41,9 @@ pub enum Field {
     IdHashHigh,
     /// Log-probabilities to keep of each new token.
     Logprobs,
+    /// Of a run that serves: the same of each token of the prompt but its first. They are kept where
+    /// those of new tokens are, from the last place downwards.
+    PromptLogprobs,
     /// The form of the answer: a grammar of the sampler's, counted from 1; 0: none.
     Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
@@ -118,8 +121,8 @@ impl ListSize {
 }
 
 /// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
-/// from which the positions before it lie in the same stream (0: in the cache), and whether the
-/// logits of its last row are sampled.
+/// from which the positions before it lie in the same stream (0: in the cache), and bits: whether
+/// the logits of its last row are sampled, and whether those of all rows are computed.
 pub const ITEM_WORDS: usize = 5;
 
 /// Words of the time that a step of a run that serves should take, in microseconds, of what a row

@@ -14,12 +14,23 @@ pub struct Sequence {
     pub computed: u32,
     /// Positions that its caches have room for.
     pub room: u32,
+    /// Whether the logits of all its rows are needed, not of its last alone.
+    pub all_logits: bool,
 }
 
 impl Sequence {
     /// Rows that can be computed now.
     fn rows(&self) -> u32 {
         self.known.min(self.room).saturating_sub(self.computed)
+    }
+
+    /// Most rows where the logits of so many can be computed.
+    fn most_rows(&self, logits: u32) -> u32 {
+        match (self.all_logits, logits) {
+            (true, logits) => logits,
+            (false, 0) => self.known - self.computed - 1,
+            (false, _) => u32::MAX,
+        }
     }
 
     /// Whether its newest token alone is left: a row of decode.
@@ -37,6 +48,8 @@ pub struct Piece {
     pub rows: u32,
     /// Whether its next token is drawn from the last row.
     pub samples: bool,
+    /// Whether the logits of all rows are computed.
+    pub all_logits: bool,
 }
 
 /// What bounds a step.
@@ -44,6 +57,8 @@ pub struct Piece {
 pub struct Step {
     /// Most rows, at least as many as there are sequences.
     pub rows: u32,
+    /// Most rows whose logits are computed, at least as many as there are sequences.
+    pub logits_rows: u32,
     /// How long it should take where sequences decode, ns.
     pub aim_ns: u64,
     pub costs: Costs,
@@ -67,12 +82,22 @@ pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)
     for one in sequences.iter().filter(|one| one.decodes() && one.rows() > 0) {
         rows += 1;
         positions += u64::from(one.known);
-        each(Piece { slot: one.slot, first: one.computed, rows: 1, samples: true });
+        each(Piece {
+            slot: one.slot,
+            first: one.computed,
+            rows: 1,
+            samples: true,
+            all_logits: false,
+        });
     }
+    let mut logits = step.logits_rows.saturating_sub(rows);
     let aim_ns = if rows > 0 { step.aim_ns } else { step.aim_ns.saturating_mul(PROMPTS_ALONE) };
     let mut is_first = true;
     for one in sequences.iter().filter(|one| !one.decodes() && one.rows() > 0) {
-        let most = one.rows().min(step.rows.saturating_sub(rows));
+        let most = one.rows().min(step.rows.saturating_sub(rows)).min(one.most_rows(logits));
+        if most == 0 {
+            continue;
+        }
         let in_time = rows_in_time(step, aim_ns, (rows, positions), one.computed, most);
         let own = if is_first { in_time.max(most.min(LEAST_ROWS)) } else { in_time };
         if own == 0 {
@@ -80,7 +105,9 @@ pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)
         }
         is_first = false;
         let samples = one.computed + own == one.known;
-        each(Piece { slot: one.slot, first: one.computed, rows: own, samples });
+        let all_logits = one.all_logits;
+        each(Piece { slot: one.slot, first: one.computed, rows: own, samples, all_logits });
+        logits -= if all_logits { own } else { u32::from(samples) };
         rows += own;
         positions += looked_at(one.computed, own);
     }
@@ -134,11 +161,11 @@ mod tests {
     }
 
     fn step(rows: u32, aim_ms: u64) -> Step {
-        Step { rows, aim_ns: aim_ms * 1_000_000, costs: costs() }
+        Step { rows, logits_rows: 40, aim_ns: aim_ms * 1_000_000, costs: costs() }
     }
 
     fn sequence(slot: u32, arrival: u32, known: u32, computed: u32) -> Sequence {
-        Sequence { slot, arrival, known, computed, room: u32::MAX }
+        Sequence { slot, arrival, known, computed, room: u32::MAX, all_logits: false }
     }
 
     fn pieces(mut sequences: Vec<Sequence>, step: &Step) -> Vec<Piece> {
@@ -189,7 +216,8 @@ mod tests {
         let mut half = sequence(1, 1, 400, 0);
         half.room = 64;
         let found = pieces(vec![waits, half], &step(512, 1000));
-        assert_eq!(found, [Piece { slot: 1, first: 0, rows: 64, samples: false }]);
+        let (samples, all_logits) = (false, false);
+        assert_eq!(found, [Piece { slot: 1, first: 0, rows: 64, samples, all_logits }]);
     }
 
     proptest! {
@@ -201,11 +229,17 @@ mod tests {
         ) {
             let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, room), slot)| {
                 let known = computed + more;
-                Sequence { slot, arrival: arrival % 1000, known, computed: *computed, room: *room }
+                let (computed, room, all_logits) = (*computed, *room, arrival % 5 == 0);
+                Sequence { slot, arrival: arrival % 1000, known, computed, room, all_logits }
             });
             let sequences: Vec<Sequence> = sequences.collect();
             let found = pieces(sequences.clone(), &step(rows, aim_ms));
             prop_assert!(found.iter().map(|piece| piece.rows).sum::<u32>() <= rows);
+            let logits = |piece: &Piece| match piece.all_logits {
+                true => piece.rows,
+                false => u32::from(piece.samples),
+            };
+            prop_assert!(found.iter().map(logits).sum::<u32>() <= 40);
             for piece in &found {
                 let of = sequences[piece.slot as usize];
                 prop_assert!(piece.rows > 0 && piece.first == of.computed);
@@ -218,7 +252,7 @@ mod tests {
             }
             let prompts = sequences.iter().any(|one| !one.decodes() && one.rows() > 0);
             let decodes = sequences.iter().filter(|one| one.decodes() && one.rows() > 0).count();
-            if prompts && (decodes as u32) < rows {
+            if prompts && (decodes as u32) < rows.min(40) {
                 let has_prompt = found.iter().any(|at| !sequences[at.slot as usize].decodes());
                 prop_assert!(has_prompt, "a prompt gets on");
             }

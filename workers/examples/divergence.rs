@@ -100,7 +100,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         pool: PoolOptions::unpinned(std::thread::available_parallelism()?.get()),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
-        grammars: None,
+        forms: None,
     };
     let mut lanes = Interleaved::start(compile(config, &shape, &map)?, source, options)?;
     let window = |slot: usize| &tokens[slot * CONTEXT..][..CONTEXT];

@@ -18,6 +18,7 @@ pub mod counting;
 pub mod device;
 pub mod error;
 pub mod execute;
+mod forms;
 mod heartbeat;
 pub mod lane;
 pub mod lane_executor;

@@ -27,6 +27,7 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
         ToWorker::Attach { .. } => "a segment to attach",
         ToWorker::AttachDevice { .. } => "a device to attach",
         ToWorker::Load => "the order to load",
+        ToWorker::Form { .. } | ToWorker::Forget { .. } => "a form of answers",
     };
     WorkerError::Unexpected { found, expected }
 }

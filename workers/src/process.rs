@@ -4,19 +4,24 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use grammar::Grammars;
 use program::topology::{LaneId, Role, WorkerId};
 use shm::{Channel, Control, Timeline, WaitError, WorkerState};
 
 use crate::counting;
 use crate::error::{LaneError, PoisonCode, WorkerError};
+use crate::forms::compile_all;
 use crate::lane::LaneRunner;
 use crate::messages::{MESSAGE_SLICE, send, tell};
 use crate::pulse::Pulse;
+use crate::shared::forms::ReadyForms;
 use crate::shared::protocol::FromWorker;
 use crate::standby::Standby;
 
 /// Between two looks at reads in progress.
 const PULSE_SLICE: Duration = Duration::from_millis(100);
+/// Of the thread that compiles forms: what reads one recurses, within the bounds on forms.
+const FORMS_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;
 
@@ -29,6 +34,8 @@ pub(crate) struct Lanes {
     pub(crate) pulses: Vec<Arc<Pulse>>,
     /// A drive that has not answered for so long is given up.
     pub(crate) silence_max: Duration,
+    /// Of a run that serves: the vocabulary of forms, and those that are compiled.
+    pub(crate) coming: Option<(Arc<Grammars>, Arc<ReadyForms>)>,
 }
 
 /// What a thread runs.
@@ -74,7 +81,7 @@ impl Worker<'_> {
         kernels: &str,
         culprit: LaneId,
     ) -> Result<(), WorkerError> {
-        let Lanes { own, standbys, pulses, silence_max } = lanes;
+        let Lanes { own, standbys, pulses, silence_max, coming } = lanes;
         let own = own.into_iter().map(Body::Own);
         let bodies: Vec<Body> = own.chain(standbys.into_iter().map(Body::Standby)).collect();
         let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
@@ -100,6 +107,18 @@ impl Worker<'_> {
                 };
                 let spawned = std::thread::Builder::new().name(thread).spawn_scoped(scope, body);
                 if let Err(error) = spawned {
+                    let error = WorkerError::Thread(error);
+                    self.report(&error, PoisonCode::Setup, culprit);
+                    gate.signal();
+                    return Err(error);
+                }
+            }
+            if let Some((grammars, forms)) = &coming {
+                let (ended, channel) = (&ended, self.channel);
+                let body = move || compile_all(channel, grammars, forms, (ended, count));
+                let thread = std::thread::Builder::new().name("forms".to_owned());
+                let thread = thread.stack_size(FORMS_STACK_BYTES);
+                if let Err(error) = thread.spawn_scoped(scope, body) {
                     let error = WorkerError::Thread(error);
                     self.report(&error, PoisonCode::Setup, culprit);
                     gate.signal();

@@ -32,6 +32,7 @@ use crate::process::{Lanes, Worker};
 use crate::setup::{
     Building, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes, build_timed_lanes,
 };
+use crate::shared::forms::{Forms, ReadyForms};
 use crate::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::storage::Store;
 
@@ -135,8 +136,8 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
     lanes
 }
 
-/// What a setup says of a worker's lanes; it gives its grammars away.
-fn lane_options(setup: &mut Setup, variant: Variant) -> LaneOptions {
+/// What a setup says of a worker's lanes.
+fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
     LaneOptions {
         variant,
         pool: PoolOptions {
@@ -146,7 +147,7 @@ fn lane_options(setup: &mut Setup, variant: Variant) -> LaneOptions {
         },
         link_bytes_per_s: setup.link_bytes_per_s,
         wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
-        grammars: setup.grammars.take().map(Arc::new),
+        forms: None,
     }
 }
 
@@ -197,7 +198,14 @@ impl Worker<'_> {
         if setup.durations.is_none() {
             memories.populate();
         }
-        let options = lane_options(&mut setup, variant);
+        let grammars = setup.grammars.take().map(Arc::new);
+        let coming = grammars.clone().filter(|_| setup.plan.shape.serves);
+        let coming = coming.map(|grammars| (grammars, Arc::new(ReadyForms::default())));
+        let forms = match &coming {
+            Some((_, ready)) => Some(Forms::Coming(Arc::clone(ready))),
+            None => grammars.map(Forms::Given),
+        };
+        let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let building =
@@ -230,7 +238,7 @@ impl Worker<'_> {
                 (own(unsafe { build_lanes(building, &memories, &options) }?), variant.name())
             }
         };
-        self.run_lanes(lanes, kernels, culprit)?;
+        self.run_lanes(Lanes { coming, ..lanes }, kernels, culprit)?;
         self.state(WorkerState::Drain);
         heartbeat::publish(self.control, self.id.index());
         counting::disarm();

@@ -41,19 +41,38 @@ pub fn sequences(
     })
 }
 
-/// Sequences whose next token is drawn, in the order of the rows of logits.
-pub fn sampled(
+/// A row whose logits are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogitsRow {
+    /// Among the rows of the stream.
+    pub row: usize,
+    /// The piece of a sequence that it is of.
+    pub item: Item,
+    pub position: usize,
+    /// Whether the sequence's next token is drawn from it.
+    pub is_drawn: bool,
+}
+
+/// The rows of an instruction's stream whose logits are computed, in the order of these.
+pub fn logits_rows(
     table: &StepTable,
     program: ProgramId,
     at: At,
-) -> impl Iterator<Item = SequenceRows> + '_ {
-    sequences(table, program, at).filter(|found| found.item.samples)
+) -> impl Iterator<Item = LogitsRow> + '_ {
+    sequences(table, program, at).flat_map(|SequenceRows { row0, item }| {
+        (item.rows - item.logits_rows()..item.rows).map(move |row| LogitsRow {
+            row: row0 + row,
+            item,
+            position: item.first + row,
+            is_drawn: item.samples && row + 1 == item.rows,
+        })
+    })
 }
 
-/// How many tokens an instruction's stream draws, and how many rows it has.
+/// How many rows an instruction's stream has whose logits are computed, and how many in all.
 pub fn counts(table: &StepTable, program: ProgramId, at: At) -> (usize, usize) {
-    sequences(table, program, at).fold((0, 0), |(drawn, rows), SequenceRows { item, .. }| {
-        (drawn + usize::from(item.samples), rows + item.rows)
+    sequences(table, program, at).fold((0, 0), |(logits, rows), SequenceRows { item, .. }| {
+        (logits + item.logits_rows(), rows + item.rows)
     })
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::Grammars;
 use kernels::{PoolOptions, Variant};
 use model::ops::Op;
 use program::ir::Instruction;
@@ -20,6 +19,7 @@ use crate::lead::Lead;
 use crate::memory::{Memories, View};
 use crate::process::Lanes;
 use crate::pulse::Pulse;
+use crate::shared::forms::Forms;
 use crate::shared::protocol::Durations;
 use crate::standby::Standby;
 use crate::storage::{StorageLane, Store};
@@ -34,7 +34,7 @@ pub struct LaneOptions {
     pub link_bytes_per_s: Option<u64>,
     pub wait_timeout: Duration,
     /// What answers may have to follow.
-    pub grammars: Option<Arc<Grammars>>,
+    pub forms: Option<Forms>,
 }
 
 impl LaneOptions {
@@ -50,8 +50,8 @@ impl LaneOptions {
         };
         let list = plan.prefill().lane(lane);
         let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
-        let grammars = self.grammars.as_ref().filter(|_| samples);
-        ComputeState::new(plan, self.variant, &self.pool, grammars)
+        let forms = self.forms.as_ref().filter(|_| samples);
+        ComputeState::new(plan, self.variant, &self.pool, forms)
     }
 }
 

@@ -149,7 +149,8 @@ fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
         let list = List::prefill(number);
         table.set_items(0, list, 0);
         let samples = first + rows == prompt;
-        table.push_item(0, list, Item { slot: 1, first, rows, shared_row: None, samples });
+        let item = Item { slot: 1, first, rows, shared_row: None, samples, all_logits: false };
+        table.push_item(0, list, item);
         others.iter().for_each(|item| table.push_item(0, list, *item));
     };
     stream(0, 0, 3, &[]);

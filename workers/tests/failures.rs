@@ -64,7 +64,7 @@ fn options() -> LaneOptions {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_millis(300),
-        grammars: None,
+        forms: None,
     }
 }
 

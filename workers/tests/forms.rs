@@ -12,6 +12,7 @@ use program::compile::compile;
 use program::step_table::Finish;
 use shm::sync::{AtomicU64, Ordering};
 use workers::setup::LaneOptions;
+use workers::shared::forms::Forms;
 use workers::testing::{InProcess, Placed, Request};
 
 use common::placed::{cpu_only, options, shape};
@@ -61,7 +62,7 @@ fn thousands_of_forms_are_held_like_a_few() {
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![END] };
     let grammars = Grammars::new(vocabulary, (0..formats).map(form).collect(), |_| None);
-    let options = LaneOptions { grammars: Some(Arc::new(grammars)), ..options(2) };
+    let options = LaneOptions { forms: Some(Forms::Given(Arc::new(grammars))), ..options(2) };
     let source = DummySource::new(config.clone(), 5);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
     let mut warm_bytes = 0;

@@ -282,7 +282,7 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
-        grammars: None,
+        forms: None,
     };
     let source = DummySource::new(config(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

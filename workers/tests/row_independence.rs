@@ -159,7 +159,7 @@ fn independent(config: &ModelConfig) {
                         pool,
                         link_bytes_per_s: None,
                         wait_timeout,
-                        grammars: None,
+                        forms: None,
                     };
                     for shape in SHAPES {
                         places += every_place(config, &map, dtype, shape, &options, &mut alone);

@@ -91,7 +91,14 @@ impl Serve<'_> {
             self.arrivals = self.arrivals.wrapping_add(1);
             offer(
                 &self.table,
-                &Offer { placed: &placed, answered: &answered, computed: 0, room, arrival },
+                &Offer {
+                    placed: &placed,
+                    answered: &answered,
+                    computed: 0,
+                    room,
+                    arrival,
+                    prompt_logprobs: 0,
+                },
             );
             self.going.push(Going { index, placed, called_off: false });
         }

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context;
 use grammar::{Grammar, Grammars, Vocabulary};
@@ -37,7 +38,7 @@ pub struct Opened {
     /// Where its tokenizer may be.
     text_from: Option<TextFrom>,
     /// Started when it is asked for.
-    codec: OnceCell<Option<ProcessCodec>>,
+    codec: OnceCell<Option<Arc<ProcessCodec>>>,
 }
 
 impl Opened {
@@ -72,7 +73,7 @@ impl Opened {
     /// What is wrong with its files.
     pub fn codec(&self) -> anyhow::Result<Option<&ProcessCodec>> {
         if let Some(started) = self.codec.get() {
-            return Ok(started.as_ref());
+            return Ok(started.as_deref());
         }
         let vocab_size = self.config.vocab_size;
         let started = match &self.text_from {
@@ -80,7 +81,16 @@ impl Opened {
                 .with_context(|| format!("the model {} cannot be used", self.config.name))?,
             None => None,
         };
-        Ok(self.codec.get_or_init(|| started).as_ref())
+        Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_deref())
+    }
+
+    /// The same for many who ask for different things.
+    ///
+    /// # Errors
+    /// As [`Opened::codec`].
+    pub fn shared_codec(&self) -> anyhow::Result<Option<Arc<ProcessCodec>>> {
+        self.codec()?;
+        Ok(self.codec.get().cloned().flatten())
     }
 
     /// The weights that take more memory than in their files; of `all` quantised ones, or of those
@@ -114,16 +124,29 @@ impl Opened {
     /// A model that says nothing of how its answers end.
     pub fn grammars(&self, grammars: Vec<Grammar>) -> anyhow::Result<Option<Grammars>> {
         let Some(codec) = self.codec()?.filter(|_| !grammars.is_empty()) else { return Ok(None) };
-        let ends = self.config.eos_token_ids.clone();
         anyhow::ensure!(
-            !ends.is_empty(),
+            !self.config.eos_token_ids.is_empty(),
             "{} names no end-of-sequence token, so its answers cannot have a form \
              (response_format, structured_outputs)",
             self.config.name
         );
-        let words = codec.words().map_err(anyhow::Error::msg)?;
-        let vocabulary = Vocabulary { words, ends };
+        let vocabulary = self.vocabulary_of(codec)?;
         Ok(Some(Grammars::new(vocabulary, grammars, |text| codec.part(text))))
+    }
+
+    /// What a sampler needs for forms that come later; `None` where answers cannot have any.
+    ///
+    /// # Errors
+    /// A tokenizer that does not work.
+    pub(crate) fn vocabulary(&self) -> anyhow::Result<Option<Grammars>> {
+        let ends_are_known = !self.config.eos_token_ids.is_empty();
+        let Some(codec) = self.codec()?.filter(|_| ends_are_known) else { return Ok(None) };
+        Ok(Some(Grammars::new(self.vocabulary_of(codec)?, Vec::new(), |_| None)))
+    }
+
+    fn vocabulary_of(&self, codec: &ProcessCodec) -> anyhow::Result<Vocabulary> {
+        let words = codec.words().map_err(anyhow::Error::msg)?;
+        Ok(Vocabulary { words, ends: self.config.eos_token_ids.clone() })
     }
 }
 

@@ -1,8 +1,10 @@
 //! From arguments to an engine that serves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use grammar::Grammars;
 use program::compile::compile;
 use program::plan::{Plan, RunShape};
 
@@ -15,9 +17,10 @@ use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::launch::LaunchOptions;
-use crate::engine::serving::{ServingEngine, ServingOptions};
+use crate::engine::serving::{FormOf, ServingEngine, ServingOptions};
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
+use crate::text::codec::ProcessCodec;
 
 /// Log-probabilities of a token: its own, and of the twenty most likely ones.
 const LOGPROBS: u16 = 21;
@@ -56,7 +59,10 @@ pub(crate) fn start(
     let plan = serving(&decision.plan)?;
     let hardware = Hardware::resolve(&run, plan.map.uses_gpu());
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    let launch = LaunchOptions { staged, ..hardware.launch(opened.weights.clone()) };
+    let grammars = opened.vocabulary()?;
+    let forms = grammars.clone().zip(opened.shared_codec()?);
+    let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
+    let launch = LaunchOptions { staged, grammars, ..hardware.launch(opened.weights.clone()) };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();
@@ -65,7 +71,13 @@ pub(crate) fn start(
         !signals.is_requested()
     });
     let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
-    Ok(ServingEngine::start(ServingOptions { plan, launch, step: served.step, loading, tell })?)
+    let step = served.step;
+    Ok(ServingEngine::start(ServingOptions { plan, launch, forms, step, loading, tell })?)
+}
+
+/// What a sampler follows of what was asked for, in the model's tokens.
+fn form_of(grammars: Grammars, codec: Arc<ProcessCodec>) -> Arc<FormOf> {
+    Arc::new(move |grammar| grammars.form(grammar.clone(), |text| codec.part(text)))
 }
 
 /// The run as the planner sees it: a job of as many sequences as there are slots, each as long as

@@ -1,14 +1,17 @@
 //! A tiny model as a batch job and as a server.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+
+use grammar::{Grammar, Grammars, Vocabulary};
 
 use coordinator::boundary::engine::{
     Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict,
 };
 use coordinator::boundary::serving::{
-    Event, Listener, Listening, Refused, Serving, Submission, SubmissionId,
+    Event, Listener, Listening, Logprob, Refused, Serving, Submission, SubmissionId,
 };
 use coordinator::engine::RunEngine;
 use coordinator::engine::launch::LaunchOptions;
@@ -113,7 +116,10 @@ fn launch() -> LaunchOptions {
 pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
     let options = ServingOptions {
         plan: plan(map, dtype, true),
-        launch: launch(),
+        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), ..launch() },
+        forms: Some(Arc::new(|grammar: &Grammar| {
+            grammars(Vec::new()).form(grammar.clone(), spelled)
+        })),
         step: Duration::from_millis(2),
         loading: Box::new(|_, _| true),
         tell: Box::new(|_| {}),
@@ -128,7 +134,20 @@ pub struct Job {
     pub max_new: u32,
     pub sampling: Sampling,
     pub logprobs: u16,
+    pub prompt_logprobs: u16,
     pub id_hash: u64,
+    pub grammar: Option<Grammar>,
+}
+
+/// Every token below 128 is a letter of ASCII.
+fn grammars(forms: Vec<Grammar>) -> Grammars {
+    let word = |token: u32| if token < 128 { vec![token as u8] } else { Vec::new() };
+    let vocabulary = Vocabulary { words: (0..200).map(word).collect(), ends: vec![EOS] };
+    Grammars::new(vocabulary, forms, spelled)
+}
+
+fn spelled(text: &str) -> Option<Vec<u32>> {
+    Some(text.bytes().map(u32::from).collect())
 }
 
 pub fn jobs(count: usize) -> Vec<Job> {
@@ -140,7 +159,14 @@ pub fn jobs(count: usize) -> Vec<Job> {
             _ => Sampling::GREEDY,
         },
         logprobs: index as u16 % (LOGPROBS + 1),
+        prompt_logprobs: 0,
         id_hash: index as u64,
+        grammar: match index % 7 {
+            3 => Some(Grammar::Regex("[a-f]+[0-9]{3,9}x".to_owned())),
+            5 => Some(Grammar::Choice(["one", "other"].map(str::to_owned).to_vec())),
+            6 => Some(Grammar::json_schema(format!(r#"{{"enum": [{index}]}}"#))),
+            _ => None,
+        },
     };
     (0..count).map(job).collect()
 }
@@ -150,7 +176,27 @@ pub fn jobs(count: usize) -> Vec<Job> {
 pub struct Answer {
     tokens: Vec<u32>,
     logprobs: Vec<(u32, u32)>,
+    /// The same of the prompt's tokens but the first.
+    prompt_logprobs: Vec<(u32, u32)>,
     finish: Finish,
+}
+
+impl Answer {
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub fn logprobs(&self) -> &[(u32, u32)] {
+        &self.logprobs
+    }
+
+    pub fn prompt_logprobs(&self) -> &[(u32, u32)] {
+        &self.prompt_logprobs
+    }
+}
+
+fn bits(logprobs: &[Logprob]) -> Vec<(u32, u32)> {
+    logprobs.iter().map(|found| (found.token, found.logprob.to_bits())).collect()
 }
 
 struct Answers(Vec<Option<Answer>>);
@@ -162,8 +208,8 @@ impl Observer for Answers {
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
         let Generated { tokens, logprobs, finish } = generated;
-        let logprobs = logprobs.iter().map(|found| (found.token, found.logprob.to_bits()));
-        self.0[sequence] = Some(Answer { tokens, logprobs: logprobs.collect(), finish });
+        let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
+        self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
         ControlFlow::Continue(())
     }
 }
@@ -171,7 +217,9 @@ impl Observer for Answers {
 /// What a batch job answers, one sequence at a time.
 pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     let plan = plan(map, dtype, false);
-    let mut engine = RunEngine::start(plan, &launch(), None, Box::new(|| false), &mut |_, _| true)
+    let forms: Vec<Grammar> = jobs.iter().filter_map(|job| job.grammar.clone()).collect();
+    let launch = LaunchOptions { grammars: Some(grammars(forms)), ..launch() };
+    let mut engine = RunEngine::start(plan, &launch, None, Box::new(|| false), &mut |_, _| true)
         .expect("it starts");
     let sequence = |job: &'_ Job| Sequence {
         prompt: &[],
@@ -185,6 +233,9 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     };
     let sequences: Vec<Sequence<'_>> =
         jobs.iter().map(|job| Sequence { prompt: &job.prompt, ..sequence(job) }).collect();
+    let mut sequences = sequences;
+    let following = jobs.iter().zip(&mut sequences).filter(|(job, _)| job.grammar.is_some());
+    following.zip(1..).for_each(|((_, sequence), number)| sequence.grammar = number);
     let mut answers = Answers(vec![None; jobs.len()]);
     engine.run(&sequences, &mut answers).expect("a job");
     engine.finish().expect("it ends");
@@ -215,8 +266,8 @@ pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
         id_hash: job.id_hash,
         ignore_eos: false,
         logprobs: job.logprobs,
-        prompt_logprobs: 0,
-        grammar: None,
+        prompt_logprobs: job.prompt_logprobs,
+        grammar: job.grammar.clone().map(Arc::new),
     };
     let id = engine.submit(submission, Box::new(Telling(sender)))?;
     Ok(Heard { id, events })
@@ -240,22 +291,22 @@ impl Heard {
     pub fn answer(self, limit: Duration) -> Answer {
         let until = Instant::now() + limit;
         let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
-        let mut prompts = 0;
+        let mut prompt_logprobs = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(Event::Prompt { .. }) => {
+                Ok(Event::Prompt { logprobs, .. }) => {
                     assert!(tokens.is_empty(), "the prompt is told first");
-                    prompts += 1;
+                    let told = prompt_logprobs.replace(bits(&logprobs));
+                    assert!(told.is_none(), "the prompt is told once");
                 }
                 Ok(Event::Token { token, logprobs: of_token }) => {
                     tokens.push(token);
-                    let bits = |found: &kernels::Logprob| (found.token, found.logprob.to_bits());
-                    logprobs.extend(of_token.iter().map(bits));
+                    logprobs.extend(bits(&of_token));
                 }
                 Ok(Event::Finished(finish)) => {
-                    assert_eq!(prompts, 1, "the prompt is told once");
-                    return Answer { tokens, logprobs, finish };
+                    let prompt_logprobs = prompt_logprobs.expect("the prompt is told");
+                    return Answer { tokens, logprobs, prompt_logprobs, finish };
                 }
                 Ok(Event::Failed(reason)) => panic!("{:?} failed: {reason}", self.id),
                 Err(RecvTimeoutError::Timeout) => panic!("{:?} was not answered", self.id),

@@ -9,16 +9,19 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{Heard, Job, dtypes, expected, jobs, listen, maps, start, workers};
-use coordinator::boundary::serving::{Event, Serving, State};
+use coordinator::boundary::serving::{Event, Sampling, Serving, State};
+use grammar::Grammar;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 5] = [
+const TESTS: [own_main::Test; 7] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
     ("what_was_taken_is_answered_before_the_end", what_was_taken_is_answered_before_the_end),
+    ("what_the_model_says_of_prompts", what_the_model_says_of_prompts),
+    ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
 ];
 
@@ -109,6 +112,48 @@ fn what_was_taken_is_answered_before_the_end() {
     assert_eq!(found, expected);
     wait_until("it has ended", || engine.status().state == State::Ended);
     assert!(common::try_listen(&engine, &jobs[0]).is_err(), "nothing more is taken");
+}
+
+/// What a token of a prompt gets is what the same token gets where a job draws it: prompts here are
+/// what a job has answered.
+fn what_the_model_says_of_prompts() {
+    for (dtype, kv_format) in dtypes() {
+        for map in maps(kv_format) {
+            let asked =
+                |job: Job| Job { logprobs: 3, sampling: Sampling::GREEDY, grammar: None, ..job };
+            let first: Vec<Job> = jobs(12).into_iter().map(asked).collect();
+            let expected = expected(&map, dtype, &first);
+            let engine = start(&map, dtype);
+            let heard = first.iter().zip(&expected).map(|(job, answer)| {
+                let prompt = [&job.prompt[..], answer.tokens()].concat();
+                let next = Job { prompt, max_new: 1, prompt_logprobs: 3, ..job.clone() };
+                listen(&engine, &next)
+            });
+            let heard: Vec<Heard> = heard.collect();
+            for (heard, (job, answer)) in heard.into_iter().zip(first.iter().zip(&expected)) {
+                let found = heard.answer(WATCHDOG);
+                let of_answer = &found.prompt_logprobs()[3 * (job.prompt.len() - 1)..];
+                assert_eq!(of_answer, answer.logprobs(), "{dtype:?} {kv_format:?} {}", map.policy);
+                assert_eq!(found.prompt_logprobs().len() % 3, 0);
+            }
+        }
+    }
+}
+
+fn a_form_that_cannot_be_fails_who_asks_for_it() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let all = jobs(8);
+    let expected = expected(map, dtype, &all);
+    let engine = start(map, dtype);
+    let wrong = Job { grammar: Some(Grammar::Regex("(".to_owned())), ..all[0].clone() };
+    let failing = listen(&engine, &wrong);
+    let heard: Vec<Heard> = all.iter().map(|job| listen(&engine, job)).collect();
+    let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+    assert_eq!(found, expected);
+    let events = failing.events(WATCHDOG);
+    let [Event::Failed(reason)] = &events[..] else { panic!("{events:?}") };
+    assert!(reason.contains("cannot have this form"), "{reason}");
 }
 
 fn workers_that_cannot_be_kept_are_given_up() {

@@ -17,7 +17,7 @@ use program::map::Chunk;
 use super::open::Device;
 use super::row_lists::RowList;
 use super::scratch::{Key, Range};
-use crate::rows::{SequenceRows, appended_units, sequences, units};
+use crate::rows::{SequenceRows, appended_units, logits_rows, sequences, units};
 use crate::shared::table::StepTable;
 
 /// Rows of an instruction on the device.
@@ -93,7 +93,6 @@ impl Uploads {
         let list = RowList::new(table.program(program));
         if slot.filled != Some(self.run) {
             let staged = staged::<u32>(&self.staging, device, slot.range);
-            let mut last = list.last_rows_at();
             let batch = usize::from(at.batch);
             for (index, sequence) in sequences(table, program, at).enumerate() {
                 let SequenceRows { row0, item } = sequence;
@@ -101,12 +100,12 @@ impl Uploads {
                 for (to, position) in staged[row0..].iter_mut().zip(positions) {
                     *to = position;
                 }
-                if item.samples {
-                    staged[last] = (row0 + item.rows - 1) as u32;
-                    last += 1;
-                }
                 let length = table.length(batch, item.slot);
                 list.write_tables(config, (index, sequence), length, staged);
+            }
+            let with_logits = logits_rows(table, program, at);
+            for (to, found) in staged[list.last_rows_at()..].iter_mut().zip(with_logits) {
+                *to = found.row as u32;
             }
             copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
             slot.filled = Some(self.run);

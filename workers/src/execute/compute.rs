@@ -1,8 +1,5 @@
 //! One operation of the model's table on this lane's kernels.
 
-use std::sync::Arc;
-
-use grammar::Grammars;
 use kernels::{Element, Kernels, Pool, PoolOptions, ScratchLimits, Unit, Variant};
 use model::compressed::WeightFormat;
 use model::ops::{Op, Value};
@@ -16,7 +13,8 @@ use super::{attention, experts, linear, sample};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
-use crate::rows::{SequenceRows, counts, sequences};
+use crate::rows::{SequenceRows, counts, logits_rows, sequences};
+use crate::shared::forms::Forms;
 use crate::shared::table::StepTable;
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.
@@ -41,7 +39,7 @@ impl ComputeState {
         plan: &Plan,
         variant: Variant,
         pool: &PoolOptions,
-        grammars: Option<&Arc<Grammars>>,
+        forms: Option<&Forms>,
     ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
@@ -65,7 +63,7 @@ impl ComputeState {
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
-            sample: sample::SampleState::new(plan, grammars, sequences, pool.threads)?,
+            sample: sample::SampleState::new(plan, forms, sequences, pool.threads)?,
         })
     }
 
@@ -185,13 +183,10 @@ impl ComputeState {
         let mut input_rows = rows;
         self.last_rows.clear();
         let index = if compute.op == Op::FinalNorm {
-            for found in sequences(operands.table, operands.program, compute.at) {
-                let SequenceRows { row0, item } = found;
-                if item.samples {
-                    self.last_rows.push((row0 + item.rows - 1) as u32);
-                }
-                input_rows = row0 + item.rows;
-            }
+            let Operands { table, program, .. } = *operands;
+            let with_logits = logits_rows(table, program, compute.at);
+            self.last_rows.extend(with_logits.map(|found| found.row as u32));
+            input_rows = counts(table, program, compute.at).1;
             Some(self.last_rows.as_slice())
         } else {
             None

@@ -1,9 +1,7 @@
 //! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
 //! have ended. The only place that writes the table during a group.
 
-use std::sync::Arc;
-
-use grammar::{GrammarError, Grammars};
+use grammar::GrammarError;
 use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_unit};
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
@@ -13,7 +11,8 @@ use shm::Control;
 
 use super::operands::Operands;
 use super::walks::Walks;
-use crate::rows::{SequenceRows, sampled, sequences};
+use crate::rows::{LogitsRow, SequenceRows, logits_rows, sequences};
+use crate::shared::forms::Forms;
 use crate::shared::serving::{any_runs, list_step};
 use crate::shared::table::{Item, StepTable};
 
@@ -41,7 +40,7 @@ impl SampleState {
     /// A vocabulary that no parser can be made for.
     pub(super) fn new(
         plan: &Plan,
-        grammars: Option<&Arc<Grammars>>,
+        forms: Option<&Forms>,
         rows: usize,
         threads: usize,
     ) -> Result<SampleState, GrammarError> {
@@ -52,9 +51,7 @@ impl SampleState {
             tokens: Vec::with_capacity(rows),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
-            walks: grammars
-                .map(|grammars| Walks::new(Arc::clone(grammars), plan, rows))
-                .transpose()?,
+            walks: forms.map(|forms| Walks::new(forms, plan, rows)).transpose()?,
             sequences: Vec::with_capacity(usize::from(plan.shape.batch_size)),
         })
     }
@@ -96,9 +93,9 @@ impl Rows<'_> {
         usize::from(self.at.batch)
     }
 
-    /// The slot of each row.
-    fn slots(&self) -> impl Iterator<Item = usize> {
-        sampled(self.table, self.program, self.at).map(|found| found.item.slot)
+    /// Each row.
+    fn all(&self) -> impl Iterator<Item = LogitsRow> {
+        logits_rows(self.table, self.program, self.at)
     }
 
     fn field(&self, slot: usize, field: Field) -> u32 {
@@ -107,9 +104,12 @@ impl Rows<'_> {
 
     /// Rows whose answers follow a grammar, with their slots and the grammar's number.
     fn following(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        let of = |slot| self.field(slot, Field::Grammar) as usize;
-        let all = self.slots().enumerate().map(move |(row, slot)| (row, slot, of(slot)));
-        all.filter_map(|(row, slot, grammar)| Some((row, slot, grammar.checked_sub(1)?)))
+        let drawn = self.all().enumerate().filter(|(_, found)| found.is_drawn);
+        drawn.filter_map(|(row, found)| {
+            let slot = found.item.slot;
+            let grammar = self.field(slot, Field::Grammar) as usize;
+            Some((row, slot, grammar.checked_sub(1)?))
+        })
     }
 }
 
@@ -119,7 +119,10 @@ impl SampleState {
         let SampleState { scratch, draws, tokens, walks, .. } = self;
         let batch = rows.batch();
         draws.clear();
-        draws.extend(rows.slots().map(|slot| draw_of(rows.table, batch, slot)));
+        draws.extend(rows.all().map(|found| match found.is_drawn {
+            true => draw_of(rows.table, batch, found.item.slot),
+            false => Draw::GREEDY,
+        }));
         tokens.clear();
         tokens.resize(draws.len(), 0);
         if let Some(walks) = walks {
@@ -127,13 +130,23 @@ impl SampleState {
             let begin = rows.following().filter(|(_, slot, _)| first(*slot));
             walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
             for (row, slot, grammar) in rows.following() {
-                walks.allow(row, (batch, slot), grammar, first(slot));
+                let answer = (rows.field(slot, Field::Arrival), grammar);
+                if walks.begins(row, (batch, slot), answer, first(slot)) {
+                    // Of an answer that was begun elsewhere.
+                    let said = 0..rows.field(slot, Field::Generated) as usize;
+                    let tokens = said.map(|place| rows.table.output(batch, slot, place));
+                    tokens.for_each(|token| walks.take((batch, slot), token));
+                }
+                walks.allow(row, (batch, slot));
             }
         }
         let masks = walks.as_ref().map_or(&[][..], Walks::masks);
         kernels.sample_rows(logits, draws, masks, scratch, tokens);
-        for (token, slot) in tokens.iter_mut().zip(rows.slots()) {
-            if *token == NO_TOKEN && rows.field(slot, Field::AnyLogits) > 0 {
+        for (token, found) in tokens.iter_mut().zip(rows.all()) {
+            if !found.is_drawn {
+                // Of what the prompt goes on with, which is known.
+                *token = rows.table.token(batch, found.item.slot, found.position + 1);
+            } else if *token == NO_TOKEN && rows.field(found.item.slot, Field::AnyLogits) > 0 {
                 *token = 0;
             }
         }
@@ -148,12 +161,21 @@ impl SampleState {
     fn keep_logprobs(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], most: usize) {
         let SampleState { tokens, wanted, logprobs, .. } = self;
         wanted.clear();
-        wanted.extend(rows.slots().map(|slot| rows.field(slot, Field::Logprobs)));
+        wanted.extend(rows.all().map(|found| match found.is_drawn {
+            true => rows.field(found.item.slot, Field::Logprobs),
+            false => rows.field(found.item.slot, Field::PromptLogprobs),
+        }));
         let logprobs = &mut logprobs[..tokens.len() * most];
         kernels.logprob_rows(logits, tokens, wanted, logprobs);
-        for ((slot, found), wanted) in rows.slots().zip(logprobs.chunks(most)).zip(&*wanted) {
-            let position = rows.field(slot, Field::Generated) as usize;
-            rows.table.set_logprobs(rows.batch(), slot, position, &found[..*wanted as usize]);
+        let (table, batch) = (rows.table, rows.batch());
+        for ((row, found), wanted) in rows.all().zip(logprobs.chunks(most)).zip(&*wanted) {
+            let (slot, found) = (row.item.slot, &found[..*wanted as usize]);
+            if row.is_drawn {
+                let place = rows.field(slot, Field::Generated) as usize;
+                table.set_logprobs(batch, slot, place, found);
+            } else {
+                table.set_prompt_logprobs(batch, slot, row.position + 1, found);
+            }
         }
     }
 }
@@ -193,7 +215,7 @@ pub fn record(
     let mut listed = if next_program == program { 0 } else { table.items(batch, next_list) };
     // Item i of the new list is written only after item i of the old one was read: as many are
     // listed as were read before, at most.
-    for (row, SequenceRows { item, .. }) in sampled(table, program, at).enumerate() {
+    for (row, LogitsRow { item, .. }) in drawn(table, program, at) {
         let token = draw(row, item.slot);
         if advance(table, batch, item.slot, token, eos) == Finish::Running {
             let first = item.first + item.rows;
@@ -203,6 +225,15 @@ pub fn record(
         }
     }
     table.set_items(batch, next_list, listed);
+}
+
+/// Rows from which a token is drawn, with their places among the rows of logits.
+fn drawn(
+    table: &StepTable,
+    program: ProgramId,
+    at: At,
+) -> impl Iterator<Item = (usize, LogitsRow)> + '_ {
+    logits_rows(table, program, at).enumerate().filter(|(_, row)| row.is_drawn)
 }
 
 /// The same in a run that serves: writes what the step has computed, and lists the next one.
@@ -217,7 +248,7 @@ fn record_step(
     for SequenceRows { item, .. } in sequences(table, ProgramId::STEP, at) {
         table.set_field(batch, item.slot, Field::Computed, (item.first + item.rows) as u32);
     }
-    for (row, SequenceRows { item, .. }) in sampled(table, ProgramId::STEP, at).enumerate() {
+    for (row, LogitsRow { item, .. }) in drawn(table, ProgramId::STEP, at) {
         advance(table, batch, item.slot, draw(row, item.slot), eos);
     }
     list_step(table, batch, listed);

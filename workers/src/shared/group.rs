@@ -82,7 +82,14 @@ pub fn list_work(table: &StepTable) -> u32 {
 fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
     let rows = table.field(batch, slot, Field::Fresh) as usize;
     let first = table.shared(batch, slot);
-    (rows > 0).then_some(Item { slot, first, rows, shared_row: None, samples: true })
+    (rows > 0).then_some(Item {
+        slot,
+        first,
+        rows,
+        shared_row: None,
+        samples: true,
+        all_logits: false,
+    })
 }
 
 /// Each stream computes whole prompts. One that leaves its beginning to another of its stream

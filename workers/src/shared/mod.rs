@@ -1,5 +1,6 @@
 //! What coordinator and workers both use: messages, the step table, and groups and sequences in it.
 
+pub mod forms;
 pub mod group;
 pub mod prefix_sharing;
 pub mod protocol;

@@ -4,9 +4,10 @@
 //! transfer worker, and to storage workers that read to the device; `Loaded` from the cpu worker
 //! once host weights are in place, and from each storage worker once its staging is open; then
 //! `Load` to the transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are
-//! released through the control segment, and the only further message is `Failed`.
+//! released through the control segment, and the only further messages are `Failed` and, in a run
+//! that serves, those about forms of answers.
 
-use grammar::Grammars;
+use grammar::{Form, Grammars};
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -83,7 +84,7 @@ pub struct Setup {
     pub durations: Option<Durations>,
     /// A CUDA device instead of the emulated one.
     pub cuda: Option<CudaUse>,
-    /// What answers may have to follow.
+    /// What answers may have to follow; of a run that serves the vocabulary alone.
     pub grammars: Option<Grammars>,
     /// Of a storage worker.
     pub staged: Option<StagedAt>,
@@ -105,6 +106,15 @@ pub enum ToWorker {
     },
     /// Host weights are in place: copy resident weights to the device.
     Load,
+    /// To the worker that samples, in a run that serves: a form that answers will follow.
+    Form {
+        number: u32,
+        form: Form,
+    },
+    /// No answer will follow it any more.
+    Forget {
+        number: u32,
+    },
 }
 
 /// How long the work of the decode program lasts. That of others takes no time.
@@ -142,6 +152,11 @@ pub enum FromWorker {
     Loaded,
     Ready {
         kernel_variant: String,
+    },
+    /// Answers can follow a form, or cannot, and why.
+    FormReady {
+        number: u32,
+        failure: Option<String>,
     },
     /// The worker exits after it.
     Failed {

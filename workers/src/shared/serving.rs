@@ -34,6 +34,9 @@ pub struct Offer<'a> {
     pub room: u32,
     /// In which place it came.
     pub arrival: u32,
+    /// Log-probabilities to keep of each token of the prompt but its first; then nothing of it may
+    /// be computed, and it may have no new tokens.
+    pub prompt_logprobs: u16,
 }
 
 /// Whom a slot belongs to.
@@ -67,6 +70,7 @@ pub fn offer(table: &StepTable, offer: &Offer<'_>) {
     set(Field::Remaining, request.max_new - answered);
     set(Field::Computed, offer.computed);
     set(Field::Arrival, offer.arrival);
+    set(Field::PromptLogprobs, offer.prompt_logprobs.into());
     set(Field::Room, offer.room);
     // SYNC POINT: slot state, released here once the sequence is written.
     set_state(table, *batch, *slot, SlotState::Offered);
@@ -130,12 +134,15 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
             known: field(Field::PromptLen) + field(Field::Generated),
             computed: field(Field::Computed),
             room: field(Field::Room),
+            all_logits: field(Field::PromptLogprobs) > 0
+                && field(Field::Computed) < field(Field::PromptLen),
         });
     }
     let mut listed = 0;
     schedule::next(sequences, &table.step(), |piece| {
         let (slot, first, rows) = (piece.slot as usize, piece.first as usize, piece.rows as usize);
-        let item = Item { slot, first, rows, shared_row: None, samples: piece.samples };
+        let (samples, all_logits) = (piece.samples, piece.all_logits);
+        let item = Item { slot, first, rows, shared_row: None, samples, all_logits };
         table.set_item(batch, STEP, listed, item);
         listed += 1;
     });

@@ -51,6 +51,15 @@ pub struct Item {
     pub shared_row: Option<usize>,
     /// Whether the sequence's next token is drawn from the logits of the last row.
     pub samples: bool,
+    /// Whether the logits of all rows are computed, for what they say of the prompt.
+    pub all_logits: bool,
+}
+
+impl Item {
+    /// Rows whose logits are computed, the last ones.
+    pub fn logits_rows(&self) -> usize {
+        if self.all_logits { self.rows } else { usize::from(self.samples) }
+    }
 }
 
 impl StepTable {
@@ -182,6 +191,7 @@ impl StepTable {
         let point = |point: usize| (word(2 + 2 * point), word(3 + 2 * point));
         Step {
             rows: self.program(ProgramId::STEP).stream_rows,
+            logits_rows: self.program(ProgramId::STEP).sequences.into(),
             aim_ns: u64::from(word(0)) * 1000,
             costs: Costs { points: std::array::from_fn(point), position_ps: word(1) },
         }
@@ -219,7 +229,8 @@ impl StepTable {
             first: word(1),
             rows: word(2),
             shared_row: word(3).checked_sub(1),
-            samples: word(4) > 0,
+            samples: word(4) & 1 > 0,
+            all_logits: word(4) & 2 > 0,
         }
     }
 
@@ -228,7 +239,8 @@ impl StepTable {
         assert!(item.slot < self.batch_size(), "slot {} of {}", item.slot, self.batch_size());
         let at = self.item_at(batch, list, index);
         let shared_row = item.shared_row.map_or(0, |row| row + 1);
-        let words = [item.slot, item.first, item.rows, shared_row, usize::from(item.samples)];
+        let logits = usize::from(item.samples) | usize::from(item.all_logits) << 1;
+        let words = [item.slot, item.first, item.rows, shared_row, logits];
         for (offset, word) in words.into_iter().enumerate() {
             self.words.store(at + offset, word as u32);
         }
@@ -299,10 +311,7 @@ impl StepTable {
     ) -> impl Iterator<Item = Logprob> {
         let wanted = self.field(batch, sequence, Field::Logprobs) as usize;
         let first = self.logprobs_at(batch, sequence, position, wanted);
-        (0..wanted).map(move |i| {
-            let at = first + i * LOGPROB_WORDS;
-            Logprob { token: self.words.load(at), logprob: f32::from_bits(self.words.load(at + 1)) }
-        })
+        (0..wanted).map(move |i| self.logprob(first + i * LOGPROB_WORDS))
     }
 
     /// Writes the log-probabilities of a sampled token.
@@ -313,6 +322,35 @@ impl StepTable {
             self.words.store(at, *token);
             self.words.store(at + 1, logprob.to_bits());
         }
+    }
+
+    /// The log-probabilities of a token of a prompt, which is not its first, as many as the sequence
+    /// wants.
+    pub fn prompt_logprobs(
+        &self,
+        batch: usize,
+        sequence: usize,
+        position: usize,
+    ) -> impl Iterator<Item = Logprob> {
+        let wanted = self.field(batch, sequence, Field::PromptLogprobs) as usize;
+        let place = self.layout.max_new as usize - position;
+        let first = self.logprobs_at(batch, sequence, place, wanted);
+        (0..wanted).map(move |i| self.logprob(first + i * LOGPROB_WORDS))
+    }
+
+    /// Writes the log-probabilities of a token of a prompt, which is not its first.
+    pub fn set_prompt_logprobs(
+        &self,
+        batch: usize,
+        sequence: usize,
+        position: usize,
+        found: &[Logprob],
+    ) {
+        self.set_logprobs(batch, sequence, self.layout.max_new as usize - position, found);
+    }
+
+    fn logprob(&self, at: usize) -> Logprob {
+        Logprob { token: self.words.load(at), logprob: f32::from_bits(self.words.load(at + 1)) }
     }
 
     /// Where a token's log-probabilities begin, of which so many are used.

@@ -241,7 +241,7 @@ impl Interleaved {
     fn record(&self, program: ProgramId, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let logits = compute.inputs[0].buffer;
-        for (row, found) in rows::sampled(&self.table, program, compute.at).enumerate() {
+        for (row, found) in rows::logits_rows(&self.table, program, compute.at).enumerate() {
             let first_bytes = row * vocab * size_of::<f32>();
             sampled.push(Sampled {
                 program,

@@ -65,7 +65,7 @@ pub fn options(threads: usize) -> LaneOptions {
         pool: PoolOptions::unpinned(threads),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
-        grammars: None,
+        forms: None,
     }
 }
 

@@ -24,7 +24,7 @@ fn options(wait_timeout: Duration) -> LaneOptions {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout,
-        grammars: None,
+        forms: None,
     }
 }
 

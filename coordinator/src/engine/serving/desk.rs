@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 
+use grammar::Form;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, SlotState};
 use workers::shared::group::{Placed, Request};
+use workers::shared::protocol::ToWorker;
 use workers::shared::serving::{Offer, free, offer, state};
 use workers::shared::table::StepTable;
 
+use super::forms::{FormState, Forms};
 use crate::boundary::serving::{
     self, Event, Listener, Listening, Status, Submission, SubmissionId,
 };
@@ -19,6 +22,8 @@ const LOSSES_MAX: u8 = 3;
 struct Going {
     id: SubmissionId,
     request: Request,
+    /// Log-probabilities of each token of its prompt that are still to be told.
+    prompt_logprobs: u16,
     listener: Box<dyn Listener>,
     /// New tokens that were told, or are a final end-of-sequence token.
     answered: Vec<u32>,
@@ -40,6 +45,9 @@ struct Seated {
 /// All sequences of a server.
 #[derive(Default)]
 pub(super) struct Desk {
+    forms: Forms,
+    /// For the worker that samples.
+    messages: Vec<ToWorker>,
     waiting: VecDeque<Going>,
     seated: Vec<Seated>,
     arrivals: u32,
@@ -56,17 +64,21 @@ impl Desk {
         &mut self,
         id: SubmissionId,
         submission: Submission,
+        form: Option<Form>,
         mut listener: Box<dyn Listener>,
     ) {
-        if let Some(reason) = unsupported(&submission) {
-            listener.tell(Event::Failed(reason.to_owned()));
+        if submission.grammar.is_some() && form.is_none() {
+            listener.tell(Event::Failed(NO_FORMS.to_owned()));
             return;
         }
+        let grammar = submission.grammar.clone().zip(form);
+        let grammar = grammar.map_or(0, |(grammar, form)| self.forms.begin(grammar, form));
         let arrival = self.arrivals;
         self.arrivals = self.arrivals.wrapping_add(1);
         self.waiting.push_back(Going {
             id,
-            request: request(submission),
+            prompt_logprobs: submission.prompt_logprobs,
+            request: Request { grammar, ..request(submission) },
             listener,
             answered: Vec::new(),
             is_begun: false,
@@ -78,7 +90,10 @@ impl Desk {
 
     /// Ends a sequence within a step.
     pub(super) fn cancel(&mut self, table: Option<&StepTable>, id: SubmissionId) {
-        self.waiting.retain(|going| going.id != id);
+        if let Some(place) = self.waiting.iter().position(|going| going.id == id) {
+            let left = self.waiting.remove(place);
+            left.into_iter().for_each(|going| self.end(&going));
+        }
         for seated in self.seated.iter_mut().filter(|seated| seated.going.id == id) {
             seated.going.is_left = true;
             if let Some(table) = table {
@@ -90,9 +105,15 @@ impl Desk {
     /// Offers those that wait to free slots, in the order of their arrival, each to the batch with
     /// the fewest.
     pub(super) fn offer(&mut self, table: &StepTable, plan: &Plan) {
-        while !self.waiting.is_empty() {
+        self.prepare(table.slots().count());
+        let mut place = 0;
+        while place < self.waiting.len() {
+            if self.forms.state(self.waiting[place].request.grammar) != FormState::Ready {
+                place += 1;
+                continue;
+            }
             let Some((batch, slot)) = self.free_slot(table) else { return };
-            let Some(going) = self.waiting.pop_front() else { return };
+            let Some(going) = self.waiting.remove(place) else { return };
             let placed = Placed { batch, slot, request: going.request.clone() };
             offer(
                 table,
@@ -102,9 +123,53 @@ impl Desk {
                     computed: 0,
                     room: plan.shape.max_context,
                     arrival: going.arrival,
+                    prompt_logprobs: going.prompt_logprobs,
                 },
             );
             self.seated.push(Seated { going, batch, slot });
+        }
+    }
+
+    /// Lets the forms be compiled that the first sequences wait for, and gives those up that have
+    /// none.
+    fn prepare(&mut self, most: usize) {
+        let mut place = 0;
+        while place < self.waiting.len().min(most) {
+            let number = self.waiting[place].request.grammar;
+            match self.forms.state(number) {
+                FormState::Here => self.messages.extend(self.forms.send(number)),
+                FormState::Compiling | FormState::Ready => {}
+                FormState::Failed(reason) => {
+                    if let Some(mut going) = self.waiting.remove(place) {
+                        let sentence = format!("The answer cannot have this form: {reason}.");
+                        going.tell(Event::Failed(sentence));
+                        self.end(&going);
+                    }
+                    continue;
+                }
+            }
+            place += 1;
+        }
+    }
+
+    /// What is to be said to the worker that samples.
+    pub(super) fn messages(&mut self) -> Vec<ToWorker> {
+        std::mem::take(&mut self.messages)
+    }
+
+    /// Whether that worker has yet to say that a form is ready.
+    pub(super) fn waits_for_forms(&self) -> bool {
+        self.forms.is_waiting()
+    }
+
+    /// What it says of one.
+    pub(super) fn settle(&mut self, number: u32, failure: Option<String>) {
+        self.forms.settle(number, failure);
+    }
+
+    fn end(&mut self, going: &Going) {
+        if going.request.grammar > 0 {
+            self.messages.extend(self.forms.end(going.request.grammar));
         }
     }
 
@@ -129,6 +194,7 @@ impl Desk {
             if has_ended {
                 seated.tell_end(table, eos);
                 free(table, seated.batch, seated.slot);
+                self.end(&seated.going);
             } else {
                 self.seated.push(seated);
             }
@@ -142,6 +208,8 @@ impl Desk {
     /// Sequences in slots wait again, since what computed them is gone. Those that may be the cause
     /// are given up.
     pub(super) fn unseat(&mut self, reason: &str) {
+        self.messages.clear();
+        self.forms.lose();
         let mut unseated: Vec<Going> = self.seated.drain(..).map(|seated| seated.going).collect();
         unseated.sort_by_key(|going| going.id);
         for mut going in unseated.into_iter().rev() {
@@ -151,7 +219,10 @@ impl Desk {
                     "The model's workers were lost {LOSSES_MAX} times while this was computed: \
                      {reason}."
                 )));
-            } else if !going.is_left {
+                self.end(&going);
+            } else if going.is_left {
+                self.end(&going);
+            } else {
                 self.waiting.push_front(going);
             }
         }
@@ -177,7 +248,11 @@ impl Seated {
             if !going.is_begun {
                 going.is_begun = true;
                 status.prompt_tokens += going.request.prompt.len() as u64;
-                going.tell(Event::Prompt { cached_tokens: 0, logprobs: Vec::new() });
+                let positions = 1..going.request.prompt.len();
+                let of = |position| table.prompt_logprobs(batch, slot, position);
+                let logprobs = positions.flat_map(of).collect();
+                going.prompt_logprobs = 0;
+                going.tell(Event::Prompt { cached_tokens: 0, logprobs });
             }
             if !going.is_end(token, eos) {
                 let logprobs = table.logprobs(batch, slot, position).collect();
@@ -215,16 +290,8 @@ impl Going {
     }
 }
 
-/// Why a submission cannot be computed.
-fn unsupported(submission: &Submission) -> Option<&'static str> {
-    if submission.prompt_logprobs > 0 {
-        Some("Log-probabilities of prompts are not computed yet.")
-    } else if submission.grammar.is_some() {
-        Some("Answers of a given form are not served yet; a batch job has them.")
-    } else {
-        None
-    }
-}
+/// Why an answer has no form.
+const NO_FORMS: &str = "This model's answers cannot have a form.";
 
 fn request(submission: Submission) -> Request {
     let Submission { prompt, max_new, sampling, seed, id_hash, ignore_eos, logprobs, .. } =

@@ -2,11 +2,16 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use grammar::Form;
+use model::ops::Op;
+use program::ir::Instruction;
 use program::plan::Plan;
+use program::topology::WorkerId;
 use schedule::Costs;
 use shm::WaitError;
+use workers::shared::protocol::{FromWorker, ToWorker};
 use workers::shared::serving::{SERVE, clear, list_first};
 use workers::shared::table::StepTable;
 
@@ -15,16 +20,20 @@ use super::desk::Desk;
 use super::measured_costs::measure;
 use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
-use crate::engine::supervise::WorkerFailure;
+use crate::engine::supervise::{Worker, WorkerFailure};
 
 /// Workers that may be lost one behind the other without a step between them.
 const LOSSES_MAX: u32 = 3;
+
+/// How long a form is waited for where nothing else is going on.
+const FORM_SLICE: Duration = Duration::from_millis(20);
 
 /// What the server's threads ask of this one.
 pub(super) enum Command {
     Submit {
         id: SubmissionId,
         submission: Box<Submission>,
+        form: Option<Form>,
         listener: Box<dyn Listener>,
     },
     Cancel(SubmissionId),
@@ -49,6 +58,8 @@ struct Group {
 struct Crew {
     launched: Launched,
     table: StepTable,
+    /// The worker that samples.
+    sampler: Option<usize>,
     group: Option<Group>,
     looked: Instant,
 }
@@ -150,8 +161,8 @@ impl Drive {
         };
         loop {
             match next {
-                Ok(Command::Submit { id, submission, listener }) => {
-                    self.desk.submit(id, *submission, listener);
+                Ok(Command::Submit { id, submission, form, listener }) => {
+                    self.desk.submit(id, *submission, form, listener);
                 }
                 Ok(Command::Cancel(id)) => {
                     self.desk.cancel(self.crew.as_ref().map(|crew| &crew.table), id);
@@ -169,6 +180,11 @@ impl Drive {
         let Some(crew) = &mut self.crew else { return Ok(()) };
         let plan = &self.options.plan;
         self.desk.offer(&crew.table, plan);
+        crew.say(plan, &self.desk.messages())?;
+        let is_idle = crew.group.is_none();
+        if self.desk.waits_for_forms() {
+            crew.hear(is_idle, |number, failure| self.desk.settle(number, failure));
+        }
         if crew.group.is_none() && list_first(&crew.table) {
             crew.release();
         }
@@ -236,7 +252,10 @@ impl Crew {
     ) -> Result<Crew, LaunchError> {
         let launched = launch(plan, options, loading, &mut |_| {})?;
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
-        Ok(Crew { launched, table, group: None, looked: Instant::now() })
+        let sampler = sampler(plan);
+        let is_sampler = |worker: &Worker| Some(worker.id) == sampler;
+        let sampler = launched.supervisor.workers.iter().position(is_sampler);
+        Ok(Crew { launched, table, sampler, group: None, looked: Instant::now() })
     }
 
     /// Empties the table, in which nothing may run.
@@ -279,6 +298,31 @@ impl Crew {
         Ok(new)
     }
 
+    /// Sends messages to the worker that samples.
+    fn say(&mut self, plan: &Plan, messages: &[ToWorker]) -> Result<(), WorkerFailure> {
+        let Some(sampler) = self.sampler else { return Ok(()) };
+        for message in messages {
+            let bytes = postcard::to_stdvec(message).expect("a message is written to memory");
+            let worker = &self.launched.supervisor.workers[sampler];
+            if worker.channel.send_any(&bytes).is_err() {
+                return Err(self.launched.supervisor.cause(plan));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hears what it says of forms; waits a little for it where nothing else is going on.
+    fn hear(&mut self, is_idle: bool, mut settle: impl FnMut(u32, Option<String>)) {
+        let Some(sampler) = self.sampler else { return };
+        let worker = &mut self.launched.supervisor.workers[sampler];
+        let mut wait = if is_idle { FORM_SLICE } else { Duration::ZERO };
+        while let Some((message, _)) = worker.receive(std::mem::take(&mut wait)) {
+            if let FromWorker::FormReady { number, failure } = message {
+                settle(number, failure);
+            }
+        }
+    }
+
     /// Looks after the workers, if it is time to.
     fn look(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
         if self.looked.elapsed() < SLICE {
@@ -287,4 +331,12 @@ impl Crew {
         self.looked = Instant::now();
         self.launched.supervisor.check(plan)
     }
+}
+
+/// The worker whose lane samples.
+fn sampler(plan: &Plan) -> Option<WorkerId> {
+    let samples = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample);
+    let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    let list = lists.find(|list| list.instructions.iter().any(samples))?;
+    plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
 }

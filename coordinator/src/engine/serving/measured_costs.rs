@@ -63,7 +63,17 @@ fn run(control: &Control, table: &StepTable, rows: u32) -> Result<Duration, Wait
     let request = Request::greedy(vec![0; rows as usize], 1);
     let placed = Placed { batch: 0, slot: 0, request };
     let room = rows + 1;
-    offer(table, &Offer { placed: &placed, answered: &[], computed: 0, room, arrival: 0 });
+    offer(
+        table,
+        &Offer {
+            placed: &placed,
+            answered: &[],
+            computed: 0,
+            room,
+            arrival: 0,
+            prompt_logprobs: 0,
+        },
+    );
     list_first(table);
     let drained = control.drained().value().wrapping_add(1);
     let begun = Instant::now();

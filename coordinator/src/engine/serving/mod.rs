@@ -6,6 +6,7 @@
 
 mod desk;
 mod drive;
+mod forms;
 mod measured_costs;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use grammar::{Form, Grammar};
 use program::plan::Plan;
 
 use super::launch::{LaunchError, LaunchOptions};
@@ -25,11 +27,18 @@ use drive::{Command, Drive};
 /// Tells how loading gets on; its answer `false` interrupts.
 pub type Loading = Box<dyn FnMut(u64, u64) -> bool + Send>;
 
+/// What a sampler follows of what was asked for.
+pub type FormOf = dyn Fn(&Grammar) -> Form + Send + Sync;
+
 /// What a server is started with.
 pub struct ServingOptions {
     /// A plan of a run that serves.
     pub plan: Plan,
+    /// Its grammars are the vocabulary of forms.
     pub launch: LaunchOptions,
+    /// Makes what a sampler follows of what was asked for; `None` where answers cannot have a form,
+    /// which nobody asks for then.
+    pub forms: Option<Arc<FormOf>>,
     /// How long a step should take where sequences wait for their next token.
     pub step: Duration,
     pub loading: Loading,
@@ -44,13 +53,19 @@ impl fmt::Debug for ServingOptions {
 }
 
 /// Workers that hold a model and continue prompts as they come. Dropping it ends them.
-#[derive(Debug)]
 pub struct ServingEngine {
+    forms: Option<Arc<FormOf>>,
     limits: Limits,
     status: Arc<Mutex<Status>>,
     commands: Sender<Command>,
     submissions: Mutex<u64>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for ServingEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServingEngine").field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 impl ServingEngine {
@@ -81,7 +96,7 @@ impl ServingEngine {
         }));
         let (commands, received) = channel();
         let (started, ready) = channel();
-        let of_thread = Arc::clone(&status);
+        let (of_thread, forms) = (Arc::clone(&status), options.forms.clone());
         // Workers end with the thread that started them.
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
             match Drive::start(options, received, of_thread) {
@@ -99,6 +114,7 @@ impl ServingEngine {
         })?;
         ready.recv().unwrap_or(Err(LaunchError::Interrupted))?;
         Ok(ServingEngine {
+            forms,
             limits,
             status,
             commands,
@@ -131,11 +147,13 @@ impl Serving for ServingEngine {
             State::Ended => return Err(Refused::Ended),
             State::Loading | State::Ready => {}
         }
+        let form = submission.grammar.as_deref().zip(self.forms.as_ref());
+        let form = form.map(|(grammar, form_of)| form_of(grammar));
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = SubmissionId(*submissions);
         *submissions += 1;
         // Under the lock, so that they arrive in the order of their numbers.
-        self.send(Command::Submit { id, submission: Box::new(submission), listener })?;
+        self.send(Command::Submit { id, submission: Box::new(submission), form, listener })?;
         Ok(id)
     }
 
