@@ -4,6 +4,7 @@ pub mod build;
 pub mod explain;
 pub mod file;
 pub mod gantt;
+pub(crate) mod kinds;
 pub mod layer;
 pub(crate) mod placement;
 pub(crate) mod plain_table;

@@ -38,6 +38,7 @@ impl Runner for InProcessRunner {
             link_bytes_per_s: None,
             wait_timeout: Duration::from_secs(60),
             grammars: None,
+            routes_evenly: true,
         };
         let lanes = InProcess::start(plan, &source, options)
             .map_err(|error| RunnerError::Failed(Box::new(error)))?;

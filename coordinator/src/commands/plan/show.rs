@@ -13,6 +13,7 @@ use super::chart_file;
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
+use crate::report::kinds::ExpectedExperts;
 use crate::report::placement::{
     Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
 };
@@ -146,6 +147,7 @@ impl Answer<'_> {
                 "summary": resident(&plan.map),
             },
             "read_from_nvme": self.read(),
+            "experts": ExpectedExperts::of(plan),
             "device_map": MapSummary::new(&plan.config, &plan.map),
             "ops": self.ops(), "considered": self.considered(),
             "candidates": self.chosen.candidates,

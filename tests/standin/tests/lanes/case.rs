@@ -148,6 +148,7 @@ pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> V
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
         grammars: None,
+        routes_evenly: false,
     };
     let source = DummySource::new(config.clone(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

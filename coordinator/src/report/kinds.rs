@@ -1,0 +1,75 @@
+//! What a model's layers are, where they are more than one kind or have experts.
+
+use model::config::ModelConfig;
+use program::plan::Plan;
+use serde::Serialize;
+
+/// The experts of a model and how many of them a decode step of a batch goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct ExpectedExperts {
+    count: usize,
+    per_token: usize,
+    /// Of a layer, where all are as likely.
+    expected_of_batch: f64,
+}
+
+impl ExpectedExperts {
+    /// Of a full batch; `None` of a model without experts.
+    pub(crate) fn of(plan: &Plan) -> Option<ExpectedExperts> {
+        plan.config.experts.map(|experts| ExpectedExperts {
+            count: experts.count,
+            per_token: experts.per_token,
+            expected_of_batch: experts.expected_distinct(plan.shape.batch_size.into()),
+        })
+    }
+}
+
+/// Lines about the layers; none of a model whose layers are alike and dense.
+pub(crate) fn lines(plan: &Plan) -> String {
+    let mut text = windows(&plan.config);
+    if let Some(experts) = ExpectedExperts::of(plan) {
+        let ExpectedExperts { count, per_token, expected_of_batch } = experts;
+        text += &format!(
+            "{per_token} of {count} experts compute a row; if all are as likely, a batch of {} \
+             goes to {expected_of_batch:.0} of a layer\n",
+            plan.shape.batch_size
+        );
+    }
+    text
+}
+
+/// How far back which layers look.
+fn windows(config: &ModelConfig) -> String {
+    let mut windows: Vec<(usize, usize)> = Vec::new();
+    for window in (0..config.num_layers).filter_map(|layer| config.layers.of(layer).window) {
+        match windows.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, count)) => *count += 1,
+            None => windows.push((window, 1)),
+        }
+    }
+    let listed = windows.iter().map(|(window, count)| {
+        format!("{count} of {} layers attend to {window} positions at most", config.num_layers)
+    });
+    let listed: Vec<String> = listed.collect();
+    match listed.is_empty() {
+        true => String::new(),
+        false => format!("{}; times are the mean of all layers\n", listed.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::known::known;
+
+    use super::windows;
+
+    #[test]
+    fn windows_are_said_with_their_layers() {
+        let of = |name: &str| windows(&known(name).expect("known").config);
+        assert_eq!(
+            of("gemma-3-12b"),
+            "40 of 48 layers attend to 1024 positions at most; times are the mean of all layers\n"
+        );
+        assert_eq!(of("opt-30b"), "");
+    }
+}
