@@ -9,6 +9,7 @@ pub mod layer;
 pub(crate) mod placement;
 pub(crate) mod plain_table;
 pub(crate) mod read_weights;
+pub mod routing;
 pub(crate) mod step;
 pub mod storages;
 pub mod table;

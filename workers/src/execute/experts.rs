@@ -5,7 +5,7 @@ use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
 use model::ops::{Op, Value};
-use program::ir::Compute;
+use program::ir::{Compute, ProgramId};
 
 use super::linear;
 use super::operands::Operands;
@@ -38,6 +38,8 @@ fn mixture(operands: &Operands<'_>) -> Mixture {
 pub(super) struct Router {
     /// `[rows, experts]`.
     logits: Vec<f32>,
+    /// Of each expert.
+    rows_of: Vec<u32>,
     /// Where the logits are not the router's but random, the state that they follow from.
     random: Option<u64>,
 }
@@ -46,7 +48,7 @@ impl Router {
     /// Of so many rows at most.
     pub(super) fn new(config: &ModelConfig, rows: usize) -> Router {
         let experts = config.experts.map_or(0, |experts| experts.count);
-        Router { logits: vec![0.0; rows * experts], random: None }
+        Router { logits: vec![0.0; rows * experts], rows_of: vec![0; experts], random: None }
     }
 
     /// The router's logits are computed, but random ones pick.
@@ -72,6 +74,12 @@ impl Router {
         // What a half of a layer adds is scaled, here with the weights of its sum.
         let factor = operands.plan.config.scales.residual;
         kernels.route((count, per_token), (scoring, factor), logits, routed);
+        self.rows_of.fill(0);
+        routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
+        if let Some(layer) = compute.at.layer {
+            let decode_rows = (operands.program == ProgramId::DECODE).then_some(rows as u32);
+            operands.table.count_routed(layer.into(), decode_rows, &self.rows_of);
+        }
     }
 }
 
