@@ -26,7 +26,7 @@ impl ExpectedExperts {
 
 /// Lines about the layers; none of a model whose layers are alike and dense.
 pub(crate) fn lines(plan: &Plan) -> String {
-    let mut text = windows(&plan.config);
+    let mut text = windows(&plan.config, plan.shape.max_context as usize);
     if let Some(experts) = ExpectedExperts::of(plan) {
         let ExpectedExperts { count, per_token, expected_of_batch } = experts;
         text += &format!(
@@ -38,10 +38,11 @@ pub(crate) fn lines(plan: &Plan) -> String {
     text
 }
 
-/// How far back which layers look.
-fn windows(config: &ModelConfig) -> String {
+/// How far back which layers look, where that is less than the longest sequence.
+fn windows(config: &ModelConfig, longest: usize) -> String {
     let mut windows: Vec<(usize, usize)> = Vec::new();
-    for window in (0..config.num_layers).filter_map(|layer| config.layers.of(layer).window) {
+    let all = (0..config.num_layers).filter_map(|layer| config.layers.of(layer).window);
+    for window in all.filter(|window| *window < longest) {
         match windows.iter_mut().find(|(known, _)| *known == window) {
             Some((_, count)) => *count += 1,
             None => windows.push((window, 1)),
@@ -65,11 +66,11 @@ mod tests {
 
     #[test]
     fn windows_are_said_with_their_layers() {
-        let of = |name: &str| windows(&known(name).expect("known").config);
+        let of = |name: &str| windows(&known(name).expect("known").config, 2048);
         assert_eq!(
             of("gemma-3-12b"),
             "40 of 48 layers attend to 1024 positions at most; times are the mean of all layers\n"
         );
-        assert_eq!(of("opt-30b"), "");
+        assert_eq!((of("opt-30b"), of("phi-4-mini")), (String::new(), String::new()));
     }
 }

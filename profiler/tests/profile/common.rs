@@ -94,7 +94,7 @@ pub fn llama() -> ModelConfig {
     }
 }
 
-/// A LLaMA with a mixture of experts and a window in every other layer.
+/// A LLaMA with a mixture of experts, sinks, and a window in every other layer.
 pub fn mixture() -> ModelConfig {
     let rope = Rope::new(10_000.0, RopeScaling::None);
     let kind = |window| LayerKind {
@@ -108,6 +108,7 @@ pub fn mixture() -> ModelConfig {
         layers: Layers::each([kind(Some(4)), kind(None)]),
         experts: Some(Experts { count: 8, per_token: 2, ffn_size: 16, scoring, bias: false }),
         qkv_bias: false,
+        sinks: true,
         ..llama()
     }
 }
