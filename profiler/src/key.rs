@@ -118,10 +118,9 @@ impl Key {
             },
             Instruction::Copy(copy) => match copy.moved {
                 // Attention in one has the weights of its softmax.
-                Moved::Weights(op) => Work::CopyWeights {
-                    op: op.weights_op(),
-                    weights: stored(op, copy.at.layer),
-                },
+                Moved::Weights(op) => {
+                    Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
+                }
                 Moved::Value(value) => Work::CopyValue { value, chunk: part(copy.chunk) },
                 Moved::Cache(cache) => Work::CopyCache { cache, chunk: part(copy.chunk), kv },
             },

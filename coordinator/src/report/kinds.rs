@@ -30,8 +30,8 @@ pub(crate) fn lines(plan: &Plan) -> String {
     if let Some(experts) = ExpectedExperts::of(plan) {
         let ExpectedExperts { count, per_token, expected_of_batch } = experts;
         text += &format!(
-            "{per_token} of {count} experts compute a row; if all are as likely, a batch of {} \
-             goes to {expected_of_batch:.0} of a layer\n",
+            "a row goes to {per_token} of a layer's {count} experts, a batch of {} to \
+             {expected_of_batch:.0} of them if all are as likely; times count on that\n",
             plan.shape.batch_size
         );
     }

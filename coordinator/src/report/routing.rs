@@ -17,7 +17,7 @@ pub struct RoutingReport {
     pub used_if_even: f64,
     /// A tenth of the experts, rounded up.
     pub busiest: u32,
-    /// What the busiest experts got of the rows of the whole run.
+    /// What the busiest experts had of the rows of all experts, in the whole run.
     pub busiest_share: f64,
     pub busiest_share_if_even: f64,
 }
@@ -42,7 +42,7 @@ pub(crate) fn render(report: &RoutingReport) -> String {
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     format!(
         "routing: a decode step of {:.1} rows went to {:.1} of {} experts of a layer (evenly: \
-         {:.1}); the busiest {} got {} of all rows (evenly: {})\n",
+         {:.1}); its busiest {} had {} of its experts' rows (evenly: {})\n",
         report.rows_per_step,
         report.used_per_step,
         report.experts,

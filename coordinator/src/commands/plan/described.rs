@@ -1,7 +1,7 @@
 //! `--machine FILE.toml`: a model and a workload on a machine that need not be at hand.
 
 use super::show::Answer;
-use super::vectors;
+use super::vectors::Vectors;
 use crate::cli::request::{Described, PlanRequest};
 use crate::setup::described;
 use crate::setup::described::Planning;
@@ -21,14 +21,12 @@ pub(super) fn plan(
     let opened = described::open(workload)?;
     let planning = Planning::new(workload, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
-    let (dtype, prompt_len) = (workload.dtype, workload.prompt_len);
-    let of_lia = vectors::notes(&chosen, &machine.description, &opened.config, dtype, prompt_len)?;
-    let notes: Vec<String> = note.into_iter().chain(of_lia).collect();
     Answer {
         chosen: &chosen,
         machine: &machine.description.name,
         limits: planning.limits,
-        notes: &notes,
+        notes: note.as_slice(),
+        vectors: Vectors::of(&chosen, &machine.description)?,
         threads: None,
     }
     .render(request)

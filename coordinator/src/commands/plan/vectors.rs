@@ -1,32 +1,72 @@
-//! What `--policy lia` says beside its map: its vectors, and by LIA's equations alone which one is
+//! What is said of LIA's map beside the map: its vectors, and by LIA's equations alone which one is
 //! the best for which batch.
 
 use std::fmt::Write;
 
-use model::config::{Dtype, ModelConfig};
-use planner::lia::{BatchRange, Case, Stage, batch_ranges};
+use planner::lia::{BatchRange, Case, Stage, Vector, batch_ranges};
 use planner::machine::Machine;
 use planner::policy::Policy;
 use planner::priced::Chosen;
+use program::plan::Plan;
+use serde::Serialize;
 
-/// Sentences about the chosen map; none of another policy.
-///
-/// # Errors
-/// A number format that the description leaves out.
-pub(super) fn notes(
-    chosen: &Chosen,
-    machine: &Machine,
-    config: &ModelConfig,
-    dtype: Dtype,
-    prompt_len: u32,
-) -> anyhow::Result<Vec<String>> {
-    let Policy::Lia { prefill, decode } = chosen.placement.policy else { return Ok(Vec::new()) };
-    let case = Case { batch: 1, length: prompt_len, dtype, resident: false };
-    let ranges = batch_ranges(machine, config, Stage::Decode, &case, u16::MAX.into())?;
-    Ok(vec![
-        format!("LIA's vector in prefill {prefill}, in decode {decode}; 1 is the CPU"),
-        format!("by LIA's equations alone decode has {}", by_batch(&ranges)),
-    ])
+/// What the entries of a vector are.
+const ORDER: &str = "(qkv, scores, wv, out, up, down)";
+
+/// The vectors of a chosen map and of LIA's equations; 1 is the CPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Vectors {
+    /// Of layers that are streamed.
+    prefill: Vector,
+    decode: Vector,
+    /// Positions that the equations look at: the middle of the output, as the search does.
+    positions: u32,
+    /// The best vector of decode for each batch.
+    decode_by_batch: Vec<BatchRange>,
+    /// Some layer does not stay in device memory.
+    #[serde(skip)]
+    streams: bool,
+}
+
+impl Vectors {
+    /// Of the chosen map; `None` of another policy.
+    ///
+    /// # Errors
+    /// A number format that the description leaves out.
+    pub(super) fn of(chosen: &Chosen, machine: &Machine) -> anyhow::Result<Option<Vectors>> {
+        let Policy::Lia { prefill, decode } = chosen.placement.policy else { return Ok(None) };
+        let Plan { config, shape, .. } = &chosen.plan;
+        let positions = shape.max_prompt + shape.max_new / 2;
+        let case = Case { batch: 1, length: positions, dtype: shape.dtype, resident: false };
+        Ok(Some(Vectors {
+            prefill,
+            decode,
+            positions,
+            decode_by_batch: batch_ranges(
+                machine,
+                config,
+                Stage::Decode,
+                &case,
+                u32::from(u16::MAX),
+            )?,
+            streams: chosen.placement.residency.layers.len() < config.num_layers,
+        }))
+    }
+
+    /// Two lines.
+    pub(super) fn lines(&self) -> String {
+        let Vectors { prefill, decode, positions, .. } = self;
+        let of_map = match self.streams {
+            true => format!("{prefill} in prefill, {decode} in decode"),
+            false => "none, as every layer stays in device memory".to_owned(),
+        };
+        format!(
+            "LIA's vector {ORDER} of streamed layers, 1 is the CPU: {of_map}\n\
+             by LIA's equations alone, without overlap and over {positions} positions, in decode: \
+             {}\n",
+            by_batch(&self.decode_by_batch)
+        )
+    }
 }
 
 /// `(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598`.
@@ -46,23 +86,41 @@ fn by_batch(ranges: &[BatchRange]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use planner::lia::Vector;
-
     use super::*;
+
+    const THREE: [BatchRange; 3] = [
+        BatchRange { first: 1, last: 597, vector: Vector::FULL_CPU },
+        BatchRange { first: 598, last: 4769, vector: Vector::EXPERTS_ON_CPU },
+        BatchRange { first: 4770, last: 65535, vector: Vector::PARTIAL_CPU },
+    ];
 
     #[test]
     fn ranges_are_said_by_their_ends() {
-        let range = |first, last, vector| BatchRange { first, last, vector };
-        let three = [
-            range(1, 597, Vector::FULL_CPU),
-            range(598, 4769, Vector::EXPERTS_ON_CPU),
-            range(4770, 65535, Vector::PARTIAL_CPU),
-        ];
         assert_eq!(
-            by_batch(&three),
+            by_batch(&THREE),
             "(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598 to 4769, \
              (0,1,1,0,0,0) from 4770"
         );
-        assert_eq!(by_batch(&three[..1]), "(1,1,1,1,1,1) for every batch");
+        assert_eq!(by_batch(&THREE[..1]), "(1,1,1,1,1,1) for every batch");
+    }
+
+    #[test]
+    fn vectors_are_of_streamed_layers_alone() {
+        let of = |streams| {
+            let vectors = Vectors {
+                prefill: Vector::FULL_GPU,
+                decode: Vector::EXPERTS_ON_CPU,
+                positions: 528,
+                decode_by_batch: THREE.to_vec(),
+                streams,
+            };
+            vectors.lines()
+        };
+        let ends = |text: &str, end: &str| {
+            let first = text.lines().next().expect("two lines");
+            assert!(first.ends_with(end), "{first}");
+        };
+        ends(&of(true), ": (0,0,0,0,0,0) in prefill, (0,1,1,0,1,1) in decode");
+        ends(&of(false), ": none, as every layer stays in device memory");
     }
 }
