@@ -6,6 +6,9 @@
 //! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
 //! average of what the lane does.
 //!
+//! Attention of a layer with a window is that over as many positions. Experts were measured with rows
+//! that go to all of them equally often.
+//!
 //! A surface that does not reach what is to be priced is an error that says what it lacks.
 //!
 //! Some costs are derived where they were not measured. Head and sampling of a large vocabulary
@@ -199,6 +202,10 @@ fn price(
         phase,
         sequences: sequences.into(),
         factor: factor / f64::from(of),
+        window: at
+            .layer
+            .and_then(|layer| plan.config.layers.of(layer.into()).window)
+            .map(|window| u32::try_from(window).unwrap_or(u32::MAX)),
         chunk: is_chunked.then(|| Chunk::of(shape, prompt_len, at.stream)),
     };
     // Two steps lie at two lengths, so a surface that reaches both reaches all.

@@ -117,7 +117,10 @@ impl Key {
                 kv: (!compute.op.caches().is_empty()).then_some(kv),
             },
             Instruction::Copy(copy) => match copy.moved {
-                Moved::Weights(op) => Work::CopyWeights { op, weights: stored(op, copy.at.layer) },
+                // Attention in one has the weights of its softmax.
+                Moved::Weights(op) => {
+                    Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
+                }
                 Moved::Value(value) => Work::CopyValue { value, chunk: part(copy.chunk) },
                 Moved::Cache(cache) => Work::CopyCache { cache, chunk: part(copy.chunk), kv },
             },

@@ -15,6 +15,8 @@ pub(crate) struct Price {
     pub(crate) phase: Phase,
     pub(crate) sequences: u32,
     pub(crate) factor: f64,
+    /// Positions that a row of the layer looks back at, itself among them; `None`: all.
+    pub(crate) window: Option<u32>,
     /// What a stream of prefill computes, where prompts are cut into chunks.
     pub(crate) chunk: Option<Chunk>,
 }
@@ -25,7 +27,7 @@ impl Price {
     pub(crate) fn ns(&self, surface: &Surface, prompt_len: u32, step: u32) -> Option<f64> {
         let ns = match self.chunk {
             Some(chunk) => self.chunk_ns(surface, chunk, prompt_len)?,
-            None => self.at(surface, self.extent(prompt_len, step))?,
+            None => self.windowed(surface, self.extent(prompt_len, step))?,
         };
         Some(self.factor * ns)
     }
@@ -44,11 +46,28 @@ impl Price {
         surface.at(point.rows.into(), point.positions.into())
     }
 
+    /// The same in a layer with a window: each row of a prompt behind it takes what the next row of
+    /// a prompt as long as the window would, and all else is over as many positions at most.
+    fn windowed(&self, surface: &Surface, extent: Extent) -> Option<f64> {
+        let window = self.window.filter(|window| *window < extent.positions);
+        let Some(window) = window.filter(|_| self.key.takes_positions()) else {
+            return self.at(surface, extent);
+        };
+        let within = self.at(surface, Extent { positions: window, ..extent })?;
+        if !self.key.looks_back() {
+            return Some(within);
+        }
+        let next = self.at(surface, Extent { positions: window + 1, ..extent })?;
+        Some(within + f64::from(extent.positions - window) * (next - within).max(0.0))
+    }
+
     /// A stream of prefill that cuts prompts. Of what depends on positions, a whole prompt's time
     /// is dealt out: that of attention by the positions which the rows look back at.
     fn chunk_ns(&self, surface: &Surface, chunk: Chunk, prompt_len: u32) -> Option<f64> {
         let Chunk { begin, rows, ends } = chunk;
-        let at = |sequences: u32, positions: u32| self.at(surface, Extent { sequences, positions });
+        let at = |sequences: u32, positions: u32| {
+            self.windowed(surface, Extent { sequences, positions })
+        };
         if !self.key.takes_positions() {
             return if self.key.takes_rows() { at(1, rows) } else { at(ends, prompt_len) };
         }
@@ -62,11 +81,20 @@ impl Price {
             sum_ns += match self.key.work {
                 Work::CopyCache { .. } => at(1, first as u32)?,
                 Work::Append { .. } => at(1, prompt_len)? * (share(next) - share(first)),
-                _ => at(1, prompt_len)? * (share(next).powi(2) - share(first).powi(2)),
+                _ => {
+                    let pairs = self.pairs(next) - self.pairs(first);
+                    at(1, prompt_len)? * pairs / self.pairs(length)
+                }
             };
             begin += next - first;
         }
         Some(sum_ns)
+    }
+
+    /// About as many pairs the first rows of a prompt make with what they look back at.
+    fn pairs(&self, rows: u64) -> f64 {
+        let within = rows.min(self.window.map_or(u64::MAX, u64::from)) as f64;
+        within * within / 2.0 + (rows as f64 - within) * within
     }
 }
 

@@ -176,8 +176,11 @@ impl Points<'_> {
             return None;
         }
         let rows = u64::from(measured.point.rows);
+        // Of experts those that so many rows go to.
+        let experts = self.config.experts.filter(|_| op.is_expert());
+        let share = experts.map_or(1.0, |experts| experts.expected_share(rows as f64));
         Some(Timed {
-            operands: self.weight_bytes(op, weights),
+            operands: share * self.weight_bytes(op, weights),
             activations: op.activation_bytes(self.config, self.dtype, rows) as f64,
             flops: op.flops(self.config, rows, 0) as f64,
             ns: measured.time.mean_ns,

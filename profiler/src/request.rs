@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
+use model::layers::{LayerKind, Layers};
 use model::ops::Op;
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::RunShape;
@@ -116,10 +117,13 @@ impl Request {
         (0..kinds).map(|kind| distinct.iter().map(|known| format(known, kind)).collect()).collect()
     }
 
-    /// The model with `copies` layers of each kind, and their formats.
+    /// The model with `copies` layers of each kind, and their formats. Their attention looks back at
+    /// everything: that of a window is priced as that of so many positions.
     pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
         let kinds = self.layer_kinds();
         let mut config = self.config.clone();
+        let first = config.layers.of(0).clone();
+        config.layers = Layers::alike(LayerKind { window: None, ..first });
         config.num_layers = kinds.len() * copies;
         config.vocab_size = self.vocabulary();
         let mut formats = WeightFormats::plain(&config);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
 use crate::map::DeviceMap;
 use crate::shares::{blocks_of, bytes_of};
-use crate::step_table::{ListSize, StepTableLayout};
+use crate::step_table::{ListSize, Routers, StepTableLayout};
 use crate::topology::{Holds, LaneId, MemoryKind, SegmentId, Topology};
 use crate::weights::Weights;
 
@@ -134,6 +134,10 @@ impl RunShape {
             logprobs: u32::from(self.logprobs),
             chunks,
             windows: config.layers.windows_below(self.max_context),
+            routers: config.experts.map_or_else(Routers::default, |experts| Routers {
+                layers: config.num_layers as u32,
+                experts: experts.count as u32,
+            }),
         }
     }
 

@@ -160,7 +160,20 @@ pub struct StepTableLayout {
     pub chunks: u32,
     /// The different windows of layers whose caches keep less than a sequence may have.
     pub windows: Vec<u32>,
+    pub routers: Routers,
 }
+
+/// The routers whose choices are counted; all 0 where no layer has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Routers {
+    pub layers: u32,
+    /// Of each layer.
+    pub experts: u32,
+}
+
+/// Words of a router before those of its experts: how many decode steps of a batch it had, their
+/// rows, and the sum of the experts that each step went to.
+pub const ROUTER_SUMS: usize = 3;
 
 impl StepTableLayout {
     fn batch_words(&self) -> usize {
@@ -190,7 +203,13 @@ impl StepTableLayout {
 
     /// First of [`BUDGET_WORDS`] words: what a step of a run that serves may take.
     pub fn budget(&self) -> usize {
-        self.enough() + 1
+        self.router(self.routers.layers as usize)
+    }
+
+    /// First of the words of a layer's router: [`ROUTER_SUMS`], then of each expert the rows of all
+    /// programs that went to it.
+    pub fn router(&self, layer: usize) -> usize {
+        self.enough() + 1 + layer * (ROUTER_SUMS + self.routers.experts as usize)
     }
 
     /// Running sequences of all batches with which the group ends early, so that others can take
@@ -299,10 +318,14 @@ mod tests {
             logprobs: 3,
             chunks: 2,
             windows: vec![8, 16],
+            routers: Routers { layers: 2, experts: 5 },
         };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
         (0..BUDGET_WORDS).for_each(|word| seen[layout.budget() + word] += 1);
+        for layer in 0..2 {
+            (0..ROUTER_SUMS + 5).for_each(|word| seen[layout.router(layer) + word] += 1);
+        }
         for batch in 0..2 {
             for list in (0..4).map(List::prefill).chain([List::DECODE]) {
                 let words = 1 + layout.items_max(list) * ITEM_WORDS;

@@ -27,6 +27,7 @@ mod outputs;
 mod placement;
 mod plan;
 mod profiled;
+mod profiled_kinds;
 mod resume;
 mod sharing;
 mod timed;

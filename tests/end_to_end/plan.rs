@@ -1,6 +1,7 @@
 //! `coordinator plan` as a user meets it: answers, refusals with numbers, and one sentence for each
 //! kind of bad input.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -135,6 +136,80 @@ fn the_best_batches_of_a_described_machine_are_found() {
     }
     let batches = format!("{}x{}", found["batches"], found["batch_size"]);
     assert_eq!(found, on(&batches), "the same as if it had been asked for");
+}
+
+/// The answer for a described machine, as JSON.
+fn answer(arguments: &[&str]) -> Value {
+    let (code, answer, said) = plan(&[arguments, &["--json"]].concat());
+    assert_eq!(code, Some(0), "{arguments:?}: {said}");
+    serde_json::from_str(&answer).expect("JSON")
+}
+
+/// Where each operation of a streamed layer runs.
+fn devices(answer: &Value) -> BTreeMap<&str, &str> {
+    let ops = answer["ops"].as_array().expect("operations").iter();
+    ops.map(|op| (op["name"].as_str().expect("a name"), op["device"].as_str().expect("a device")))
+        .collect()
+}
+
+#[test]
+fn experts_are_computed_where_that_wins() {
+    let model = ["--machine", "ryzen7950x-a4000", "--model", "qwen3-30b-a3b"];
+    let answer = answer(&model);
+    let experts = ["expert_gate", "expert_up", "expert_down"];
+    let devices = devices(&answer);
+    // Three quarters of the bytes that a step reads are experts, which the link would be long for.
+    assert!(experts.iter().any(|op| devices[op] == "cpu"), "{devices:?}");
+    assert_eq!((devices["scores"], devices["router"]), ("gpu", "gpu"), "{devices:?}");
+    let considered = answer["considered"].as_array().expect("a list");
+    for other in ["cpu-only", "gpu-only"] {
+        let other = considered.iter().find(|one| one["policy"] == other).expect("compared");
+        let rate = |of: &Value| of["tokens_per_s"].as_f64().expect("a rate");
+        assert!(rate(&answer) > 1.5 * rate(other), "{other}");
+    }
+    assert_eq!((&answer["experts"]["count"], &answer["lia"]), (&128.into(), &Value::Null));
+    // 128 (1 - (15/16)^32).
+    let expected = answer["experts"]["expected_of_batch"].as_f64().expect("a number");
+    assert!((expected - 111.77).abs() < 0.01, "{expected}");
+}
+
+#[test]
+fn lia_says_at_which_batch_experts_are_left_to_the_cpu() {
+    let machine = ["--machine", "spr-h100", "--model", "qwen3-30b-a3b", "--policy", "lia"];
+    let large = [&machine[..], &["--batches", "1x1024"]].concat();
+    let answer = answer(&large);
+    let vector = json!([0, 1, 1, 0, 1, 1]);
+    assert_eq!(answer["lia"]["decode"], vector, "{answer}");
+    let ranges = answer["lia"]["decode_by_batch"].as_array().expect("ranges");
+    let range = ranges.iter().find(|range| range["vector"] == vector).expect("at some batch");
+    assert!(range["first"].as_u64() < Some(1024) && range["last"].as_u64() > Some(1024));
+    let devices = devices(&answer);
+    for (op, device) in [("q", "gpu"), ("scores", "cpu"), ("wv", "cpu"), ("out", "gpu")] {
+        assert_eq!(devices[op], device, "{devices:?}");
+    }
+    let experts = ["router", "expert_gate", "expert_up", "expert_down"];
+    assert!(experts.iter().all(|op| devices[op] == "cpu"), "{devices:?}");
+    let (_, said, _) = plan(&large);
+    assert!(said.contains("(0,0,0,0,0,0) in prefill, (0,1,1,0,1,1) in decode\n"), "{said}");
+    let first = range["first"].as_u64().expect("a batch");
+    assert!(said.contains(&format!("(0,1,1,0,1,1) from {first} to ")), "{said}");
+    // A small batch fits with the whole model.
+    let (_, said, _) = plan(&machine);
+    assert!(said.contains("none, as every layer stays in device memory\n"), "{said}");
+}
+
+#[test]
+fn windows_are_planned_and_said() {
+    let machine = ["--machine", "ryzen7950x-a4000"];
+    for (model, line) in [
+        ("gpt-oss-20b", "12 of 24 layers attend to 128 positions at most"),
+        ("gemma-3-12b", "40 of 48 layers attend to 1024 positions at most"),
+    ] {
+        let workload = ["--model", model, "--policy", "gpu-only", "--prompt-len", "1100"];
+        let (code, said, error) = plan(&[&machine[..], &workload].concat());
+        assert_eq!(code, Some(0), "{error}");
+        assert!(said.lines().any(|one| one.starts_with(line)), "{said}");
+    }
 }
 
 #[test]

@@ -101,6 +101,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
         forms: None,
+        routes_evenly: false,
     };
     let mut lanes = Interleaved::start(compile(config, &shape, &map)?, source, options)?;
     let window = |slot: usize| &tokens[slot * CONTEXT..][..CONTEXT];

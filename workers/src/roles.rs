@@ -148,6 +148,7 @@ fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
         link_bytes_per_s: setup.link_bytes_per_s,
         wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
         forms: None,
+        routes_evenly: matches!(setup.weights, WeightsFrom::EvenlyRouted { .. }),
     }
 }
 
@@ -395,7 +396,7 @@ impl Worker<'_> {
         };
         let threads = match setup.weights {
             // They are computed, and until they are nobody else needs a core.
-            WeightsFrom::Dummy { .. } => {
+            WeightsFrom::Dummy { .. } | WeightsFrom::EvenlyRouted { .. } => {
                 std::thread::available_parallelism().map_or(1, usize::from)
             }
             _ => 1,

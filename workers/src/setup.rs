@@ -35,6 +35,8 @@ pub struct LaneOptions {
     pub wait_timeout: Duration,
     /// What answers may have to follow.
     pub forms: Option<Forms>,
+    /// Routers pick experts at random, all of them equally often.
+    pub routes_evenly: bool,
 }
 
 impl LaneOptions {
@@ -51,7 +53,8 @@ impl LaneOptions {
         let list = plan.prefill().lane(lane);
         let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
         let forms = self.forms.as_ref().filter(|_| samples);
-        ComputeState::new(plan, self.variant, &self.pool, forms)
+        let state = ComputeState::new(plan, self.variant, &self.pool, forms)?;
+        Ok(if self.routes_evenly { state.routing_evenly() } else { state })
     }
 }
 

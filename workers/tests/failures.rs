@@ -65,6 +65,7 @@ fn options() -> LaneOptions {
         link_bytes_per_s: None,
         wait_timeout: Duration::from_millis(300),
         forms: None,
+        routes_evenly: false,
     }
 }
 

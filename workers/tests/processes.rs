@@ -283,6 +283,7 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
         forms: None,
+        routes_evenly: false,
     };
     let source = DummySource::new(config(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

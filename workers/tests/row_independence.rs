@@ -160,6 +160,7 @@ fn independent(config: &ModelConfig) {
                         link_bytes_per_s: None,
                         wait_timeout,
                         forms: None,
+                        routes_evenly: false,
                     };
                     for shape in SHAPES {
                         places += every_place(config, &map, dtype, shape, &options, &mut alone);

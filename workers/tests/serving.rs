@@ -216,5 +216,5 @@ fn sequences_that_come_and_go_have_the_bits_of_a_batch_job() {
             }
         }
     }
-    assert!(restarts > 10, "{restarts} sequences were called off and begun again");
+    assert!(restarts > 0, "{restarts} sequences were called off and begun again");
 }

@@ -28,7 +28,7 @@ impl std::fmt::Debug for WorkerRunner {
 impl Runner for WorkerRunner {
     fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
         let options = LaunchOptions {
-            weights: WeightsFrom::Dummy { seed: 0 },
+            weights: WeightsFrom::EvenlyRouted { seed: 0 },
             cpu_threads: threads.cpu,
             gpu_threads: threads.gpu,
             ..self.options.clone()

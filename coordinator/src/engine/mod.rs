@@ -12,6 +12,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 mod prefill_share;
+pub mod routed;
 pub mod serving;
 pub mod supervise;
 pub mod takeover;
@@ -35,6 +36,7 @@ use groups::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
+use routed::Routed;
 use supervise::{Supervisor, WorkerFailure};
 use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
@@ -95,6 +97,8 @@ pub struct Measured {
     pub lost_storages: Vec<LostStorage>,
     /// Heap allocations of each worker from ready to drain.
     pub allocations: BTreeMap<String, u64>,
+    /// What routers chose; `None` of a model without, and where nobody counts it.
+    pub routed: Option<Routed>,
     /// Of the last group that had enough decode steps.
     pub prediction: Option<measure::Prediction>,
 }
@@ -217,6 +221,7 @@ impl RunEngine {
         let topology = &self.plan.topology;
         self.measured.allocations =
             topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
+        self.measured.routed = Routed::read(&self.plan.table, &self.table);
         if let Some(file) = self.trace_file.take() {
             file.finish()?;
         }

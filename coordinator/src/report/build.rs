@@ -8,6 +8,7 @@ use program::formats::KvFormat;
 use program::plan::Plan;
 
 use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report, StepTimes};
+use super::routing::routing;
 use super::storages::storages;
 use crate::engine::measure::Totals;
 use crate::engine::{Measured, Peaks};
@@ -104,6 +105,7 @@ pub fn build(
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
         storages: storages(plan, measured),
+        routing: routing(plan.config.experts.as_ref(), measured.routed.as_ref()),
         budget_bytes: budget(plan),
         peak_pss_bytes: with_sum(&measured.peaks),
         load_peak_pss_bytes: with_sum(&measured.load_peaks),

@@ -6,6 +6,7 @@ use model::config::ModelConfig;
 use program::map::{Device, DeviceMap, layer_list};
 use serde::{Deserialize, Serialize};
 
+use super::routing::RoutingReport;
 use super::storages::StorageReport;
 
 /// A run, in numbers. Times in seconds, rates in tokens per second.
@@ -70,6 +71,9 @@ pub struct Report {
     /// Drives that weights were read from in every step, by name; empty where none were.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storages: BTreeMap<String, StorageReport>,
+    /// How rows were spread over experts; absent of a model without, and where nobody counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<RoutingReport>,
     /// What the plan was granted before anything loaded: `weights`, `kv`, `activations`, `device`.
     pub budget_bytes: BTreeMap<String, u64>,
     /// Largest proportional set size seen from ready to exit, by process and summed.

@@ -9,6 +9,7 @@ use planner::priced::{Chosen, Considered};
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
 
+use super::kinds;
 use super::plain_table::{plain_table, right_aligned};
 use super::read_weights::ReadWeights;
 
@@ -108,6 +109,7 @@ pub(crate) fn layer(chosen: &Chosen) -> String {
         };
         let _ = writeln!(text, "attention runs as one operation, which saves {saved_ms:.3} ms");
     }
+    text += &kinds::lines(&chosen.plan);
     if let Some(resident) = resident(map) {
         let _ = writeln!(text, "{} layers; in device memory: {resident}", config.num_layers);
     }

@@ -6,6 +6,7 @@ use comfy_table::Table;
 
 use super::file::Report;
 use super::plain_table::{plain_table, right_aligned};
+use super::routing;
 use super::storages;
 
 /// Latency, throughput and memory, for people; with `lanes` also what each lane did and what the
@@ -42,6 +43,9 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     }
     if !report.storages.is_empty() {
         let _ = write!(text, "{}", storages::render(&report.storages));
+    }
+    if let Some(routing) = &report.routing {
+        text += &routing::render(routing);
     }
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);

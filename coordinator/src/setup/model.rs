@@ -229,6 +229,8 @@ pub fn open_weights(
             Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)
         }
         WeightsFrom::Gguf { path } => Box::new(GgufSource::open(std::path::Path::new(path))?),
-        WeightsFrom::Dummy { seed } => Box::new(DummySource::new(config.clone(), *seed)),
+        WeightsFrom::Dummy { seed } | WeightsFrom::EvenlyRouted { seed } => {
+            Box::new(DummySource::new(config.clone(), *seed))
+        }
     })
 }

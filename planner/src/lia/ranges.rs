@@ -1,6 +1,7 @@
 //! From which batch on which vector is the best.
 
 use model::config::ModelConfig;
+use serde::Serialize;
 
 use super::{Case, Stage, Vector, best};
 use crate::machine::{Machine, MachineError};
@@ -10,7 +11,7 @@ use crate::machine::{Machine, MachineError};
 const GROWTH: f64 = 1.05;
 
 /// Batches, both included, for which one vector is the best.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BatchRange {
     pub first: u32,
     pub last: u32,

@@ -187,6 +187,7 @@ mod tests {
 
     /// A machine, whether all is compressed on it, and how attention may be cut.
     struct Case {
+        model: &'static str,
         machine: Machine,
         four_bit: bool,
         chunking: Option<Chunking>,
@@ -199,21 +200,20 @@ mod tests {
             machine
         };
         let chunks = |order, chunks| Some(Chunking { order, chunks });
+        let opt = |vram_gib, four_bit, chunking| Case {
+            model: "opt-125m",
+            machine: machine(vram_gib),
+            four_bit,
+            chunking,
+        };
         vec![
             // Room for everything, and for a part.
-            Case { machine: machine(16.0), four_bit: false, chunking: None },
-            Case { machine: machine(0.12), four_bit: false, chunking: None },
-            Case { machine: machine(0.12), four_bit: true, chunking: None },
-            Case {
-                machine: machine(0.12),
-                four_bit: false,
-                chunking: chunks(ChunkOrder::Scores, 4),
-            },
-            Case {
-                machine: machine(0.12),
-                four_bit: true,
-                chunking: chunks(ChunkOrder::Attention, 6),
-            },
+            opt(16.0, false, None),
+            opt(0.12, false, None),
+            opt(0.12, true, None),
+            opt(0.12, false, chunks(ChunkOrder::Scores, 4)),
+            opt(0.12, true, chunks(ChunkOrder::Attention, 6)),
+            Case { model: "olmoe-1b-7b", ..opt(2.2, false, None) },
         ]
     }
 
@@ -231,8 +231,8 @@ mod tests {
         }
 
         fn with_question<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
-            let mut config = known_model("opt-125m").expect("known").config;
-            config.num_layers = 3;
+            let mut config = known_model(self.model).expect("known").config;
+            config.keep_layers(3);
             let mut formats = Formats::plain(&config);
             if self.four_bit {
                 let w4 = WeightFormat::Grouped(Grouped::W4);
@@ -320,7 +320,7 @@ mod tests {
                 let chosen = match case.choose(policy) {
                     Ok(chosen) => chosen,
                     Err(ChooseError::Plan(PlanError::DoesNotFit { .. }))
-                        if policy == PolicyName::Resident && case.machine.memory.vram_gib < 1.0 =>
+                        if policy == PolicyName::Resident && case.machine.memory.vram_gib < 3.0 =>
                     {
                         continue;
                     }
@@ -343,7 +343,8 @@ mod tests {
         let mut cases: Vec<Case> = cases();
         // More chunks than the model has heads.
         let many = Some(Chunking { order: ChunkOrder::Scores, chunks: 30 });
-        cases.push(Case { chunking: many, machine: cases[0].machine.clone(), four_bit: false });
+        let machine = cases[0].machine.clone();
+        cases.push(Case { model: "opt-125m", chunking: many, machine, four_bit: false });
         let mut cut = 0;
         for case in &cases {
             let Some(chunking) = case.chunking else { continue };

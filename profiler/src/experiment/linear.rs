@@ -15,16 +15,21 @@ use crate::request::Request;
 use crate::stages::Stages;
 
 /// Values that are rows, in the order of the layer.
-const ROW_VALUES: [Value; 11] = [
+const ROW_VALUES: [Value; 16] = [
     Value::Hidden,
     Value::Normed0,
     Value::Query,
     Value::Key,
     Value::Value,
     Value::Attended,
+    Value::Projected0,
     Value::Normed1,
     Value::Gate,
     Value::Ffn,
+    Value::Projected1,
+    Value::Routing,
+    Value::ExpertGate,
+    Value::ExpertFfn,
     Value::LastNormed,
     Value::Logits,
 ];

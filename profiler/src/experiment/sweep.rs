@@ -54,8 +54,11 @@ pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
     });
     let mut list = Vec::new();
     for layer in 0..copies as u16 {
+        let mut run = |op| bench.compute(Phase::Decode, Device::Cpu, op, Some(layer), None, (0, 0));
         for op in representatives(request) {
-            list.push(bench.compute(Phase::Decode, Device::Cpu, op, Some(layer), None, (0, 0)));
+            // Whose experts compute a row is what the router has written.
+            list.extend(op.is_expert().then(|| run(Op::Router)));
+            list.push(run(op));
         }
     }
     list.push(bench.sample(Phase::Decode, Device::Cpu, (0, 0)));

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::layers::{LayerKind, Layers};
+use model::experts::{Experts, Scoring};
+use model::layers::{FeedForward, LayerKind, Layers};
 use model::source::dummy::DummySource;
 use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
@@ -38,6 +39,7 @@ impl Runner for InProcessRunner {
             link_bytes_per_s: None,
             wait_timeout: Duration::from_secs(60),
             grammars: None,
+            routes_evenly: true,
         };
         let lanes = InProcess::start(plan, &source, options)
             .map_err(|error| RunnerError::Failed(Box::new(error)))?;
@@ -89,6 +91,25 @@ pub fn llama() -> ModelConfig {
         scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
+    }
+}
+
+/// A LLaMA with a mixture of experts, sinks, and a window in every other layer.
+pub fn mixture() -> ModelConfig {
+    let rope = Rope::new(10_000.0, RopeScaling::None);
+    let kind = |window| LayerKind {
+        window,
+        feed_forward: FeedForward::Experts,
+        ..LayerKind::dense(Some(rope.clone()))
+    };
+    let scoring = Scoring::SoftmaxTopK { renormalise: true };
+    ModelConfig {
+        name: "tiny-mixture".to_owned(),
+        layers: Layers::each([kind(Some(4)), kind(None)]),
+        experts: Some(Experts { count: 8, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        qkv_bias: false,
+        sinks: true,
+        ..llama()
     }
 }
 

@@ -8,7 +8,7 @@ mod sure;
 use std::fs;
 use std::time::Duration;
 
-use common::{InProcessRunner, llama, opt};
+use common::{InProcessRunner, llama, mixture, opt};
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
@@ -209,6 +209,42 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     let over_four_bits =
         |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
     assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));
+}
+
+/// Experts need a router's choice wherever they are measured, and windows end what attention costs.
+#[test]
+fn plans_of_a_mixture_with_windows_have_costs_too() {
+    let config = mixture();
+    let profile = measure(&request(&config));
+    check_figures(&profile);
+    let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
+    assert!(simulate_all(&profile, &plans) > 10_000);
+    let expert = |work: &Work| matches!(work, Work::Compute { op: Op::ExpertDown, .. });
+    for lane in [LaneId::CPU_COMPUTE, LaneId::GPU_COMPUTE] {
+        let mut work = profile.measurements.work.iter();
+        assert!(work.any(|one| one.key.lane == lane && expert(&one.key.work)), "{lane:?}");
+    }
+    let plan = &plans[0];
+    let attention_ns = |layer: u16, prompt_len: u32, program: ProgramId| {
+        let costs = ProfileCosts::new(&profile, plan, Workload { prompt_len }).expect("costs");
+        let lane = LaneId::CPU_COMPUTE;
+        let list = plan.program(program).lane(lane).expect("a list");
+        let attends = |one: &Instruction| match one {
+            Instruction::Compute(one) => one.op.is_attention() && one.at.layer == Some(layer),
+            _ => false,
+        };
+        let place = list.instructions.iter().position(attends).expect("attention");
+        let (instruction, work) = (place as u32, &list.instructions[place]);
+        costs.work_ns(Place { program, lane, instruction }, work, 0)
+    };
+    // The first layer looks back at four positions, the second at all.
+    let decode = |layer, prompt_len| attention_ns(layer, prompt_len, ProgramId::DECODE);
+    assert_eq!(decode(0, 9), decode(1, 4));
+    assert_eq!(decode(0, 12), decode(0, 9));
+    let prefill = |layer, prompt_len| attention_ns(layer, prompt_len, ProgramId::PREFILL);
+    assert_eq!(prefill(0, 4), prefill(1, 4));
+    let each_more = prefill(0, 9) - prefill(0, 8);
+    assert!((each_more - (prefill(0, 8) - prefill(0, 7))).abs() <= 1e-6 * prefill(0, 9));
 }
 
 #[test]

@@ -22,8 +22,7 @@ use crate::shared::table::StepTable;
 pub struct ComputeState {
     kernels: Kernels,
     positions: Positions,
-    /// `[rows, experts]`.
-    router_logits: Vec<f32>,
+    router: experts::Router,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<Unit>,
@@ -59,12 +58,19 @@ impl ComputeState {
             )
             .with_experts(experts::limits(config, rows)),
             positions: Positions::new(config, rows, sequences),
-            router_logits: vec![0.0; rows * config.experts.map_or(0, |experts| experts.count)],
+            router: experts::Router::new(config, rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
             sample: sample::SampleState::new(plan, forms, sequences, pool.threads)?,
         })
+    }
+
+    /// Routers pick experts at random, whatever their rows hold.
+    #[must_use]
+    pub(crate) fn routing_evenly(mut self) -> ComputeState {
+        self.router = self.router.evenly();
+        self
     }
 
     /// Runs one operation in the run's dtype `T`.
@@ -98,8 +104,8 @@ impl ComputeState {
                 0
             }
             Op::Router => {
-                let Self { kernels, router_logits, .. } = self;
-                experts::route::<T>(kernels, router_logits, &operands, compute, rows);
+                let Self { kernels, router, .. } = self;
+                router.route::<T>(kernels, &operands, compute, rows);
                 0
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {

@@ -5,7 +5,7 @@ use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
 use model::ops::{Op, Value};
-use program::ir::Compute;
+use program::ir::{Compute, ProgramId};
 
 use super::linear;
 use super::operands::Operands;
@@ -33,22 +33,75 @@ fn mixture(operands: &Operands<'_>) -> Mixture {
     operands.plan.config.experts.expect("a layer with experts is of a model with experts")
 }
 
-/// Picks each row's experts: `logits` has room for those of all rows.
-pub(super) fn route<T: Element>(
+/// Picks each row's experts.
+#[derive(Debug)]
+pub(super) struct Router {
+    /// `[rows, experts]`.
+    logits: Vec<f32>,
+    /// Of each expert.
+    rows_of: Vec<u32>,
+    /// Where the logits are not the router's but random, the state that they follow from.
+    random: Option<u64>,
+}
+
+impl Router {
+    /// Of so many rows at most.
+    pub(super) fn new(config: &ModelConfig, rows: usize) -> Router {
+        let experts = config.experts.map_or(0, |experts| experts.count);
+        Router { logits: vec![0.0; rows * experts], rows_of: vec![0; experts], random: None }
+    }
+
+    /// The router's logits are computed, but random ones pick.
+    pub(super) fn evenly(self) -> Router {
+        Router { random: Some(0), ..self }
+    }
+
+    /// Runs `Router` on the first `rows` rows.
+    pub(super) fn route<T: Element>(
+        &mut self,
+        kernels: &Kernels,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        rows: usize,
+    ) {
+        let Mixture { count, per_token, scoring, .. } = mixture(operands);
+        let logits = &mut self.logits[..rows * count];
+        score::<T>(kernels, logits, operands, compute, rows);
+        if let Some(state) = &mut self.random {
+            logits.iter_mut().for_each(|logit| *logit = random(state));
+        }
+        let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
+        // What a half of a layer adds is scaled, here with the weights of its sum.
+        let factor = operands.plan.config.scales.residual;
+        kernels.route((count, per_token), (scoring, factor), logits, routed);
+        self.rows_of.fill(0);
+        routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
+        if let Some(layer) = compute.at.layer {
+            let decode_rows = (operands.program == ProgramId::DECODE).then_some(rows as u32);
+            operands.table.count_routed(layer.into(), decode_rows, &self.rows_of);
+        }
+    }
+}
+
+/// A number from 0 to 1 and the next state (SplitMix64).
+fn random(state: &mut u64) -> f32 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1u32 << 24) as f32
+}
+
+/// The router's logits of all rows.
+fn score<T: Element>(
     kernels: &Kernels,
     logits: &mut [f32],
     operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,
 ) {
-    let Mixture { count, per_token, scoring, .. } = mixture(operands);
     let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
-    let logits = &mut logits[..rows * count];
-    linear::multiply(kernels, operands, compute, (rows, x), LinearOut::StoreF32(&mut *logits));
-    let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
-    // What a half of a layer adds is scaled, here with the weights of its sum.
-    let factor = operands.plan.config.scales.residual;
-    kernels.route((count, per_token), (scoring, factor), logits, routed);
+    linear::multiply(kernels, operands, compute, (rows, x), LinearOut::StoreF32(logits));
 }
 
 /// `ExpertGate`, `ExpertUp` or `ExpertDown`.
@@ -84,5 +137,46 @@ pub(super) fn run<T: Element>(
             let out = LinearOut::Store(operands.output::<T>(compute, rows));
             kernels.expert_linear(&experts, of(0, Value::Normed1), out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::experts::Scoring;
+
+    use super::*;
+
+    /// Rows of 8 of 128 experts hit as many as independent draws do.
+    #[test]
+    fn random_logits_pick_all_experts_equally_often() {
+        let (experts, rows, groups) = (128, 8, 500);
+        let mixture = Mixture {
+            count: experts,
+            per_token: 8,
+            ffn_size: 1,
+            scoring: Scoring::TopKSoftmax,
+            bias: false,
+        };
+        let mut state = 0;
+        let mut times = vec![0; experts];
+        let mut distinct = 0;
+        for _ in 0..groups {
+            let mut hit = vec![false; experts];
+            for _ in 0..rows {
+                let logits: Vec<f32> = (0..experts).map(|_| random(&mut state)).collect();
+                let mut order: Vec<usize> = (0..experts).collect();
+                order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+                for expert in &order[..mixture.per_token] {
+                    hit[*expert] = true;
+                    times[*expert] += 1;
+                }
+            }
+            distinct += hit.iter().filter(|hit| **hit).count();
+        }
+        let mean = distinct as f64 / f64::from(groups);
+        let expected = mixture.expected_distinct(f64::from(rows));
+        assert!((mean / expected - 1.0).abs() < 0.02, "{mean} {expected}");
+        // 250 times each, give or take 15.
+        assert!(times.iter().all(|times| (170..330).contains(times)), "{times:?}");
     }
 }

@@ -27,6 +27,11 @@ pub enum WeightsFrom {
     Dummy {
         seed: u64,
     },
+    /// The same, and routers pick experts at random, whatever their rows hold: for measurements,
+    /// whose rows are alike or hold what lay in memory.
+    EvenlyRouted {
+        seed: u64,
+    },
 }
 
 /// A CUDA device in the place of the emulated one.

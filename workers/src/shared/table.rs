@@ -14,7 +14,9 @@ use model::rope::{Rope, SequenceLength};
 use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
-use program::step_table::{Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, StepTableLayout};
+use program::step_table::{
+    Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, ROUTER_SUMS, StepTableLayout,
+};
 use schedule::{Costs, Step};
 use shm::SharedU32s;
 
@@ -89,6 +91,23 @@ impl StepTable {
     /// Whether sequences come while the run goes on.
     pub fn serves(&self) -> bool {
         self.serves
+    }
+
+    /// Counts what a layer's router chose: `rows_of` each expert. A decode step counts as one.
+    pub(crate) fn count_routed(&self, layer: usize, decode_rows: Option<u32>, rows_of: &[u32]) {
+        let first = self.layout.router(layer);
+        let add = |word: usize, more: u32| {
+            // One lane at a time runs the router of a layer.
+            self.words.store(first + word, self.words.load(first + word).saturating_add(more));
+        };
+        if let Some(rows) = decode_rows {
+            let used = rows_of.iter().filter(|rows| **rows > 0).count() as u32;
+            let sums: [u32; ROUTER_SUMS] = [1, rows, used];
+            sums.into_iter().enumerate().for_each(|(word, more)| add(word, more));
+        }
+        for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {
+            add(ROUTER_SUMS + expert, *rows);
+        }
     }
 
     /// Number of batches.

@@ -66,6 +66,7 @@ pub fn options(threads: usize) -> LaneOptions {
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
         forms: None,
+        routes_evenly: false,
     }
 }
 

@@ -25,6 +25,7 @@ fn options(wait_timeout: Duration) -> LaneOptions {
         link_bytes_per_s: None,
         wait_timeout,
         forms: None,
+        routes_evenly: false,
     }
 }
 

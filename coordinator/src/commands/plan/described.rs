@@ -1,6 +1,7 @@
 //! `--machine FILE.toml`: a model and a workload on a machine that need not be at hand.
 
 use super::show::Answer;
+use super::vectors::Vectors;
 use crate::cli::request::{Described, PlanRequest};
 use crate::setup::described;
 use crate::setup::described::Planning;
@@ -25,6 +26,7 @@ pub(super) fn plan(
         machine: &machine.description.name,
         limits: planning.limits,
         notes: note.as_slice(),
+        vectors: Vectors::of(&chosen, &machine.description)?,
         threads: None,
     }
     .render(request)

@@ -34,6 +34,7 @@ pub(super) fn plan(
         machine: "this machine",
         limits: decision.limits,
         notes: &decision.notes,
+        vectors: None,
         threads: Some(&threads),
     };
     let mut text = answer.render(request)?;

@@ -11,6 +11,7 @@ mod here;
 mod show;
 mod tables;
 pub mod templates;
+mod vectors;
 
 use std::io::Write;
 

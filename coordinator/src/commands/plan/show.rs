@@ -10,9 +10,11 @@ use planner::priced::Chosen;
 use serde_json::{Value, json};
 
 use super::chart_file;
+use super::vectors::Vectors;
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
+use crate::report::kinds::ExpectedExperts;
 use crate::report::placement::{
     Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
 };
@@ -26,6 +28,8 @@ pub(super) struct Answer<'a> {
     pub(super) machine: &'a str,
     pub(super) limits: Limits,
     pub(super) notes: &'a [String],
+    /// Of LIA's map on a described machine.
+    pub(super) vectors: Option<Vectors>,
     /// Of this machine's workers.
     pub(super) threads: Option<Threads<'a>>,
 }
@@ -63,6 +67,7 @@ impl Answer<'_> {
         for note in self.notes {
             let _ = writeln!(text, "{note}");
         }
+        text += &self.vectors.as_ref().map_or_else(String::new, Vectors::lines);
         text += &layer(self.chosen);
         let step = Step::of(plan, steady);
         let _ = write!(text, "\n{}", step.gantt().draw());
@@ -146,6 +151,8 @@ impl Answer<'_> {
                 "summary": resident(&plan.map),
             },
             "read_from_nvme": self.read(),
+            "lia": self.vectors,
+            "experts": ExpectedExperts::of(plan),
             "device_map": MapSummary::new(&plan.config, &plan.map),
             "ops": self.ops(), "considered": self.considered(),
             "candidates": self.chosen.candidates,

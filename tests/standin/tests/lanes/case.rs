@@ -149,6 +149,7 @@ pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> V
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
         forms: None,
+        routes_evenly: false,
     };
     let source = DummySource::new(config.clone(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

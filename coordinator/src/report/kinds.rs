@@ -1,0 +1,76 @@
+//! What a model's layers are, where they are more than one kind or have experts.
+
+use model::config::ModelConfig;
+use program::plan::Plan;
+use serde::Serialize;
+
+/// The experts of a model and how many of them a decode step of a batch goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct ExpectedExperts {
+    count: usize,
+    per_token: usize,
+    /// Of a layer, where all are as likely.
+    expected_of_batch: f64,
+}
+
+impl ExpectedExperts {
+    /// Of a full batch; `None` of a model without experts.
+    pub(crate) fn of(plan: &Plan) -> Option<ExpectedExperts> {
+        plan.config.experts.map(|experts| ExpectedExperts {
+            count: experts.count,
+            per_token: experts.per_token,
+            expected_of_batch: experts.expected_distinct(plan.shape.batch_size.into()),
+        })
+    }
+}
+
+/// Lines about the layers; none of a model whose layers are alike and dense.
+pub(crate) fn lines(plan: &Plan) -> String {
+    let mut text = windows(&plan.config, plan.shape.max_context as usize);
+    if let Some(experts) = ExpectedExperts::of(plan) {
+        let ExpectedExperts { count, per_token, expected_of_batch } = experts;
+        text += &format!(
+            "a row goes to {per_token} of a layer's {count} experts, a batch of {} to \
+             {expected_of_batch:.0} of them if all are as likely; times count on that\n",
+            plan.shape.batch_size
+        );
+    }
+    text
+}
+
+/// How far back which layers look, where that is less than the longest sequence.
+fn windows(config: &ModelConfig, longest: usize) -> String {
+    let mut windows: Vec<(usize, usize)> = Vec::new();
+    let all = (0..config.num_layers).filter_map(|layer| config.layers.of(layer).window);
+    for window in all.filter(|window| *window < longest) {
+        match windows.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, count)) => *count += 1,
+            None => windows.push((window, 1)),
+        }
+    }
+    let listed = windows.iter().map(|(window, count)| {
+        format!("{count} of {} layers attend to {window} positions at most", config.num_layers)
+    });
+    let listed: Vec<String> = listed.collect();
+    match listed.is_empty() {
+        true => String::new(),
+        false => format!("{}; times are the mean of all layers\n", listed.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::known::known;
+
+    use super::windows;
+
+    #[test]
+    fn windows_are_said_with_their_layers() {
+        let of = |name: &str| windows(&known(name).expect("known").config, 2048);
+        assert_eq!(
+            of("gemma-3-12b"),
+            "40 of 48 layers attend to 1024 positions at most; times are the mean of all layers\n"
+        );
+        assert_eq!((of("opt-30b"), of("phi-4-mini")), (String::new(), String::new()));
+    }
+}

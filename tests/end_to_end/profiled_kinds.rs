@@ -1,0 +1,84 @@
+//! Profiles of models whose layers have experts, windows or sinks: whatever such a run needs the
+//! price of was measured, and its tokens are transformers' under every policy.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, token_ids};
+
+/// Those of two batches.
+const PROMPTS: usize = 8;
+const NEW_TOKENS: u32 = 32;
+const POLICIES: [&str; 4] = ["auto", "two-split", "gpu-only", "lia"];
+
+/// Runs `coordinator` with a cache of the test's own; returns what it says.
+fn run(place: &Place, arguments: &[&str]) -> String {
+    let mut command = coordinator();
+    command.env("XDG_CACHE_HOME", place.path("cache")).args(arguments);
+    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success(), "{arguments:?}: {}", text(&done.stderr));
+    text(&done.stderr)
+}
+
+/// Profiles a fixture, runs it under every policy and returns the reports.
+fn reports(name: &str) -> Vec<Value> {
+    let golden = golden(name);
+    let lists = |key: &str| -> Vec<Vec<u32>> {
+        golden[key].as_array().expect("lists").iter().take(PROMPTS).map(ids).collect()
+    };
+    let (prompts, expected) = (lists("prompts"), lists("tokens"));
+    let place = Place::new();
+    let at = |file: &str| place.path(file).to_string_lossy().into_owned();
+    let input = place.requests("in.jsonl", &prompts, NEW_TOKENS);
+    let longest = prompts.iter().map(Vec::len).max().expect("prompts").to_string();
+    let model = fixture(name).to_string_lossy().into_owned();
+    let workload =
+        ["--model", &model, "--dtype", "f32", "--batches", "2x4", "--device", "emulated"];
+    let lengths = ["--prompt-len", &longest, "--gen-len", &NEW_TOKENS.to_string()];
+    let said = run(&place, &[&["profile"], &workload[..], &lengths].concat());
+    assert!(said.contains("measured this machine"), "{said}");
+    let (input, output, report) = (input.to_string_lossy(), at("out.jsonl"), at("report.json"));
+    let files = ["--input", &*input, "--output", &output, "--report", &report, "--force"];
+    let one = |policy: &&str| -> Value {
+        run(&place, &[&workload[..], &files, &["--policy", policy]].concat());
+        assert_eq!(token_ids(output.as_ref()), expected, "{name}, {policy}");
+        let report = std::fs::read_to_string(&report).expect("a report");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(report["predicted"]["source"], "profile", "{name}, {policy}");
+        report
+    };
+    POLICIES.iter().map(one).collect()
+}
+
+/// Every report of the model says the same of its routing, which is a matter of its tokens.
+fn says_how_skewed(name: &str, experts: u64, per_token: f64) {
+    let reports = reports(name);
+    for report in &reports {
+        let routing = &report["routing"];
+        let of = |field: &str| routing[field].as_f64().unwrap_or_else(|| panic!("{report}"));
+        assert_eq!(routing["experts"], experts, "{name}");
+        let rows = of("rows_per_step");
+        assert_eq!(rows, 4.0, "all answers are as long: {routing}");
+        let used = of("used_per_step");
+        assert!((per_token..=(rows * per_token).min(experts as f64)).contains(&used), "{routing}");
+        let busiest = of("busiest_share");
+        assert!((of("busiest_share_if_even")..1.0).contains(&busiest), "{routing}");
+        assert_eq!(routing, &reports[0]["routing"], "{name}");
+    }
+}
+
+#[test]
+fn experts_are_profiled_and_their_routing_told() {
+    says_how_skewed("qwen3_moe", 16, 4.0);
+}
+
+#[test]
+fn experts_with_sinks_and_windows_are_profiled_too() {
+    says_how_skewed("gpt_oss", 5, 2.0);
+}
+
+#[test]
+fn windows_and_four_norms_are_profiled() {
+    assert!(reports("gemma3").iter().all(|report| report["routing"].is_null()));
+}
