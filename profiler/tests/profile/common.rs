@@ -38,7 +38,7 @@ impl Runner for InProcessRunner {
             pool: PoolOptions::unpinned(threads.cpu.into()),
             link_bytes_per_s: None,
             wait_timeout: Duration::from_secs(60),
-            grammars: None,
+            forms: None,
             routes_evenly: true,
         };
         let lanes = InProcess::start(plan, &source, options)
