@@ -2,8 +2,8 @@
 //! reports. `main.rs` is only the door.
 //!
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
-//! in `setup`; `job` answers requests, `openai` is their language, `engine` computes. Job and
-//! engine meet at `boundary` alone.
+//! in `setup`; `job` answers requests of a file and `server` those of clients, `openai` is their
+//! language, `engine` computes. Job or server and engine meet at `boundary` alone.
 
 pub mod boundary;
 pub mod cli;
@@ -14,5 +14,6 @@ pub mod interrupt;
 pub mod job;
 pub mod openai;
 pub mod report;
+pub mod server;
 pub mod setup;
 pub mod text;

@@ -10,6 +10,7 @@ use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
 use coordinator::commands::run;
+use coordinator::commands::serve;
 use coordinator::commands::stage;
 use coordinator::commands::timed;
 use coordinator::engine::launch::LaunchError;
@@ -61,6 +62,12 @@ fn main() -> ExitCode {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)
                 .and_then(|interrupt| stage::run(&request, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
+        Command::Serve(request) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| serve::run(&request, &interrupt));
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Plan(request) => {

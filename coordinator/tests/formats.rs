@@ -43,6 +43,10 @@ impl TextCodec for OneTokenPerByte {
         Ok(text.bytes().map(u32::from).collect())
     }
 
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.encode(text)
+    }
+
     fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {
         self.encode(&turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
     }

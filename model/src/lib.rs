@@ -12,6 +12,7 @@ mod config_rope;
 mod config_unread;
 pub mod experts;
 pub mod family;
+pub mod generation;
 pub mod gguf_tokenizer;
 pub mod known;
 pub mod layers;

@@ -36,6 +36,12 @@ pub trait TextCodec: Debug + Sync {
     /// Text that the vocabulary cannot express.
     fn encode(&self, text: &str) -> Result<Vec<u32>, String>;
 
+    /// Token ids of a text within another one, without the tokens around a prompt.
+    ///
+    /// # Errors
+    /// Text that the vocabulary cannot express.
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String>;
+
     /// Token ids of a conversation, rendered by the model's chat template up to where the
     /// assistant's answer begins. A template that asks for the date is told that of `now_s`,
     /// seconds since 1970.

@@ -12,8 +12,10 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest, RatesRequest, Requests,
-    Run, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
+    Run, ServeRequest, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
+use super::serving::serving;
+use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
@@ -39,6 +41,8 @@ pub enum Command {
     Stage(Box<StageRequest>),
     /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
+    /// Answer requests of clients as they come.
+    Serve(Box<ServeRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
     /// Describe all files by example.
@@ -155,6 +159,10 @@ impl Command {
             Some(LowCommand::Formats) => Ok(Command::Formats),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
+            Some(LowCommand::Serve(low)) => {
+                let (low, meant) = serving(*low);
+                Ok(Command::Serve(Box::new(meant(run(low)?))))
+            }
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
             None if low.run.tables.is_some() || low.run.machine.is_some() => {
@@ -212,21 +220,27 @@ fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
 /// The run that would be planned on this machine.
 fn here(low: LowPlan) -> LowRun {
     LowRun {
-        model: low.model,
-        // Only its configuration is read: weights need not be there.
-        dummy_weights: true,
-        layers: low.layers,
-        dtype: low.dtype,
-        compress: low.compress.unwrap_or(CompressChoice::Auto),
+        of_model: LowModel {
+            model: low.model,
+            // Only its configuration is read: weights need not be there.
+            dummy_weights: true,
+            layers: low.layers,
+            dtype: low.dtype,
+            compress: low.compress.unwrap_or(CompressChoice::Auto),
+            ..LowModel::default()
+        },
         batches: Some(low.batches),
         prompt_len: Some(low.prompt_len),
         gen_len: Some(low.gen_len),
-        device: low.device,
-        policy: Some(low.policy),
-        split_chunks: low.split_chunks,
-        prefill_chunk: low.prefill_chunk,
-        vram: low.vram,
-        dram: low.dram,
+        placement: LowPlacement {
+            device: low.device,
+            policy: Some(low.policy),
+            split_chunks: low.split_chunks,
+            prefill_chunk: low.prefill_chunk,
+            vram: low.vram,
+            dram: low.dram,
+            ..LowPlacement::default()
+        },
         // Everything is told at the end, once.
         quiet: true,
         ..LowRun::default()
@@ -269,14 +283,14 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
 }
 
 fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
-    if low.device != DeviceChoice::Timed {
+    if low.placement.device != DeviceChoice::Timed {
         let flag = if low.tables.is_some() { "tables" } else { "machine" };
         return Err(UsageError::TimesWithoutTimed { flag });
     }
     let verbosity = verbosity(&low);
     let gen_len = low.gen_len.unwrap_or(GEN_LEN);
     let (json, report, trace) = (low.json, low.report.clone(), low.trace.clone());
-    let layers = low.layers.map(|layers| layers as usize);
+    let layers = low.of_model.layers.map(|layers| layers as usize);
     let source = match (low.tables.clone(), low.machine.clone()) {
         (None, Some(machine)) => {
             TimedSource::Machine { machine, described: Box::new(timed_on_machine(low)?) }
@@ -292,14 +306,14 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
 /// The placement that would be planned on a described machine.
 fn timed_on_machine(low: LowRun) -> Result<Described, UsageError> {
     Ok(Described {
-        model: configuration(low.model.ok_or(UsageError::NoModel)?, low.layers),
-        dtype: low.dtype.dtype(),
-        compress: Some(low.compress).filter(|choice| *choice != CompressChoice::Auto),
+        model: configuration(low.of_model.model.ok_or(UsageError::NoModel)?, low.of_model.layers),
+        dtype: low.of_model.dtype.dtype(),
+        compress: Some(low.of_model.compress).filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches.unwrap_or(BatchesChoice::Given(Batches { count: 1, size: 32 })),
         prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
         gen_len: low.gen_len.unwrap_or(GEN_LEN),
-        policy: low.policy.unwrap_or(PolicyName::Auto),
-        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        policy: low.placement.policy.unwrap_or(PolicyName::Auto),
+        chunking: low.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
     })
 }
 
@@ -321,33 +335,36 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     let verbosity = verbosity(&low);
     Ok(Run {
         model: ModelChoice {
-            name: low.model.ok_or(UsageError::NoModel)?,
-            revision: low.revision,
-            dummy_weights: low.dummy_weights,
-            layers: low.layers.map(|layers| layers as usize),
+            name: low.of_model.model.ok_or(UsageError::NoModel)?,
+            revision: low.of_model.revision,
+            dummy_weights: low.of_model.dummy_weights,
+            layers: low.of_model.layers.map(|layers| layers as usize),
         },
-        dtype: low.dtype.dtype(),
-        compress: low.compress,
-        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype)),
+        dtype: low.of_model.dtype.dtype(),
+        compress: low.of_model.compress,
+        quantized: low
+            .of_model
+            .quantized
+            .unwrap_or_else(|| QuantizedChoice::usual(low.of_model.dtype)),
         batches: low.batches,
         work,
         seed: low.seed,
         placement,
-        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
-        fuse_attention: !low.no_fuse,
-        shares_prompts: !low.no_prefix_sharing,
-        prefill_chunk: low.prefill_chunk,
-        cpu_threads: low.cpu_threads,
-        emulated_threads: low.emulated_threads,
+        chunking: low.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        fuse_attention: !low.placement.no_fuse,
+        shares_prompts: !low.placement.no_prefix_sharing,
+        prefill_chunk: low.placement.prefill_chunk,
+        cpu_threads: low.placement.cpu_threads,
+        emulated_threads: low.placement.emulated_threads,
         vram_bytes: match device {
-            DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
+            DeviceChoice::Emulated { vram_bytes, .. } => low.placement.vram.or(vram_bytes),
             DeviceChoice::Cuda(index) => {
-                Some(cuda::vram_bytes(index, low.vram, low.nvme.direct_drives()))
+                Some(cuda::vram_bytes(index, low.placement.vram, low.nvme.direct_drives()))
             }
-            _ => low.vram,
+            _ => low.placement.vram,
         },
         device,
-        dram_bytes: low.dram,
+        dram_bytes: low.placement.dram,
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
@@ -416,34 +433,36 @@ fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
 
 /// The device of this run.
 fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
-    let device = existing(low.device)?;
+    let device = existing(low.placement.device)?;
     match device {
-        DeviceChoice::Emulated { vram_bytes: Some(_), .. } if low.vram.is_some() => {
+        DeviceChoice::Emulated { vram_bytes: Some(_), .. } if low.placement.vram.is_some() => {
             Err(UsageError::VramTwice)
         }
-        DeviceChoice::None if low.emulated_threads.is_some() => Err(UsageError::EmulatedThreads),
-        DeviceChoice::None if low.vram.is_some() => Err(UsageError::Vram),
+        DeviceChoice::None if low.placement.emulated_threads.is_some() => {
+            Err(UsageError::EmulatedThreads)
+        }
+        DeviceChoice::None if low.placement.vram.is_some() => Err(UsageError::Vram),
         _ => Ok(device),
     }
 }
 
 fn placement(low: &LowRun, device: DeviceChoice) -> Result<PlacementChoice, UsageError> {
     let has_device = device != DeviceChoice::None;
-    if let Some(split) = &low.split {
-        match low.policy {
+    if let Some(split) = &low.placement.split {
+        match low.placement.policy {
             Some(PolicyName::TwoSplit) | None => {}
             Some(other) => return Err(UsageError::SplitWithPolicy { policy: other.name() }),
         }
         if !has_device {
             return Err(UsageError::SplitWithoutDevice);
         }
-        let chunking = low.split_chunks.as_deref().map(parse_chunking).transpose()?;
+        let chunking = low.placement.split_chunks.as_deref().map(parse_chunking).transpose()?;
         return Ok(PlacementChoice::Split { split: split.clone(), chunking });
     }
-    if low.split_chunks.is_some() && !has_device {
+    if low.placement.split_chunks.is_some() && !has_device {
         return Err(UsageError::SplitWithoutDevice);
     }
-    match (low.policy, has_device) {
+    match (low.placement.policy, has_device) {
         (Some(policy), true) => Ok(PlacementChoice::Named(policy)),
         (None, true) => Ok(PlacementChoice::Named(PolicyName::Auto)),
         (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {

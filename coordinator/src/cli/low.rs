@@ -6,11 +6,12 @@ use clap::{Args, Parser, Subcommand};
 use planner::policy::by_name::PolicyName;
 
 use super::help;
+use super::serve::LowServe;
+use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
 use super::values::{
-    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
-    parse_batches, parse_batches_choice, parse_device, parse_policy, parse_size, parse_temperature,
-    parse_top_p,
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches,
+    parse_batches_choice, parse_device, parse_policy, parse_size, parse_temperature, parse_top_p,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -43,6 +44,9 @@ pub enum LowCommand {
     /// Write a model's weights to NVMe drives, from which runs read what memory has no room for
     #[command(after_long_help = help::AFTER_STAGE)]
     Stage(Box<LowStage>),
+    /// Answer requests of clients as they come, in the form of OpenAI's API
+    #[command(after_long_help = help::AFTER_SERVE)]
+    Serve(Box<LowServe>),
     /// Describe all files by example: input, output, report, tables, machines
     Formats,
     /// Say what this machine has and lacks, and what each absence costs
@@ -104,34 +108,8 @@ pub enum LowCommand {
 /// Arguments of the main command.
 #[derive(Debug, Default, Args)]
 pub struct LowRun {
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
-    #[arg(long, value_name = "MODEL", help_heading = "Model")]
-    pub model: Option<String>,
-    /// Branch, tag or commit of org/name [default: main]
-    #[arg(long, value_name = "REVISION", help_heading = "Model")]
-    pub revision: Option<String>,
-    /// Seeded random weights: a known name then needs no download
-    #[arg(long, help_heading = "Model")]
-    pub dummy_weights: bool,
-    /// Only the first LAYERS layers, so that a large model's layers run on a small machine
-    #[arg(
-        long,
-        value_name = "LAYERS",
-        value_parser = clap::value_parser!(u32).range(1..),
-        help_heading = "Model"
-    )]
-    pub layers: Option<u32>,
-    /// Number format of weights, activations and KV cache
-    #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
-    pub dtype: DtypeChoice,
-    /// Keep weights, KV cache or both in 4 bits: less memory and less to move, slightly other
-    /// answers. Works for any model, at load
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Model")]
-    pub compress: CompressChoice,
-    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config [default:
-    /// direct with bf16, expand with f32]
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
-    pub quantized: Option<QuantizedChoice>,
+    #[command(flatten)]
+    pub of_model: LowModel,
 
     /// No model: real processes and programs in which every operation lasts as long as this table
     /// of measured times says; needs --device emulated:timed
@@ -235,63 +213,8 @@ pub struct LowRun {
     )]
     pub gen_len: Option<u32>,
 
-    /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies;
-    /// with --tables or --machine emulated:timed
-    #[arg(
-        long,
-        value_name = "DEVICE",
-        default_value = "auto",
-        value_parser = parse_device,
-        help_heading = "Placement"
-    )]
-    pub device: DeviceChoice,
-    /// Who computes what: auto, two-split, one-split, gpu-only, resident (weights stay on the
-    /// device), cpu-only, lia, flexgen or flexgen:spread [default: auto with a device, else
-    /// cpu-only]
-    #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
-    pub policy: Option<PolicyName>,
-    /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side
-    /// may be empty
-    #[arg(long, value_name = "A:B", help_heading = "Placement")]
-    pub split: Option<String>,
-    /// Cut attention into chunks that a split may come between, and --split can name (scores.3):
-    /// scores=8 or attention=8 [default: both are tried where the placement is searched]
-    #[arg(long, value_name = "KIND=N", help_heading = "Placement")]
-    pub split_chunks: Option<String>,
-    /// Never fuse attention, so that every placement gives the same bits
-    #[arg(long, help_heading = "Placement")]
-    pub no_fuse: bool,
-    /// Compute every prompt whole, also where prompts begin alike; the answers are the same
-    #[arg(long, help_heading = "Placement")]
-    pub no_prefix_sharing: bool,
-    /// Prompts are computed in chunks of at most N tokens, which bounds the memory of long ones;
-    /// the answers are the same [default: whole prompts up to 4096 tokens, 2048 of longer ones, 256
-    /// where memory is short]
-    #[arg(long, value_name = "N", help_heading = "Placement")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub prefill_chunk: Option<u32>,
-    /// Compute threads of the cpu worker [default: the cores the others leave]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..),
-        help_heading = "Placement"
-    )]
-    pub cpu_threads: Option<u16>,
-    /// Compute threads of the emulated device [default: half of the cores]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..),
-        help_heading = "Placement"
-    )]
-    pub emulated_threads: Option<u16>,
-    /// Device memory to use at most, e.g. 8GiB [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
-    pub vram: Option<u64>,
-    /// Host memory to use at most, e.g. 16GiB [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
-    pub dram: Option<u64>,
+    #[command(flatten)]
+    pub placement: LowPlacement,
 
     /// Write what was measured as JSON
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]

@@ -6,6 +6,9 @@ mod help;
 pub mod high;
 pub mod low;
 pub mod request;
+mod serve;
+mod serving;
+mod shared;
 mod stage;
 pub mod values;
 

@@ -13,6 +13,7 @@ use super::values::{
 };
 use crate::job::sink::{OutputMode, Place};
 use crate::openai::body::defaults::Defaults;
+use crate::server::facts::ServerOptions;
 
 /// The main command.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +97,25 @@ pub enum Verbosity {
     Quiet,
     Normal,
     Verbose,
+}
+
+/// A model to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServeRequest {
+    /// What computes; its work is of no account.
+    pub run: Run,
+    pub host: String,
+    /// 0 takes a free one.
+    pub port: u16,
+    /// Names of the model beside its own; the first stands in answers.
+    pub names: Vec<String>,
+    /// Sequences that are computed at a time; `None`: as many as fit.
+    pub slots: Option<u16>,
+    /// Positions of a sequence, at most; `None`: the model's own.
+    pub context: Option<u32>,
+    /// How long a step may be predicted to take.
+    pub step_ms: Option<u32>,
+    pub options: ServerOptions,
 }
 
 /// What to measure of this machine.

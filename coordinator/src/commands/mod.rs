@@ -8,5 +8,6 @@ mod export;
 pub mod plan;
 pub mod profile;
 pub mod run;
+pub mod serve;
 pub mod stage;
 pub mod timed;

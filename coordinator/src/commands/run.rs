@@ -144,7 +144,7 @@ fn defaults(requests: &Requests) -> anyhow::Result<Defaults> {
 }
 
 /// What computes the answers, as a `system_fingerprint` names it.
-fn kernels_of(run: &Run) -> anyhow::Result<String> {
+pub(super) fn kernels_of(run: &Run) -> anyhow::Result<String> {
     let variant = Variant::from_env()?.name();
     Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
 }

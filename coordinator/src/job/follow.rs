@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use grammar::{Checker, Grammar};
+use grammar::Grammar;
 
 use super::answers::Answers;
 use super::error::JobError;
 use super::progress::Progress;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Generated, Observer, Sequence, Verdict};
+use crate::openai::forms::Forms;
 use crate::openai::item::Request;
-use crate::openai::stop::{Answer, StopWatcher, finish};
+use crate::openai::stop::{StopWatcher, finish};
 
 /// One answer of a pending request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +44,7 @@ pub(super) struct Follower<'f, 'j> {
     progress: &'f mut dyn Progress,
     answers: &'f mut Answers<'j>,
     finished: usize,
-    /// `None` until an answer must have a form.
-    checker: Option<Checker>,
+    forms: Forms,
     /// Why answers cannot be written.
     failed: Option<JobError>,
 }
@@ -70,7 +70,7 @@ impl<'f, 'j> Follower<'f, 'j> {
             progress,
             answers,
             finished: 0,
-            checker: None,
+            forms: Forms::default(),
             failed: None,
         }
     }
@@ -81,22 +81,6 @@ impl<'f, 'j> Follower<'f, 'j> {
     /// Why their answers cannot be written.
     pub(super) fn end(self) -> Result<usize, JobError> {
         self.failed.map_or(Ok(self.finished), Err)
-    }
-
-    /// Why an answer that ended by itself has not the form that it must have.
-    fn wrong(&mut self, grammar: &Grammar, answer: &Answer) -> Option<String> {
-        let codec = self.codec.filter(|_| answer.ends_by_itself)?;
-        let text: Vec<u8> = answer.token_ids.iter().flat_map(|token| codec.bytes(*token)).collect();
-        let checked = match &mut self.checker {
-            Some(checker) => checker.check_text(grammar, &text),
-            None => Checker::new()
-                .and_then(|checker| self.checker.insert(checker).check_text(grammar, &text)),
-        };
-        let error = checked.err()?;
-        Some(format!(
-            "The answer has not the form that was pending for: {error}. A simpler form, or a \
-             prompt that asks for it, may help."
-        ))
     }
 }
 
@@ -128,7 +112,8 @@ impl Observer for Follower<'_, '_> {
         let mut answer = finish(generated, stop, width, self.codec);
         self.progress.finished(sequence, answer.generated);
         if answer.error.is_none() {
-            answer.error = grammar.and_then(|grammar| self.wrong(grammar, &answer));
+            let wrong = |grammar| self.forms.wrong(grammar, &answer, self.codec);
+            answer.error = grammar.and_then(wrong);
         }
         self.answers.add(ticket.item, ticket.choice, answer);
         match self.failed {

@@ -3,24 +3,21 @@
 //! Nothing here ends the job: a line that cannot be used becomes an error line of the output, and
 //! the other lines run.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::BuildHasher;
 use std::path::Path;
-use std::sync::Arc;
 
-use grammar::{Checker, Grammar, GrammarError};
 use serde_json::{Map, Value};
 
 use super::sink::Place;
 use crate::boundary::codec::{TextCodec, Turn};
+use crate::boundary::engine::Sampling;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
-use crate::openai::body::{Body, RawPrompt, read_body};
+use crate::openai::body::{Body, Origin, RawPrompt, Rules, read_body};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
-use crate::openai::prompt::{Limits, fit};
+use crate::openai::json::parse_object;
+use crate::openai::prompt::Limits;
+use crate::openai::request::Building;
 
-/// New tokens of a completion that does not say, as at OpenAI.
-pub const COMPLETION_MAX_TOKENS: u32 = 16;
 /// New tokens of a chat that does not say, at most. At OpenAI it is the rest of the context; here
 /// memory for all of it is set aside before the first token.
 pub const CHAT_MAX_TOKENS: u32 = 1024;
@@ -52,7 +49,7 @@ pub struct InputOptions<'a> {
     /// Raw prompts become one user message each.
     pub chat: bool,
     /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
-    /// it [`COMPLETION_MAX_TOKENS`] and [`CHAT_MAX_TOKENS`].
+    /// it a default of their kind.
     pub max_tokens: Option<u32>,
     /// For requests that give no `seed`.
     pub seed: u64,
@@ -67,48 +64,19 @@ pub struct InputOptions<'a> {
     pub limits: Limits,
 }
 
-/// Forms that were asked for, each checked once.
-#[derive(Default)]
-pub(super) struct Forms {
-    checker: Option<Checker>,
-    /// What requests share.
-    accepted: HashSet<Arc<Grammar>>,
-    /// By their hashes, so many at most: a job may have as many forms as lines.
-    refused: HashMap<u64, GrammarError>,
-}
-
-const REFUSED_MAX: usize = 1024;
-
-impl Forms {
-    /// Refuses a request for a form that no answer can have.
-    pub(super) fn check(&mut self, mut request: Request) -> Result<Request, Rejection> {
-        let Some(grammar) = request.grammar.take() else { return Ok(request) };
-        if let Some(known) = self.accepted.get(&grammar) {
-            request.grammar = Some(Arc::clone(known));
-            return Ok(request);
-        }
-        let hash = self.accepted.hasher().hash_one(&grammar);
-        let checked = match self.refused.get(&hash) {
-            Some(error) => Err(error.clone()),
-            None => self.look_at(&grammar),
-        };
-        if let Err(error) = checked {
-            let message = format!("No answer can have the form that is asked for: {error}.");
-            if self.refused.len() >= REFUSED_MAX {
-                self.refused.clear();
-            }
-            self.refused.insert(hash, error);
-            return Err(Rejection::new(ErrorCode::InvalidValue, message));
-        }
-        self.accepted.insert(Arc::clone(&grammar));
-        request.grammar = Some(grammar);
-        Ok(request)
+impl<'a> InputOptions<'a> {
+    fn rules(&self, origin: Origin) -> Rules<'a> {
+        Rules { origin, sampling: Sampling::GREEDY, unread: self.unread }
     }
 
-    fn look_at(&mut self, grammar: &Grammar) -> Result<(), GrammarError> {
-        match &self.checker {
-            Some(checker) => checker.check(grammar),
-            None => self.checker.insert(Checker::new()?).check(grammar),
+    fn building(&self) -> Building<'a> {
+        Building {
+            max_tokens: self.max_tokens,
+            chat_max_tokens: CHAT_MAX_TOKENS,
+            seed: self.seed,
+            now_s: self.now_s,
+            codec: self.codec,
+            limits: self.limits,
         }
     }
 }
@@ -142,13 +110,13 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
                 short_line(options.defaults.of_text(text), options)?
             }
             Format::JsonLines => {
-                let fields = parse_object(text)?;
+                let fields = parse_object(text, "line", "{\"prompt\": \"...\"}")?;
                 custom_id = read_custom_id(&fields)?;
                 is_request = true;
                 read_envelope(fields, options)?
             }
         };
-        build(line, endpoint, &body, options)
+        Ok(Request { line, ..options.building().build(endpoint, &body)? })
     })();
     ReadLine { custom_id, is_request, result }
 }
@@ -162,7 +130,7 @@ fn short_line(
     options.defaults.add_to(&mut fields);
     let chat = fields.get("messages").is_some_and(|messages| !messages.is_null());
     let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
-    let mut body = read_body(&fields, endpoint, true, options.unread)?;
+    let mut body = read_body(&fields, endpoint, &options.rules(Origin::ShortLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
     options.defaults.seat(&mut body)?;
     Ok((endpoint, body))
@@ -180,24 +148,6 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
                 *prompt = RawPrompt::Chat(vec![Turn::new("user", content)]);
             }
             _ => {}
-        }
-    }
-}
-
-fn parse_object(text: &str) -> Result<Map<String, Value>, Rejection> {
-    match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(Rejection::new(
-            ErrorCode::InvalidJson,
-            "The line is not a JSON object; write {\"prompt\": \"...\"}.",
-        )),
-        Err(error) => {
-            let message = error.to_string();
-            let reason = message.split(" at line ").next().unwrap_or(&message);
-            Err(Rejection::new(
-                ErrorCode::InvalidJson,
-                format!("The line is not valid JSON (column {}: {reason}).", error.column()),
-            ))
         }
     }
 }
@@ -259,54 +209,7 @@ fn read_envelope(
     let body = need("body")?.as_object().ok_or_else(|| {
         Rejection::new(ErrorCode::InvalidValue, "The field \"body\" must be an object.")
     })?;
-    let mut body = read_body(body, endpoint, false, options.unread)?;
+    let mut body = read_body(body, endpoint, &options.rules(Origin::BatchLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
     Ok((endpoint, body))
-}
-
-/// A request without its id.
-fn build(
-    line: usize,
-    endpoint: Endpoint,
-    body: &Body,
-    options: &InputOptions<'_>,
-) -> Result<Request, Rejection> {
-    if !body.stop.is_empty() && options.codec.is_none() {
-        return Err(Rejection::new(
-            ErrorCode::NoTokenizer,
-            "This model has no tokenizer, so \"stop\" cannot be looked for; leave it out.",
-        ));
-    }
-    if body.grammar.is_some() && options.codec.is_none() {
-        return Err(Rejection::new(
-            ErrorCode::NoTokenizer,
-            "This model has no tokenizer, so its answers cannot have a form; leave it out.",
-        ));
-    }
-    let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
-    let default = if is_chat { CHAT_MAX_TOKENS } else { COMPLETION_MAX_TOKENS };
-    let given = body.max_tokens.or(options.max_tokens);
-    let most = given.unwrap_or(default);
-    let prompts = body
-        .prompts
-        .iter()
-        .map(|raw| fit(raw, most, options.codec, options.now_s, options.limits))
-        .collect::<Result<_, _>>()?;
-    Ok(Request {
-        line,
-        custom_id: String::new(),
-        endpoint,
-        prompts,
-        n: body.n,
-        sampling: body.sampling,
-        seed: body.seed.unwrap_or(options.seed),
-        names_seed: body.seed.is_some(),
-        stop: body.stop.clone(),
-        ignore_eos: body.ignore_eos,
-        logprobs: body
-            .logprobs
-            .map(|likely| usize::from(likely).min(options.limits.vocab_size) as u16),
-        grammar: body.grammar.clone().map(Arc::new),
-        columns: body.columns.clone(),
-    })
 }

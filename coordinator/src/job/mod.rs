@@ -28,4 +28,4 @@ pub mod summary;
 pub mod unfinished;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,8 +9,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::input::{Forms, InputOptions, ReadLine, read_line};
+use super::input::{InputOptions, ReadLine, read_line};
 use crate::openai::fingerprint::content_id;
+use crate::openai::forms::Forms;
 use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -124,7 +125,7 @@ fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) ->
         if is_request {
             first_line.insert(custom_id.clone(), line);
         }
-        items.push(match result.and_then(|request| forms.check(request)) {
+        items.push(match result.and_then(|request| forms.check_request(request)) {
             Ok(mut request) => {
                 request.custom_id = custom_id;
                 Item::Request(request)

@@ -70,6 +70,7 @@ pub fn request_id(request: &Request) -> String {
     later("form", request.grammar.is_some(), form.as_bytes());
     let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
     later("columns", !request.columns.is_empty(), &columns);
+    later("echo", request.echo, &[1]);
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());

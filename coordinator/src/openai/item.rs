@@ -37,9 +37,9 @@ pub struct Prompt {
 /// A request that can be run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Line of the input, from 1.
+    /// Line of the input, from 1; 0 where there is no file.
     pub line: usize,
-    /// Unique among the requests of a job.
+    /// Unique among the requests of a job, or of a server.
     pub custom_id: String,
     pub endpoint: Endpoint,
     /// At least one.
@@ -59,6 +59,8 @@ pub struct Request {
     pub logprobs: Option<u16>,
     /// The form that the answers must have; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
+    /// The answers begin with their prompts.
+    pub echo: bool,
     /// Other fields of a short line, which go into the output as they are.
     pub columns: Map<String, Value>,
 }

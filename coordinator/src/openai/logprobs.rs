@@ -63,10 +63,11 @@ pub struct ChatLogprobs {
 #[serde(deny_unknown_fields)]
 pub struct TextLogprobs {
     pub tokens: Vec<String>,
-    pub token_logprobs: Vec<f32>,
+    /// Null for the first token of a prompt that is echoed.
+    pub token_logprobs: Vec<Option<f32>>,
     /// The most likely tokens, and the token itself behind them if it is none of them; null where
     /// none were asked for.
-    pub top_logprobs: Option<Vec<IndexMap<String, f32>>>,
+    pub top_logprobs: Option<Vec<Option<IndexMap<String, f32>>>>,
     /// Characters of the text before the token.
     pub text_offset: Vec<usize>,
 }
@@ -96,6 +97,14 @@ impl Logprobs {
         Logprobs { tokens: tokens.collect(), starts }
     }
 
+    /// Without the first `count` tokens.
+    #[must_use]
+    pub fn skip(mut self, count: usize) -> Logprobs {
+        self.tokens.drain(..count.min(self.tokens.len()));
+        self.starts.drain(..count.min(self.starts.len()));
+        self
+    }
+
     /// In a chat answer.
     pub fn of_chat(self) -> ChatLogprobs {
         ChatLogprobs { content: self.tokens, refusal: None }
@@ -110,14 +119,37 @@ impl Logprobs {
             for (text, logprob) in likely.chain(std::iter::once((&token.token, token.logprob))) {
                 top.entry(text.clone()).or_insert(logprob);
             }
-            top
+            Some(top)
         };
         let has_top = self.tokens.iter().any(|token| !token.top_logprobs.is_empty());
         TextLogprobs {
             top_logprobs: has_top.then(|| self.tokens.iter().map(top).collect()),
-            token_logprobs: self.tokens.iter().map(|token| token.logprob).collect(),
+            token_logprobs: self.tokens.iter().map(|token| Some(token.logprob)).collect(),
             tokens: self.tokens.into_iter().map(|token| token.token).collect(),
             text_offset: self.starts,
+        }
+    }
+}
+
+impl TextLogprobs {
+    /// A token of which nothing is known, in front; `likely` as of the others.
+    pub(super) fn prepend_unknown(&mut self, token: u32, likely: u16, codec: &dyn TextCodec) {
+        let unknown = Logprob { token, logprob: 0.0 };
+        self.tokens.insert(0, TokenLogprob::new(unknown, Some(codec)).token);
+        self.token_logprobs.insert(0, None);
+        self.text_offset.insert(0, 0);
+        if likely > 0 {
+            self.top_logprobs.get_or_insert_default().insert(0, None);
+        }
+    }
+
+    /// Adds those of the text that follows one of so many characters.
+    pub(super) fn extend(&mut self, following: TextLogprobs, characters: usize) {
+        self.tokens.extend(following.tokens);
+        self.token_logprobs.extend(following.token_logprobs);
+        self.text_offset.extend(following.text_offset.iter().map(|offset| offset + characters));
+        if let Some(top) = following.top_logprobs {
+            self.top_logprobs.get_or_insert_default().extend(top);
         }
     }
 }

@@ -4,9 +4,19 @@
 //! request came from.
 
 pub mod body;
+pub mod chunk;
+pub mod echo;
 pub mod fingerprint;
+pub mod forms;
+pub mod growing;
 pub mod item;
-mod logprobs;
+pub mod json;
+pub mod logprobs;
 pub mod output;
 pub mod prompt;
+pub mod refusal;
+pub mod request;
 pub mod stop;
+
+#[cfg(test)]
+mod tests;

@@ -102,6 +102,27 @@ pub enum FinishReason {
     Error,
 }
 
+impl FinishReason {
+    /// Of an answer that ended so, and that may not be what was asked for.
+    pub fn of(finish: Finish, is_wrong: bool) -> FinishReason {
+        match finish {
+            _ if is_wrong => FinishReason::Error,
+            Finish::Stop => FinishReason::Stop,
+            Finish::Length => FinishReason::Length,
+            Finish::NotFinite => FinishReason::Error,
+        }
+    }
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Error => "error",
+        }
+    }
+}
+
 /// Token counts over all choices of a request, as OpenAI has them: what was generated, also where
 /// it is not part of the answer (a stop string, the end-of-sequence token).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +131,35 @@ pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
+    /// Only a server tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptDetails>,
+}
+
+/// What is said of the tokens of prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptDetails {
+    /// Those whose keys and values were there already.
+    pub cached_tokens: u64,
+}
+
+impl Usage {
+    /// Of so many tokens of prompts and of answers.
+    pub fn new(prompt_tokens: u64, completion_tokens: u64) -> Usage {
+        Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: None,
+        }
+    }
+
+    /// The same, with what was cached of the prompts.
+    #[must_use]
+    pub fn with_cached(self, cached_tokens: u64) -> Usage {
+        Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
+    }
 }
 
 /// Why a request has no answer.
@@ -200,22 +250,7 @@ pub fn answer_line(
     provenance: &Provenance,
 ) -> (Vec<u8>, Completion) {
     let suffix = id_suffix(&request.custom_id);
-    let chat = request.endpoint == Endpoint::ChatCompletions;
-    let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
-    let completion_tokens: u64 = answers.iter().map(|done| done.completion_tokens).sum();
-    let body = ResponseBody {
-        id: format!("{}-{suffix}", if chat { "chatcmpl" } else { "cmpl" }),
-        object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
-        created: provenance.created,
-        model: provenance.model.clone(),
-        system_fingerprint: provenance.system_fingerprint.clone(),
-        choices: answers.into_iter().map(|done| done.choice).collect(),
-        usage: Usage {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens + completion_tokens,
-        },
-    };
+    let body = response_body(request, answers, provenance);
     let ended = Completion::of(request, &body.choices);
     let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
@@ -225,6 +260,36 @@ pub fn answer_line(
         error: None,
     });
     (line, ended)
+}
+
+/// The answers to a request, those to the first prompt first.
+pub fn response_body(
+    request: &Request,
+    answers: Vec<Done>,
+    provenance: &Provenance,
+) -> ResponseBody {
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    let completion_tokens = answers.iter().map(|done| done.completion_tokens).sum();
+    ResponseBody {
+        id: body_id(request),
+        object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
+        created: provenance.created,
+        model: provenance.model.clone(),
+        system_fingerprint: provenance.system_fingerprint.clone(),
+        choices: answers.into_iter().map(|done| done.choice).collect(),
+        usage: Usage::new(prompt_tokens(request), completion_tokens),
+    }
+}
+
+/// `id` of the answers to a request.
+pub fn body_id(request: &Request) -> String {
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    format!("{}-{}", if chat { "chatcmpl" } else { "cmpl" }, id_suffix(&request.custom_id))
+}
+
+/// Tokens of all prompts of a request.
+pub fn prompt_tokens(request: &Request) -> u64 {
+    request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum()
 }
 
 /// The line of a request of which so far only some answers are there, newline included.
@@ -260,12 +325,7 @@ pub const UNFINISHED: &str = "unfinished";
 
 fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
     let Answer { text, token_ids, logprobs, finish, error, .. } = answer;
-    let finish_reason = match finish {
-        _ if error.is_some() => FinishReason::Error,
-        Finish::Stop => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::NotFinite => FinishReason::Error,
-    };
+    let finish_reason = FinishReason::of(finish, error.is_some());
     if chat {
         let message = Message { role: "assistant".to_owned(), content: text };
         let logprobs = logprobs.map(Logprobs::of_chat);

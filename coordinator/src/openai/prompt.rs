@@ -54,7 +54,11 @@ pub fn fit(
     Ok(Prompt { tokens, max_new })
 }
 
-fn tokenise(
+/// Token ids of a prompt, a chat as of `now_s`; none of an empty text.
+///
+/// # Errors
+/// A text without tokenizer, or one that it refuses.
+pub fn tokenise(
     raw: &RawPrompt,
     codec: Option<&dyn TextCodec>,
     now_s: u64,

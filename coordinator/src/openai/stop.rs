@@ -36,16 +36,32 @@ impl<'a> StopWatcher<'a> {
     /// Appends text and returns where the first stop string begins, if one is complete: the one
     /// that begins earliest, as all that follows it is cut.
     fn extend(&mut self, piece: &str) -> Option<usize> {
-        let longest = self.stop.iter().map(String::len).max()?;
-        // Only a string that ends in the new piece is new.
-        let mut from = self.text.len().saturating_sub(longest);
-        while !self.text.is_char_boundary(from) {
-            from -= 1;
-        }
+        let before = self.text.len();
         self.text.push_str(piece);
-        let found = self.stop.iter().filter_map(|stop| self.text[from..].find(stop.as_str()));
-        found.min().map(|at| from + at)
+        completed(&self.text, before, self.stop)
     }
+}
+
+/// Where the first stop string begins that the text behind `before` completes: the one that begins
+/// earliest.
+pub(super) fn completed(text: &str, before: usize, stop: &[String]) -> Option<usize> {
+    let longest = stop.iter().map(String::len).max()?;
+    // Only a string that ends in the new piece is new.
+    let mut from = before.saturating_sub(longest);
+    while !text.is_char_boundary(from) {
+        from -= 1;
+    }
+    let found = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
+    found.min().map(|at| from + at)
+}
+
+/// Bytes at the end of a text that may begin a stop string.
+pub(super) fn may_begin(text: &str, stop: &[String]) -> usize {
+    let longest = stop.iter().map(String::len).max().unwrap_or(0);
+    let least = text.len().saturating_sub(longest.saturating_sub(1));
+    let starts = (least..text.len()).filter(|start| text.is_char_boundary(*start));
+    let begins = |start: &usize| stop.iter().any(|stop| stop.starts_with(&text[*start..]));
+    starts.into_iter().find(begins).map_or(0, |start| text.len() - start)
 }
 
 /// The answer to one prompt, as it is written.

@@ -8,6 +8,7 @@ use anyhow::Context;
 use grammar::{Grammar, Grammars, Vocabulary};
 use model::compressed::WeightFormat;
 use model::config::ModelConfig;
+use model::generation::Generation;
 use model::locate::{Located, Places, Wanted, WeightsAt, locate};
 use model::quantization::Quantization;
 use model::source::gguf::GgufSource;
@@ -72,25 +73,43 @@ impl Opened {
     /// # Errors
     /// What is wrong with its files.
     pub fn codec(&self) -> anyhow::Result<Option<&ProcessCodec>> {
-        if let Some(started) = self.codec.get() {
-            return Ok(started.as_deref());
-        }
-        let vocab_size = self.config.vocab_size;
-        let started = match &self.text_from {
-            Some(from) => ProcessCodec::start(from.clone(), vocab_size, TextLimits::default())
-                .with_context(|| format!("the model {} cannot be used", self.config.name))?,
-            None => None,
-        };
-        Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_deref())
+        self.codec_within(TextLimits::default()).map(|codec| codec.map(Arc::as_ref))
     }
 
-    /// The same for many who ask for different things.
+    /// The same for many who ask for different things, so that no loss of a process is the last.
     ///
     /// # Errors
     /// As [`Opened::codec`].
     pub fn shared_codec(&self) -> anyhow::Result<Option<Arc<ProcessCodec>>> {
-        self.codec()?;
-        Ok(self.codec.get().cloned().flatten())
+        self.codec_within(TextLimits::default().never_giving_up()).map(|codec| codec.cloned())
+    }
+
+    fn codec_within(&self, limits: TextLimits) -> anyhow::Result<Option<&Arc<ProcessCodec>>> {
+        if let Some(started) = self.codec.get() {
+            return Ok(started.as_ref());
+        }
+        let vocab_size = self.config.vocab_size;
+        let started = match &self.text_from {
+            Some(from) => ProcessCodec::start(from.clone(), vocab_size, limits)
+                .with_context(|| format!("the model {} cannot be used", self.config.name))?,
+            None => None,
+        };
+        Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_ref())
+    }
+
+    /// How its publisher would have it drawn from.
+    ///
+    /// # Errors
+    /// A file that says something impossible.
+    pub fn generation(&self) -> anyhow::Result<Generation> {
+        let read = match &self.text_from {
+            Some(TextFrom::Directory { path, .. }) => Generation::from_directory(path),
+            Some(TextFrom::Gguf { path }) => {
+                Generation::from_metadata(GgufSource::open(path)?.metadata())
+            }
+            None => Ok(Generation::default()),
+        };
+        read.with_context(|| format!("the model {}", self.config.name))
     }
 
     /// The weights that take more memory than in their files; of `all` quantised ones, or of those

@@ -8,9 +8,6 @@ use super::message::{TextFrom, TextReply, TextRequest, Word};
 use super::process::{TextError, TextLimits, TextProcess};
 use crate::boundary::codec::{TextCodec, TextStream, Turn};
 
-/// Processes that may be lost without one answer between them before no more are started.
-const LOSSES_MAX: u32 = 8;
-
 /// A model's tokenizer and chat template, in processes of their own.
 #[derive(Debug)]
 pub struct ProcessCodec {
@@ -99,10 +96,11 @@ impl ProcessCodec {
             }
             Err(TextError::Refused(reason)) => Err(reason),
             Err(error) => {
-                losses.in_a_row += 1;
+                losses.in_a_row = losses.in_a_row.saturating_add(1);
                 let reason = error.to_string();
-                if losses.in_a_row >= LOSSES_MAX {
-                    losses.given_up = Some(format!("{reason}, {LOSSES_MAX} times in a row"));
+                let losses_max = self.limits.losses;
+                if losses.in_a_row >= losses_max {
+                    losses.given_up = Some(format!("{reason}, {losses_max} times in a row"));
                 }
                 Err(reason)
             }
@@ -125,6 +123,10 @@ impl ProcessCodec {
 impl TextCodec for ProcessCodec {
     fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.tokens(&TextRequest::Encode { text: text.to_owned() })
+    }
+
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.tokens(&TextRequest::EncodePart { text: text.to_owned() })
     }
 
     fn encode_chat(&self, turns: &[Turn], now_s: u64) -> Result<Vec<u32>, String> {

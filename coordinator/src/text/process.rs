@@ -19,6 +19,16 @@ pub struct TextLimits {
     pub time: Duration,
     /// On top, for each mebibyte of its text.
     pub time_per_mib: Duration,
+    /// Processes that may be lost without one answer between them before no more are started.
+    pub losses: u32,
+}
+
+impl TextLimits {
+    /// However many processes are lost: whoever asks next may ask for something else.
+    #[must_use]
+    pub fn never_giving_up(self) -> TextLimits {
+        TextLimits { losses: u32::MAX, ..self }
+    }
 }
 
 impl Default for TextLimits {
@@ -28,6 +38,7 @@ impl Default for TextLimits {
             memory_bytes: 4 << 30,
             time: Duration::from_secs(20),
             time_per_mib: Duration::from_secs(10),
+            losses: 8,
         }
     }
 }

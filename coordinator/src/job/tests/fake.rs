@@ -28,14 +28,14 @@ pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> 
 }
 
 /// Begins a text.
-pub(super) const BOS: u32 = 256;
+pub(crate) const BOS: u32 = 256;
 /// Ends an answer.
-pub(super) const EOS: u32 = 257;
+pub(crate) const EOS: u32 = 257;
 
 /// Token = byte of UTF-8; `BOS` before a raw prompt; a chat template in angle brackets.
 #[derive(Debug)]
-pub(super) struct Bytes {
-    pub(super) chat: bool,
+pub(crate) struct Bytes {
+    pub(crate) chat: bool,
 }
 
 impl TextCodec for Bytes {
@@ -44,6 +44,10 @@ impl TextCodec for Bytes {
             return Err("the vocabulary has no such character".to_owned());
         }
         Ok(std::iter::once(BOS).chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
+        Ok(self.encode(text)?.split_off(1))
     }
 
     fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {

@@ -1,6 +1,6 @@
 //! The whole job against a deterministic engine.
 
-mod fake;
+pub(crate) mod fake;
 mod fields;
 mod forms;
 mod input;

@@ -2,8 +2,11 @@
 
 pub mod defaults;
 mod form;
+mod origin;
 mod prompts;
+mod rules;
 mod sampling;
+mod stream;
 pub mod unread;
 mod values;
 
@@ -12,7 +15,10 @@ use serde_json::Value;
 
 use super::item::{Endpoint, ErrorCode, Rejection};
 use crate::boundary::engine::Sampling;
+pub use origin::Origin;
 pub use prompts::RawPrompt;
+pub use rules::Rules;
+pub use stream::StreamOptions;
 use unread::Unread;
 pub use values::Fields;
 use values::{count, flag, given, invalid};
@@ -25,7 +31,7 @@ const MOST_ANSWERS: usize = 128;
 pub struct Body {
     /// At least one.
     pub prompts: Vec<RawPrompt>,
-    /// At least 1; `None` when not given.
+    /// `None` when not given. At least 1, but 0 where only the prompt is echoed.
     pub max_tokens: Option<u32>,
     pub sampling: Sampling,
     /// Answers to each prompt, at least 1.
@@ -38,40 +44,69 @@ pub struct Body {
     pub logprobs: Option<u16>,
     /// The form that answers must have.
     pub grammar: Option<Grammar>,
+    /// The answer begins with the prompt; of a client only.
+    pub echo: bool,
+    /// The answer is told while it grows; of a client only.
+    pub stream: Option<StreamOptions>,
     /// Other fields of a short line, for the output.
     pub columns: Fields,
 }
 
-/// Reads a body for `endpoint`, of a batch line or a short one.
+/// Reads a body for `endpoint`.
 ///
 /// # Errors
 /// A rejection naming the first field that is wrong, missing or not implemented.
 pub fn read_body(
     fields: &Fields,
     endpoint: Endpoint,
-    is_short: bool,
-    unread: &Unread,
+    rules: &Rules<'_>,
 ) -> Result<Body, Rejection> {
-    let columns = unread.check(fields, is_short)?;
+    let columns = rules.unread.check(fields, rules.origin)?;
+    let is_client = rules.origin == Origin::Client;
+    let echo = is_client && read_echo(fields, endpoint)?;
     Ok(Body {
         columns,
-        prompts: prompts::read(fields, endpoint, unread)?,
-        max_tokens: read_max_tokens(fields)?,
-        sampling: sampling::sampling(fields)?,
+        prompts: prompts::read(fields, endpoint, rules)?,
+        max_tokens: read_max_tokens(fields, echo)?,
+        sampling: sampling::sampling(fields, rules.sampling)?,
         n: count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,
         ignore_eos: flag(fields, "ignore_eos")?,
         logprobs: sampling::logprobs(fields, endpoint)?,
         grammar: form::read(fields)?,
+        echo,
+        stream: if is_client { stream::read(fields)? } else { None },
     })
 }
 
-fn read_max_tokens(fields: &Fields) -> Result<Option<u32>, Rejection> {
+/// What a client asks to have tokenised: a `prompt`, or `messages`.
+///
+/// # Errors
+/// A rejection of what is missing or malformed.
+pub fn read_prompts(fields: &Fields) -> Result<Vec<RawPrompt>, Rejection> {
+    let is_chat = given(fields, "messages").is_some();
+    let endpoint = if is_chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
+    let unread = Unread::default();
+    let rules = Rules { origin: Origin::Client, sampling: Sampling::GREEDY, unread: &unread };
+    prompts::read(fields, endpoint, &rules)
+}
+
+fn read_echo(fields: &Fields, endpoint: Endpoint) -> Result<bool, Rejection> {
+    let echo = flag(fields, "echo")?;
+    if echo && endpoint == Endpoint::ChatCompletions {
+        return Err(invalid("echo", "false in /v1/chat/completions"));
+    }
+    Ok(echo)
+}
+
+fn read_max_tokens(fields: &Fields, echo: bool) -> Result<Option<u32>, Rejection> {
+    let least = u64::from(!echo);
     let read = |name: &str| -> Result<Option<u32>, Rejection> {
         let Some(value) = given(fields, name) else { return Ok(None) };
-        let number = value.as_u64().filter(|number| *number >= 1);
-        let number = number.ok_or_else(|| invalid(name, "a whole number of at least 1"))?;
+        let number = value.as_u64().filter(|number| *number >= least);
+        let form = || format!("a whole number of at least {least}");
+        let number = number.ok_or_else(|| invalid(name, &form()))?;
         // More than any context; it is cut to fit later.
         Ok(Some(u32::try_from(number).unwrap_or(u32::MAX)))
     };

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::unread::Unread;
+use super::origin::Origin;
+use super::rules::Rules;
 use super::values::{Fields, given, invalid, misplaced, missing};
 use crate::boundary::codec::Turn;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
@@ -22,7 +23,7 @@ pub enum RawPrompt {
 pub(super) fn read(
     fields: &Fields,
     endpoint: Endpoint,
-    unread: &Unread,
+    rules: &Rules<'_>,
 ) -> Result<Vec<RawPrompt>, Rejection> {
     match endpoint {
         Endpoint::Completions => {
@@ -32,7 +33,7 @@ pub(super) fn read(
         Endpoint::ChatCompletions => {
             misplaced(fields, "prompt", "/v1/chat/completions")?;
             let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
-            Ok(vec![RawPrompt::Chat(read_messages(messages, unread)?)])
+            Ok(vec![RawPrompt::Chat(read_messages(messages, rules)?)])
         }
     }
 }
@@ -84,7 +85,7 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 /// Fields of a message that templates are told.
 const TOLD: [&str; 3] = ["name", "tool_calls", "tool_call_id"];
 
-fn read_messages(value: &Value, unread: &Unread) -> Result<Vec<Turn>, Rejection> {
+fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
     let form = "a list of objects with \"role\" and \"content\"";
     let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
     if list.is_empty() {
@@ -102,7 +103,7 @@ fn read_messages(value: &Value, unread: &Unread) -> Result<Vec<Turn>, Rejection>
             Ok(Turn {
                 role: role.to_owned(),
                 content: content(message)?,
-                more: more(message, unread)?,
+                more: more(message, rules)?,
             })
         })
         .collect()
@@ -119,14 +120,16 @@ fn content(message: &Fields) -> Result<String, Rejection> {
 }
 
 /// What else the template is told of a message.
-fn more(message: &Fields, unread: &Unread) -> Result<Vec<(String, String)>, Rejection> {
+fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Rejection> {
     let mut more = Vec::new();
     for (name, value) in message {
         match name.as_str() {
             "role" | "content" => {}
             _ if value.is_null() => {}
             name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
-            name => unread.ignore_or(
+            // What servers add to their answers comes back with the conversation.
+            _ if rules.origin == Origin::Client => {}
+            name => rules.unread.ignore_or(
                 name,
                 Rejection::new(
                     ErrorCode::UnsupportedField,

@@ -11,14 +11,15 @@ use crate::openai::item::{Endpoint, Rejection};
 /// Most likely tokens of a place, at most, as at OpenAI.
 const MOST_LIKELY: usize = 20;
 
-/// `top_k` and `min_p` are vLLM's, where -1 keeps every token.
-pub(super) fn sampling(fields: &Fields) -> Result<Sampling, Rejection> {
+/// What is not given is as in `unless_given`. `top_k` and `min_p` are vLLM's, where -1 keeps every
+/// token.
+pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampling, Rejection> {
     let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
     let temperature = number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
     let top_p = number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?;
     let min_p = number(fields, "min_p", "from 0 to 1", within(0.0..=1.0))?;
     let top_k = match given(fields, "top_k") {
-        None => 0,
+        None => unless_given.top_k,
         Some(value) if value.as_i64() == Some(-1) => 0,
         Some(value) => {
             let most = value.as_u64().ok_or_else(|| invalid("top_k", "a whole number, or -1"))?;
@@ -26,12 +27,11 @@ pub(super) fn sampling(fields: &Fields) -> Result<Sampling, Rejection> {
             u32::try_from(most).unwrap_or(u32::MAX)
         }
     };
-    let greedy = Sampling::GREEDY;
     Ok(Sampling {
-        temperature: temperature.unwrap_or(greedy.temperature),
-        top_p: top_p.unwrap_or(greedy.top_p),
+        temperature: temperature.unwrap_or(unless_given.temperature),
+        top_p: top_p.unwrap_or(unless_given.top_p),
         top_k,
-        min_p: min_p.unwrap_or(greedy.min_p),
+        min_p: min_p.unwrap_or(unless_given.min_p),
     })
 }
 

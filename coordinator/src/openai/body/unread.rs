@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
+use super::origin::Origin;
 use super::values::{Fields, given};
 use crate::openai::item::{ErrorCode, Rejection};
 
@@ -44,6 +45,12 @@ pub const IMPLEMENTED: [&str; 16] = [
     "response_format",
     "structured_outputs",
 ];
+
+/// Fields that are read of a client of the server alone.
+pub const OF_CLIENTS: [&str; 3] = ["echo", "stream", "stream_options"];
+
+/// Fields of a client that change nothing: how vLLM would show tokens that every answer shows.
+const IGNORED_OF_CLIENTS: [&str; 2] = ["return_token_ids", "request_id"];
 
 /// Whether `value` is what OpenAI, vLLM or llama.cpp document as the default of an unimplemented
 /// `field`; `None` for a field we have never heard of. `null` means "not given" everywhere.
@@ -125,16 +132,20 @@ impl Unread {
     ///
     /// # Errors
     /// A rejection that names the first field that is not accepted.
-    pub(super) fn check(&self, fields: &Fields, is_short: bool) -> Result<Fields, Rejection> {
+    pub(super) fn check(&self, fields: &Fields, origin: Origin) -> Result<Fields, Rejection> {
         let mut columns = Map::new();
+        let is_client = origin == Origin::Client;
         for (field, value) in fields {
             let name = field.as_str();
             if value.is_null() || IMPLEMENTED.contains(&name) || IGNORED.contains(&name) {
                 continue;
             }
+            if is_client && (OF_CLIENTS.contains(&name) || IGNORED_OF_CLIENTS.contains(&name)) {
+                continue;
+            }
             let reason = match is_default(fields, name, value) {
                 Some(true) => continue,
-                None if is_short => {
+                None if origin == Origin::ShortLine => {
                     note(&self.passed, name);
                     columns.insert(field.clone(), value.clone());
                     continue;
@@ -144,7 +155,9 @@ impl Unread {
                 }
                 None => format!("The field \"{field}\" is not known here"),
             };
-            let message = format!("{reason}; leave it out, or give --ignore-unknown-fields.");
+            // A client has no say in how the server was started.
+            let or = if is_client { "" } else { ", or give --ignore-unknown-fields" };
+            let message = format!("{reason}; leave it out{or}.");
             self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, message))?;
         }
         Ok(columns)

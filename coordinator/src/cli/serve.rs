@@ -1,0 +1,82 @@
+//! Arguments of `serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::shared::{LowModel, LowPlacement};
+use super::stage::LowNvme;
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct LowServe {
+    #[command(flatten)]
+    pub of_model: LowModel,
+    /// Another name by which requests may call the model; more than once for several. The first
+    /// stands in answers [default: the model's own]
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub served_model_name: Vec<String>,
+
+    /// Address to listen at; 0.0.0.0 is every one of this machine
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Clients")]
+    pub host: String,
+    /// Port to listen at; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8000, help_heading = "Clients")]
+    pub port: u16,
+    /// Key that clients show as "Authorization: Bearer KEY" [default: none]. Other users of this
+    /// machine see arguments: the variable is safer
+    #[arg(long, value_name = "KEY", help_heading = "Clients")]
+    #[arg(env = "TANDEM_API_KEY", hide_env_values = true)]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub api_key: Option<String>,
+    /// Answers that may wait beside those that are computed; further requests get 429
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Clients")]
+    pub max_queue: u32,
+    /// Tokens of prompts that may wait to be computed
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, help_heading = "Clients")]
+    pub max_queue_tokens: u64,
+    /// Longest time for an answer, from the request's arrival [default: none]
+    #[arg(long, value_name = "SECONDS", help_heading = "Clients")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: Option<u32>,
+    /// How long answers may go on after SIGTERM or Ctrl-C; a second one ends at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Clients")]
+    pub drain_timeout: u32,
+    /// New tokens, at most, for requests that do not say [default: 16; chats: the rest of the
+    /// context]
+    #[arg(long, value_name = "N", help_heading = "Clients")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+    /// Key of sampling for requests that name no seed, and of dummy weights
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Clients")]
+    pub seed: u64,
+    /// Leave out fields of requests that are not implemented, or not known, instead of refusing
+    #[arg(long, help_heading = "Clients")]
+    pub ignore_unknown_fields: bool,
+
+    /// Sequences that are computed at a time [default: as many as memory has room for, at most 32]
+    #[arg(long, value_name = "N", help_heading = "Placement")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub slots: Option<u16>,
+    /// Positions of a sequence, prompt and answer, at most [default: the model's own]
+    #[arg(long, value_name = "N", help_heading = "Placement")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    pub context: Option<u32>,
+    /// How long a step may be predicted to take, so that prompts hold up other answers no longer
+    /// [default: 100]
+    #[arg(long, value_name = "MS", help_heading = "Placement")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub step_ms: Option<u32>,
+    #[command(flatten)]
+    pub placement: LowPlacement,
+    #[command(flatten)]
+    pub nvme: LowNvme,
+
+    /// Write a line of JSON for each request; - is stderr
+    #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
+    pub log: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(long, short, help_heading = "Verbosity")]
+    pub quiet: bool,
+}

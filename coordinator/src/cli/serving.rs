@@ -1,0 +1,41 @@
+//! Arguments of `serve` as meant.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::low::LowRun;
+use super::request::{Run, ServeRequest};
+use super::serve::LowServe;
+use crate::server::api_key::ApiKey;
+use crate::server::facts::{LogPlace, ServerOptions};
+
+/// The run that computes, and what a server is told beside it.
+pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeRequest) {
+    let options = ServerOptions {
+        api_key: low.api_key.as_deref().map(ApiKey::new),
+        max_queue: low.max_queue,
+        max_queue_tokens: low.max_queue_tokens,
+        max_tokens: low.max_tokens,
+        seed: low.seed,
+        ignore_unknown_fields: low.ignore_unknown_fields,
+        timeout: low.timeout.map(|seconds| Duration::from_secs(seconds.into())),
+        drain_timeout: Duration::from_secs(low.drain_timeout.into()),
+        log: low.log.map(|path| {
+            if path == Path::new("-") { LogPlace::StandardError } else { LogPlace::File(path) }
+        }),
+        ..ServerOptions::default()
+    };
+    let (host, port, names) = (low.host, low.port, low.served_model_name);
+    let (slots, context, step_ms) = (low.slots, low.context, low.step_ms);
+    let run = LowRun {
+        of_model: low.of_model,
+        placement: low.placement,
+        nvme: low.nvme,
+        seed: low.seed,
+        quiet: low.quiet,
+        ..LowRun::default()
+    };
+    let meant =
+        move |run| ServeRequest { run, host, port, names, slots, context, step_ms, options };
+    (run, meant)
+}

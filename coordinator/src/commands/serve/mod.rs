@@ -1,0 +1,173 @@
+//! Serving a model: from arguments to the last answer.
+
+mod engine;
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use model::generation::Generation;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::run::kernels_of;
+use crate::boundary::engine::Sampling;
+use crate::boundary::serving::Serving;
+use crate::cli::request::{ServeRequest, Verbosity};
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+use crate::openai::fingerprint::system_fingerprint;
+use crate::server::Server;
+use crate::server::facts::{ModelCard, SharedCodec};
+use crate::setup::formats::{described, formats};
+use crate::setup::model::Opened;
+use crate::setup::placement::first_that_fits;
+use crate::setup::usage::Usage;
+use engine::start_engine;
+
+/// Serves until a signal asks for the end.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    // Before anything that takes long: a port that is taken is told at once.
+    let listener = listen(&request.host, request.port)?;
+    let address = listener.local_addr().context("the address that is listened at")?;
+    raise_descriptors();
+    let opened = Opened::open(&request.run.model, request.run.seed)?;
+    let model = card(request, &opened)?;
+    let quiet = request.run.verbosity == Verbosity::Quiet;
+    let engine = start_engine(request, &opened, interrupt)?;
+    let server =
+        Server::new(listener, Arc::clone(&engine), model.clone(), request.options.clone())?;
+    if !quiet {
+        eprintln!("{}", announcement(&model, &*engine, address, request.options.api_key.is_some()));
+    }
+    let served = server.run(&|| interrupt.is_requested())?;
+    if !quiet && served.cut > 0 {
+        eprintln!("{} requests were not answered within --drain-timeout and are cut", served.cut);
+    }
+    Ok(Exit::Done)
+}
+
+fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
+    let named = host.trim_start_matches('[').trim_end_matches(']');
+    let address = match named.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port),
+        Err(_) => {
+            let mut known = (named, port)
+                .to_socket_addrs()
+                .map_err(|error| Usage(format!("--host {host} is no address here: {error}")))?;
+            known.next().ok_or_else(|| Usage(format!("--host {host} has no address")))?
+        }
+    };
+    TcpListener::bind(address).with_context(|| {
+        format!("nobody can listen at {address}; another --port, or --port 0, may be free")
+    })
+}
+
+/// A socket takes a descriptor: as many as the system lets this process have.
+fn raise_descriptors() {
+    let now = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+    // Fewer connections are no reason to serve none.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+/// The model as clients see it.
+fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
+    let run = &request.run;
+    let config = &opened.config;
+    let (generation, weights) = (opened.generation()?, opened.weights_identity()?);
+    if generation.penalises && run.verbosity != Verbosity::Quiet {
+        eprintln!("The model's repetition penalty is not implemented and left out.");
+    }
+    let case = first_that_fits(run, opened, None);
+    let formats = described(&formats(run, opened, case));
+    let kernels = kernels_of(run)?;
+    let names = request.names.iter().chain([&config.name, &run.model.name]).cloned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Ok(ModelCard {
+        names: names.collect(),
+        created: now.map_or(0, |since| since.as_secs()),
+        system_fingerprint: system_fingerprint(
+            config, &weights, run.dtype, &formats, run.seed, &kernels,
+        ),
+        vocab_size: config.vocab_size,
+        max_positions: config.max_positions,
+        sampling: sampling(generation),
+        codec: opened.shared_codec()?.map(|codec| codec as SharedCodec),
+    })
+}
+
+/// What requests draw by that do not say.
+fn sampling(generation: Generation) -> Sampling {
+    let Generation { temperature, top_p, top_k, min_p, .. } = generation;
+    let all = Sampling::GREEDY;
+    Sampling {
+        temperature: temperature.unwrap_or(1.0),
+        top_p: top_p.unwrap_or(all.top_p),
+        top_k: top_k.unwrap_or(all.top_k),
+        min_p: min_p.unwrap_or(all.min_p),
+    }
+}
+
+/// What is served, where, and how to ask.
+fn announcement(
+    model: &ModelCard,
+    engine: &dyn Serving,
+    address: SocketAddr,
+    has_key: bool,
+) -> String {
+    let limits = engine.limits();
+    let context = (limits.context as usize).min(model.max_positions);
+    let shown = if address.ip().is_unspecified() {
+        SocketAddr::new([127, 0, 0, 1].into(), address.port())
+    } else {
+        address
+    };
+    let key = if has_key { " \\\n    -H \"Authorization: Bearer $TANDEM_API_KEY\"" } else { "" };
+    let (path, body) = match model.codec {
+        Some(_) => (
+            "chat/completions",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"What is a kernel?\"}]}",
+        ),
+        None => ("completions", "{\"prompt\": [2, 11, 7]}"),
+    };
+    format!(
+        "serving {} with {} slots and a context of {context} at http://{address}\n  curl \
+         http://{shown}/v1/{path} -H 'Content-Type: application/json'{key} \\\n    -d '{body}'",
+        model.name(),
+        limits.slots,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_an_address_or_a_name() {
+        for host in ["127.0.0.1", "localhost", "[::1]"] {
+            match listen(host, 0) {
+                Ok(listener) => assert!(listener.local_addr().expect("bound").ip().is_loopback()),
+                // A machine without IPv6.
+                Err(error) => assert!(host.contains(':'), "{host}: {error}"),
+            }
+        }
+        let taken = listen("127.0.0.1", 0).expect("a free port");
+        let port = taken.local_addr().expect("bound").port();
+        let error = listen("127.0.0.1", port).expect_err("taken").to_string();
+        assert!(error.contains("--port"), "{error}");
+        assert!(listen("no such host.invalid", 0).is_err());
+    }
+
+    #[test]
+    fn what_a_model_does_not_say_is_plain_sampling() {
+        let plain = sampling(Generation::default());
+        assert_eq!(plain, Sampling { temperature: 1.0, ..Sampling::GREEDY });
+        let said = Generation { temperature: Some(0.5), top_k: Some(3), ..Generation::default() };
+        let expected = Sampling { temperature: 0.5, top_k: 3, ..Sampling::GREEDY };
+        assert_eq!(sampling(said), expected);
+    }
+}

@@ -1,0 +1,35 @@
+//! Whether an answer is told while it grows.
+
+use serde_json::Value;
+
+use super::values::{Fields, flag, given, invalid};
+use crate::openai::item::Rejection;
+
+/// What a stream says beside the answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Counts of tokens in a last event of their own.
+    pub include_usage: bool,
+    /// Counts of tokens so far in every event (vLLM's).
+    pub continuous_usage: bool,
+}
+
+/// Reads `stream` and `stream_options`; `None` where the answer is told whole.
+///
+/// # Errors
+/// A rejection that says what was expected.
+pub(super) fn read(fields: &Fields) -> Result<Option<StreamOptions>, Rejection> {
+    let options = match given(fields, "stream_options") {
+        None => StreamOptions::default(),
+        Some(Value::Object(options)) => {
+            let continuous_usage = flag(options, "continuous_usage_stats")?;
+            let include_usage = flag(options, "include_usage")?;
+            StreamOptions { include_usage, continuous_usage }
+        }
+        Some(_) => {
+            let form = "an object with \"include_usage\" or \"continuous_usage_stats\"";
+            return Err(invalid("stream_options", form));
+        }
+    };
+    Ok(flag(fields, "stream")?.then_some(options))
+}

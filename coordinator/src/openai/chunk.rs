@@ -1,0 +1,122 @@
+//! The events of an answer that is told while it grows.
+
+use serde::Serialize;
+
+use super::growing::Delta;
+use super::item::{Endpoint, Request};
+use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
+use super::output::{FinishReason, Provenance, Usage, body_id};
+
+/// What all events of an answer share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChunkHead {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    system_fingerprint: String,
+    #[serde(skip)]
+    is_chat: bool,
+}
+
+impl ChunkHead {
+    /// Of the answer to a request.
+    pub fn new(request: &Request, provenance: &Provenance) -> ChunkHead {
+        let is_chat = request.endpoint == Endpoint::ChatCompletions;
+        ChunkHead {
+            id: body_id(request),
+            object: if is_chat { "chat.completion.chunk" } else { "text_completion" },
+            created: provenance.created,
+            model: provenance.model.clone(),
+            system_fingerprint: provenance.system_fingerprint.clone(),
+            is_chat,
+        }
+    }
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chunk<'a> {
+    #[serde(flatten)]
+    pub head: &'a ChunkHead,
+    /// None in the event that only counts.
+    pub choices: Vec<ChunkChoice>,
+    /// Left out where it was not asked for, and null where it is told later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+/// What a choice has more than before.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum ChunkChoice {
+    Chat {
+        index: usize,
+        delta: ChatDelta,
+        token_ids: Vec<u32>,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: Option<FinishReason>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    Text {
+        index: usize,
+        text: String,
+        token_ids: Vec<u32>,
+        logprobs: Option<TextLogprobs>,
+        finish_reason: Option<FinishReason>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+}
+
+/// What a chat's message has more than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChatDelta {
+    /// In the first event of a choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    pub content: String,
+}
+
+/// How a choice ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    pub finish_reason: FinishReason,
+    /// Why it is not what was asked for.
+    pub error: Option<String>,
+}
+
+impl ChunkHead {
+    /// What a choice has more than before; `is_first` of the choice.
+    pub fn choice(
+        &self,
+        index: usize,
+        is_first: bool,
+        delta: Delta,
+        ending: Option<Ending>,
+    ) -> ChunkChoice {
+        let Delta { text, token_ids, logprobs } = delta;
+        let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
+        let error = ending.and_then(|ending| ending.error);
+        if self.is_chat {
+            let delta = ChatDelta { role: is_first.then_some("assistant"), content: text };
+            let logprobs = logprobs.map(Logprobs::of_chat);
+            ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
+        } else {
+            let logprobs = logprobs.map(Logprobs::of_text);
+            ChunkChoice::Text { index, text, token_ids, logprobs, finish_reason, error }
+        }
+    }
+}
+
+impl ChunkChoice {
+    /// The same behind a text of so many characters.
+    #[must_use]
+    pub fn moved(mut self, characters: usize) -> ChunkChoice {
+        if let ChunkChoice::Text { logprobs: Some(logprobs), .. } = &mut self {
+            logprobs.text_offset.iter_mut().for_each(|offset| *offset += characters);
+        }
+        self
+    }
+}

@@ -1,0 +1,72 @@
+//! From a body to a request that can be run: tokenised, within the model's context.
+
+use std::sync::Arc;
+
+use super::body::{Body, RawPrompt};
+use super::item::{Endpoint, ErrorCode, Rejection, Request};
+use super::prompt::{Limits, fit};
+use crate::boundary::codec::TextCodec;
+
+/// New tokens of a completion that does not say, as at OpenAI.
+pub const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// What requests are made with.
+#[derive(Debug, Clone, Copy)]
+pub struct Building<'a> {
+    /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
+    /// it [`COMPLETION_MAX_TOKENS`] and `chat_max_tokens`.
+    pub max_tokens: Option<u32>,
+    /// At least 1.
+    pub chat_max_tokens: u32,
+    /// For requests that give no `seed`.
+    pub seed: u64,
+    /// What a chat template that asks for the date is told, seconds since 1970.
+    pub now_s: u64,
+    /// `None` when the model has no tokenizer.
+    pub codec: Option<&'a dyn TextCodec>,
+    pub limits: Limits,
+}
+
+impl Building<'_> {
+    /// Makes a request of a body, whose id and line it is given later.
+    ///
+    /// # Errors
+    /// What the model cannot take.
+    pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<Request, Rejection> {
+        let needs_text = [
+            (!body.stop.is_empty(), "so \"stop\" cannot be looked for"),
+            (body.grammar.is_some(), "so its answers cannot have a form"),
+        ];
+        for (_, consequence) in needs_text.iter().filter(|(is_needed, _)| *is_needed) {
+            if self.codec.is_none() {
+                return Err(Rejection::new(
+                    ErrorCode::NoTokenizer,
+                    format!("This model has no tokenizer, {consequence}; leave it out."),
+                ));
+            }
+        }
+        let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
+        let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
+        // Where only the prompt is echoed a token is drawn all the same, and not told.
+        let most = body.max_tokens.or(self.max_tokens).unwrap_or(default).max(1);
+        let fitted = |raw| fit(raw, most, self.codec, self.now_s, self.limits);
+        let prompts = body.prompts.iter().map(fitted).collect::<Result<_, _>>()?;
+        let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
+        Ok(Request {
+            line: 0,
+            custom_id: String::new(),
+            endpoint,
+            prompts,
+            n: body.n,
+            sampling: body.sampling,
+            seed: body.seed.unwrap_or(self.seed),
+            names_seed: body.seed.is_some(),
+            stop: body.stop.clone(),
+            ignore_eos: body.ignore_eos,
+            logprobs: body.logprobs.map(likely),
+            grammar: body.grammar.clone().map(Arc::new),
+            echo: body.echo,
+            columns: body.columns.clone(),
+        })
+    }
+}

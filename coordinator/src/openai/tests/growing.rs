@@ -1,0 +1,143 @@
+//! What is told in pieces is what is told whole.
+
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::{Finish, Generated, Logprob};
+use crate::job::tests::fake::Bytes;
+use crate::openai::growing::{Delta, Following, Growing};
+use crate::openai::stop::{Answer, finish};
+
+const CODEC: Bytes = Bytes { chat: true };
+
+/// Numbers from a seed (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % most
+    }
+}
+
+/// Everything that was told, put together.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    text: String,
+    token_ids: Vec<u32>,
+    logprobs: Vec<String>,
+    events: usize,
+}
+
+impl Heard {
+    fn add(&mut self, delta: Delta) {
+        self.text += &delta.text;
+        self.token_ids.extend(&delta.token_ids);
+        if let Some(logprobs) = delta.logprobs {
+            let of_text = logprobs.of_text();
+            let shown = of_text.tokens.iter().zip(&of_text.text_offset);
+            self.logprobs.extend(shown.map(|(token, offset)| format!("{offset}:{token}")));
+        }
+        self.events += 1;
+    }
+}
+
+fn logprob(token: u32) -> Logprob {
+    Logprob { token, logprob: -0.5 }
+}
+
+/// Tells tokens one at a time, until a stop string ends the answer.
+fn streamed(tokens: &[u32], following: &Following, ends: Finish) -> (Heard, Answer) {
+    let mut growing = Growing::new(Some(&CODEC), following.clone());
+    let mut heard = Heard::default();
+    let mut finish = ends;
+    for token in tokens {
+        let logprobs = vec![logprob(*token); following.width];
+        if growing.push(*token, &logprobs) {
+            finish = Finish::Stop;
+            break;
+        }
+        heard.add(growing.take());
+    }
+    let (rest, answer) = growing.end(finish);
+    heard.add(rest);
+    (heard, answer)
+}
+
+fn whole(tokens: &[u32], following: &Following, ends: Finish) -> Answer {
+    let logprobs = tokens.iter().flat_map(|token| vec![logprob(*token); following.width]);
+    let generated =
+        Generated { tokens: tokens.to_vec(), logprobs: logprobs.collect(), finish: ends };
+    finish(generated, &following.stop, following.width, Some(&CODEC))
+}
+
+#[test]
+fn pieces_put_together_are_the_whole() {
+    let words = ["a", "b", "é", "€", "😀", "\n", "ab", "\u{1F1E9}\u{1F1EA}"];
+    let mut stopped = 0;
+    for seed in 0..4000 {
+        let mut numbers = Numbers(seed);
+        let text: String =
+            (0..numbers.below(24)).map(|_| words[numbers.below(8) as usize]).collect();
+        // Now and then a byte that belongs to no character, and an end within one.
+        let mut tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        if numbers.below(4) == 0 && !tokens.is_empty() {
+            let place = numbers.below(tokens.len() as u64) as usize;
+            tokens.truncate(place);
+        }
+        let stop: Vec<String> = (0..numbers.below(3))
+            .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
+            .collect();
+        let width = numbers.below(3) as usize;
+        let following = Following { is_streamed: true, stop, width };
+        let ends = if numbers.below(2) == 0 { Finish::Stop } else { Finish::Length };
+        let (heard, answer) = streamed(&tokens, &following, ends);
+        let expected = whole(&tokens, &following, ends);
+        let context = format!("seed {seed}: {text:?} {following:?}");
+        assert_eq!(answer.text, expected.text, "{context}");
+        assert_eq!(answer.token_ids, expected.token_ids, "{context}");
+        assert_eq!(answer.generated, expected.generated, "{context}");
+        assert_eq!(answer.finish, expected.finish, "{context}");
+        assert_eq!(Some(heard.text), expected.text, "{context}");
+        assert_eq!(heard.token_ids, expected.token_ids, "{context}");
+        let logprobs = expected.logprobs.map(|logprobs| logprobs.of_text());
+        let shown = logprobs.map_or(Vec::new(), |of| {
+            let shown = of.tokens.iter().zip(&of.text_offset);
+            shown.map(|(token, offset)| format!("{offset}:{token}")).collect()
+        });
+        assert_eq!(heard.logprobs, shown, "{context}");
+        stopped += usize::from(ends == Finish::Length && expected.finish == Finish::Stop);
+    }
+    assert!(stopped > 400, "only {stopped} answers met a stop string");
+}
+
+#[test]
+fn nothing_is_told_that_a_stop_string_takes_back() {
+    let following = Following { is_streamed: true, stop: vec!["END".to_owned()], width: 0 };
+    let mut growing = Growing::new(Some(&CODEC), following);
+    let mut seen = String::new();
+    for byte in b"an EN EN" {
+        assert!(!growing.push(u32::from(*byte), &[]));
+        seen += &growing.take().text;
+    }
+    assert_eq!(seen, "an EN ", "what may begin a stop string waits");
+    assert!(growing.push(u32::from(b'D'), &[]));
+    let (rest, answer) = growing.end(Finish::Stop);
+    assert_eq!((rest.text.as_str(), answer.text.as_deref()), ("", Some("an EN ")));
+}
+
+#[test]
+fn each_token_is_told_at_once_where_nothing_can_take_it_back() {
+    let tokens: Vec<u32> = "é€".bytes().map(u32::from).collect();
+    let following = Following { is_streamed: true, stop: Vec::new(), width: 1 };
+    let mut growing = Growing::new(Some(&CODEC as &dyn TextCodec), following);
+    let mut texts = Vec::new();
+    for token in &tokens {
+        growing.push(*token, &[logprob(*token)]);
+        let delta = growing.take();
+        assert_eq!(delta.token_ids, [*token]);
+        texts.push(delta.text);
+    }
+    assert_eq!(texts, ["", "é", "", "", "€"]);
+}

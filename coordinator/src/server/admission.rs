@@ -1,0 +1,196 @@
+//! How much may be asked at a time.
+//!
+//! A request takes its ticket before its body is read, so that what many ask at once is counted
+//! before any of it is worked on; what it turns out to be is counted when it is known.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What may be asked at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionLimits {
+    /// Answers that are computed at a time, at least 1.
+    pub slots: u64,
+    /// Answers that may wait beside them.
+    pub waiting: u64,
+    /// Tokens of prompts that are not computed yet. One request may have more where it is alone.
+    pub prompt_tokens: u64,
+}
+
+/// Why there is no room for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    #[error("Too many requests wait already; ask again later.")]
+    Requests,
+    #[error("Prompts with too many tokens wait already; ask again later.")]
+    Tokens,
+    #[error(
+        "The request asks for {answers} answers, and this server takes {most} at a time; ask for \
+         fewer."
+    )]
+    TooLarge { answers: u64, most: u64 },
+}
+
+/// Who was let in.
+#[derive(Debug)]
+pub struct Admission {
+    limits: AdmissionLimits,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    requests: u64,
+    answers: u64,
+    prompt_tokens: u64,
+    /// How long requests take, the last ones most.
+    mean: Option<Duration>,
+}
+
+impl Admission {
+    /// Nobody was let in yet.
+    pub fn new(limits: AdmissionLimits) -> Admission {
+        Admission { limits, held: Mutex::default() }
+    }
+
+    /// Lets one more request in, as one answer.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn enter(self: &Arc<Admission>) -> Result<Ticket, Full> {
+        let mut held = self.held();
+        if held.answers >= self.most() {
+            return Err(Full::Requests);
+        }
+        held.requests += 1;
+        held.answers += 1;
+        drop(held);
+        let began = Instant::now();
+        let admission = Arc::clone(self);
+        Ok(Ticket { admission, answers: 1, prompt_tokens: 0, began, was_answered: false })
+    }
+
+    /// Requests that are let in.
+    pub fn requests(&self) -> u64 {
+        self.held().requests
+    }
+
+    /// Tokens of their prompts that are not computed yet.
+    pub fn prompt_tokens(&self) -> u64 {
+        self.held().prompt_tokens
+    }
+
+    /// In how many seconds the next request may find room.
+    pub fn retry_after_s(&self) -> u64 {
+        let mean = self.held().mean.unwrap_or(Duration::from_secs(1));
+        let each = mean.as_secs_f64() / self.limits.slots.max(1) as f64;
+        (each.ceil() as u64).clamp(1, 60)
+    }
+
+    fn most(&self) -> u64 {
+        self.limits.slots + self.limits.waiting
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Whoever panicked left whole numbers behind.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that was let in, until it is dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    admission: Arc<Admission>,
+    answers: u64,
+    prompt_tokens: u64,
+    began: Instant,
+    was_answered: bool,
+}
+
+impl Ticket {
+    /// Counts what the request is now known to be.
+    ///
+    /// # Errors
+    /// There is no room for so much; what was counted before stays.
+    pub fn count(&mut self, answers: u64, prompt_tokens: u64) -> Result<(), Full> {
+        let most = self.admission.most();
+        if answers > most {
+            return Err(Full::TooLarge { answers, most });
+        }
+        let mut held = self.admission.held();
+        let (of_others, tokens_of_others) =
+            (held.answers - self.answers, held.prompt_tokens - self.prompt_tokens);
+        if of_others + answers > most {
+            return Err(Full::Requests);
+        }
+        let tokens_max = self.admission.limits.prompt_tokens;
+        if tokens_of_others > 0 && tokens_of_others + prompt_tokens > tokens_max {
+            return Err(Full::Tokens);
+        }
+        (held.answers, held.prompt_tokens) =
+            (of_others + answers, tokens_of_others + prompt_tokens);
+        drop(held);
+        (self.answers, self.prompt_tokens) = (answers, prompt_tokens);
+        Ok(())
+    }
+
+    /// So many tokens of its prompts are computed.
+    pub fn computed(&mut self, prompt_tokens: u64) {
+        let less = prompt_tokens.min(self.prompt_tokens);
+        self.prompt_tokens -= less;
+        self.admission.held().prompt_tokens -= less;
+    }
+
+    /// One of its answers has ended.
+    pub fn ended(&mut self) {
+        self.was_answered = true;
+        if self.answers > 1 {
+            self.answers -= 1;
+            self.admission.held().answers -= 1;
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut held = self.admission.held();
+        held.requests -= 1;
+        held.answers -= self.answers;
+        held.prompt_tokens -= self.prompt_tokens;
+        if self.was_answered {
+            let took = self.began.elapsed();
+            held.mean = Some(held.mean.map_or(took, |mean| (mean * 15 + took) / 16));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission() -> Arc<Admission> {
+        let limits = AdmissionLimits { slots: 1, waiting: 2, prompt_tokens: 100 };
+        Arc::new(Admission::new(limits))
+    }
+
+    #[test]
+    fn tickets_are_counted_before_and_corrected_after() {
+        let admission = admission();
+        let mut first = admission.enter().expect("empty");
+        first.count(1, 5000).expect("alone, whatever its length");
+        let mut second = admission.enter().expect("room");
+        assert_eq!(second.count(1, 1), Err(Full::Tokens));
+        first.computed(5000);
+        second.count(1, 90).expect("room");
+        assert_eq!(second.count(3, 90), Err(Full::Requests));
+        assert_eq!(second.count(4, 90), Err(Full::TooLarge { answers: 4, most: 3 }));
+        second.count(2, 95).expect("what was refused counts nothing");
+        assert_eq!(admission.enter().map(drop), Err(Full::Requests));
+        second.ended();
+        let third = admission.enter().expect("an answer has ended");
+        assert_eq!((admission.requests(), admission.prompt_tokens()), (3, 95));
+        drop((first, second, third));
+        assert_eq!((admission.requests(), admission.prompt_tokens()), (0, 0));
+        assert_eq!(admission.held().answers, 0);
+    }
+}

@@ -1,0 +1,47 @@
+//! The key that clients show.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// A key, of which only a hash is kept, so that nothing can print it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey([u8; 32]);
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey")
+    }
+}
+
+impl ApiKey {
+    /// The key that reads so.
+    pub fn new(key: &str) -> ApiKey {
+        ApiKey(Sha256::digest(key.as_bytes()).into())
+    }
+
+    /// Whether the value of an `Authorization` header shows it. Takes as long for a key that is
+    /// almost right as for another.
+    pub fn is_shown_by(&self, header: &[u8]) -> bool {
+        let scheme = header.get(..7).unwrap_or_default();
+        let key = header.get(7..).unwrap_or_default().trim_ascii();
+        let shown: [u8; 32] = Sha256::digest(key).into();
+        scheme.eq_ignore_ascii_case(b"bearer ") & bool::from(self.0.ct_eq(&shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_key_is_right_and_nothing_prints_it() {
+        let key = ApiKey::new("secret-1");
+        assert!(key.is_shown_by(b"Bearer secret-1") && key.is_shown_by(b"bearer  secret-1 "));
+        for wrong in ["", "Bearer", "Bearer ", "Bearer secret-", "Bearer secret-11", "secret-1"] {
+            assert!(!key.is_shown_by(wrong.as_bytes()), "{wrong}");
+        }
+        assert_eq!(format!("{key:?}"), "ApiKey");
+    }
+}

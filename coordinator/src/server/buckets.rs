@@ -1,0 +1,46 @@
+//! Edges of histograms' buckets: vLLM's, so that its dashboards fit.
+
+/// Seconds to the first token.
+pub const FIRST_TOKEN_S: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+
+/// Seconds between two tokens.
+pub const BETWEEN_TOKENS_S: [f64; 19] = [
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+];
+
+/// Seconds of a request or a part of it.
+pub const REQUEST_S: [f64; 21] = [
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+];
+
+/// 1, 2, 5, 10, 20, 50, ... up to a largest number of tokens.
+pub fn tokens(most: u64) -> Vec<f64> {
+    let mut edges = Vec::new();
+    for power in 0..9 {
+        for digit in [1, 2, 5] {
+            let edge = digit * 10_u64.pow(power);
+            if edge <= most {
+                edges.push(edge as f64);
+            }
+        }
+    }
+    edges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_ascend() {
+        assert_eq!(tokens(60), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
+        for edges in [&FIRST_TOKEN_S[..], &BETWEEN_TOKENS_S, &REQUEST_S, &tokens(1 << 20)] {
+            assert!(edges.is_sorted_by(|a, b| a < b), "{edges:?}");
+        }
+    }
+}

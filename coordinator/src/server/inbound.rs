@@ -1,0 +1,121 @@
+//! Bodies of requests, within bounds on their size, on the sum of all, and on waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::error::{ApiError, INVALID_REQUEST};
+use super::facts::SocketLimits;
+
+/// Bytes that the memory for bodies is counted in.
+const UNIT_BYTES: usize = 1024;
+
+/// What is read and thrown away of a body that is too large, so that its sender reads the answer.
+const DISCARDED_BYTES_MAX: u64 = 64 << 20;
+const DISCARDING_TIME: Duration = Duration::from_secs(5);
+
+/// Room for the bodies of all requests.
+#[derive(Debug)]
+pub struct Inbound {
+    limits: SocketLimits,
+    room: Arc<Semaphore>,
+}
+
+/// A body, counted until it is dropped.
+#[derive(Debug)]
+pub struct HeldBody {
+    pub bytes: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Inbound {
+    /// Nothing is read yet.
+    pub fn new(limits: SocketLimits) -> Inbound {
+        let room = Arc::new(Semaphore::new(limits.bodies_bytes / UNIT_BYTES));
+        Inbound { limits, room }
+    }
+
+    /// Reads a body whole.
+    ///
+    /// # Errors
+    /// One that is too large, or for which there is no room; a sender that does not go on.
+    pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<HeldBody, ApiError> {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        let length: u64 = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+        let bytes_max = self.limits.body_bytes;
+        if length > bytes_max as u64 {
+            if length <= bytes_max as u64 + DISCARDED_BYTES_MAX {
+                discard(body).await;
+            }
+            return Err(self.too_large());
+        }
+        let mut held = HeldBody { bytes: Vec::new(), _room: self.more(0)? };
+        let mut counted = 0;
+        let mut body = body;
+        while let Some(data) = self.next(&mut body).await? {
+            if held.bytes.len() + data.len() > bytes_max {
+                discard(body).await;
+                return Err(self.too_large());
+            }
+            let units = (held.bytes.len() + data.len()).div_ceil(UNIT_BYTES);
+            held._room.merge(self.more(units - counted)?);
+            counted = units;
+            held.bytes.extend_from_slice(&data);
+        }
+        Ok(held)
+    }
+
+    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let Ok(frame) = timeout(self.limits.body_timeout, body.frame()).await else {
+                let message = "The rest of the request's body did not come.";
+                let status = StatusCode::REQUEST_TIMEOUT;
+                return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
+            };
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                Some(Err(_)) => {
+                    return Err(ApiError::invalid("incomplete_body", "The body is incomplete."));
+                }
+            }
+        }
+    }
+
+    fn more(&self, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| {
+            let message = "Requests with too many bytes are being read already; ask again later.";
+            ApiError::too_many("too_many_bytes", message, 1)
+        })
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message =
+            format!("The body has more than {} MiB; send less.", self.limits.body_bytes >> 20);
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        ApiError::new(status, INVALID_REQUEST, "body_too_large", message)
+    }
+}
+
+/// Reads a body for nobody, within bounds.
+async fn discard(mut body: Body) {
+    let all = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+            let Some(rest) = left.checked_sub(bytes) else { return };
+            left = rest;
+        }
+    };
+    let _ = timeout(DISCARDING_TIME, all).await;
+}

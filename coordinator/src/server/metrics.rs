@@ -1,0 +1,174 @@
+//! Numbers for Prometheus: what the server counts itself, and what the engine says of itself when
+//! it is asked.
+
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::admission::Admission;
+use super::buckets::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, tokens};
+use crate::boundary::serving::{Serving, State};
+
+/// How requests are told apart: a name and its value.
+type Labels = [(&'static str, String); 1];
+
+/// What is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    pub first_token: Histogram,
+    pub between_tokens: Histogram,
+    /// From a request's arrival until the engine has it.
+    pub preparation: Histogram,
+    /// From a request's arrival until its prompt is computed.
+    pub prompt_computed: Histogram,
+    pub whole: Histogram,
+    pub prompt_tokens: Histogram,
+    pub generated_tokens: Histogram,
+    pub lost_log_lines: Counter,
+    finished: Family<Labels, Counter>,
+    refused: Family<Labels, Counter>,
+    responses: Family<Labels, Counter>,
+}
+
+impl Metrics {
+    /// Nothing was counted yet.
+    pub fn new(engine: Arc<dyn Serving>, admission: Arc<Admission>) -> Metrics {
+        let context = u64::from(engine.limits().context);
+        let of_tokens = || Histogram::new(tokens(context));
+        let mut registry = Registry::with_prefix("tandem");
+        registry.register_collector(Box::new(OfEngine { engine, admission }));
+        let metrics = Metrics {
+            registry: Registry::default(),
+            first_token: Histogram::new(FIRST_TOKEN_S),
+            between_tokens: Histogram::new(BETWEEN_TOKENS_S),
+            preparation: Histogram::new(REQUEST_S),
+            prompt_computed: Histogram::new(REQUEST_S),
+            whole: Histogram::new(REQUEST_S),
+            prompt_tokens: of_tokens(),
+            generated_tokens: of_tokens(),
+            lost_log_lines: Counter::default(),
+            finished: Family::default(),
+            refused: Family::default(),
+            responses: Family::default(),
+        };
+        metrics.register(&mut registry);
+        Metrics { registry, ..metrics }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let mut seconds = |name: &str, help: &str, histogram: &Histogram| {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        };
+        let first = "From a request's arrival to the first token of an answer";
+        seconds("time_to_first_token", first, &self.first_token);
+        let between = "Between two tokens of an answer";
+        seconds("inter_token_latency", between, &self.between_tokens);
+        let preparation = "From a request's arrival until the engine has it";
+        seconds("request_preparation_time", preparation, &self.preparation);
+        let prompt = "From a request's arrival until a prompt is computed, waiting included";
+        seconds("request_prompt_time", prompt, &self.prompt_computed);
+        let whole = "From a request's arrival to the end of its last answer";
+        seconds("e2e_request_latency", whole, &self.whole);
+        let prompt = "Tokens of a request's prompts";
+        registry.register("request_prompt_tokens", prompt, self.prompt_tokens.clone());
+        let generated = "Tokens that were generated for a request";
+        registry.register("request_generation_tokens", generated, self.generated_tokens.clone());
+        let finished = "Answers by how they ended";
+        registry.register("request_success", finished, self.finished.clone());
+        let refused = "Requests that were not answered, by the code of the error";
+        registry.register("request_refused", refused, self.refused.clone());
+        let responses = "Responses by status";
+        registry.register("http_responses", responses, self.responses.clone());
+        let lost = "Lines of the log that could not be written in time";
+        registry.register("log_lines_lost", lost, self.lost_log_lines.clone());
+    }
+
+    /// An answer ended.
+    pub fn count_finished(&self, reason: &str) {
+        self.finished.get_or_create(&[("finished_reason", reason.to_owned())]).inc();
+    }
+
+    /// A request was refused.
+    pub fn count_refused(&self, code: &str) {
+        self.refused.get_or_create(&[("reason", code.to_owned())]).inc();
+    }
+
+    /// A response was begun.
+    pub fn count_response(&self, status: u16) {
+        self.responses.get_or_create(&[("status", status.to_string())]).inc();
+    }
+
+    /// All of them, as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a text takes everything");
+        text
+    }
+}
+
+/// What the engine says of itself.
+#[derive(Debug)]
+struct OfEngine {
+    engine: Arc<dyn Serving>,
+    admission: Arc<Admission>,
+}
+
+impl Collector for OfEngine {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let status = self.engine.status();
+        let room = status.kv_positions.max(1) as f64;
+        let used = status.kv_positions_used as f64 / room;
+        let ready = f64::from(u8::from(status.state == State::Ready));
+        let gauges = [
+            ("num_requests_running", "Sequences in slots", f64::from(status.running)),
+            ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
+            ("num_requests_open", "Requests that were let in", self.admission.requests() as f64),
+            (
+                "queue_prompt_tokens",
+                "Tokens of prompts that are not computed yet",
+                self.admission.prompt_tokens() as f64,
+            ),
+            ("kv_cache_usage_perc", "Used part of the room for keys and values, 0 to 1", used),
+            ("engine_ready", "1 while requests are computed as they come", ready),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let counters = [
+            ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
+            (
+                "prefix_cache_hits",
+                "Tokens of prompts that were found in caches",
+                status.cached_tokens,
+            ),
+            (
+                "prefix_cache_queries",
+                "Tokens of prompts that were looked for in caches",
+                status.prompt_tokens + status.cached_tokens,
+            ),
+            ("generation_tokens", "New tokens", status.generated_tokens),
+            ("num_preemptions", "Sequences that gave their caches to others", status.preemptions),
+            ("engine_steps", "Steps of the engine", status.steps),
+            ("engine_restarts", "Times that workers were started again", status.restarts),
+        ];
+        for (name, help, value) in counters {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! Which model is served, and how the server is.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::error::ApiError;
+use super::reply::json;
+use super::shared::Shared;
+
+/// A model, as OpenAI lists them and with vLLM's field for its context.
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    root: &'a str,
+    max_model_len: usize,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Model<'a>>,
+}
+
+fn model<'a>(shared: &'a Shared, id: &'a str) -> Model<'a> {
+    Model {
+        id,
+        object: "model",
+        created: shared.model.created,
+        owned_by: "tandem",
+        root: shared.model.name(),
+        max_model_len: shared.context(),
+    }
+}
+
+/// `/v1/models`.
+pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    let data = vec![model(&shared, shared.model.name())];
+    json(StatusCode::OK, &List { object: "list", data })
+}
+
+/// `/v1/models/NAME`, where a name may have slashes.
+pub async fn one(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
+    match shared.model.names.iter().find(|known| **known == name) {
+        Some(name) => json(StatusCode::OK, &model(&shared, name)),
+        None => ApiError::no_such_model(&name, shared.model.name()).into_response(),
+    }
+}
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+/// `/health`: 200 while requests are taken.
+pub async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.check_ready() {
+        Ok(()) => json(StatusCode::OK, &Health { status: "ok" }),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// `/metrics`, in the text format of OpenMetrics.
+pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let mut response = Response::new(Body::from(shared.metrics.text()));
+    let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(text));
+    response
+}

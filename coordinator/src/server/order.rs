@@ -1,0 +1,166 @@
+//! From the bytes of a request to what is asked of the engine.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use super::admission::Ticket;
+use super::error::ApiError;
+use super::shared::Shared;
+use crate::boundary::codec::{TextCodec, Turn};
+use crate::boundary::serving::Submission;
+use crate::openai::body::{Body, Origin, RawPrompt, Rules, StreamOptions, read_body};
+use crate::openai::echo::EchoedPrompt;
+use crate::openai::fingerprint::sampling_id;
+use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
+use crate::openai::json::parse_object;
+use crate::openai::prompt::Limits;
+use crate::openai::request::Building;
+
+/// Bytes of text that a token stands for, about; counted until it is tokenised.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub request: Arc<Request>,
+    /// `None`: it is told whole.
+    pub stream: Option<StreamOptions>,
+    /// The prompts, where answers begin with them.
+    pub echoed: Vec<EchoedPrompt>,
+    /// Only the prompt is told.
+    pub is_prompt_alone: bool,
+}
+
+/// The fields of a body.
+///
+/// # Errors
+/// Bytes that are no JSON object.
+pub fn fields(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to() + 1;
+        let message = format!("The body is not UTF-8 (byte {place}).");
+        Rejection::new(ErrorCode::InvalidUtf8, message)
+    })?;
+    Ok(parse_object(text, "body", "{\"prompt\": \"...\"} or {\"messages\": [...]}")?)
+}
+
+/// Refuses a request for another model.
+///
+/// # Errors
+/// The model that is served has other names.
+pub fn check_model(fields: &Map<String, Value>, shared: &Shared) -> Result<(), ApiError> {
+    match fields.get("model") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(name)) if shared.model.names.contains(name) => Ok(()),
+        Some(Value::String(name)) => Err(ApiError::no_such_model(name, shared.model.name())),
+        Some(_) => {
+            let message = "The field \"model\" must be a text.";
+            Err(Rejection::new(ErrorCode::InvalidValue, message).into())
+        }
+    }
+}
+
+/// Reads a request; `ticket` counts what it turns out to be.
+///
+/// # Errors
+/// What is wrong with it, or that there is no room for it.
+pub fn read(
+    bytes: &[u8],
+    endpoint: Endpoint,
+    shared: &Shared,
+    ticket: &mut Ticket,
+) -> Result<Order, ApiError> {
+    let fields = fields(bytes)?;
+    check_model(&fields, shared)?;
+    let unread = &shared.unread;
+    let rules = Rules { origin: Origin::Client, sampling: shared.model.sampling, unread };
+    let body = read_body(&fields, endpoint, &rules)?;
+    drop(fields);
+    let answers = (body.prompts.len() * body.n) as u64;
+    let count = |ticket: &mut Ticket, tokens: u64| {
+        ticket.count(answers, tokens).map_err(|full| shared.full(full))
+    };
+    count(ticket, body.prompts.iter().map(estimated_tokens).sum())?;
+    let request = build(&body, endpoint, shared)?;
+    count(ticket, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
+    let echoed = if body.echo { echoed(&request, shared)? } else { Vec::new() };
+    let is_prompt_alone = body.max_tokens == Some(0);
+    Ok(Order { request: Arc::new(request), stream: body.stream, echoed, is_prompt_alone })
+}
+
+fn estimated_tokens(prompt: &RawPrompt) -> u64 {
+    let tokens = match prompt {
+        RawPrompt::Tokens(tokens) => tokens.len(),
+        RawPrompt::Text(text) => text.len() / BYTES_PER_TOKEN,
+        RawPrompt::Chat(turns) => {
+            turns.iter().map(Turn::size_bytes).sum::<usize>() / BYTES_PER_TOKEN
+        }
+    };
+    tokens.max(1) as u64
+}
+
+fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, ApiError> {
+    let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let building = Building {
+        max_tokens: shared.options.max_tokens,
+        // What the context leaves.
+        chat_max_tokens: u32::MAX,
+        seed: shared.options.seed,
+        now_s: now.map_or(0, |since| since.as_secs()),
+        codec,
+        limits: Limits { context: shared.context(), vocab_size: shared.model.vocab_size },
+    };
+    let request = building.build(endpoint, body)?;
+    let most = shared.engine.limits().logprobs;
+    if request.logprobs_of_token() > most {
+        let message = format!(
+            "This server tells at most {} of the most likely tokens of a place.",
+            most.saturating_sub(1)
+        );
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
+    }
+    let mut forms = shared.forms.lock().unwrap_or_else(PoisonError::into_inner);
+    let request = forms.check_request(request)?;
+    Ok(Request { custom_id: shared.new_id(), ..request })
+}
+
+fn echoed(request: &Request, shared: &Shared) -> Result<Vec<EchoedPrompt>, Rejection> {
+    let Some(codec) = shared.model.codec.as_deref() else {
+        let message = "This model has no tokenizer, so \"echo\" has no text; leave it out.";
+        return Err(Rejection::new(ErrorCode::NoTokenizer, message));
+    };
+    let echoed = |tokens: &[u32]| {
+        EchoedPrompt::new(tokens, codec).map_err(|reason| {
+            let message = format!("The prompt cannot be turned into text: {reason}.");
+            Rejection::new(ErrorCode::Tokenizer, message)
+        })
+    };
+    request.prompts.iter().map(|prompt| echoed(&prompt.tokens)).collect()
+}
+
+impl Order {
+    /// What the engine is asked for one of the answers.
+    pub fn submission(&self, choice: usize) -> Submission {
+        let request = &*self.request;
+        let prompt = request.prompt_of(choice);
+        Submission {
+            prompt: prompt.tokens.clone(),
+            max_new: prompt.max_new,
+            sampling: request.sampling,
+            seed: request.seed,
+            id_hash: sampling_id(request, choice),
+            ignore_eos: request.ignore_eos,
+            logprobs: request.logprobs_of_token(),
+            prompt_logprobs: if request.echo { request.logprobs_of_token() } else { 0 },
+            grammar: request.grammar.clone(),
+        }
+    }
+
+    /// The prompt that an answer begins with.
+    pub fn echo_of(&self, choice: usize) -> Option<&EchoedPrompt> {
+        self.echoed.get(choice / self.request.n)
+    }
+}

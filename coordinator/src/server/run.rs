@@ -1,0 +1,158 @@
+//! A server from its first connection to its last.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use shm::sync::AtomicU64;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::admission::{Admission, AdmissionLimits};
+use super::blocking;
+use super::connections::{CLOSING_TIME, Connections};
+use super::facts::{ModelCard, ServerOptions};
+use super::inbound::Inbound;
+use super::log::Log;
+use super::metrics::Metrics;
+use super::routes::router;
+use super::shared::{Phase, Shared};
+use super::tellers::Tellers;
+use crate::boundary::serving::{Serving, State};
+use crate::openai::body::unread::Unread;
+use crate::openai::forms::Forms;
+
+/// Threads that wait for sockets.
+const SOCKET_THREADS: usize = 2;
+
+/// Between two looks at whether to end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY_DRAINING: Duration = Duration::from_millis(20);
+
+/// Why a server cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("the system gives no more threads or descriptors: {0}")]
+    System(io::Error),
+    #[error("the log cannot be written: {0}")]
+    Log(io::Error),
+    #[error("the engine has ended")]
+    EngineEnded,
+}
+
+/// How a server ended that was asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Requests whose answers were cut.
+    pub cut: u64,
+}
+
+/// A server before it has clients.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    runtime: Runtime,
+    shared: Arc<Shared>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Server {
+    /// Prepares everything; nobody is answered yet.
+    ///
+    /// # Errors
+    /// What the system does not give.
+    pub fn new(
+        listener: TcpListener,
+        engine: Arc<dyn Serving>,
+        model: ModelCard,
+        options: ServerOptions,
+    ) -> Result<Server, ServerError> {
+        listener.set_nonblocking(true).map_err(ServerError::System)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(SOCKET_THREADS)
+            .max_blocking_threads(blocking::THREADS)
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .map_err(ServerError::System)?;
+        let (phase, of_phase) = watch::channel(Phase::Serving);
+        let admission = Arc::new(Admission::new(AdmissionLimits {
+            slots: u64::from(engine.limits().slots.max(1)),
+            waiting: u64::from(options.max_queue),
+            prompt_tokens: options.max_queue_tokens,
+        }));
+        let metrics = Arc::new(Metrics::new(Arc::clone(&engine), Arc::clone(&admission)));
+        let tellers =
+            Tellers::start(model.codec.as_ref(), &metrics).map_err(ServerError::System)?;
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let shared = Shared {
+            engine,
+            unread: Unread::new(options.ignore_unknown_fields),
+            admission,
+            inbound: Inbound::new(options.limits),
+            tellers,
+            metrics,
+            log: Log::open(options.log.as_ref()).map_err(ServerError::Log)?,
+            forms: Mutex::new(Forms::default()),
+            phase: of_phase,
+            salt: format!("{}-{}", began.as_nanos(), std::process::id()),
+            requests: AtomicU64::new(0),
+            model,
+            options,
+        };
+        Ok(Server { listener, runtime, shared: Arc::new(shared), phase })
+    }
+
+    /// Answers until `stop` says so, and then what is being answered, within the time for it.
+    ///
+    /// # Errors
+    /// An engine that ended by itself.
+    pub fn run(self, stop: &dyn Fn() -> bool) -> Result<Served, ServerError> {
+        let Server { listener, runtime, shared, phase } = self;
+        let (close, closing) = watch::channel(false);
+        let connections = Connections::new(shared.options.limits, closing);
+        let served = runtime.block_on(async {
+            let listener =
+                tokio::net::TcpListener::from_std(listener).map_err(ServerError::System)?;
+            let routes = router(Arc::clone(&shared));
+            tokio::spawn(connections.clone().accept(listener, routes));
+            let ended = watch_over(&shared, stop).await;
+            let cut = if ended.is_ok() { drain(&shared, &phase).await } else { 0 };
+            phase.send_replace(Phase::Ending);
+            close.send_replace(true);
+            until(CLOSING_TIME, || connections.open() == 0).await;
+            ended.map(|()| Served { cut })
+        });
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        served
+    }
+}
+
+/// Returns when the server is to end.
+async fn watch_over(shared: &Shared, stop: &dyn Fn() -> bool) -> Result<(), ServerError> {
+    while !stop() {
+        if shared.engine.status().state == State::Ended {
+            return Err(ServerError::EngineEnded);
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Lets answers end that have begun; how many requests were not done in time.
+async fn drain(shared: &Shared, phase: &watch::Sender<Phase>) -> u64 {
+    phase.send_replace(Phase::Draining);
+    shared.engine.drain();
+    until(shared.options.drain_timeout, || shared.admission.requests() == 0).await;
+    shared.admission.requests()
+}
+
+/// Waits until something holds, for so long at most.
+async fn until(most: Duration, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() && began.elapsed() < most {
+        sleep(LOOK_EVERY_DRAINING).await;
+    }
+}

@@ -1,0 +1,255 @@
+//! A request whose answers are being computed, until nobody waits for them any more.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+use tokio::time::{Instant as TokioInstant, sleep_until};
+
+use super::admission::Ticket;
+use super::error::ApiError;
+use super::log::LogLine;
+use super::order::Order;
+use super::sequence::{Begun, Gone, News, What};
+use super::shared::{Phase, Shared, refused};
+use crate::boundary::serving::SubmissionId;
+use crate::openai::item::Endpoint;
+use crate::openai::output::{FinishReason, Usage, body_id, prompt_tokens};
+
+/// A request that the engine has.
+#[derive(Debug)]
+pub struct Running {
+    pub order: Order,
+    shared: Arc<Shared>,
+    /// Answers that the engine goes on with.
+    open: Vec<Option<SubmissionId>>,
+    news: UnboundedReceiver<News>,
+    phase: watch::Receiver<Phase>,
+    gone: Gone,
+    ticket: Ticket,
+    arrived: Instant,
+    count: Count,
+}
+
+/// What is known of a request so far.
+#[derive(Debug)]
+struct Count {
+    cached_tokens: u64,
+    /// Of each answer.
+    generated: Vec<u64>,
+    first_token: Option<Instant>,
+    ends: Vec<&'static str>,
+    /// Why not all answers ended.
+    cut: Option<ApiError>,
+}
+
+impl Running {
+    /// Gives all answers of a request to the engine.
+    ///
+    /// # Errors
+    /// The engine takes nothing.
+    pub fn start(
+        order: Order,
+        shared: &Arc<Shared>,
+        ticket: Ticket,
+        arrived: Instant,
+    ) -> Result<Running, ApiError> {
+        let choices = order.request.choices();
+        let (sender, news) = unbounded_channel();
+        let count = Count {
+            cached_tokens: 0,
+            generated: vec![0; choices],
+            first_token: None,
+            ends: Vec::new(),
+            cut: None,
+        };
+        let mut running = Running {
+            order,
+            shared: Arc::clone(shared),
+            open: Vec::with_capacity(choices),
+            news,
+            phase: shared.phase.clone(),
+            gone: Gone::default(),
+            ticket,
+            arrived,
+            count,
+        };
+        for choice in 0..choices {
+            let begun = Begun {
+                request: Arc::clone(&running.order.request),
+                choice,
+                is_streamed: running.order.stream.is_some(),
+                arrived,
+                news: sender.clone(),
+                gone: running.each_gone(),
+            };
+            let ear = shared.tellers.begin(begun);
+            let submission = running.order.submission(choice);
+            match shared.engine.submit(submission, Box::new(ear)) {
+                Ok(id) => running.open.push(Some(id)),
+                Err(reason) => {
+                    running.count.cut = Some(refused(reason));
+                    return Err(refused(reason));
+                }
+            }
+        }
+        shared.metrics.preparation.observe(arrived.elapsed().as_secs_f64());
+        Ok(running)
+    }
+
+    /// With one answer what ends it ends all; with several each has its own.
+    fn each_gone(&self) -> Gone {
+        if self.order.request.choices() == 1 { self.gone.clone() } else { Gone::default() }
+    }
+
+    /// Whether answers go on.
+    pub fn is_open(&self) -> bool {
+        self.open.iter().any(Option::is_some)
+    }
+
+    /// What is told next.
+    ///
+    /// # Errors
+    /// Why nothing more will be; the answers that go on are cut.
+    pub async fn next(&mut self) -> Result<News, ApiError> {
+        let news = self.receive().await;
+        self.keep(news)
+    }
+
+    /// What was told already.
+    ///
+    /// # Errors
+    /// As [`Running::next`].
+    pub fn try_next(&mut self) -> Option<Result<News, ApiError>> {
+        let news = self.news.try_recv().ok()?;
+        Some(self.keep(Ok(news)))
+    }
+
+    async fn receive(&mut self) -> Result<News, ApiError> {
+        let deadline = self.shared.options.timeout.map(|timeout| self.arrived + timeout);
+        let passed = async {
+            match deadline {
+                Some(deadline) => sleep_until(TokioInstant::from_std(deadline)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            news = self.news.recv() => {
+                news.ok_or_else(|| ApiError::internal("The answer was lost within the server."))
+            }
+            _ = self.phase.wait_for(|phase| *phase == Phase::Ending) => {
+                let message = "The server shut down before the answer was complete.";
+                Err(ApiError::unavailable("shutdown", message))
+            }
+            () = passed => Err(ApiError::timed_out()),
+        }
+    }
+
+    fn keep(&mut self, news: Result<News, ApiError>) -> Result<News, ApiError> {
+        let kept = news.and_then(|news| match &news.what {
+            What::Failed(sentence) => Err(ApiError::internal(sentence.clone())),
+            _ => Ok(news),
+        });
+        match &kept {
+            Ok(news) => self.note(news),
+            Err(error) => self.count.cut = Some(error.clone()),
+        }
+        kept
+    }
+
+    fn note(&mut self, news: &News) {
+        let choice = news.choice;
+        match &news.what {
+            What::Prompt { cached_tokens, .. } => {
+                // The answers to one prompt share it.
+                if choice % self.order.request.n == 0 {
+                    let tokens = self.order.request.prompt_of(choice).tokens.len();
+                    self.count.cached_tokens += u64::from(*cached_tokens);
+                    self.ticket.computed(tokens as u64);
+                }
+            }
+            What::Grown(_) => {
+                self.count.generated[choice] += 1;
+                self.count.first_token.get_or_insert_with(Instant::now);
+            }
+            What::Ended(ended) => {
+                let id = self.open[choice].take();
+                if let Some(id) = id.filter(|_| ended.by_stop_string) {
+                    self.shared.engine.cancel(id);
+                }
+                self.count.first_token.get_or_insert_with(Instant::now);
+                self.count.generated[choice] = u64::from(ended.answer.generated);
+                let answer = &ended.answer;
+                let reason = FinishReason::of(answer.finish, answer.error.is_some()).name();
+                self.count.ends.push(reason);
+                self.shared.metrics.count_finished(reason);
+                self.ticket.ended();
+            }
+            What::Failed(_) => {}
+        }
+    }
+
+    /// Tokens so far.
+    pub fn usage(&self) -> Usage {
+        let generated =
+            if self.order.is_prompt_alone { 0 } else { self.count.generated.iter().sum() };
+        Usage::new(prompt_tokens(&self.order.request), generated)
+            .with_cached(self.count.cached_tokens)
+    }
+
+    fn log_line(&self, outcome: String, status: u16) -> LogLine {
+        let request = &*self.order.request;
+        let since = |at: Instant| at.duration_since(self.arrived).as_secs_f64() * 1e3;
+        let took = self.arrived.elapsed();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let usage = self.usage();
+        LogLine {
+            time_s: now.saturating_sub(took).as_secs_f64(),
+            id: body_id(request),
+            endpoint: match request.endpoint {
+                Endpoint::Completions => "/v1/completions",
+                Endpoint::ChatCompletions => "/v1/chat/completions",
+            },
+            status,
+            outcome,
+            stream: self.order.stream.is_some(),
+            answers: request.choices(),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: self.count.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            first_token_ms: self.count.first_token.map(since),
+            total_ms: took.as_secs_f64() * 1e3,
+        }
+    }
+}
+
+impl Drop for Running {
+    /// Nobody waits any more: what goes on is cancelled, and what was is logged.
+    fn drop(&mut self) {
+        self.gone.set();
+        let was_open = self.is_open();
+        for id in self.open.iter().flatten() {
+            self.shared.engine.cancel(*id);
+        }
+        let metrics = &self.shared.metrics;
+        let (outcome, status) = match &self.count.cut {
+            Some(error) => (error.code().to_owned(), error.status().as_u16()),
+            // What HTTP servers write where the client went first.
+            None if was_open => ("client_left".to_owned(), 499),
+            None => (self.count.ends.join(","), 200),
+        };
+        if self.count.cut.is_some() || was_open {
+            metrics.count_refused(&outcome);
+        } else {
+            metrics.whole.observe(self.arrived.elapsed().as_secs_f64());
+            let usage = self.usage();
+            metrics.prompt_tokens.observe(usage.prompt_tokens as f64);
+            metrics.generated_tokens.observe(usage.completion_tokens as f64);
+        }
+        if self.shared.log.is_open() && !self.shared.log.add(&self.log_line(outcome, status)) {
+            metrics.lost_log_lines.inc();
+        }
+    }
+}

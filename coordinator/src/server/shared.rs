@@ -1,0 +1,97 @@
+//! What all requests of a server share.
+
+use std::sync::{Arc, Mutex};
+
+use shm::sync::{AtomicU64, Ordering};
+use tokio::sync::watch;
+
+use super::admission::{Admission, Full};
+use super::error::ApiError;
+use super::facts::{ModelCard, ServerOptions};
+use super::inbound::Inbound;
+use super::log::Log;
+use super::metrics::Metrics;
+use super::tellers::Tellers;
+use crate::boundary::serving::{Refused, Serving, State};
+use crate::openai::body::unread::Unread;
+use crate::openai::forms::Forms;
+
+/// How far a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// Answers that have begun go on, no more begin.
+    Draining,
+    /// Answers that go on are cut.
+    Ending,
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Shared {
+    pub engine: Arc<dyn Serving>,
+    pub model: ModelCard,
+    pub options: ServerOptions,
+    pub unread: Unread,
+    pub admission: Arc<Admission>,
+    pub inbound: Inbound,
+    pub tellers: Tellers,
+    pub metrics: Arc<Metrics>,
+    pub log: Log,
+    pub forms: Mutex<Forms>,
+    pub phase: watch::Receiver<Phase>,
+    /// Tells this server's ids from those of others.
+    pub salt: String,
+    pub requests: AtomicU64,
+}
+
+impl Shared {
+    /// An id that no other request has.
+    pub fn new_id(&self) -> String {
+        format!("{}-{}", self.salt, self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Positions of prompt and answer together.
+    pub fn context(&self) -> usize {
+        (self.engine.limits().context as usize).min(self.model.max_positions)
+    }
+
+    /// Whether requests are taken.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_ready(&self) -> Result<(), ApiError> {
+        let state = if *self.phase.borrow() >= Phase::Draining {
+            State::Draining
+        } else {
+            self.engine.status().state
+        };
+        match state {
+            State::Ready => Ok(()),
+            State::Loading => Err(ApiError::unavailable("loading", "The model is being loaded.")),
+            State::Draining => Err(refused(Refused::Draining)),
+            State::Ended => Err(refused(Refused::Ended)),
+        }
+    }
+
+    /// There is no room.
+    pub fn full(&self, full: Full) -> ApiError {
+        let seconds = self.admission.retry_after_s();
+        match full {
+            Full::Requests => ApiError::too_many("queue_full", full.to_string(), seconds),
+            Full::Tokens => ApiError::too_many("queue_tokens_full", full.to_string(), seconds),
+            Full::TooLarge { .. } => ApiError::invalid("too_many_answers", full.to_string()),
+        }
+    }
+}
+
+/// The engine takes nothing.
+pub fn refused(refused: Refused) -> ApiError {
+    let code = match refused {
+        Refused::Draining => "draining",
+        Refused::Ended => "ended",
+    };
+    let sentence = refused.to_string();
+    let (first, rest) = sentence.split_at(1);
+    ApiError::unavailable(code, format!("{}{rest}.", first.to_uppercase()))
+}

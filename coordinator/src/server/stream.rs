@@ -1,0 +1,185 @@
+//! Answers that are told while they grow, as server-sent events.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use http_body::Frame;
+use serde::Serialize;
+
+use super::error::ApiError;
+use super::facts::ModelCard;
+use super::running::Running;
+use super::sequence::{News, What};
+use super::shared::Shared;
+use super::whole::prompt_logprobs;
+use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
+use crate::openai::growing::Delta;
+use crate::openai::output::{FinishReason, Provenance, Usage};
+
+/// Between two signs of life where there is nothing to tell.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// Bytes of events that are sent together, about.
+const TOGETHER_BYTES: usize = 16 << 10;
+
+/// The last event.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// The answer to a request as a stream.
+pub fn answer(running: Running, provenance: &Provenance, shared: &Arc<Shared>) -> Response {
+    let head = ChunkHead::new(&running.order.request, provenance);
+    let is_first = vec![true; running.order.request.choices()];
+    let events = Events { shared: Arc::clone(shared), running, head, is_first, is_over: false };
+    let mut response = Response::new(Body::new(EventBody { next: Some(Box::pin(events.next())) }));
+    let headers = response.headers_mut();
+    let of = HeaderValue::from_static;
+    headers.insert(header::CONTENT_TYPE, of("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, of("no-cache"));
+    // Proxies would collect events.
+    headers.insert("x-accel-buffering", of("no"));
+    response
+}
+
+/// The events of an answer.
+struct Events {
+    shared: Arc<Shared>,
+    running: Running,
+    head: ChunkHead,
+    /// Of each answer, whether nothing was told of it yet.
+    is_first: Vec<bool>,
+    is_over: bool,
+}
+
+impl Events {
+    /// The next bytes; `None` behind the last.
+    async fn next(mut self) -> Option<(Bytes, Events)> {
+        if self.is_over {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        match tokio::time::timeout(ALIVE_EVERY, self.running.next()).await {
+            Err(_) => bytes.extend_from_slice(b": still here\n\n"),
+            Ok(news) => self.write(news, &mut bytes),
+        }
+        while !self.is_over && bytes.len() < TOGETHER_BYTES {
+            let Some(news) = self.running.try_next() else { break };
+            self.write(news, &mut bytes);
+        }
+        Some((bytes.into(), self))
+    }
+
+    fn write(&mut self, news: Result<News, ApiError>, bytes: &mut Vec<u8>) {
+        match news {
+            Ok(news) => {
+                if let Some(choice) = self.choice(news) {
+                    self.chunk(vec![choice], bytes);
+                }
+                if !self.running.is_open() {
+                    if self.running.order.stream.is_some_and(|stream| stream.include_usage) {
+                        self.chunk(Vec::new(), bytes);
+                    }
+                    self.is_over = true;
+                }
+            }
+            Err(error) => {
+                event(&error.envelope(), bytes);
+                self.is_over = true;
+            }
+        }
+        if self.is_over {
+            bytes.extend_from_slice(DONE);
+        }
+    }
+
+    /// What an event says of its answer; `None` where there is nothing to say.
+    fn choice(&mut self, news: News) -> Option<ChunkChoice> {
+        let News { choice, what } = news;
+        let order = &self.running.order;
+        let is_alone = order.is_prompt_alone;
+        let (delta, ending) = match what {
+            What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
+            What::Grown(delta) => (delta, None),
+            What::Ended(ended) => {
+                let answer = ended.answer;
+                let finish_reason = FinishReason::of(answer.finish, answer.error.is_some());
+                (ended.rest, Some(Ending { finish_reason, error: answer.error }))
+            }
+            What::Failed(_) => return None,
+        };
+        let characters = order.echo_of(choice).map_or(0, |prompt| prompt.characters());
+        let delta = if is_alone { Delta::default() } else { delta };
+        let is_first = std::mem::replace(&mut self.is_first[choice], false);
+        Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
+    }
+
+    /// A prompt that is echoed.
+    fn prompt(
+        &mut self,
+        choice: usize,
+        logprobs: &[crate::boundary::engine::Logprob],
+    ) -> Option<ChunkChoice> {
+        let model: &ModelCard = &self.shared.model;
+        let known = prompt_logprobs(&self.running, choice, logprobs, model);
+        let text = self.running.order.echo_of(choice)?.text.clone();
+        Some(ChunkChoice::Text {
+            index: choice,
+            text,
+            token_ids: Vec::new(),
+            logprobs: known,
+            finish_reason: None,
+            error: None,
+        })
+    }
+
+    fn chunk(&self, choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+        let options = self.running.order.stream.unwrap_or_default();
+        let is_last = choices.is_empty();
+        let usage: Option<Option<Usage>> = if options.continuous_usage || is_last {
+            Some(Some(self.running.usage()))
+        } else {
+            options.include_usage.then_some(None)
+        };
+        event(&Chunk { head: &self.head, choices, usage }, bytes);
+    }
+}
+
+fn event(body: &impl Serialize, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(b"data: ");
+    serde_json::to_writer(&mut *bytes, body).expect("a list of bytes takes everything");
+    bytes.extend_from_slice(b"\n\n");
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Events)>> + Send>>;
+
+/// The events as a body.
+struct EventBody {
+    /// `None` behind the last.
+    next: Option<Next>,
+}
+
+impl http_body::Body for EventBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let (bytes, events) = match ready!(next.as_mut().poll(context)) {
+            Some(more) => more,
+            None => {
+                self.next = None;
+                return Poll::Ready(None);
+            }
+        };
+        self.next = Some(Box::pin(events.next()));
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+}

@@ -1,0 +1,230 @@
+//! What one client does disturbs no other.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::desk::{COMPLETIONS, Desk, until};
+use super::engine::Manner;
+use super::http::{WATCHDOG, connect, exchange, parse, read_reply, request};
+use crate::server::facts::{ServerOptions, SocketLimits};
+
+/// Descriptors for so many sockets on both ends; as many as there may be.
+fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+    let _ = setrlimit(Resource::Nofile, raised);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn healthy(desk: &Desk) {
+    let began = Instant::now();
+    assert_eq!(desk.get("/health").status, 200);
+    assert!(began.elapsed() < WATCHDOG);
+    let body = json!({"prompt": "a", "max_tokens": 2});
+    assert_eq!(desk.post(COMPLETIONS, &body).status, 200);
+}
+
+#[test]
+fn two_thousand_connections_meet_thirty_two_slots() {
+    let connections = (raise_descriptors().saturating_sub(200) / 2).min(2000) as usize;
+    assert!(connections >= 300, "only {connections} connections: see ulimit -n");
+    let manner = Manner { slots: 32, step: Duration::from_millis(1), ..Manner::default() };
+    let options = ServerOptions { max_queue: 200, ..ServerOptions::default() };
+    let desk = Desk::with(manner, options);
+    desk.engine.hold(true);
+    let before = resident_bytes();
+    let body = json!({"prompt": "abcd".repeat(8), "max_tokens": 40, "stream": true}).to_string();
+    let bytes = request("POST", COMPLETIONS, "", body.as_bytes());
+    let mut streams: Vec<TcpStream> = (0..connections)
+        .map(|_| {
+            let mut stream = connect(desk.address);
+            stream.write_all(&bytes).expect("sent");
+            stream
+        })
+        .collect();
+    until("as many are taken as there is room for", || desk.engine.open() == 232);
+    assert_eq!(desk.get("/health").status, 200);
+    desk.engine.hold(false);
+    let replies: Vec<_> = streams.iter_mut().map(read_reply).collect();
+    let answered = replies.iter().filter(|reply| reply.status == 200);
+    let answered: Vec<usize> = answered.map(|reply| reply.events().len()).collect();
+    let refused = replies.iter().filter(|reply| reply.status == 429).count();
+    assert_eq!(answered.len() + refused, connections);
+    assert!(answered.len() >= 232, "{} were answered", answered.len());
+    assert!(answered.iter().all(|events| *events == 40), "every one that was taken, to its end");
+    // The sockets' own buffers are the kernel's.
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 256 << 20, "{} MiB more", grown >> 20);
+    drop(streams);
+    healthy(&desk);
+}
+
+#[test]
+fn clients_that_leave_give_their_places_back() {
+    let manner = Manner { slots: 4, step: Duration::from_millis(1), context: 4096, fails_at: None };
+    let desk = Desk::with(manner, ServerOptions::default());
+    let neighbour = json!({"prompt": "neighbour", "max_tokens": 300}).to_string();
+    let mut neighbour_stream = connect(desk.address);
+    neighbour_stream
+        .write_all(&request("POST", COMPLETIONS, "", neighbour.as_bytes()))
+        .expect("sent");
+    until("begun", || desk.engine.open() == 1);
+    for index in 0..60 {
+        let streams = index % 2 == 0;
+        let body = json!({"prompt": "leaves", "max_tokens": 4000, "stream": streams, "n": 2});
+        let mut stream = connect(desk.address);
+        let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
+        stream.write_all(&bytes).expect("sent");
+        match index % 3 {
+            // Before it is read, while it waits, and while it is answered.
+            0 => {}
+            1 => until("taken", || desk.engine.submissions().len() > 2 * index / 3),
+            _ if streams => {
+                let mut some = [0; 256];
+                let _ = stream.read(&mut some).expect("an answer");
+            }
+            _ => std::thread::sleep(Duration::from_millis(3)),
+        }
+    }
+    until("all places are back", || desk.engine.open() <= 1);
+    let reply = read_reply(&mut neighbour_stream);
+    let answer = reply.json();
+    let ids = answer["choices"][0]["token_ids"].as_array().expect("ids");
+    assert_eq!(ids.len(), 300);
+    let prompt: Vec<u64> = [256].into_iter().chain("neighbour".bytes().map(u64::from)).collect();
+    let expected = prompt.iter().cycle();
+    assert!(ids.iter().zip(expected).all(|(id, expected)| id.as_u64() == Some(*expected)));
+    until("nothing is held", || {
+        let text = desk.get("/metrics").text();
+        text.contains("tandem_num_requests_open 0.0")
+            && text.contains("tandem_queue_prompt_tokens 0.0")
+    });
+    assert!(desk.engine.cancelled() > 0);
+    healthy(&desk);
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_left() {
+    let limits =
+        SocketLimits { write_timeout: Duration::from_millis(300), ..SocketLimits::default() };
+    let options = ServerOptions { limits, ..ServerOptions::default() };
+    let manner = Manner { context: 1 << 20, ..Manner::default() };
+    let mut desk_model = super::clients::card("echo");
+    desk_model.max_positions = 1 << 20;
+    let desk = Desk::of(manner, options, desk_model);
+    let body = json!({"prompt": "slow", "max_tokens": 200_000, "stream": true}).to_string();
+    let mut stream = connect(desk.address);
+    stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
+    until("begun", || !desk.engine.submissions().is_empty());
+    healthy(&desk);
+    until("left", || desk.get("/metrics").text().contains("reason=\"client_left\"} 1"));
+    until("its place is back", || desk.engine.open() == 0);
+    drop(stream);
+    healthy(&desk);
+}
+
+#[test]
+fn half_a_request_holds_nothing_for_long() {
+    let limits = SocketLimits {
+        header_timeout: Duration::from_millis(200),
+        body_timeout: Duration::from_millis(200),
+        ..SocketLimits::default()
+    };
+    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    let closed = |mut stream: TcpStream| {
+        let mut rest = Vec::new();
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => rest,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+                rest
+            }
+        }
+    };
+    let silent = connect(desk.address);
+    let mut half_head = connect(desk.address);
+    half_head.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: he").expect("sent");
+    let mut half_body = connect(desk.address);
+    let whole = request("POST", COMPLETIONS, "", b"{\"prompt\": \"abcdefgh\"}");
+    half_body.write_all(&whole[..whole.len() - 6]).expect("sent");
+    let mut idle = connect(desk.address);
+    idle.write_all(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n").expect("sent");
+    healthy(&desk);
+    let reply = parse(&closed(half_body)).expect("an answer");
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (408, &json!("body_timeout")));
+    closed(silent);
+    closed(half_head);
+    // A connection that was of use and then says nothing ends too.
+    assert_eq!(parse(&closed(idle)).expect("an answer").status, 200);
+    healthy(&desk);
+}
+
+#[test]
+fn bodies_are_bounded_each_and_together() {
+    let desk = Desk::new();
+    let large = vec![b' '; 50 << 20];
+    let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large));
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (413, &json!("body_too_large")));
+    // In chunks its length is known at its end only.
+    let mut stream = connect(desk.address);
+    let head = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: \
+         chunked\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    let chunk = [b"100000\r\n".as_slice(), &large[..1 << 20], b"\r\n"].concat();
+    for _ in 0..40 {
+        stream.write_all(&chunk).expect("sent");
+    }
+    stream.write_all(b"0\r\n\r\n").expect("sent");
+    assert_eq!(read_reply(&mut stream).status, 413);
+    healthy(&desk);
+
+    let limits = SocketLimits { bodies_bytes: 4 << 20, ..SocketLimits::default() };
+    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    // Three that are not finished fill the room; a fourth is told.
+    let held: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let mut stream = connect(desk.address);
+            let bytes = request("POST", COMPLETIONS, "", &large[..2 << 20]);
+            let part = &bytes[..(1 << 20) + (1 << 18)];
+            stream.write_all(part).expect("sent");
+            stream
+        })
+        .collect();
+    until("full", || {
+        let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large[..1 << 20]));
+        reply.status == 429 && reply.json()["error"]["code"] == "too_many_bytes"
+    });
+    drop(held);
+    until("room again", || {
+        let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large[..1 << 20]));
+        reply.status == 400
+    });
+    healthy(&desk);
+}
+
+#[test]
+fn connections_are_bounded() {
+    let limits = SocketLimits { connections: 4, ..SocketLimits::default() };
+    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    let held: Vec<TcpStream> = (0..4).map(|_| connect(desk.address)).collect();
+    let mut waits = connect(desk.address);
+    waits.write_all(&request("GET", "/health", "", b"")).expect("sent");
+    waits.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+    let waited = waits.read(&mut [0; 1]).expect_err("it is not accepted yet");
+    assert!(matches!(waited.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waited}");
+    waits.set_read_timeout(Some(WATCHDOG)).expect("a socket");
+    drop(held);
+    assert_eq!(read_reply(&mut waits).status, 200);
+}

@@ -1,0 +1,242 @@
+//! An engine without a model: its tokens follow from the prompt and what keys sampling.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::boundary::engine::{Finish, Logprob};
+use crate::boundary::serving::{
+    Event, Limits, Listener, Listening, Refused, Serving, State, Status, Submission, SubmissionId,
+};
+use crate::job::tests::fake::EOS;
+
+/// How the engine behaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) slots: u32,
+    pub(super) context: u32,
+    /// Of a step.
+    pub(super) step: Duration,
+    /// Every sequence fails with this token.
+    pub(super) fails_at: Option<u32>,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner { slots: 4, context: 256, step: Duration::ZERO, fails_at: None }
+    }
+}
+
+struct Sequence {
+    id: SubmissionId,
+    submission: Submission,
+    listener: Box<dyn Listener>,
+    made: u32,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Option<State>,
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    next: u64,
+    steps: u64,
+    generated: u64,
+    prompt_tokens: u64,
+    /// No step is taken.
+    is_held: bool,
+    cancelled: Vec<SubmissionId>,
+    submissions: Vec<Submission>,
+}
+
+/// Repeats its prompts; an `EOS` in a prompt ends the answer there.
+pub(super) struct Fake {
+    manner: Manner,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fake").field("manner", &self.manner).finish_non_exhaustive()
+    }
+}
+
+/// The token behind so many others.
+pub(super) fn token(submission: &Submission, made: u32) -> u32 {
+    let prompt = &submission.prompt;
+    let token = prompt[made as usize % prompt.len()];
+    if submission.sampling.temperature <= 0.0 {
+        return token;
+    }
+    let key = submission.seed.wrapping_mul(31).wrapping_add(submission.id_hash);
+    (u64::from(token) + (key >> (made % 8)) % 7) as u32
+}
+
+fn logprobs(token: u32, width: u16) -> Vec<Logprob> {
+    let of = |i: u16| Logprob {
+        token: token.saturating_sub(u32::from(i)),
+        logprob: -0.5 * f32::from(i) - 0.25,
+    };
+    (0..width).map(of).collect()
+}
+
+impl Fake {
+    pub(super) fn start(manner: Manner) -> (Arc<Fake>, JoinHandle<()>) {
+        let inner = Mutex::new(Inner { state: Some(State::Ready), ..Inner::default() });
+        let fake = Arc::new(Fake { manner, inner, changed: Condvar::new() });
+        let engine = Arc::clone(&fake);
+        let thread = std::thread::spawn(move || engine.work());
+        (fake, thread)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no thread of a test panics")
+    }
+
+    fn work(&self) {
+        loop {
+            let mut inner = self.inner();
+            while (inner.is_held || (inner.waiting.is_empty() && inner.running.is_empty()))
+                && inner.state != Some(State::Ended)
+            {
+                inner = self.changed.wait(inner).expect("no thread of a test panics");
+            }
+            if inner.state == Some(State::Ended) {
+                inner.waiting.clear();
+                inner.running.clear();
+                return;
+            }
+            self.step(&mut inner);
+            drop(inner);
+            if self.manner.step > Duration::ZERO {
+                std::thread::sleep(self.manner.step);
+            }
+        }
+    }
+
+    fn step(&self, inner: &mut Inner) {
+        while inner.running.len() < self.manner.slots as usize {
+            let Some(mut sequence) = inner.waiting.pop_front() else { break };
+            let Submission { prompt, prompt_logprobs, .. } = &sequence.submission;
+            let width = *prompt_logprobs;
+            let logprobs = prompt[1..].iter().flat_map(|token| logprobs(*token, width)).collect();
+            inner.prompt_tokens += prompt.len() as u64;
+            let event = Event::Prompt { cached_tokens: 1, logprobs };
+            if sequence.listener.tell(event) == Listening::Yes {
+                inner.running.push(sequence);
+            }
+        }
+        inner.steps += 1;
+        let mut goes_on = Vec::new();
+        for mut sequence in std::mem::take(&mut inner.running) {
+            if self.advance(&mut sequence) {
+                goes_on.push(sequence);
+            }
+            inner.generated += 1;
+        }
+        inner.running = goes_on;
+    }
+
+    /// Whether the sequence goes on.
+    fn advance(&self, sequence: &mut Sequence) -> bool {
+        let submission = &sequence.submission;
+        let token = token(submission, sequence.made);
+        let mut tell = |event| sequence.listener.tell(event) == Listening::Yes;
+        if self.manner.fails_at == Some(token) {
+            tell(Event::Failed("The device is on fire.".to_owned()));
+            return false;
+        }
+        if token == EOS && !submission.ignore_eos {
+            tell(Event::Finished(Finish::Stop));
+            return false;
+        }
+        sequence.made += 1;
+        let logprobs = logprobs(token, submission.logprobs);
+        let heard = tell(Event::Token { token, logprobs });
+        if heard && sequence.made == submission.max_new {
+            tell(Event::Finished(Finish::Length));
+            return false;
+        }
+        heard
+    }
+
+    /// Takes no step until it is let go.
+    pub(super) fn hold(&self, is_held: bool) {
+        self.inner().is_held = is_held;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn set_state(&self, state: State) {
+        self.inner().state = Some(state);
+        self.changed.notify_all();
+    }
+
+    /// Sequences that are computed or wait.
+    pub(super) fn open(&self) -> usize {
+        let inner = self.inner();
+        inner.running.len() + inner.waiting.len()
+    }
+
+    pub(super) fn cancelled(&self) -> usize {
+        self.inner().cancelled.len()
+    }
+
+    pub(super) fn submissions(&self) -> Vec<Submission> {
+        self.inner().submissions.clone()
+    }
+}
+
+impl Serving for Fake {
+    fn limits(&self) -> Limits {
+        Limits { slots: self.manner.slots, context: self.manner.context, logprobs: 21 }
+    }
+
+    fn status(&self) -> Status {
+        let inner = self.inner();
+        Status {
+            state: inner.state.expect("set at the start"),
+            running: inner.running.len() as u32,
+            waiting: inner.waiting.len() as u32,
+            kv_positions: 1024,
+            kv_positions_used: inner.running.len() as u64 * 16,
+            steps: inner.steps,
+            prompt_tokens: inner.prompt_tokens,
+            cached_tokens: 0,
+            generated_tokens: inner.generated,
+            preemptions: 0,
+            restarts: 0,
+        }
+    }
+
+    fn submit(
+        &self,
+        submission: Submission,
+        listener: Box<dyn Listener>,
+    ) -> Result<SubmissionId, Refused> {
+        let mut inner = self.inner();
+        match inner.state {
+            Some(State::Draining) => return Err(Refused::Draining),
+            Some(State::Ended) => return Err(Refused::Ended),
+            _ => {}
+        }
+        let id = SubmissionId(inner.next);
+        inner.next += 1;
+        inner.submissions.push(submission.clone());
+        inner.waiting.push_back(Sequence { id, submission, listener, made: 0 });
+        self.changed.notify_all();
+        Ok(id)
+    }
+
+    fn cancel(&self, id: SubmissionId) {
+        let mut inner = self.inner();
+        inner.cancelled.push(id);
+        inner.waiting.retain(|sequence| sequence.id != id);
+        inner.running.retain(|sequence| sequence.id != id);
+    }
+
+    fn drain(&self) {
+        self.set_state(State::Draining);
+    }
+}

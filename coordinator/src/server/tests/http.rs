@@ -1,0 +1,115 @@
+//! A client that sends exactly what a test says.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Longer than anything here takes.
+pub(super) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    head: String,
+    pub(super) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(super) fn json(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).expect("UTF-8")
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<String> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        let mut values = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        values.next().map(|(_, value)| value.to_owned())
+    }
+
+    /// The events of a stream, without the last one, which must be there.
+    pub(super) fn events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text());
+        let kind = self.header("content-type").expect("a type");
+        assert!(kind.starts_with("text/event-stream"), "{kind}");
+        let text = self.text();
+        let lines = text.split("\n\n").filter(|event| !event.is_empty());
+        let lines = lines.filter(|event| !event.starts_with(':'));
+        let mut data: Vec<&str> =
+            lines.map(|event| event.strip_prefix("data: ").expect("data")).collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{text}");
+        data.iter().map(|data| serde_json::from_str(data).expect("JSON")).collect()
+    }
+}
+
+pub(super) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a server");
+    stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");
+    stream.set_write_timeout(Some(WATCHDOG)).expect("a socket");
+    stream
+}
+
+/// A request as bytes.
+pub(super) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{headers}Content-Length: \
+         {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Reads to the end.
+pub(super) fn read_reply(stream: &mut TcpStream) -> Reply {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("an answer");
+    parse(&bytes).unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&bytes)))
+}
+
+/// `None` where it is no answer.
+pub(super) fn parse(bytes: &[u8]) -> Option<Reply> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let mut reply = Reply { status, head, body: bytes[end + 4..].to_vec() };
+    if reply.header("transfer-encoding").as_deref() == Some("chunked") {
+        reply.body = unchunked(&reply.body);
+    }
+    Some(reply)
+}
+
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&bytes[..end]).expect("a size");
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        if size == 0 {
+            break;
+        }
+        let chunk = &bytes[end + 2..];
+        // A stream that was cut ends within a chunk.
+        body.extend_from_slice(&chunk[..size.min(chunk.len())]);
+        bytes = chunk.get(size + 2..).unwrap_or_default();
+    }
+    body
+}
+
+pub(super) fn exchange(address: SocketAddr, bytes: &[u8]) -> Reply {
+    let mut stream = connect(address);
+    stream.write_all(bytes).expect("sent");
+    read_reply(&mut stream)
+}
+
+pub(super) fn get(address: SocketAddr, path: &str) -> Reply {
+    exchange(address, &request("GET", path, "", b""))
+}
+
+pub(super) fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
+    exchange(address, &request("POST", path, "", body.to_string().as_bytes()))
+}

@@ -1,0 +1,11 @@
+//! The server on real sockets, before an engine that computes answers from prompts alone.
+
+mod bounds;
+mod clients;
+mod desk;
+mod drain;
+mod endpoints;
+mod engine;
+mod http;
+mod refusals;
+mod streams;

@@ -1,0 +1,195 @@
+//! Streams say what whole answers say.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::desk::{CHAT, COMPLETIONS, Desk};
+use super::engine::Manner;
+use crate::server::facts::ServerOptions;
+
+/// The choices of a stream put together, as a whole answer has them.
+fn joined(events: &[Value], choices: usize) -> Vec<Value> {
+    let mut whole =
+        vec![json!({"text": "", "token_ids": [], "finish_reason": null, "logprobs": []}); choices];
+    for event in events {
+        for choice in event["choices"].as_array().expect("choices") {
+            let made = &mut whole[choice["index"].as_u64().expect("an index") as usize];
+            assert_eq!(made["finish_reason"], Value::Null, "nothing follows the end");
+            let piece = choice["text"].as_str().or(choice["delta"]["content"].as_str());
+            let text = made["text"].as_str().expect("a text").to_owned() + piece.expect("a text");
+            made["text"] = text.into();
+            let ids = choice["token_ids"].as_array().expect("ids").clone();
+            made["token_ids"].as_array_mut().expect("ids").extend(ids);
+            let logprobs = &choice["logprobs"];
+            let tokens = logprobs["tokens"].as_array().or(logprobs["content"].as_array());
+            let tokens = tokens.cloned().unwrap_or_default();
+            made["logprobs"].as_array_mut().expect("a list").extend(tokens);
+            made["finish_reason"] = choice["finish_reason"].clone();
+        }
+    }
+    whole
+}
+
+/// The same of a whole answer.
+fn of_whole(answer: &Value) -> Vec<Value> {
+    let choices = answer["choices"].as_array().expect("choices").iter();
+    let each = choices.map(|choice| {
+        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
+        let logprobs = &choice["logprobs"];
+        let tokens = logprobs["tokens"].as_array().or(logprobs["content"].as_array());
+        json!({
+            "text": text, "token_ids": choice["token_ids"],
+            "finish_reason": choice["finish_reason"],
+            "logprobs": tokens.cloned().unwrap_or_default(),
+        })
+    });
+    each.collect()
+}
+
+#[test]
+fn streams_put_together_are_whole_answers() {
+    let desk = Desk::new();
+    let prompts = ["aé€b", "ab\u{1F600}ab", "€€€", "xyxyz", "stop here, stop"];
+    let stops = [json!(null), json!("b"), json!(["€", "yx"]), json!(["ab\u{1F600}a", "ee"])];
+    let mut cases = 0;
+    for (index, prompt) in prompts.iter().enumerate() {
+        for stop in &stops {
+            let seed = (index + cases) as u64;
+            let choices = 1 + cases % 3;
+            let mut body = json!({
+                "prompt": prompt, "max_tokens": 9 + cases, "stop": stop, "n": choices,
+                "seed": seed, "temperature": if cases % 2 == 0 { 0.0 } else { 1.0 },
+                "logprobs": if cases % 3 == 0 { json!(2) } else { json!(null) },
+            });
+            for path in [COMPLETIONS, CHAT] {
+                if path == CHAT {
+                    let fields = body.as_object_mut().expect("an object");
+                    fields.remove("prompt");
+                    fields["logprobs"] = json!(cases % 3 == 0);
+                    fields.insert(
+                        "messages".to_owned(),
+                        json!([{"role": "user", "content": prompt}]),
+                    );
+                }
+                let whole = desk.post(path, &body);
+                assert_eq!(whole.status, 200, "{}", whole.text());
+                let fields = body.as_object_mut().expect("an object");
+                fields.insert("stream".to_owned(), json!(true));
+                let streamed = desk.post(path, &body).events();
+                body.as_object_mut().expect("an object").remove("stream");
+                assert_eq!(joined(&streamed, choices), of_whole(&whole.json()), "{body}");
+            }
+            cases += 1;
+        }
+    }
+}
+
+#[test]
+fn a_stream_has_an_event_for_each_token_also_without_text() {
+    let desk = Desk::new();
+    let body = json!({"prompt": "é", "max_tokens": 6, "stream": true,
+        "stream_options": {"include_usage": true}});
+    let events = desk.post(COMPLETIONS, &body).events();
+    let usage = events.last().expect("usage");
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], 6);
+    assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 1);
+    assert_eq!(events.len(), 6 + 1);
+    assert!(events[..6].iter().all(|event| event["usage"] == Value::Null));
+    assert!(events[0].as_object().expect("an object").contains_key("usage"));
+    let ids: Vec<&Value> =
+        events[..6].iter().map(|event| &event["choices"][0]["token_ids"]).collect();
+    assert!(ids.iter().all(|ids| ids.as_array().is_some_and(|ids| ids.len() == 1)), "{ids:?}");
+    let texts: Vec<&str> = events[..6]
+        .iter()
+        .map(|event| event["choices"][0]["text"].as_str().expect("a text"))
+        .collect();
+    assert_eq!(texts, ["", "", "é", "", "", "é"]);
+    assert_eq!(events[5]["choices"][0]["finish_reason"], "length");
+    let ids: Vec<&Value> = events.iter().map(|event| &event["id"]).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn usage_is_counted_as_it_grows_where_that_is_asked_for() {
+    let desk = Desk::new();
+    let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3,
+        "stream": true,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    let events = desk.post(CHAT, &body).events();
+    let counts: Vec<u64> = events
+        .iter()
+        .map(|event| event["usage"]["completion_tokens"].as_u64().expect("a count"))
+        .collect();
+    assert_eq!(counts, [1, 2, 3, 3]);
+    assert_eq!(events[0]["object"], "chat.completion.chunk");
+    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": "<"}));
+    assert_eq!(events[1]["choices"][0]["delta"], json!({"content": "u"}));
+    let plain = json!({"prompt": "a", "max_tokens": 2, "stream": true});
+    let events = desk.post(COMPLETIONS, &plain).events();
+    assert!(!events[0].as_object().expect("an object").contains_key("usage"));
+}
+
+#[test]
+fn a_streamed_echo_begins_with_its_prompt() {
+    let desk = Desk::new();
+    let body = json!({"prompt": [97, 98, 99], "echo": true, "logprobs": 1, "max_tokens": 2});
+    let whole = desk.post(COMPLETIONS, &body).json();
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let events = desk.post(COMPLETIONS, &streamed).events();
+    assert_eq!(events[0]["choices"][0]["text"], "abc");
+    assert_eq!(joined(&events, 1), of_whole(&whole));
+    let offsets: Vec<Value> = events
+        .iter()
+        .flat_map(|event| event["choices"][0]["logprobs"]["text_offset"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(json!(offsets), whole["choices"][0]["logprobs"]["text_offset"]);
+}
+
+#[test]
+fn what_fails_is_told_in_the_answer_or_in_the_stream() {
+    let manner = Manner { fails_at: Some(99), ..Manner::default() };
+    let desk = Desk::with(manner, ServerOptions::default());
+    let mut body = json!({"prompt": "abc", "max_tokens": 8});
+    let reply = desk.post(COMPLETIONS, &body);
+    assert_eq!(reply.status, 500);
+    assert_eq!(reply.json()["error"]["message"], "The device is on fire.");
+    body["stream"] = json!(true);
+    let events = desk.post(COMPLETIONS, &body).events();
+    assert_eq!(events.last().expect("an event")["error"]["type"], "server_error");
+    assert_eq!(desk.get("/health").status, 200);
+}
+
+#[test]
+fn an_answer_that_takes_too_long_is_cut() {
+    let manner = Manner { step: Duration::from_millis(5), context: 4096, ..Manner::default() };
+    let timeout = Some(Duration::from_millis(100));
+    let desk = Desk::with(manner, ServerOptions { timeout, ..ServerOptions::default() });
+    let mut body = json!({"prompt": "abc", "max_tokens": 4000});
+    let reply = desk.post(COMPLETIONS, &body);
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (504, &json!("timeout")));
+    body["stream"] = json!(true);
+    let events = desk.post(COMPLETIONS, &body).events();
+    assert!(events.len() > 1, "some tokens came in time");
+    assert_eq!(events.last().expect("an event")["error"]["code"], "timeout");
+    super::desk::until("cancelled", || desk.engine.open() == 0);
+}
+
+#[test]
+fn a_form_is_passed_on_and_checked() {
+    let desk = Desk::new();
+    let body = json!({"prompt": "[1]", "max_tokens": 8, "structured_outputs": {"choice": ["a"]}});
+    let reply = desk.post(COMPLETIONS, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(desk.engine.submissions()[0].grammar.is_some());
+    // The engine took no notice, and ended by itself.
+    let body = json!({"prompt": [98, 257], "structured_outputs": {"choice": ["a"]}});
+    let choice = &desk.post(COMPLETIONS, &body).json()["choices"][0];
+    assert_eq!(choice["finish_reason"], "error");
+    assert!(choice["error"].as_str().is_some_and(|error| error.contains("form")), "{choice}");
+    let wrong = json!({"prompt": "a", "structured_outputs": {"regex": "("}});
+    assert_eq!(desk.post(COMPLETIONS, &wrong).status, 400);
+}

@@ -1,0 +1,133 @@
+//! Texts to tokens and back, in the form of vLLM's endpoints.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::blocking;
+use super::error::ApiError;
+use super::order::{check_model, fields};
+use super::reply::json;
+use super::shared::Shared;
+use crate::boundary::codec::TextCodec;
+use crate::openai::body::{RawPrompt, read_prompts};
+use crate::openai::item::{ErrorCode, Rejection};
+use crate::openai::prompt::tokenise;
+
+#[derive(Serialize)]
+struct Tokenized {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    /// What each token spells, where that was asked for.
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Detokenized {
+    prompt: String,
+}
+
+/// `/tokenize`.
+pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    respond(&shared, request, |fields, codec, shared| {
+        let tokens = tokens_of(fields, codec)?;
+        let spelled = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
+        let shows = is_set(fields, "return_token_strs", false)?;
+        let token_strs = shows.then(|| tokens.iter().map(spelled).collect());
+        let max_model_len = shared.context();
+        let body = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
+        Ok(json(StatusCode::OK, &body))
+    })
+    .await
+}
+
+/// `/detokenize`.
+pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    respond(&shared, request, |fields, codec, _| {
+        let tokens = fields.get("tokens").and_then(Value::as_array);
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let tokens: Option<Vec<u32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
+        let tokens = tokens.ok_or_else(|| {
+            let message = "The field \"tokens\" must be a list of token ids.";
+            Rejection::new(ErrorCode::InvalidValue, message)
+        })?;
+        let pieces = codec.pieces(&tokens).map_err(|reason| {
+            let message = format!("The tokens cannot be turned into text: {reason}.");
+            Rejection::new(ErrorCode::Tokenizer, message)
+        })?;
+        Ok(json(StatusCode::OK, &Detokenized { prompt: pieces.concat() }))
+    })
+    .await
+}
+
+fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result<bool, ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(unless_given),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => {
+            let message = format!("The field \"{name}\" must be true or false.");
+            Err(Rejection::new(ErrorCode::InvalidValue, message).into())
+        }
+    }
+}
+
+fn tokens_of(fields: &Map<String, Value>, codec: &dyn TextCodec) -> Result<Vec<u32>, ApiError> {
+    if !is_set(fields, "add_generation_prompt", true)? {
+        let message = "The field \"add_generation_prompt\" is only implemented as true.";
+        return Err(Rejection::new(ErrorCode::UnsupportedField, message).into());
+    }
+    let mut prompts = read_prompts(fields)?;
+    let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
+        let message = "The field \"prompt\" must be one text.";
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_s = now.map_or(0, |since| since.as_secs());
+    match &prompt {
+        RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
+            codec.encode_part(text).map_err(|reason| {
+                let message = format!("The prompt cannot be tokenised: {reason}.");
+                Rejection::new(ErrorCode::Tokenizer, message).into()
+            })
+        }
+        prompt => Ok(tokenise(prompt, Some(codec), now_s)?),
+    }
+}
+
+/// Reads a body and answers it on a thread that may wait for a tokenizer.
+async fn respond(
+    shared: &Arc<Shared>,
+    request: Request,
+    answer: impl FnOnce(&Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    + Send
+    + 'static,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let reader = Arc::clone(shared);
+    let answered = async {
+        // As many at a time as requests for answers, for the same memory.
+        let ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
+        let body = shared.inbound.read(&parts.headers, body).await?;
+        blocking::run(move || {
+            let _ticket = ticket;
+            let fields = fields(&body.bytes)?;
+            check_model(&fields, &reader)?;
+            let codec = reader.model.codec.as_deref().ok_or_else(|| {
+                let message = "This model has no tokenizer.";
+                Rejection::new(ErrorCode::NoTokenizer, message)
+            })?;
+            answer(&fields, codec, &reader)
+        })
+        .await
+    };
+    answered.await.unwrap_or_else(|error: ApiError| {
+        shared.metrics.count_refused(error.code());
+        error.into_response()
+    })
+}

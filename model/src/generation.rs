@@ -1,0 +1,154 @@
+//! How a model's publisher would have it drawn from: `generation_config.json`, or what a GGUF file
+//! says of it.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::source::gguf::metadata::{Metadata, MetadataError};
+
+/// What is said of sampling; `None` where nothing is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Generation {
+    /// At least 0.
+    pub temperature: Option<f32>,
+    /// Above 0, at most 1.
+    pub top_p: Option<f32>,
+    /// So many most likely tokens; 0: all.
+    pub top_k: Option<u32>,
+    /// 0 to 1.
+    pub min_p: Option<f32>,
+    /// Repeated tokens would be made less likely, which nothing here does.
+    pub penalises: bool,
+}
+
+/// Why it cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerationError {
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+    #[error("{path} is not a JSON object: {reason}")]
+    Json { path: String, reason: String },
+    #[error("generation_config.json says {field} = {value}, where {expected} is needed")]
+    Value { field: &'static str, value: String, expected: &'static str },
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl Generation {
+    /// Reads the file of a model's directory, where there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or says something impossible.
+    pub fn from_directory(directory: &Path) -> Result<Generation, GenerationError> {
+        let path = directory.join("generation_config.json");
+        let shown = || path.display().to_string();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Generation::default());
+            }
+            Err(source) => return Err(GenerationError::Io { path: shown(), source }),
+        };
+        let fields = serde_json::from_str(&text)
+            .map_err(|error| GenerationError::Json { path: shown(), reason: error.to_string() })?;
+        Generation::parse(&fields)
+    }
+
+    /// What the fields of the file say. Whether tokens are drawn at all (`do_sample`) is the
+    /// asker's to say.
+    ///
+    /// # Errors
+    /// A value that is impossible.
+    pub fn parse(fields: &Map<String, Value>) -> Result<Generation, GenerationError> {
+        let number = |field: &'static str, expected, accepts: fn(f64) -> bool| {
+            let Some(value) = fields.get(field).filter(|value| !value.is_null()) else {
+                return Ok(None);
+            };
+            let number = value.as_f64().filter(|number| accepts(*number));
+            let refused = || GenerationError::Value { field, value: value.to_string(), expected };
+            number.map(|number| Some(number as f32)).ok_or_else(refused)
+        };
+        let whole = |number: f64| number >= -1.0 && number.fract() == 0.0 && number < 1e9;
+        let top_k = number("top_k", "a whole number", whole)?;
+        let penalty = number("repetition_penalty", "a number above 0", |number| number > 0.0)?;
+        Ok(Generation {
+            temperature: number("temperature", "a number from 0 to 2", |number| {
+                (0.0..=2.0).contains(&number)
+            })?,
+            top_p: number("top_p", "a number above 0, at most 1", |number| {
+                number > 0.0 && number <= 1.0
+            })?,
+            // -1 is every token, as 0 is.
+            top_k: top_k.map(|most| most.max(0.0) as u32),
+            min_p: number("min_p", "a number from 0 to 1", |number| (0.0..=1.0).contains(&number))?,
+            penalises: penalty.is_some_and(|penalty| penalty != 1.0),
+        })
+    }
+
+    /// What the metadata of a GGUF file says.
+    ///
+    /// # Errors
+    /// A value of another type.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Generation, GenerationError> {
+        let number = |key: &str, accepts: fn(f64) -> bool| {
+            let number = metadata.number(key)?.filter(|number| accepts(*number));
+            Ok::<_, MetadataError>(number.map(|number| number as f32))
+        };
+        let penalty = number("general.sampling.penalty_repeat", |number| number > 0.0)?;
+        Ok(Generation {
+            temperature: number("general.sampling.temp", |number| (0.0..=2.0).contains(&number))?,
+            top_p: number("general.sampling.top_p", |number| number > 0.0 && number <= 1.0)?,
+            top_k: metadata.integer("general.sampling.top_k")?,
+            min_p: number("general.sampling.min_p", |number| (0.0..=1.0).contains(&number))?,
+            penalises: penalty.is_some_and(|penalty| penalty != 1.0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Generation, String> {
+        let fields = serde_json::from_str(text).expect("JSON");
+        Generation::parse(&fields).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_said_is_read_and_the_rest_is_left_open() {
+        let read = parse(
+            r#"{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": null, "do_sample": true,
+                "repetition_penalty": 1.05, "eos_token_id": [1, 2]}"#,
+        );
+        let expected = Generation {
+            temperature: Some(0.6),
+            top_p: Some(0.95),
+            top_k: Some(20),
+            min_p: None,
+            penalises: true,
+        };
+        assert_eq!(read, Ok(expected));
+        assert_eq!(parse(r#"{"top_k": -1}"#).map(|read| read.top_k), Ok(Some(0)));
+        assert_eq!(parse("{}"), Ok(Generation::default()));
+    }
+
+    #[test]
+    fn what_is_impossible_is_refused_by_name() {
+        for (field, value) in
+            [("temperature", "-1"), ("top_p", "0"), ("top_k", "1.5"), ("min_p", "\"a\"")]
+        {
+            let error = parse(&format!("{{\"{field}\": {value}}}")).expect_err(field);
+            assert!(error.contains(field) && error.contains(value), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_the_file_says_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = Generation::from_directory(folder.path()).expect("nothing");
+        assert_eq!(read, Generation::default());
+        std::fs::write(folder.path().join("generation_config.json"), "[]").expect("writable");
+        assert!(Generation::from_directory(folder.path()).is_err());
+    }
+}
