@@ -115,6 +115,7 @@ impl<'a> ChunkUnits<'a> {
             kv_head: head as u32,
             cache_offset: self.table.unit_offset(self.at, item.slot, head) - self.origin,
             cache_positions: self.places(item.slot),
+            first_page: 0,
             scores_offset: (self.index(item.slot, head) - self.range.start)
                 * self.table.scores_stride(),
         }
