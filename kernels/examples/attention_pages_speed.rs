@@ -24,10 +24,11 @@ const CASES: [[usize; 6]; 7] = [
     [1, 256, 4000, 32, 8, 128],
 ];
 
-/// Memory on the boundary where caches lie.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// Memory on the boundary where caches in pages lie: where a run of positions ends within a page of
+/// the processor, it prefetches the rest of that page for nothing.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(4096))]
+struct Block([u8; 4096]);
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -121,13 +122,14 @@ impl Run {
         let record_bytes = kv4_position_bytes(head_dim).expect("an even head");
         let position_bytes = if four { record_bytes } else { head_dim * size_of::<T>() };
         let kept = [0, self.page_positions].map(|positions| Kept::new(case, positions));
-        let lines = || vec![Line([0x2d; 64]); (kept[1].places * position_bytes).div_ceil(64)];
-        let (keys, values) = (lines(), lines());
+        let blocks = (kept[1].places * position_bytes).div_ceil(4096);
+        let memory = || vec![Block([0x2d; 4096]); blocks];
+        let (keys, values) = (memory(), memory());
         let mut out = q.clone();
         let mut time = |kept: &Kept| {
-            let view = |lines| match four {
-                true => Cache::Four(bytemuck::cast_slice(lines)),
-                false => Cache::Plain(bytemuck::pod_align_to(lines).1),
+            let view = |memory| match four {
+                true => Cache::Four(bytemuck::cast_slice(memory)),
+                false => Cache::Plain(bytemuck::pod_align_to(memory).1),
             };
             let (keys, values) = (view(&keys[..]), view(&values[..]));
             let begin = cpu_seconds();
