@@ -164,6 +164,7 @@ impl Bench {
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
+            paged_positions: 0,
         }
     }
 
@@ -344,6 +345,8 @@ impl Bench {
             logprobs: 0,
             micro_sequences: self.shape.micro_sequences,
             prefill_chunk: 0,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));

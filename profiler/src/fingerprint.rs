@@ -150,6 +150,8 @@ mod tests {
             logprobs: 0,
             micro_sequences: 2,
             prefill_chunk: 0,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

@@ -34,6 +34,11 @@ pub struct RunShape {
     /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the
     /// positions that the cache holds of it; 0: prompts are whole.
     pub prefill_chunk: u32,
+    /// Positions of a page, of which the caches of layers without a window then are lists, a
+    /// multiple of 16; 0: each sequence has an extent of them.
+    pub page_positions: u32,
+    /// Pages of a batch in each of these caches.
+    pub kv_pages: u32,
     pub dtype: Dtype,
 }
 
@@ -116,6 +121,10 @@ impl RunShape {
             logprobs: u32::from(self.logprobs),
             chunks,
             windows: config.layers.windows_below(self.max_context),
+            pages: match self.page_positions {
+                0 => 0,
+                positions => self.max_context.div_ceil(positions),
+            },
         }
     }
 

@@ -49,6 +49,8 @@ fn plan(dtype: Dtype) -> Plan {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     };
     let split = parse_split("scores:out", &config, None).expect("a split");

@@ -112,6 +112,8 @@ fn every_place(
         logprobs: 0,
         micro_sequences: shape.2,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

@@ -87,6 +87,8 @@ mod tests {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 2048,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: Dtype::Bf16,
         };
         let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

@@ -25,6 +25,8 @@ const SHAPE: RunShape = RunShape {
     logprobs: 0,
     micro_sequences: 2,
     prefill_chunk: 0,
+    page_positions: 0,
+    kv_pages: 0,
     dtype: Dtype::Bf16,
 };
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

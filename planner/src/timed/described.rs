@@ -71,6 +71,8 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         max_context,
         micro_sequences: 1,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)

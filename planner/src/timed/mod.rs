@@ -127,6 +127,8 @@ fn plan(
         logprobs: 0,
         micro_sequences: 1,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

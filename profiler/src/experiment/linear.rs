@@ -128,6 +128,8 @@ mod tests {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 0,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: Dtype::Bf16,
         };
         let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });

@@ -37,6 +37,8 @@ const SHAPE: RunShape = RunShape {
     logprobs: 0,
     micro_sequences: 3,
     prefill_chunk: 0,
+    page_positions: 0,
+    kv_pages: 0,
     dtype: Dtype::F32,
 };
 const THREADS: Threads = Threads { cpu: 1, gpu: 1 };

@@ -74,6 +74,8 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         logprobs: 0,
         micro_sequences,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::F32,
     }
 }

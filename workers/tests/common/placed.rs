@@ -29,6 +29,8 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         logprobs: 4,
         micro_sequences,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     }
 }

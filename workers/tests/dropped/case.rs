@@ -46,6 +46,8 @@ impl Case {
             logprobs: 0,
             micro_sequences: 1,
             prefill_chunk: 0,
+            page_positions: 0,
+            kv_pages: 0,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

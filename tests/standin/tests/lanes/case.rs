@@ -75,6 +75,8 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         logprobs: 0,
         micro_sequences: 2,
         prefill_chunk: 0,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     }
 }
