@@ -125,7 +125,7 @@ fn linears_on_the_device_go_with_pages_on_the_host() {
     let config = ModelConfig { max_positions: 80, ..llama() };
     let shape = extents(Dtype::Bf16, 7);
     // Attention of prefill stays on the host too.
-    let split = parse_split("k:up", &config, None).expect("a split");
+    let split = parse_split("out:down", &config, None).expect("a split");
     let mut map = two_split(&config, split, None);
     map.prefill = map.decode.clone();
     let mut devices = map.decode.layers.iter().flatten();
