@@ -94,6 +94,7 @@ impl Units {
                     kv_head: kv_head as u32,
                     cache_offset: all.cache,
                     cache_positions: shape.window.unwrap_or(0),
+                    first_page: 0,
                     scores_offset: 0,
                 };
                 all.units.push(unit);

@@ -69,6 +69,7 @@ mod avx512 {
                 kv_head: (index % kv_heads) as u32,
                 cache_offset: index * extent,
                 cache_positions: 0,
+                first_page: 0,
                 scores_offset: index * scores,
             })
             .collect();

@@ -35,7 +35,9 @@ mod threads;
 mod unroll;
 mod variant;
 
-pub use attention::{AttentionShape, Cache, Columns, Unit, scores_len};
+pub use attention::{
+    AttentionShape, Cache, Columns, PageLists, Unit, Units, paged_place, scores_len,
+};
 pub use element::Element;
 pub use linear::{ExpertLimits, ExpertWeight, Experts, Linear, LinearGrouped, LinearOut};
 pub use logprobs::{Logprob, logprobs};

@@ -114,6 +114,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         kv_head: head as u32,
         cache_offset: head * 300 * HEAD_DIM,
         cache_positions: 0,
+        first_page: 0,
         scores_offset: head * ROWS * (ROWS + 10),
     });
     kernels.scores(&shape, &units, x, x, &*cache, scores);

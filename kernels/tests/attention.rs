@@ -46,6 +46,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 kv_head: kv_head as u32,
                 cache_offset: cache,
                 cache_positions: 0,
+                first_page: 0,
                 scores_offset: scores,
             });
             // Room for the fresh rows to be appended, and an odd gap behind.
@@ -252,6 +253,7 @@ fn check_decode<T: Element>(name: &str) {
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
                         cache_positions: 0,
+                        first_page: 0,
                         scores_offset: kv_head * scores_len(&shape, piece, past),
                     })
                     .collect();
@@ -435,6 +437,7 @@ fn softmax_survives_large_scores_and_shows_nan() {
             kv_head: 0,
             cache_offset: 0,
             cache_positions: 0,
+            first_page: 0,
             scores_offset: 0,
         };
         let mut scores = vec![-30_000.0f32; 20];

@@ -94,6 +94,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 kv_head: kv_head as u32,
                 cache_offset: cached * shape.head_dim,
                 cache_positions: 0,
+                first_page: 0,
                 scores_offset: scores,
             });
             cached += past + fresh + 1;
@@ -260,6 +261,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
                         cache_positions: 0,
+                        first_page: 0,
                         scores_offset: 0,
                     })
                     .collect();

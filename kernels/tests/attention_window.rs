@@ -232,6 +232,7 @@ fn unit(past: u32, rows: u32, places: u32) -> Unit {
         kv_head: 1,
         cache_offset: 8,
         cache_positions: places,
+        first_page: 0,
         scores_offset: 0,
     }
 }

@@ -114,6 +114,7 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
         kv_head: 0,
         cache_offset: 0,
         cache_positions: 0,
+        first_page: 0,
         scores_offset: 0,
     };
     let mut out = poison::<bf16>(heads * head_dim);

@@ -45,6 +45,7 @@ fn batch(
                 kv_head: kv_head as u32,
                 cache_offset: batch.cache,
                 cache_positions: 0,
+                first_page: 0,
                 scores_offset: batch.scores,
             });
             batch.cache += (past + if room { fresh } else { 0 }) * head_dim;

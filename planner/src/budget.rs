@@ -73,6 +73,8 @@ impl Request<'_> {
             micro_sequences: 1,
             prefill_chunk: self.chunk(CHUNK_TOKENS[0], WHOLE_TOKENS_MAX),
             serves: false,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: self.dtype,
         };
         // What all share is computed once a stream, which is then worth more sequences.

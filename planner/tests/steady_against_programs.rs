@@ -138,6 +138,8 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         micro_sequences: 4,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::Bf16,
     };
     let plan = compile(config, &shape, &map).expect("compiles");

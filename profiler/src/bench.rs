@@ -164,6 +164,7 @@ impl Bench {
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
+            paged_positions: 0,
         }
     }
 
@@ -345,6 +346,8 @@ impl Bench {
             micro_sequences: self.shape.micro_sequences,
             prefill_chunk: 0,
             serves: false,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));

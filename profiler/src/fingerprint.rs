@@ -151,6 +151,8 @@ mod tests {
             micro_sequences: 2,
             prefill_chunk: 0,
             serves: false,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

@@ -37,6 +37,11 @@ pub struct RunShape {
     /// Sequences come while the run goes on: there is one program, each step of which computes at
     /// most `prefill_chunk` rows, of prompts and of newest tokens alike.
     pub serves: bool,
+    /// Positions of a page, of which the caches of layers without a window then are lists, a
+    /// multiple of 16; 0: each sequence has an extent of them.
+    pub page_positions: u32,
+    /// Pages of a batch in each of these caches.
+    pub kv_pages: u32,
     pub dtype: Dtype,
 }
 
@@ -138,6 +143,10 @@ impl RunShape {
                 layers: config.num_layers as u32,
                 experts: experts.count as u32,
             }),
+            pages: match self.page_positions {
+                0 => 0,
+                positions => self.max_context.div_ceil(positions),
+            },
         }
     }
 

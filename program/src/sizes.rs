@@ -23,6 +23,8 @@ pub struct Sizes<'a> {
     pub max_context: u32,
     pub weight_formats: &'a WeightFormats,
     pub kv_format: KvFormat,
+    /// Positions of all pages of a batch, where caches are in pages; 0: they are not.
+    pub paged_positions: u64,
 }
 
 impl Sizes<'_> {
@@ -49,11 +51,16 @@ impl Sizes<'_> {
     fn cache_bytes_of(&self, kind: &LayerKind, parts: u16) -> usize {
         let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
         let context = u64::from(self.max_context);
+        let position_bytes = self.kv_format.position_bytes(self.config.head_dim, self.dtype);
+        let is_ring = kind.kept_positions(self.max_context as usize) < self.max_context as usize;
+        if self.paged_positions > 0 && !is_ring {
+            return (self.paged_positions * heads) as usize * position_bytes;
+        }
         // Parts are balanced by whole sequences, so a part may hold as many units as positions.
         let part = chunk_positions_max(batch, context, heads, u64::from(parts));
         let kept = batch * heads * kind.kept_positions(self.max_context as usize) as u64;
         let pairs = part.min(kept);
-        pairs as usize * self.kv_format.position_bytes(self.config.head_dim, self.dtype)
+        pairs as usize * position_bytes
     }
 
     /// A weight blob as it is stored.

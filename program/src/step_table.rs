@@ -161,6 +161,8 @@ pub struct StepTableLayout {
     /// The different windows of layers whose caches keep less than a sequence may have.
     pub windows: Vec<u32>,
     pub routers: Routers,
+    /// Pages that a sequence may have, where caches are in pages; 0: they are not.
+    pub pages: u32,
 }
 
 /// The routers whose choices are counted; all 0 where no layer has one.
@@ -184,6 +186,7 @@ impl StepTableLayout {
             + size * self.windows.len()
             + size * (self.max_prompt as usize + self.max_new as usize)
             + size * self.logprobs_words()
+            + size * self.pages as usize
     }
 
     /// Of the work lists of a batch.
@@ -273,6 +276,11 @@ impl StepTableLayout {
         let of_token = LOGPROB_WORDS * self.logprobs as usize;
         first + sequence * self.logprobs_words() + position * of_token
     }
+
+    /// First of `pages` words: the pages of a sequence's positions in their order.
+    pub fn pages(&self, batch: usize, sequence: usize) -> usize {
+        self.logprobs(batch, self.batch_size as usize, 0) + sequence * self.pages as usize
+    }
 }
 
 /// Unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent of
@@ -319,6 +327,7 @@ mod tests {
             chunks: 2,
             windows: vec![8, 16],
             routers: Routers { layers: 2, experts: 5 },
+            pages: 7,
         };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
@@ -339,6 +348,7 @@ mod tests {
                 (0..2).for_each(|w| seen[layout.windowed_start(batch, sequence, w)] += 1);
                 (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
                 (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
+                (0..7).for_each(|i| seen[layout.pages(batch, sequence) + i] += 1);
                 for position in 0..4 {
                     let first = layout.logprobs(batch, sequence, position);
                     (0..3 * LOGPROB_WORDS).for_each(|i| seen[first + i] += 1);

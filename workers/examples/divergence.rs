@@ -93,6 +93,8 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         micro_sequences: 1,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::Bf16,
     };
     let options = LaneOptions {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use kernels::Unit;
+use kernels::{Unit, paged_place};
 use program::ir::{At, ProgramId, Rows};
 use program::map::Chunk;
 use program::step_table::{Field, List};
@@ -126,14 +126,17 @@ impl<'a> ChunkUnits<'a> {
 
     /// A head of a sequence, which is one of them.
     fn unit(&self, SequenceRows { row0, item }: SequenceRows, head: usize) -> Unit {
+        let is_paged = self.table.page_positions(self.at.layer) > 0;
+        let extent = || self.table.unit_offset(self.at, item.slot, head) - self.origin;
         Unit {
             row0: row0 as u32,
             rows: item.rows as u32,
             past: item.first as u32,
             shared_row: item.shared_row.map(|row| row as u32),
             kv_head: head as u32,
-            cache_offset: self.table.unit_offset(self.at, item.slot, head) - self.origin,
+            cache_offset: if is_paged { 0 } else { extent() },
             cache_positions: self.places(item.slot),
+            first_page: if is_paged { (item.slot * self.table.pages()) as u32 } else { 0 },
             scores_offset: (self.index(item.slot, head) - self.range.start)
                 * self.table.scores_stride(),
         }
@@ -156,6 +159,35 @@ impl<'a> ChunkUnits<'a> {
         let item = Item { slot, rows, ..owner.item };
         (rows > 0).then_some(SequenceRows { item, ..owner })
     }
+}
+
+/// Lists the pages of the cached positions of an instruction's sequences, where their units'
+/// `first_page` says; none where the layer's caches are not in pages.
+pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec<u32>) {
+    pages.clear();
+    let page_positions = table.page_positions(at.layer) as usize;
+    if page_positions == 0 {
+        return;
+    }
+    let batch = usize::from(at.batch);
+    pages.resize(table.batch_size() * table.pages(), 0);
+    for SequenceRows { item, .. } in sequences(table, program, at) {
+        let own = &mut pages[item.slot * table.pages()..][..item.first.div_ceil(page_positions)];
+        for (index, page) in own.iter_mut().enumerate() {
+            *page = table.page(batch, item.slot, index);
+        }
+    }
+}
+
+/// Where a unit's cache has a place that `Unit::appended` says, in elements.
+pub fn cache_element(table: &StepTable, at: At, unit: &Unit, place: usize) -> usize {
+    let page_positions = table.page_positions(at.layer);
+    if page_positions == 0 {
+        return unit.cache_offset + place * table.head_dim();
+    }
+    let slot = unit.first_page as usize / table.pages();
+    let page = table.page(usize::from(at.batch), slot, place / page_positions as usize);
+    paged_place(page, page_positions, table.kv_heads(), unit.kv_head, place) * table.head_dim()
 }
 
 /// Units whose fresh rows an append takes: the instruction's, and where prompts are cut into chunks

@@ -50,6 +50,8 @@ fn plan(dtype: Dtype) -> Plan {
         micro_sequences: 2,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     };
     let split = parse_split("scores:out", &config, None).expect("a split");

@@ -118,6 +118,8 @@ fn plan(split: Option<&str>) -> Plan {
         micro_sequences: 2,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::Bf16,
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };

@@ -113,6 +113,8 @@ fn every_place(
         micro_sequences: shape.2,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

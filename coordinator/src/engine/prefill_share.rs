@@ -88,6 +88,8 @@ mod tests {
             micro_sequences: 1,
             prefill_chunk: 2048,
             serves: false,
+            page_positions: 0,
+            kv_pages: 0,
             dtype: Dtype::Bf16,
         };
         let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

@@ -67,6 +67,8 @@ pub fn shape(dtype: Dtype) -> RunShape {
         micro_sequences: 2,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     }
 }

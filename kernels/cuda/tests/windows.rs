@@ -218,6 +218,7 @@ fn appending_to_rings_writes_the_bytes_of_the_cpu() {
             kv_head: unit.kv_head,
             cache_offset: unit.cache_offset as usize,
             cache_positions: unit.cache_positions,
+            first_page: 0,
             scores_offset: 0,
         };
         assert_eq!(of_cpu.appended().count(), unit.appended() as usize);

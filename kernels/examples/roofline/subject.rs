@@ -223,6 +223,7 @@ fn decode<'a, T: Element>(
                 kv_head: kv_head as u32,
                 cache_offset: cache_len,
                 cache_positions: 0,
+                first_page: 0,
                 scores_offset: 0,
             });
             cache_len += past * head_dim;

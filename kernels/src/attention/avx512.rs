@@ -34,7 +34,7 @@ const MOST_QUERIES: usize = 4;
 pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
-    prefetcher: &mut Prefetcher,
+    prefetcher: &mut Prefetcher<'_>,
 ) -> [[f32; POSITIONS]; MR] {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };

@@ -66,7 +66,7 @@ pub(super) unsafe fn scores<const MR: usize>(
     queries: Queries,
     out: Scores,
     visible: [Range<usize>; MR],
-    mut prefetcher: Option<&mut Prefetcher>,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
 ) {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
@@ -117,7 +117,7 @@ unsafe fn of_block<const MR: usize>(
     s: Avx512,
     keys: &Keys<bf16>,
     queries: Queries,
-    mut prefetcher: Option<&mut Prefetcher>,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
 ) -> [__m512; MR] {
     let mut lines = match prefetcher.as_deref_mut() {
         Some(Prefetcher::Lines(lines)) if keys.fresh_distance.is_none() => {

@@ -9,6 +9,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::avx512_bf16;
 use super::keys::{Keys, Queries};
+use super::pages::PageLists;
 use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
@@ -40,6 +41,7 @@ pub(super) struct Block<'a, S> {
     pub s: S,
     pub shape: &'a AttentionShape,
     pub unit: Unit,
+    pub pages: PageLists<'a>,
     pub rows: Range<usize>,
     /// Query heads that share the KV head; dividing for it each time would show.
     pub group: usize,
@@ -130,7 +132,7 @@ impl<S: Simd> Block<'_, S> {
         if let Some(row) = shared_row {
             return of_rows(row as usize + first, before.end);
         }
-        let (place, end) = self.unit.run(&before);
+        let (place, end) = self.pages.run(&self.unit, kv_heads, &before);
         // Elements lie at any offset, records at whole ones.
         let offset = if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
         let base = cache.wrapping_add(offset + place * size);
@@ -192,7 +194,7 @@ impl<S: Simd> Block<'_, S> {
         k: (*const T, *const T),
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         // Few queries take a transposed vector of K straight from its register, or in pairs all of
         // a segment at once.
@@ -243,7 +245,7 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, of_query): (*mut f32, usize),
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let Keys { stride, width, head_dim, fresh_distance, .. } = keys;
         let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_distance };
@@ -284,7 +286,7 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let queries = self.packed_queries(0);
         if keys.width == 1 {
@@ -323,7 +325,7 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let odd = self.packed_queries(0).odd;
         // SAFETY: scratch has room for a block of whole slabs.

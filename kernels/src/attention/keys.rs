@@ -44,7 +44,7 @@ impl<T: Number> Keys<T> {
         s: S,
         first: usize,
         at: usize,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         match self.fresh_distance {
             Some(distance) => {

@@ -2,7 +2,8 @@
 //!
 //! Where the shape has a **window** a row sees the positions of it only; what lies before is
 //! neither read nor computed. A cache may then be a ring of as many positions
-//! (`Unit::cache_positions`), of which two runs follow each other. **Sinks** are one more score for
+//! (`Unit::cache_positions`), of which two runs follow each other. Other caches may be in **pages**
+//! (`pages.rs`), a run each. **Sinks** are one more score for
 //! each head, which takes its part of the softmax and has no value (`probabilities.rs`).
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. The three
@@ -28,6 +29,7 @@ mod columns;
 mod compiled;
 mod four;
 mod keys;
+mod pages;
 mod prefetch;
 mod probabilities;
 mod run;
@@ -44,6 +46,7 @@ use crate::number::Number;
 use block::Source;
 pub use columns::Columns;
 pub use compiled::AttentionTasks;
+pub use pages::{PageLists, Units, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};
 use shape::record_bytes;
 pub use shape::{AttentionShape, Cache, Unit, scores_len};
@@ -76,14 +79,15 @@ impl Kernels {
     pub fn scores<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: impl Into<Units<'a>>,
         q: &[T],
         k_fresh: &[T],
         k_cache: impl Into<Cache<'a, T>>,
         out: &mut [f32],
     ) {
+        let units = units.into();
         let rows = check_rows(shape, q.len());
-        check_scores(shape, units, out.len());
+        check_scores(shape, units.units, out.len());
         let k = self.source(shape, units, (rows, 0), k_fresh, k_cache.into());
         let scores_out = out.as_mut_ptr();
         let tensors = Tensors { q: q.as_ptr(), k, scores_out, ..Tensors::none() };
@@ -108,7 +112,7 @@ impl Kernels {
             sinks: check_sinks(shape, sinks),
             ..Tensors::none()
         };
-        self.attention_steps(shape, units, SOFTMAX, &tensors);
+        self.attention_steps(shape, units.into(), SOFTMAX, &tensors);
     }
 
     /// `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`, `out`
@@ -116,15 +120,15 @@ impl Kernels {
     pub fn weighted_values<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: impl Into<Units<'a>>,
         probabilities: &[f32],
         v_fresh: &[T],
         v_cache: impl Into<Cache<'a, T>>,
         out: impl Into<Columns<'a, T>>,
     ) {
-        let out = out.into();
+        let (units, out) = (units.into(), out.into());
         let rows = check_rows(shape, out.len());
-        check_scores(shape, units, probabilities.len());
+        check_scores(shape, units.units, probabilities.len());
         let tensors = Tensors {
             v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
             scores_in: probabilities.as_ptr(),
@@ -140,7 +144,7 @@ impl Kernels {
     pub fn attention<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: impl Into<Units<'a>>,
         q: &[T],
         k_fresh: &[T],
         v_fresh: &[T],
@@ -149,7 +153,7 @@ impl Kernels {
         sinks: Option<&[f32]>,
         out: impl Into<Columns<'a, T>>,
     ) {
-        let out = out.into();
+        let (units, out) = (units.into(), out.into());
         let rows = check_rows(shape, q.len());
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
         let tensors = Tensors {
@@ -166,18 +170,19 @@ impl Kernels {
     /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past`
     /// positions, which are copied too where they are rows of this call. Where the cache is a ring
     /// they take the places of the oldest, which the rows may still have to see: attention first.
-    pub fn append<T: Number>(
+    pub fn append<'a, T: Number>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: impl Into<Units<'a>>,
         fresh: &[T],
         cache: &mut [T],
     ) {
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
+        let Units { units, pages } = units.into();
         for unit in units {
             for (row, place) in unit.appended() {
                 let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
-                let to = unit.cache_offset + place * head_dim;
+                let to = unit.cache_offset + pages.place(unit, kv_heads, place) * head_dim;
                 cache[to..to + head_dim].copy_from_slice(&fresh[from..from + head_dim]);
             }
         }
@@ -188,7 +193,7 @@ impl Kernels {
     fn source<T: Number>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        Units { units, pages }: Units<'_>,
         (rows, place): (usize, usize),
         fresh: &[T],
         cache: Cache<'_, T>,
@@ -200,14 +205,12 @@ impl Kernels {
         };
         for unit in units {
             let first = unit.cache_offset / shape.head_dim;
+            let places = pages.end(unit, shape.kv_heads);
             let end = match cache {
-                Cache::Plain(_) => unit.cache_offset + unit.cached() as usize * position,
-                Cache::Four(_) => (first + unit.cached() as usize) * position,
+                Cache::Plain(_) => unit.cache_offset + places * position,
+                Cache::Four(_) => (first + places) * position,
             };
-            assert!(
-                unit.cached() == 0 || end <= cache_len,
-                "a unit's positions lie within the cache"
-            );
+            assert!(places == 0 || end <= cache_len, "a unit's positions lie within the cache");
         }
         match cache {
             Cache::Plain(cache) => Source::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() },

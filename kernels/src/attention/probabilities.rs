@@ -43,7 +43,7 @@ impl<T: Number> BlockTask<'_, T> {
         &self,
         block: &Block<'_, S>,
         scores: Scores,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         for query in 0..block.queries() {
             let (from, to) = (
@@ -73,7 +73,7 @@ impl<T: Number> BlockTask<'_, T> {
         &self,
         block: &Block<'_, S>,
         row: &Row,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let (s, chunks) = (block.s, chunks_of(&row.seen));
         // SAFETY: the caller's promise: chunks of visible positions.
@@ -112,7 +112,7 @@ impl<T: Number> BlockTask<'_, T> {
         block: &Block<'_, S>,
         row: &Row,
         chunk: usize,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let (s, queries, chunks) = (block.s, block.queries(), chunks_of(&row.seen));
         let (from, to, len) = row.chunk(chunk);

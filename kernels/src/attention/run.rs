@@ -19,6 +19,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             s,
             shape: self.shape,
             unit: self.unit,
+            pages: self.pages,
             rows: self.rows.clone(),
             group,
             window: self.shape.most_seen(),
@@ -57,7 +58,7 @@ impl<T: Number> BlockTask<'_, T> {
         &self,
         block: &Block<'_, S>,
         scores: Scores,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let positions = match self.part {
             Part::Whole => block.positions(),
@@ -90,7 +91,7 @@ impl<T: Number> BlockTask<'_, T> {
         block: &Block<'_, S>,
         scores: Scores,
         scratch: *mut f32,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let whole = self.part == Part::Whole;
         let positions = block.positions();

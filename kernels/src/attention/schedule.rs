@@ -8,6 +8,7 @@ use std::ops::Range;
 use model::compressed::kv4_position_bytes;
 
 use super::compiled::AttentionTasks;
+use super::pages::{PageLists, Units};
 use super::shape::{AttentionShape, CHUNK, Unit, chunks_of, record_bytes, score_stride};
 use super::task::{BlockTask, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
 use crate::Kernels;
@@ -131,6 +132,7 @@ struct Call<'a, T> {
     per_thread: &'a ThreadScratch,
     shape: &'a AttentionShape,
     units: &'a [Unit],
+    pages: PageLists<'a>,
     steps: Steps,
     tensors: &'a Tensors<T>,
 }
@@ -173,12 +175,12 @@ impl Kernels {
     pub(super) fn attention_steps<T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        Units { units, pages }: Units<'_>,
         steps: Steps,
         tensors: &Tensors<T>,
     ) {
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let call = Call { variant, per_thread, shape, units, steps, tensors };
+        let call = Call { variant, per_thread, shape, units, pages, steps, tensors };
         let mut items = self.attention.items.borrow_mut();
         let (mut unit, mut first) = (0, 0);
         while unit < units.len() {
@@ -329,6 +331,7 @@ impl<T: AttentionTasks> Call<'_, T> {
             variant: self.variant,
             shape: self.shape,
             unit: self.units[item.unit as usize],
+            pages: self.pages,
             rows: item.rows(),
             steps: self.steps,
             tensors: self.tensors,

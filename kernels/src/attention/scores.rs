@@ -43,7 +43,7 @@ impl<T: Number> Keys<T> {
         s: S,
         first: usize,
         at: usize,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) -> S::Block {
         self.prefetch(s, first, at, prefetcher);
         // SAFETY: the caller's promise; the copy has room for the widest vectors.
@@ -77,7 +77,7 @@ impl<T: Number> Keys<T> {
         &self,
         s: S,
         queries: Queries,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) -> [[S::F; 1]; MR] {
         #[cfg(target_arch = "x86_64")]
         if chains::<S, T>() == 4 {
@@ -103,7 +103,7 @@ impl<T: Number> Keys<T> {
         &self,
         s: S,
         queries: Queries,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) -> [[S::F; 1]; MR] {
         let mut even = [s.zero(); MR];
         let mut odd = [s.zero(); MR];
@@ -161,7 +161,7 @@ impl<T: Number> Keys<T> {
         s: S,
         to: *mut f32,
         odd: usize,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         for at in (0..self.head_dim).step_by(slab::<S, T>()) {
             for j in 0..2 {

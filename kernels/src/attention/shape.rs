@@ -77,13 +77,17 @@ pub struct Unit {
     /// row on, which belong to another sequence that begins alike.
     pub shared_row: Option<u32>,
     pub kv_head: u32,
-    /// Element offset of the first place in the K and V caches, a multiple of `head_dim`, which
-    /// places are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of the first place, or of page 0, in the K and V caches, a multiple of
+    /// `head_dim`, which places are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: usize,
     /// Places in each cache: position `p` lies at place `p % cache_positions`, so that the caches
     /// are rings, which hold the last positions. They are at least the window, so that what the
     /// first fresh row sees is there. 0: position `p` lies at place `p`.
     pub cache_positions: u32,
+    /// Where the caches are in pages, the place of its first page in the list of the call
+    /// ([`PageLists`](super::PageLists)); position `p` then lies in the page `p / page_positions`
+    /// behind it.
+    pub first_page: u32,
     /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by the fused form.
     pub scores_offset: usize,
@@ -106,7 +110,8 @@ impl Unit {
     }
 
     /// `(row, place)` of the rows whose K and V belong into the unit's cache: all, or the last ones
-    /// where it has no places for more.
+    /// where it has no places for more. Where caches are in pages the place is the position, which
+    /// lies where [`paged_place`](super::paged_place) says.
     pub fn appended(&self) -> impl Iterator<Item = (usize, usize)> {
         let Unit { row0, rows, past, shared_row, cache_positions, .. } = *self;
         let shared = shared_row.into_iter().flat_map(move |row| (row..row + past).zip(0..past));

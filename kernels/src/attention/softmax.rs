@@ -43,7 +43,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
     s: S,
     (scores, out, len): (*const f32, *mut f32, usize),
     highest: f32,
-    prefetcher: &mut Prefetcher,
+    prefetcher: &mut Prefetcher<'_>,
 ) -> f32 {
     let highest = s.splat(highest);
     let whole = len / S::LANES * S::LANES;

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::block::Source;
 use super::four;
+use super::pages::PageLists;
 use super::prefetch::{OF_TASK, Prefetcher, Stretch};
 use super::scores::BLOCK_POSITIONS;
 use super::shape::{AttentionShape, Unit, head_stride, record_bytes, score_stride, within_chunk};
@@ -90,6 +91,7 @@ pub struct BlockTask<'a, T> {
     pub(super) variant: Variant,
     pub(super) shape: &'a AttentionShape,
     pub(super) unit: Unit,
+    pub(super) pages: PageLists<'a>,
     pub(super) rows: Range<usize>,
     pub(super) steps: Steps,
     pub(super) tensors: &'a Tensors<T>,
@@ -113,12 +115,14 @@ pub(super) struct Scores {
 
 impl<T: Number> BlockTask<'_, T> {
     /// What this task reads of the caches, and first what the next one will.
-    pub(super) fn prefetcher(&self) -> Prefetcher {
+    pub(super) fn prefetcher(&self) -> Prefetcher<'_> {
         let next = match &self.next {
             Some((unit, rows, part)) => self.cached(unit, rows, *part),
             None => [Stretch::NONE; OF_TASK],
         };
-        Prefetcher::new(self.variant, self.cached(&self.unit, &self.rows, self.part), next)
+        let this = self.cached(&self.unit, &self.rows, self.part);
+        let pages = (self.pages.pages, self.shape.kv_heads);
+        Prefetcher::new(self.variant, this, next, pages)
     }
 
     /// Prefetches what the first row of the next task reads and writes besides K and V: the stream
@@ -144,7 +148,8 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Cached K and V of a part of rows of a unit, each in two runs, in the order of reading.
+    /// Cached K and V of a part of rows of a unit, in the order of reading: each in two runs, or in
+    /// pages.
     fn cached(&self, unit: &Unit, rows: &Range<usize>, part: Part) -> [Stretch; OF_TASK] {
         let seen = unit.seen(self.shape, rows);
         let (k, v) = match part {
@@ -166,10 +171,14 @@ impl<T: Number> BlockTask<'_, T> {
                 }
                 let (place, end) = unit.run(positions);
                 let bytes = (end - positions.start) * place_bytes;
-                (Stretch { from: cache.wrapping_add(place * place_bytes), bytes }, end)
+                (Stretch::run(cache.wrapping_add(place * place_bytes), bytes), end)
             };
             let past = if unit.shared_row.is_some() { 0 } else { unit.past as usize };
             let end = positions.end.min(past);
+            if self.pages.is_paged() && positions.start < end {
+                let pages = self.paged(unit, cache, place_bytes, positions.start..end);
+                return [pages, Stretch::NONE];
+            }
             let (older, first) = run(&(positions.start..end));
             [older, run(&(first..end)).0]
         };
@@ -178,6 +187,25 @@ impl<T: Number> BlockTask<'_, T> {
         let Tensors { k: keys, v: values, .. } = *self.tensors;
         let [[a, b], [c, d]] = [stretches(keys, k), stretches(values, v)];
         [a, b, c, d]
+    }
+
+    /// Cached positions of a unit whose caches are in pages, `place_bytes` each.
+    fn paged(
+        &self,
+        unit: &Unit,
+        cache: *const u8,
+        place_bytes: usize,
+        positions: Range<usize>,
+    ) -> Stretch {
+        let page_positions = self.pages.page_positions as usize;
+        let page_bytes = page_positions * place_bytes;
+        Stretch {
+            from: cache.wrapping_add(unit.kv_head as usize * page_bytes),
+            bytes: positions.len() * place_bytes,
+            page_bytes,
+            first_page: unit.first_page as usize + positions.start / page_positions,
+            skipped_bytes: positions.start % page_positions * place_bytes,
+        }
     }
 
     /// Scores of the call, or those in `scratch` or in the split scratch.

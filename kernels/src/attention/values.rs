@@ -67,7 +67,7 @@ impl<T: Number> ValuesTile<T> {
     pub(super) unsafe fn run<S: Simd, const MR: usize, const NP: usize>(
         self,
         s: S,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let pair = 2 * S::LANES;
         let mut sums = [[(s.zero(), s.zero()); NP]; MR];
@@ -153,7 +153,7 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         // SAFETY: scratch has room for every query's head in whole pairs.
         unsafe {
@@ -175,7 +175,7 @@ impl<S: Simd> Block<'_, S> {
 
     /// Positions that all parts of all tiles pass over before the next ones.
     #[inline(always)]
-    fn positions_together(&self, prefetcher: &Prefetcher) -> usize {
+    fn positions_together(&self, prefetcher: &Prefetcher<'_>) -> usize {
         match (prefetcher, self.queries()) {
             (Prefetcher::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
             _ => VALUE_POSITIONS,
@@ -187,7 +187,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::values`].
     #[inline(always)]
-    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher) {
+    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher<'_>) {
         let most = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
@@ -259,7 +259,7 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         (query, height): (usize, usize),
         (at, pairs, tail): (usize, usize, usize),
-        (prefetch, prefetcher): (Prefetch, &mut Prefetcher),
+        (prefetch, prefetcher): (Prefetch, &mut Prefetcher<'_>),
     ) {
         if positions.is_empty() {
             return;

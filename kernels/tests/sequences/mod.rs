@@ -4,7 +4,8 @@
 
 use kernels::grouped::{decode_kv, quantise_kv};
 use kernels::{
-    AttentionShape, Cache, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
+    AttentionShape, Cache, Element, Kernels, ScratchLimits, Unit, Units, Variant, reference,
+    scores_len,
 };
 use model::compressed::kv4_position_bytes;
 
@@ -62,6 +63,19 @@ impl<T: Element> Kept<T> {
                 let record = &mut cache[place * bytes..][..bytes];
                 quantise_kv(Variant::Scalar, head, head.len(), record);
             }
+        }
+    }
+
+    /// Copies one position's head from a place of another cache of this kind.
+    pub fn copy(&mut self, place: usize, from: &Kept<T>, from_place: usize, head_dim: usize) {
+        match (self, from) {
+            (Kept::Plain(to), Kept::Plain(from)) => to[place * head_dim..][..head_dim]
+                .copy_from_slice(&from[from_place * head_dim..][..head_dim]),
+            (Kept::Four(to), Kept::Four(from)) => {
+                let bytes = record_bytes(head_dim);
+                to[place * bytes..][..bytes].copy_from_slice(&from[from_place * bytes..][..bytes]);
+            }
+            _ => panic!("both caches are of one kind"),
         }
     }
 
@@ -132,6 +146,7 @@ pub fn batch<T: Element>(
                 kv_head: kv_head as u32,
                 cache_offset: cached * head_dim,
                 cache_positions: places,
+                first_page: 0,
                 scores_offset: scores,
             });
             cached += if places == 0 { past + fresh + 1 } else { places as usize };
@@ -164,13 +179,14 @@ pub fn batch<T: Element>(
 }
 
 impl<T: Element> Batch<T> {
-    pub fn fused(&self, kernels: &Kernels, units: &[Unit]) -> Vec<T> {
+    pub fn fused<'a>(&self, kernels: &Kernels, units: impl Into<Units<'a>>) -> Vec<T> {
         let mut out = poison::<T>(self.q.len());
         self.fused_into(kernels, units, &mut out);
         out
     }
 
-    pub fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
+    pub fn fused_into<'a>(&self, kernels: &Kernels, units: impl Into<Units<'a>>, out: &mut [T]) {
+        let units = units.into();
         let ([k_fresh, v_fresh], [k, v]) = (&self.fresh, &self.caches);
         let sinks = self.sinks.as_deref();
         kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, sinks, out);
@@ -178,13 +194,18 @@ impl<T: Element> Batch<T> {
 
     /// `(probabilities, values)` of the three separate operations.
     pub fn separate(&self, kernels: &Kernels) -> (Vec<f32>, Vec<T>) {
-        let (shape, units) = (&self.shape, &self.units[..]);
+        self.separate_over(kernels, (&self.units).into())
+    }
+
+    /// The same for units with pages.
+    pub fn separate_over(&self, kernels: &Kernels, units: Units<'_>) -> (Vec<f32>, Vec<T>) {
+        let shape = &self.shape;
         let ([k_fresh, v_fresh], [k, v]) = (&self.fresh, &self.caches);
         let mut scores = poison::<f32>(self.scores_len);
         let mut probabilities = poison::<f32>(self.scores_len);
         let mut out = poison::<T>(self.q.len());
         kernels.scores(shape, units, &self.q, k_fresh, k, &mut scores);
-        kernels.softmax(shape, units, &scores, self.sinks.as_deref(), &mut probabilities);
+        kernels.softmax(shape, units.units, &scores, self.sinks.as_deref(), &mut probabilities);
         kernels.weighted_values(shape, units, &probabilities, v_fresh, v, &mut out);
         (probabilities, out)
     }
@@ -273,6 +294,7 @@ pub fn in_pieces<T: Element>(
                     kv_head: kv_head as u32,
                     cache_offset: (sequence * kv_heads + kv_head) * room * head_dim,
                     cache_positions: places,
+                    first_page: 0,
                     scores_offset: part.scores_len,
                 });
                 part.scores_len += scores_len(&whole.shape, count, past[sequence]);

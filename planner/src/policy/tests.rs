@@ -26,6 +26,8 @@ const SHAPE: RunShape = RunShape {
     micro_sequences: 2,
     prefill_chunk: 0,
     serves: false,
+    page_positions: 0,
+    kv_pages: 0,
     dtype: Dtype::Bf16,
 };
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

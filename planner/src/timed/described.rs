@@ -72,6 +72,8 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         micro_sequences: 1,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)

@@ -128,6 +128,8 @@ fn plan(
         micro_sequences: 1,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

@@ -38,6 +38,8 @@ const SHAPE: RunShape = RunShape {
     micro_sequences: 3,
     prefill_chunk: 0,
     serves: false,
+    page_positions: 0,
+    kv_pages: 0,
     dtype: Dtype::F32,
 };
 const THREADS: Threads = Threads { cpu: 1, gpu: 1 };

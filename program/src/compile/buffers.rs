@@ -17,6 +17,10 @@ use crate::weights::Weights;
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
 
+/// Caches in pages begin with a page of the processor: it prefetches to the end of one, for nothing
+/// where a run of positions ends before it.
+const PAGED_ALIGN_BYTES: u64 = 4096;
+
 /// Identity of an activation or slot buffer within a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ProgramBuffer {
@@ -83,6 +87,7 @@ impl<'a> Buffers<'a> {
             max_context: shape.max_context,
             weight_formats: &map.weight_formats,
             kv_format: map.kv_format,
+            paged_positions: u64::from(shape.page_positions) * u64::from(shape.kv_pages),
         };
         let mut buffers = Buffers {
             sizes,
@@ -227,6 +232,10 @@ impl<'a> Buffers<'a> {
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
                         let size = self.sizes.cache_bytes(usize::from(layer), of);
+                        if self.shape.page_positions > 0 {
+                            let end = self.ends.entry(segment).or_insert(0);
+                            *end = end.next_multiple_of(PAGED_ALIGN_BYTES);
+                        }
                         let id = self.add(segment, name, size);
                         self.caches.insert((layer, batch, kv, part), id);
                     }

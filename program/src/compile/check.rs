@@ -40,6 +40,9 @@ pub(super) fn check(
     if map.kv_format == KvFormat::Four && kv4_position_bytes(config.head_dim).is_none() {
         return Err(CompileError::OddHead { head_dim: config.head_dim });
     }
+    if shape.page_positions > 0 || shape.kv_pages > 0 {
+        check_pages(config, shape, map, routes.topology)?;
+    }
     if let Some(chunking) = map.chunking {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
@@ -68,6 +71,41 @@ pub(super) fn check(
         let topology = routes.topology;
         if shape.is_chunked() { check_chunked(config, map, layer, topology) } else { Ok(()) }
     })
+}
+
+/// Only kernels of the CPU read caches in pages, whole ones.
+fn check_pages(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    topology: &Topology,
+) -> Result<(), CompileError> {
+    let RunShape { page_positions, kv_pages, .. } = *shape;
+    if kv_pages == 0 || page_positions == 0 || !page_positions.is_multiple_of(16) {
+        return Err(CompileError::Pages { kv_pages, page_positions });
+    }
+    if map.chunking.is_some() {
+        return Err(CompileError::PagesInParts);
+    }
+    let on_device = |layer: usize| {
+        let list = layer_list(config, layer, None);
+        let of = |devices: &[Device]| {
+            let mut attention = list.iter().zip(devices);
+            attention.any(|(entry, device)| entry.op.is_attention() && *device == Device::Gpu)
+        };
+        let kv = map.kv.get(layer).is_some_and(|homes| {
+            let mut all = [Kv::K, Kv::V].into_iter().flat_map(|kv| homes.homes(kv));
+            homes.device_batches > 0 || all.any(|home| topology.is_vram(*home))
+        });
+        let phases = [&map.prefill, &map.decode];
+        kv || phases
+            .iter()
+            .any(|phase| phase.layers.get(layer).is_some_and(|of_layer| of(of_layer)))
+    };
+    match (0..config.num_layers).find(|layer| on_device(*layer)) {
+        Some(layer) => Err(CompileError::PagesOnDevice { layer }),
+        None => Ok(()),
+    }
 }
 
 /// Weights and caches live on the host or on a device, weights also on a storage that a lane reads.

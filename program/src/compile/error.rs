@@ -44,6 +44,18 @@ pub enum CompileError {
          needs two slots of each"
     )]
     BarrierSlots,
+    #[error(
+        "caches in pages need at least one page and a multiple of 16 positions in each, not \
+         {kv_pages} pages of {page_positions}"
+    )]
+    Pages { kv_pages: u32, page_positions: u32 },
+    #[error("caches in pages cannot be in parts: leave attention unsplit")]
+    PagesInParts,
+    #[error(
+        "layer {layer}: caches in pages are kept and attended to by the CPU; put its attention and \
+         KV caches on the host"
+    )]
+    PagesOnDevice { layer: usize },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(

@@ -75,6 +75,8 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         micro_sequences,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype: Dtype::F32,
     }
 }

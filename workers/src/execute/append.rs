@@ -10,7 +10,7 @@ use program::plan::Plan;
 
 use crate::lane_executor::Work;
 use crate::memory::View;
-use crate::rows::{appended_units, counts};
+use crate::rows::{appended_units, cache_element, counts};
 use crate::shared::table::StepTable;
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares:
@@ -26,7 +26,7 @@ pub fn append_spans(
     for unit in appended_units(table, program, append.at, append.chunk) {
         for (row, place) in unit.appended() {
             let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
-            each(from, unit.cache_offset + place * head_dim);
+            each(from, cache_element(table, append.at, &unit, place));
         }
     }
 }

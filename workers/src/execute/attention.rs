@@ -5,7 +5,7 @@
 //! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see
 //! fresh rows as the append will store them.
 
-use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
+use kernels::{AttentionShape, Cache, Columns, Element, Kernels, PageLists, Unit, Units};
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
@@ -14,9 +14,10 @@ use program::map::Chunk;
 use super::operands::{Operands, output_region};
 use crate::rows;
 
-/// Runs the operation on units that it lists in `units`; returns the bytes of cached K and V read.
+/// Runs the operation on units that it lists in `units`, and their pages in `pages`; returns the
+/// bytes of cached K and V read.
 pub(super) fn run<T: Element>(
-    (kernels, units): (&Kernels, &mut Vec<Unit>),
+    (kernels, units, pages): (&Kernels, &mut Vec<Unit>, &mut Vec<u32>),
     operands: &Operands<'_>,
     compute: &Compute,
     count: usize,
@@ -35,8 +36,10 @@ pub(super) fn run<T: Element>(
     if units.is_empty() {
         return 0;
     }
-    let units = units.as_slice();
-    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
+    rows::list_pages(operands.table, operands.program, compute.at, pages);
+    let page_positions = operands.table.page_positions(compute.at.layer);
+    let units = Units { units, pages: PageLists { page_positions, pages } };
+    let cached: u64 = units.units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
     // Only a softmax has weights: its sinks.
     let sinks = operands.vector(compute, 0);
     let kv_format = operands.plan.map.kv_format;
@@ -52,7 +55,7 @@ pub(super) fn run<T: Element>(
         Op::Softmax => {
             let scores = scores(operands, compute, compute.inputs[0]);
             let out = scores_mut(operands, compute, output_region(compute));
-            kernels.softmax(&shape, units, scores, sinks, out);
+            kernels.softmax(&shape, units.units, scores, sinks, out);
         }
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);

@@ -26,6 +26,8 @@ pub struct ComputeState {
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<Unit>,
+    /// Pages of their caches.
+    pages: Vec<u32>,
     sample: sample::SampleState,
 }
 
@@ -62,6 +64,9 @@ impl ComputeState {
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
+            pages: Vec::with_capacity(
+                plan.table.pages as usize * usize::from(plan.shape.batch_size),
+            ),
             sample: sample::SampleState::new(plan, forms, sequences, pool.threads)?,
         })
     }
@@ -113,8 +118,8 @@ impl ComputeState {
                 0
             }
             op if op.is_attention() => {
-                let Self { kernels, units, .. } = self;
-                attention::run::<T>((kernels, units), &operands, compute, rows)
+                let Self { kernels, units, pages, .. } = self;
+                attention::run::<T>((kernels, units, pages), &operands, compute, rows)
             }
             _ => {
                 linear::run::<T>(&self.kernels, &operands, compute, rows);

@@ -34,6 +34,8 @@ pub fn copy_spans(
             return 0;
         }
         Moved::Cache(_) => {
+            let is_paged = table.page_positions(copy.at.layer) > 0;
+            assert!(!is_paged, "caches in pages stay where they are");
             let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
             for unit in units(table, program, copy.at, copy.chunk) {
                 each(Span {

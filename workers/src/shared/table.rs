@@ -37,6 +37,7 @@ pub struct StepTable {
     ropes: Vec<Rope>,
     micro_sequences: usize,
     serves: bool,
+    page_positions: u32,
     chunking: Option<Chunking>,
 }
 
@@ -84,6 +85,7 @@ impl StepTable {
             ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
             serves: plan.shape.serves,
+            page_positions: plan.shape.page_positions,
             chunking: plan.map.chunking,
         }
     }
@@ -449,6 +451,32 @@ impl StepTable {
     /// Whether the caches of a layer keep less than a sequence may have.
     pub fn is_windowed(&self, layer: Option<u16>) -> bool {
         self.window(layer).is_some()
+    }
+
+    /// Positions of a page of a layer's caches; 0: they are not in pages.
+    pub fn page_positions(&self, layer: Option<u16>) -> u32 {
+        if self.is_windowed(layer) { 0 } else { self.page_positions }
+    }
+
+    /// Pages that a sequence may have.
+    pub fn pages(&self) -> usize {
+        self.layout.pages as usize
+    }
+
+    /// A page of a sequence, that of positions `index * page_positions` and on.
+    pub fn page(&self, batch: usize, sequence: usize, index: usize) -> u32 {
+        self.words.load(self.page_at(batch, sequence, index))
+    }
+
+    /// Sets a page of a sequence, which has to be there before a step reads or appends positions of
+    /// it.
+    pub fn set_page(&self, batch: usize, sequence: usize, index: usize, page: u32) {
+        self.words.store(self.page_at(batch, sequence, index), page);
+    }
+
+    fn page_at(&self, batch: usize, sequence: usize, index: usize) -> usize {
+        assert!(index < self.pages(), "page {index} of {}", self.pages());
+        self.layout.pages(batch, sequence) + index
     }
 
     fn window(&self, layer: Option<u16>) -> Option<usize> {

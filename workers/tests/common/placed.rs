@@ -30,6 +30,8 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         micro_sequences,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     }
 }

@@ -47,6 +47,8 @@ impl Case {
             micro_sequences: 1,
             prefill_chunk: 0,
             serves: false,
+            page_positions: 0,
+            kv_pages: 0,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

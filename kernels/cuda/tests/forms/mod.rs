@@ -34,6 +34,7 @@ pub fn expected<T: Element, U: Element>(
             kv_head: unit.kv_head,
             cache_offset: unit.cache_offset as usize,
             cache_positions: unit.cache_positions,
+            first_page: 0,
             scores_offset: 0,
         };
         let (k, v, sinks) = ((k_fresh, k_cache), (v_fresh, v_cache), batch.sinks.as_deref());

@@ -143,7 +143,7 @@ impl FourKeys {
         &self,
         s: S,
         to: *mut f32,
-        prefetcher: Option<&mut Prefetcher>,
+        prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         let read = self.width * self.record_bytes;
         let mut lines =

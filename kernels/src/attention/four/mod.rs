@@ -60,7 +60,7 @@ impl<S: Simd> Block<'_, S> {
         k: Records,
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let fast = self.s.has_fast_dots();
         let Range { start: mut first, end } = positions;
@@ -155,7 +155,7 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let head_dim = self.shape.head_dim;
         let head = head_stride(head_dim);
@@ -195,7 +195,7 @@ impl<S: Simd> Block<'_, S> {
         first: usize,
         (probabilities, stride): (*const f32, usize),
         sums: *mut f32,
-        prefetcher: &mut Prefetcher,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let (s, queries) = (self.s, self.queries());
         let head = head_stride(self.shape.head_dim);

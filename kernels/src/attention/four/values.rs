@@ -236,7 +236,7 @@ impl FourValues {
         s: S,
         weights: *const f32,
         (sums, stride): (*mut f32, usize),
-        mut prefetcher: Option<&mut Prefetcher>,
+        mut prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
@@ -299,7 +299,7 @@ impl FourValues {
     unsafe fn multiply<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
-        (first, half, mut prefetcher): (usize, usize, Option<&mut Prefetcher>),
+        (first, half, mut prefetcher): (usize, usize, Option<&mut Prefetcher<'_>>),
         (weights, [low, high]): (*const f32, [usize; 2]),
         accumulators: &mut [[S::D; 4]; MR],
     ) {
@@ -333,7 +333,7 @@ impl FourValues {
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
-    (mut records, stride, mut prefetcher): (*const u8, usize, Option<&mut Prefetcher>),
+    (mut records, stride, mut prefetcher): (*const u8, usize, Option<&mut Prefetcher<'_>>),
     (weights, [low, high]): (*const f32, [usize; 2]),
     accumulators: &mut [[S::D; 4]; MR],
 ) {

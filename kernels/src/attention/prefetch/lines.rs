@@ -2,7 +2,7 @@
 //! processor's prefetcher stops, and into the second cache as far again, because the first has too
 //! few requests under way for all that memory could bring.
 
-use super::stretch::{LINE_BYTES, OF_TASK, STRETCHES, Stretch, in_order};
+use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
 use crate::simd::Simd;
 
 /// Distance from what is read to what is prefetched into the first cache, and into the second one.
@@ -33,28 +33,33 @@ impl Next {
 /// A place in the stretches of a task.
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
-    stretch: usize,
+    place: Place,
+    /// Bytes of its run before the cursor.
     at: usize,
 }
 
 /// See the module header.
 #[derive(Debug)]
-pub(in crate::attention) struct Lines {
-    stretches: [Stretch; STRETCHES],
+pub(in crate::attention) struct Lines<'a> {
+    stretches: Stretches<'a>,
     near: Cursor,
     far: Cursor,
     /// Bytes that the second cursor may still gain on the first.
     pause: usize,
 }
 
-impl Lines {
+impl<'a> Lines<'a> {
     /// What a task reads and what the next one will; the task before has prefetched the beginning
     /// of it.
-    pub(super) fn new(this: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Lines {
-        let start = Cursor { stretch: 0, at: 0 };
-        let stretches = in_order(this, next);
+    pub(super) fn new(
+        this: [Stretch; OF_TASK],
+        next: [Stretch; OF_TASK],
+        pages: (&'a [u32], usize),
+    ) -> Lines<'a> {
+        let stretches = Stretches::new(this, next, pages);
+        let start = Cursor::first(&stretches);
         let mut lines = Lines { stretches, near: start, far: start, pause: 0 };
-        if lines.stretches.iter().any(|stretch| stretch.bytes > 0) {
+        if !lines.stretches.is_empty() {
             lines.pause = PAUSE_BYTES;
         }
         lines.near.skip(&lines.stretches, NEAR_BYTES);
@@ -93,42 +98,48 @@ impl Lines {
 }
 
 impl Cursor {
-    /// Goes on by that many bytes, at most to the end of the last stretch.
+    /// The first byte.
+    fn first(stretches: &Stretches<'_>) -> Cursor {
+        Cursor { place: Place::first(stretches), at: 0 }
+    }
+
+    /// Goes on by that many bytes, at most to the end of the last run; whether to another run.
     #[inline(always)]
-    fn skip(&mut self, stretches: &[Stretch; STRETCHES], bytes: usize) {
+    fn skip(&mut self, stretches: &Stretches<'_>, bytes: usize) -> bool {
         self.at += bytes;
-        while self.at >= stretches[self.stretch].bytes {
-            if self.stretch + 1 == STRETCHES {
-                self.at = stretches[self.stretch].bytes;
-                return;
+        let mut moves = false;
+        while self.at >= self.place.run.bytes {
+            let passed = self.place.run.bytes;
+            if !self.place.advance(stretches) {
+                self.at = passed;
+                break;
             }
-            self.at -= stretches[self.stretch].bytes;
-            self.stretch += 1;
+            self.at -= passed;
+            moves = true;
         }
+        moves
     }
 
     /// Goes on by `bytes` bytes and returns where they lie. They are contiguous: at the end of a
-    /// stretch they begin before the cursor, and what belongs to the next stretch is prefetched at
-    /// once.
+    /// run they begin before the cursor, and what belongs to the run that it comes to is prefetched
+    /// at once.
     #[inline(always)]
     fn take(
         &mut self,
-        stretches: &[Stretch; STRETCHES],
+        stretches: &Stretches<'_>,
         bytes: usize,
         prefetch: impl Fn(*const u8),
     ) -> *const u8 {
-        let Stretch { from, bytes: all } = stretches[self.stretch];
+        let Run { from, bytes: all } = self.place.run;
         if self.at + bytes < all {
             let at = from.wrapping_add(self.at);
             self.at += bytes;
             return at;
         }
         let at = from.wrapping_add(all.saturating_sub(bytes));
-        let before = self.stretch;
-        self.skip(stretches, bytes);
-        if self.stretch > before {
+        if self.skip(stretches, bytes) {
             for line in (0..self.at).step_by(LINE_BYTES) {
-                prefetch(stretches[self.stretch].from.wrapping_add(line));
+                prefetch(self.place.run.from.wrapping_add(line));
             }
         }
         at
@@ -142,8 +153,11 @@ mod tests {
 
     use super::*;
 
+    /// KV heads of a page.
+    const HEADS: usize = 3;
+
     fn stretch(from: usize, bytes: usize) -> Stretch {
-        Stretch { from: std::ptr::without_provenance(from), bytes }
+        Stretch::run(std::ptr::without_provenance(from), bytes)
     }
 
     fn lines(from: usize, bytes: usize) -> BTreeSet<usize> {
@@ -152,11 +166,18 @@ mod tests {
 
     /// Lines prefetched by a cursor that is `lead` bytes ahead while K and V are read, `block`
     /// bytes at a time.
-    fn prefetched(stretches: [Stretch; STRETCHES], lead: usize, block: usize) -> BTreeSet<usize> {
-        let mut cursor = Cursor { stretch: 0, at: 0 };
+    fn prefetched(
+        this: [Stretch; OF_TASK],
+        next: [Stretch; OF_TASK],
+        pages: &[u32],
+        lead: usize,
+        block: usize,
+    ) -> BTreeSet<usize> {
+        let stretches = Stretches::new(this, next, (pages, HEADS));
+        let mut cursor = Cursor::first(&stretches);
         cursor.skip(&stretches, lead);
         let prefetched_lines = RefCell::new(BTreeSet::new());
-        for read in &stretches[..OF_TASK] {
+        for read in &this {
             let mut left = read.bytes;
             while left > 0 {
                 let bytes = left.min(block);
@@ -179,7 +200,7 @@ mod tests {
             for (lead, block) in
                 [(NEAR_BYTES, 4096), (NEAR_BYTES, 512), (FAR_BYTES, 4096), (FAR_BYTES, 1280)]
             {
-                let prefetched_lines = prefetched(in_order([k, none, v, none], next), lead, block);
+                let prefetched_lines = prefetched([k, none, v, none], next, &[], lead, block);
                 let mut all = lines(0x10_0000 + lead, bytes - lead);
                 all.extend(lines(0x20_0000, bytes));
                 all.extend(lines(0x30_0000, lead));
@@ -200,9 +221,8 @@ mod tests {
             let ([a, b], [c, d]) = (ring(0x10_0000), ring(0x20_0000));
             let lead = NEAR_BYTES;
             let none = Stretch::NONE;
-            let next = stretch(0x30_0000, 1 << 17);
-            let stretches = in_order([a, b, c, d], [next, none, none, none]);
-            let prefetched_lines = prefetched(stretches, lead, 512);
+            let next = [stretch(0x30_0000, 1 << 17), none, none, none];
+            let prefetched_lines = prefetched([a, b, c, d], next, &[], lead, 512);
             let mut all: BTreeSet<usize> = [b, c, d]
                 .iter()
                 .flat_map(|stretch| lines(stretch.from.addr(), stretch.bytes))
@@ -212,7 +232,7 @@ mod tests {
             for line in lines(b.from.addr(), skipped) {
                 all.remove(&line);
             }
-            all.extend(lines(next.from.addr(), lead));
+            all.extend(lines(next[0].from.addr(), lead));
             let missing: Vec<_> = all.difference(&prefetched_lines).collect();
             assert!(missing.is_empty(), "{older} {newer}: {missing:x?}");
             all.extend(lines(a.from.addr(), a.bytes));
@@ -222,12 +242,56 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
+        let none = Stretch::NONE;
+        let list = [9, 2, 7, 1, 0, 5];
+        // Parts of the first and of the last page, whole pages, and a part of one page alone.
+        for (page_bytes, skipped_bytes, bytes) in [
+            (10_240, 1280, 30_720),
+            (65_536, 0, 196_608),
+            (4096, 512, 8192),
+            (65_536, 6400, 25_600),
+        ] {
+            let paged = |at: usize| Stretch {
+                from: std::ptr::without_provenance(at + page_bytes),
+                bytes,
+                page_bytes,
+                first_page: 1,
+                skipped_bytes,
+            };
+            // All lines of the second of three heads, from a byte of the stretch on.
+            let of_pages = |at: usize, first: usize, end: usize| -> BTreeSet<usize> {
+                (skipped_bytes + first..skipped_bytes + end)
+                    .map(|byte| {
+                        let page = list[1 + byte / page_bytes] as usize;
+                        (at + (page * HEADS + 1) * page_bytes + byte % page_bytes) / LINE_BYTES
+                    })
+                    .collect()
+            };
+            let [k, v, next] = [0x100_0000, 0x200_0000, 0x300_0000].map(paged);
+            for (lead, block) in [(NEAR_BYTES, 4096), (NEAR_BYTES, 512), (FAR_BYTES, 1280)] {
+                let (this, next) = ([k, none, v, none], [next, none, none, none]);
+                let prefetched_lines = prefetched(this, next, &list, lead, block);
+                let mut all = of_pages(0x100_0000, lead, bytes);
+                all.extend(of_pages(0x200_0000, 0, bytes));
+                all.extend(of_pages(0x300_0000, 0, lead));
+                let missing: Vec<_> = all.difference(&prefetched_lines).collect();
+                let context = format!("{page_bytes} {bytes} {lead} {block}");
+                assert!(missing.is_empty(), "{context}: {missing:x?}");
+                // What ends a run begins before the place.
+                all.extend(of_pages(0x100_0000, 0, bytes));
+                assert!(prefetched_lines.is_subset(&all), "{context}");
+            }
+        }
+    }
+
+    #[test]
     fn short_and_empty_stretches_come_to_an_end() {
         let none = Stretch::NONE;
-        assert!(prefetched([none; STRETCHES], FAR_BYTES, 4096).is_empty());
+        assert!(prefetched([none; OF_TASK], [none; OF_TASK], &[], FAR_BYTES, 4096).is_empty());
         let short = stretch(0x1_0000, 1024);
         let of_task = [short, none, short, none];
-        let prefetched_lines = prefetched(in_order(of_task, [none; OF_TASK]), NEAR_BYTES, 4096);
+        let prefetched_lines = prefetched(of_task, [none; OF_TASK], &[], NEAR_BYTES, 4096);
         assert!(prefetched_lines.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
     }
 }

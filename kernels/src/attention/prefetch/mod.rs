@@ -21,23 +21,25 @@ pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 
 /// See the module header.
 #[derive(Debug)]
-pub(super) enum Prefetcher {
-    Pages(Pages),
-    Lines(Lines),
+pub(super) enum Prefetcher<'a> {
+    Pages(Pages<'a>),
+    Lines(Lines<'a>),
 }
 
-impl Prefetcher {
-    /// What a task reads, K and V, and what the next one will. Zen 5, which has AVX512-BF16 without
+impl<'a> Prefetcher<'a> {
+    /// What a task reads, K and V, and what the next one will, with the pages of the call and the
+    /// heads in each. Zen 5, which has AVX512-BF16 without
     /// AMX, reads fastest line by line; Ice Lake needs pages side by side.
     pub(super) fn new(
         variant: Variant,
         this: [Stretch; OF_TASK],
         next: [Stretch; OF_TASK],
-    ) -> Prefetcher {
+        pages: (&'a [u32], usize),
+    ) -> Prefetcher<'a> {
         match variant {
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512Bf16 => Prefetcher::Lines(Lines::new(this, next)),
-            _ => Prefetcher::Pages(Pages::new(this, next)),
+            Variant::Avx512Bf16 => Prefetcher::Lines(Lines::new(this, next, pages)),
+            _ => Prefetcher::Pages(Pages::new(this, next, pages)),
         }
     }
 

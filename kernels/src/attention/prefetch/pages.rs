@@ -1,7 +1,7 @@
 //! Several pages side by side, prefetched line by line, as fast as the pages before them are read;
 //! each line is in the first cache when its turn comes.
 
-use super::stretch::{LINE_BYTES, OF_TASK, STRETCHES, Stretch, in_order};
+use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
 use crate::simd::Simd;
 
 /// Pages prefetched side by side.
@@ -12,10 +12,10 @@ const PAGE_BYTES: usize = 4096;
 const PAUSE_BYTES: usize = 2048;
 /// See the module header.
 #[derive(Debug)]
-pub(in crate::attention) struct Pages {
-    stretches: [Stretch; STRETCHES],
-    /// The stretch of the next page to prefetch, and the byte of it.
-    stretch: usize,
+pub(in crate::attention) struct Pages<'a> {
+    stretches: Stretches<'a>,
+    /// The run of the next page to prefetch, and the byte of it.
+    place: Place,
     at: usize,
     /// Those that are prefetched now, and how many bytes of each are.
     pages: [*const u8; STREAMS],
@@ -24,19 +24,25 @@ pub(in crate::attention) struct Pages {
     debt: usize,
 }
 
-impl Pages {
+impl<'a> Pages<'a> {
     /// What a task reads, K and V, and what the next one will. The task before has prefetched the
     /// first window of it, as this task prefetches that of the next one.
-    pub(super) fn new(this: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Pages {
+    pub(super) fn new(
+        this: [Stretch; OF_TASK],
+        next: [Stretch; OF_TASK],
+        pages: (&'a [u32], usize),
+    ) -> Pages<'a> {
         let mut left = STREAMS * PAGE_BYTES;
         let next = next.map(|stretch| {
             let window = stretch.window(left);
             left -= window.bytes;
             window
         });
+        let stretches = Stretches::new(this, next, pages);
+        let place = Place::first(&stretches);
         let mut pages = Pages {
-            stretches: in_order(this, next),
-            stretch: 0,
+            stretches,
+            place,
             at: 0,
             pages: [std::ptr::null(); STREAMS],
             prefetched: PAGE_BYTES,
@@ -52,10 +58,13 @@ impl Pages {
     #[inline(always)]
     fn next_pages(&mut self) -> bool {
         let mut count = 0;
-        while count < STREAMS && self.stretch < STRETCHES {
-            let Stretch { from, bytes } = self.stretches[self.stretch];
+        while count < STREAMS {
+            let Run { from, bytes } = self.place.run;
             if self.at >= bytes {
-                (self.stretch, self.at) = (self.stretch + 1, 0);
+                if !self.place.advance(&self.stretches) {
+                    break;
+                }
+                self.at = 0;
                 continue;
             }
             // A last page that is not whole begins earlier, so that nothing behind it is
@@ -117,7 +126,7 @@ mod tests {
 
     /// All lines prefetched after the first window, and the bytes of a window.
     fn prefetched(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> (BTreeSet<usize>, usize) {
-        let mut pages = Pages::new(of, next);
+        let mut pages = Pages::new(of, next, (&[9, 2, 7, 1], 3));
         let mut lines = BTreeSet::new();
         while pages.prefetched < PAGE_BYTES || pages.next_pages() {
             for page in &pages.pages {
@@ -137,9 +146,9 @@ mod tests {
         let at = std::ptr::without_provenance;
         let cases = [(0x10_0000, 160 << 10), (0x10_0480, 139_264), (0x10_0ff0, 77_777)];
         for (from, bytes) in cases {
-            let k = Stretch { from: at(from), bytes };
-            let v = Stretch { from: at(from + (1 << 20)), bytes };
-            let next = Stretch { from: at(from + (2 << 20)), bytes };
+            let k = Stretch::run(at(from), bytes);
+            let v = Stretch::run(at(from + (1 << 20)), bytes);
+            let next = Stretch::run(at(from + (2 << 20)), bytes);
             let none = Stretch::NONE;
             let (prefetched_lines, window) =
                 prefetched([k, none, v, none], [next, none, none, none]);
@@ -158,8 +167,38 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
+        let none = Stretch::NONE;
+        for (page_bytes, skipped_bytes, bytes) in [(65_536, 1280, 180_000), (10_240, 640, 25_000)] {
+            // The second of three heads in pages 2, 7 and 1.
+            let k = Stretch {
+                from: std::ptr::without_provenance(0x100_0000 + page_bytes),
+                bytes,
+                page_bytes,
+                first_page: 1,
+                skipped_bytes,
+            };
+            let prefetched_lines = prefetched([k, none, none, none], [none; OF_TASK]).0;
+            let (mut all, mut left, mut skipped) = (Vec::new(), bytes, skipped_bytes);
+            for page in [2, 7, 1] {
+                let of_page = left.min(page_bytes - skipped);
+                let from = 0x100_0000 + (3 * page + 1) * page_bytes + skipped;
+                all.extend(lines(from, of_page));
+                (left, skipped) = (left - of_page, 0);
+            }
+            assert_eq!(left, 0, "three pages hold it");
+            let is_one = |line: &usize| all.contains(line);
+            assert!(prefetched_lines.iter().all(is_one), "{page_bytes} {bytes}: beyond the pages");
+            // The task before has prefetched the first window.
+            let window = all.len().min(STREAMS * PAGE_BYTES / LINE_BYTES);
+            let missing = all[window..].iter().filter(|line| !prefetched_lines.contains(line));
+            assert_eq!(missing.count(), 0, "{page_bytes} {bytes}");
+        }
+    }
+
+    #[test]
     fn short_and_empty_stretches_come_to_an_end() {
-        let short = Stretch { from: std::ptr::without_provenance(0x2_0010), bytes: 96 };
+        let short = Stretch::run(std::ptr::without_provenance(0x2_0010), 96);
         let none = [Stretch::NONE; OF_TASK];
         assert!(prefetched(none, none).0.is_empty());
         // All of it was the first window.

@@ -367,5 +367,6 @@ fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
         max_context,
         weight_formats: &formats.weights,
         kv_format: formats.kv,
+        paged_positions: 0,
     }
 }

@@ -76,6 +76,8 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         micro_sequences: 2,
         prefill_chunk: 0,
         serves: false,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     }
 }

@@ -1,0 +1,111 @@
+//! Caches in pages: which units a call has, and where the pages lie that their positions are in.
+//!
+//! A page holds some positions of all KV heads of a layer, `(page, kv head, position, d)`. Within a
+//! page a head's positions lie one behind the other, so attention reads them as it reads a ring:
+//! run by run, and where runs meet changes no bit.
+
+use std::ops::Range;
+
+use super::shape::Unit;
+
+/// Positions of a page are a multiple of this, so that pages end where vectors of positions do.
+const PAGE_STEP: u32 = 16;
+
+/// Lists of the pages of caches.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PageLists<'a> {
+    /// Positions of a page, a multiple of 16; 0: caches are not in pages.
+    pub page_positions: u32,
+    /// The pages of each sequence in the order of its positions, from [`Unit::first_page`] on;
+    /// places in the caches count in pages from 0.
+    pub pages: &'a [u32],
+}
+
+/// The units of a call, with the pages of their caches.
+#[derive(Debug, Clone, Copy)]
+pub struct Units<'a> {
+    pub units: &'a [Unit],
+    /// Where there are any, no unit's cache is a ring.
+    pub pages: PageLists<'a>,
+}
+
+impl<'a> From<&'a [Unit]> for Units<'a> {
+    fn from(units: &'a [Unit]) -> Self {
+        Units { units, pages: PageLists::default() }
+    }
+}
+
+impl<'a> From<&'a Vec<Unit>> for Units<'a> {
+    fn from(units: &'a Vec<Unit>) -> Self {
+        units.as_slice().into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Unit; N]> for Units<'a> {
+    fn from(units: &'a [Unit; N]) -> Self {
+        units.as_slice().into()
+    }
+}
+
+/// The place of a position that lies in `page`: heads of positions before it in a cache whose pages
+/// hold `page_positions` positions of each of `kv_heads` heads.
+pub const fn paged_place(
+    page: u32,
+    page_positions: u32,
+    kv_heads: usize,
+    kv_head: u32,
+    position: usize,
+) -> usize {
+    let within = position % page_positions as usize;
+    (page as usize * kv_heads + kv_head as usize) * page_positions as usize + within
+}
+
+impl PageLists<'_> {
+    /// Whether caches are in pages.
+    #[inline(always)]
+    pub(super) const fn is_paged(&self) -> bool {
+        self.page_positions > 0
+    }
+
+    /// Where a unit has a place that [`Unit::appended`] says: heads from the cache's first place.
+    #[inline(always)]
+    pub(super) fn place(&self, unit: &Unit, kv_heads: usize, place: usize) -> usize {
+        if !self.is_paged() {
+            return place;
+        }
+        let page = self.pages[unit.first_page as usize + place / self.page_positions as usize];
+        paged_place(page, self.page_positions, kv_heads, unit.kv_head, place)
+    }
+
+    /// The place of the first of `positions`, which are cached, and how far they lie one behind the
+    /// other: to the end of the page or of the ring, or all.
+    #[inline(always)]
+    pub(super) fn run(
+        &self,
+        unit: &Unit,
+        kv_heads: usize,
+        positions: &Range<usize>,
+    ) -> (usize, usize) {
+        if !self.is_paged() {
+            return unit.run(positions);
+        }
+        let page_positions = self.page_positions as usize;
+        let end = (positions.start / page_positions + 1) * page_positions;
+        (self.place(unit, kv_heads, positions.start), positions.end.min(end))
+    }
+
+    /// Places of the caches up to the end of the last page that a unit's cached positions are in.
+    pub(super) fn end(&self, unit: &Unit, kv_heads: usize) -> usize {
+        if !self.is_paged() {
+            return unit.cached() as usize;
+        }
+        assert!(self.page_positions.is_multiple_of(PAGE_STEP), "a page is a multiple of 16");
+        assert!(unit.cache_positions == 0, "a ring is never in pages");
+        let first = unit.first_page as usize;
+        let count = unit.cached().div_ceil(self.page_positions) as usize;
+        let own = self.pages.get(first..first + count);
+        let pages = own.expect("a unit's pages lie within the list").iter();
+        let end = pages.max().map_or(0, |last| *last as usize + 1);
+        end * kv_heads * self.page_positions as usize
+    }
+}
