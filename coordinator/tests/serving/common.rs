@@ -78,7 +78,17 @@ pub fn maps(kv_format: KvFormat) -> Vec<DeviceMap> {
     policies.iter().map(of).collect()
 }
 
-fn plan(map: &DeviceMap, dtype: Dtype, serves: bool) -> Plan {
+/// How caches are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Each slot has an extent of them.
+    Extents,
+    /// In so many pages.
+    Pages(u32),
+}
+
+fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
+    let serves = kept.is_some();
     let shape = RunShape {
         batches: 1,
         batch_size: 6,
@@ -90,9 +100,15 @@ fn plan(map: &DeviceMap, dtype: Dtype, serves: bool) -> Plan {
         micro_sequences: 1,
         prefill_chunk: 16,
         serves,
+        page_positions: 0,
+        kv_pages: 0,
         dtype,
     };
-    let shape = if serves { shape } else { RunShape { batch_size: 1, prefill_chunk: 0, ..shape } };
+    let shape = match kept {
+        None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
+        Some(Kept::Extents) => shape,
+        Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
+    };
     let plan = compile(&config(), &shape, map).expect("compiles");
     validate(&plan).expect("it is proved");
     plan
@@ -114,8 +130,12 @@ fn launch() -> LaunchOptions {
 }
 
 pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
+    start_with(map, dtype, Kept::Extents)
+}
+
+pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
     let options = ServingOptions {
-        plan: plan(map, dtype, true),
+        plan: plan(map, dtype, Some(kept)),
         launch: LaunchOptions { grammars: Some(grammars(Vec::new())), ..launch() },
         forms: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).form(grammar.clone(), spelled)
@@ -216,7 +236,7 @@ impl Observer for Answers {
 
 /// What a batch job answers, one sequence at a time.
 pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
-    let plan = plan(map, dtype, false);
+    let plan = plan(map, dtype, None);
     let forms: Vec<Grammar> = jobs.iter().filter_map(|job| job.grammar.clone()).collect();
     let launch = LaunchOptions { grammars: Some(grammars(forms)), ..launch() };
     let mut engine = RunEngine::start(plan, &launch, None, Box::new(|| false), &mut |_, _| true)

@@ -8,19 +8,21 @@ mod own_main;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use common::{Heard, Job, dtypes, expected, jobs, listen, maps, start, workers};
+use common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start, start_with, workers};
 use coordinator::boundary::serving::{Event, Sampling, Serving, State};
 use grammar::Grammar;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 7] = [
+const TESTS: [own_main::Test; 9] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
     ("what_was_taken_is_answered_before_the_end", what_was_taken_is_answered_before_the_end),
     ("what_the_model_says_of_prompts", what_the_model_says_of_prompts),
+    ("pages_of_caches_change_no_answer", pages_of_caches_change_no_answer),
+    ("beginnings_are_computed_once", beginnings_are_computed_once),
     ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
 ];
@@ -138,6 +140,47 @@ fn what_the_model_says_of_prompts() {
             }
         }
     }
+}
+
+/// Fewer pages than the slots would need: sequences are preempted and begin again.
+fn pages_of_caches_change_no_answer() {
+    let mut preemptions = 0;
+    for (dtype, kv_format) in dtypes() {
+        // The CPU attends there and keeps the caches.
+        let map = &maps(kv_format)[0];
+        let jobs = jobs(40);
+        let expected = expected(map, dtype, &jobs);
+        for pages in [8, 13, 20, 48] {
+            let engine = start_with(map, dtype, Kept::Pages(pages));
+            let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+            let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+            assert_eq!(found, expected, "{dtype:?} {kv_format:?} {pages} pages");
+            preemptions += engine.status().preemptions;
+            wait_until("pages are back", || engine.status().kv_positions_used == 0);
+        }
+    }
+    assert!(preemptions > 0, "nothing was preempted");
+}
+
+fn beginnings_are_computed_once() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let job = Job { prompt: (1..60).collect(), max_new: 30, ..jobs(1).remove(0) };
+    let first = expected(map, dtype, std::slice::from_ref(&job)).remove(0);
+    // A conversation goes on from what was said.
+    let said: Vec<u32> = job.prompt.iter().chain(first.tokens()).copied().chain([5, 6]).collect();
+    let next = Job { prompt: said.clone(), ..job.clone() };
+    let second = expected(map, dtype, std::slice::from_ref(&next)).remove(0);
+    let engine = start_with(map, dtype, Kept::Pages(20));
+    assert_eq!(listen(&engine, &job).answer(WATCHDOG), first);
+    assert_eq!(engine.status().cached_tokens, 0);
+    assert_eq!(listen(&engine, &next).answer(WATCHDOG), second);
+    let known = (said.len() - 3) / 16 * 16;
+    assert_eq!(engine.status().cached_tokens, known as u64, "of {} tokens", said.len());
+    assert_eq!(listen(&engine, &job).answer(WATCHDOG), first);
+    let status = engine.status();
+    assert_eq!(status.cached_tokens, (known + 48) as u64);
+    assert_eq!(status.prompt_tokens + status.cached_tokens, (59 + said.len() + 59) as u64);
 }
 
 fn a_form_that_cannot_be_fails_who_asks_for_it() {

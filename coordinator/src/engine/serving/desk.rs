@@ -10,6 +10,7 @@ use workers::shared::protocol::ToWorker;
 use workers::shared::serving::{Offer, free, offer, state};
 use workers::shared::table::StepTable;
 
+use super::caches::{Caches, Seat};
 use super::forms::{FormState, Forms};
 use crate::boundary::serving::{
     self, Event, Listener, Listening, Status, Submission, SubmissionId,
@@ -29,6 +30,8 @@ struct Going {
     answered: Vec<u32>,
     /// Whether its first token was drawn, and so much told.
     is_begun: bool,
+    /// Of its prompt, tokens whose keys and values were found.
+    cached_tokens: u32,
     /// Nobody listens any more.
     is_left: bool,
     losses: u8,
@@ -40,11 +43,14 @@ struct Seated {
     going: Going,
     batch: usize,
     slot: usize,
+    caches: Seat,
+    /// It is to leave the slot, and waits again.
+    is_preempted: bool,
 }
 
 /// All sequences of a server.
-#[derive(Default)]
 pub(super) struct Desk {
+    caches: Caches,
     forms: Forms,
     /// For the worker that samples.
     messages: Vec<ToWorker>,
@@ -54,6 +60,17 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    pub(super) fn new(plan: &Plan) -> Desk {
+        Desk {
+            caches: Caches::new(plan),
+            forms: Forms::default(),
+            messages: Vec::new(),
+            waiting: VecDeque::new(),
+            seated: Vec::new(),
+            arrivals: 0,
+        }
+    }
+
     /// Whether nothing is to be answered.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.seated.is_empty()
@@ -82,6 +99,7 @@ impl Desk {
             listener,
             answered: Vec::new(),
             is_begun: false,
+            cached_tokens: 0,
             is_left: false,
             losses: 0,
             arrival,
@@ -113,21 +131,42 @@ impl Desk {
                 continue;
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
+            let others = self.seated.iter().filter(|seated| seated.batch == batch).count();
+            let waiting = &self.waiting[place];
+            let computes_all = waiting.prompt_logprobs > 0;
+            let sequence = (plan, &waiting.request, computes_all);
+            let caches = self.caches.seat((batch, others), sequence, &waiting.tokens());
+            // Who came first is not overtaken for want of room.
+            let Some(caches) = caches else { return };
             let Some(going) = self.waiting.remove(place) else { return };
-            let placed = Placed { batch, slot, request: going.request.clone() };
-            offer(
-                table,
-                &Offer {
-                    placed: &placed,
-                    answered: &going.answered,
-                    computed: 0,
-                    room: plan.shape.max_context,
-                    arrival: going.arrival,
-                    prompt_logprobs: going.prompt_logprobs,
-                },
-            );
-            self.seated.push(Seated { going, batch, slot });
+            self.seat(table, (batch, slot), going, caches);
         }
+    }
+
+    fn seat(
+        &mut self,
+        table: &StepTable,
+        (batch, slot): (usize, usize),
+        mut going: Going,
+        caches: Seat,
+    ) {
+        self.caches.write(table, (batch, slot), &caches);
+        if !going.is_begun {
+            going.cached_tokens = caches.computed;
+        }
+        let placed = Placed { batch, slot, request: going.request.clone() };
+        offer(
+            table,
+            &Offer {
+                placed: &placed,
+                answered: &going.answered,
+                computed: caches.computed,
+                room: caches.room,
+                arrival: going.arrival,
+                prompt_logprobs: going.prompt_logprobs,
+            },
+        );
+        self.seated.push(Seated { going, batch, slot, caches, is_preempted: false });
     }
 
     /// Lets the forms be compiled that the first sequences wait for, and gives those up that have
@@ -184,30 +223,90 @@ impl Desk {
         batches.into_iter().find_map(free)
     }
 
-    /// Tells what was drawn since, and takes back the slots of sequences that have ended.
+    /// Tells what was drawn since, takes back the slots of sequences that have ended, and gives the
+    /// others room to go on.
     pub(super) fn observe(&mut self, table: &StepTable, plan: &Plan, status: &mut Status) {
         let eos = plan.config.eos_token_ids.as_slice();
         for mut seated in std::mem::take(&mut self.seated) {
             // What was drawn is read behind the state: of what has ended nothing is missed.
             let has_ended = state(table, seated.batch, seated.slot) == SlotState::Ended;
             seated.tell_tokens(table, eos, status);
+            let computed = table.field(seated.batch, seated.slot, Field::Computed);
+            let tokens = seated.going.tokens();
+            self.caches.fill(seated.batch, &mut seated.caches, computed, &tokens);
             if has_ended {
-                seated.tell_end(table, eos);
-                free(table, seated.batch, seated.slot);
-                self.end(&seated.going);
+                self.unseat_ended(table, eos, seated, status);
             } else {
                 self.seated.push(seated);
             }
         }
+        self.grow(table);
         status.running = self.seated.len() as u32;
         status.waiting = self.waiting.len() as u32;
-        let positions = |one: &Seated| one.going.request.prompt.len() + one.going.answered.len();
-        status.kv_positions_used = self.seated.iter().map(positions).sum::<usize>() as u64;
+        let known = self.seated.iter().map(|one| one.going.known() as u64).sum();
+        let slots = table.slots().count() as u64;
+        (status.kv_positions, status.kv_positions_used) = self.caches.positions(slots, known);
+    }
+
+    fn unseat_ended(
+        &mut self,
+        table: &StepTable,
+        eos: &[u32],
+        seated: Seated,
+        status: &mut Status,
+    ) {
+        let finish = seated.finish(table, eos);
+        let Seated { mut going, batch, slot, caches, is_preempted } = seated;
+        free(table, batch, slot);
+        self.caches.release(batch, caches);
+        match finish {
+            // Nothing but the preemption has ended it.
+            None if is_preempted && !going.is_left => {
+                status.preemptions += 1;
+                self.wait_again(going);
+            }
+            finish => {
+                going.tell(Event::Finished(finish.unwrap_or(serving::Finish::Stop)));
+                self.end(&going);
+            }
+        }
+    }
+
+    /// A sequence waits in the place of its arrival.
+    fn wait_again(&mut self, going: Going) {
+        let place = self.waiting.iter().position(|other| other.id > going.id);
+        self.waiting.insert(place.unwrap_or(self.waiting.len()), going);
+    }
+
+    /// Gives running sequences room for what they draw next; where there is none, the youngest of
+    /// the batch gives its own back.
+    fn grow(&mut self, table: &StepTable) {
+        let mut short = Vec::new();
+        for seated in self.seated.iter_mut().filter(|seated| !seated.is_preempted) {
+            let place = (seated.batch, seated.slot);
+            let known = seated.going.known() as u32;
+            if !self.caches.grow(table, place, &mut seated.caches, known) {
+                short.push(seated.batch);
+            }
+        }
+        for batch in short {
+            let of_batch = self.seated.iter_mut().filter(|seated| seated.batch == batch);
+            let mut of_batch: Vec<&mut Seated> = of_batch.collect();
+            // Who leaves already makes room.
+            if of_batch.iter().any(|seated| seated.is_preempted || seated.going.is_left) {
+                continue;
+            }
+            if let Some(youngest) = of_batch.iter_mut().max_by_key(|seated| seated.going.id) {
+                youngest.is_preempted = true;
+                table.set_field(youngest.batch, youngest.slot, Field::Cancel, 1);
+            }
+        }
     }
 
     /// Sequences in slots wait again, since what computed them is gone. Those that may be the cause
     /// are given up.
-    pub(super) fn unseat(&mut self, reason: &str) {
+    pub(super) fn unseat(&mut self, plan: &Plan, reason: &str) {
+        self.caches = Caches::new(plan);
         self.messages.clear();
         self.forms.lose();
         let mut unseated: Vec<Going> = self.seated.drain(..).map(|seated| seated.going).collect();
@@ -247,12 +346,15 @@ impl Seated {
             status.generated_tokens += 1;
             if !going.is_begun {
                 going.is_begun = true;
-                status.prompt_tokens += going.request.prompt.len() as u64;
+                let cached = u64::from(going.cached_tokens);
+                status.prompt_tokens += going.request.prompt.len() as u64 - cached;
                 let positions = 1..going.request.prompt.len();
                 let of = |position| table.prompt_logprobs(batch, slot, position);
                 let logprobs = positions.flat_map(of).collect();
                 going.prompt_logprobs = 0;
-                going.tell(Event::Prompt { cached_tokens: 0, logprobs });
+                let cached_tokens = going.cached_tokens;
+                status.cached_tokens += u64::from(cached_tokens);
+                going.tell(Event::Prompt { cached_tokens, logprobs });
             }
             if !going.is_end(token, eos) {
                 let logprobs = table.logprobs(batch, slot, position).collect();
@@ -264,21 +366,29 @@ impl Seated {
         }
     }
 
-    fn tell_end(&mut self, table: &StepTable, eos: &[u32]) {
+    /// Why it has ended by itself; `None`: it was called off.
+    fn finish(&self, table: &StepTable, eos: &[u32]) -> Option<serving::Finish> {
         let finish = table.field(self.batch, self.slot, Field::Finish);
-        let going = &mut self.going;
-        let at_end = going.answered.last().is_some_and(|token| going.is_end(*token, eos));
-        going.tell(Event::Finished(if finish == Finish::NotFinite as u32 {
-            serving::Finish::NotFinite
-        } else if at_end || finish == Finish::Stop as u32 {
-            serving::Finish::Stop
-        } else {
-            serving::Finish::Length
-        }));
+        let at_end = self.going.answered.last().is_some_and(|token| self.going.is_end(*token, eos));
+        match finish {
+            finish if finish == Finish::NotFinite as u32 => Some(serving::Finish::NotFinite),
+            _ if at_end => Some(serving::Finish::Stop),
+            finish if finish == Finish::Length as u32 => Some(serving::Finish::Length),
+            _ => None,
+        }
     }
 }
 
 impl Going {
+    /// All its tokens, of the prompt and the answer.
+    fn tokens(&self) -> Vec<u32> {
+        [self.request.prompt.as_slice(), &self.answered].concat()
+    }
+
+    fn known(&self) -> usize {
+        self.request.prompt.len() + self.answered.len()
+    }
+
     fn is_end(&self, token: u32, eos: &[u32]) -> bool {
         eos.contains(&token) && !self.request.ignore_eos
     }

@@ -103,7 +103,7 @@ impl Drive {
             .map_err(|_| crew.launched.supervisor.cause(&options.plan))?;
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
-        let (desk, losses) = (Desk::default(), 0);
+        let (desk, losses) = (Desk::new(&options.plan), 0);
         let mut drive =
             Drive { options, commands, status, own, costs, desk, crew: Some(crew), losses };
         drive.own.state = State::Ready;
@@ -207,7 +207,7 @@ impl Drive {
         self.crew = None;
         self.own.restarts += 1;
         self.losses += 1;
-        self.desk.unseat(&reason);
+        self.desk.unseat(&self.options.plan, &reason);
         if self.losses >= LOSSES_MAX {
             return self.give_up(&reason);
         }

@@ -29,10 +29,13 @@ pub(super) fn measure(
 ) -> Result<Costs, WaitError> {
     let run = |rows: u32| -> Result<Duration, WaitError> {
         clear(table, plan, u32::MAX, &Costs::NONE);
+        let pages = table.pages().min(plan.shape.kv_pages as usize);
+        (0..pages).for_each(|page| table.set_page(0, 0, page, page as u32));
         run(control, table, rows)
     };
     let mut costs = Costs::NONE;
-    let most = plan.shape.prefill_chunk.min(plan.shape.max_context - 1);
+    let longest_prompt = longest_prompt(plan);
+    let most = plan.shape.prefill_chunk.min(longest_prompt);
     // The first steps of all touch memory that nobody has touched.
     run(1)?;
     let mut longest = (0, Duration::ZERO);
@@ -46,7 +49,7 @@ pub(super) fn measure(
         }
     }
     let (rows, time) = longest;
-    let chunks = CHUNKS.min((plan.shape.max_context - 1) / rows.max(1));
+    let chunks = CHUNKS.min(longest_prompt / rows.max(1));
     if rows == most && chunks > 1 && time <= LONG {
         let all = run(rows * chunks)?;
         let attention = all.saturating_sub(time * chunks);
@@ -56,6 +59,16 @@ pub(super) fn measure(
         costs.position_ps = u32::try_from(ps).unwrap_or(u32::MAX);
     }
     Ok(costs)
+}
+
+/// Tokens of the longest prompt that there are caches for, with a token behind it.
+fn longest_prompt(plan: &Plan) -> u32 {
+    let shape = plan.shape;
+    let positions = match shape.page_positions {
+        0 => shape.max_context,
+        positions => shape.max_context.min(positions.saturating_mul(shape.kv_pages)),
+    };
+    positions - 1
 }
 
 /// The time in which a prompt of so many tokens has its first token.

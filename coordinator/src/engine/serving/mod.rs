@@ -4,6 +4,7 @@
 //! what was drawn and takes slots back. Workers never wait for it. When a worker is lost, it starts
 //! new ones, and sequences go on from the tokens that they have, to the same bits.
 
+mod caches;
 mod desk;
 mod drive;
 mod forms;
@@ -85,7 +86,7 @@ impl ServingEngine {
             state: State::Loading,
             running: 0,
             waiting: 0,
-            kv_positions: u64::from(slots) * u64::from(shape.max_context),
+            kv_positions: 0,
             kv_positions_used: 0,
             steps: 0,
             prompt_tokens: 0,

@@ -1,0 +1,162 @@
+//! Which caches sequences have: pages that they share and give back, or an extent each.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use model::rope::SequenceLength;
+use program::plan::Plan;
+use program::step_table::Field;
+use schedule::Pages;
+use workers::shared::group::Request;
+use workers::shared::table::StepTable;
+
+/// The caches of all slots.
+#[derive(Debug)]
+pub(super) struct Caches {
+    /// Of each batch; none where each slot has an extent.
+    batches: Vec<Pages>,
+    /// Pages of a sequence as long as the context.
+    pages_max: u32,
+    max_context: u32,
+    /// Whether sequences that begin alike can share pages: a ring of positions is a sequence's own.
+    shares: bool,
+}
+
+/// The caches of a sequence in a slot.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    pages: Vec<u32>,
+    /// Pages whose content was told to be whole.
+    filled: usize,
+    /// What their content depends on beside the tokens.
+    kind: u64,
+    /// Positions that were there already.
+    pub(super) computed: u32,
+    /// Positions that there is room for.
+    pub(super) room: u32,
+}
+
+impl Caches {
+    pub(super) fn new(plan: &Plan) -> Caches {
+        let shape = plan.shape;
+        let pages = match shape.page_positions {
+            0 => Vec::new(),
+            positions => {
+                vec![Pages::new(shape.kv_pages, positions); usize::from(shape.batches)]
+            }
+        };
+        Caches {
+            batches: pages,
+            pages_max: plan.table.pages,
+            max_context: shape.max_context,
+            shares: plan.table.windows.is_empty(),
+        }
+    }
+
+    /// Positions that there are caches for, and those in use by sequences that have so many.
+    pub(super) fn positions(&self, slots: u64, known: u64) -> (u64, u64) {
+        if self.batches.is_empty() {
+            return (slots * u64::from(self.max_context), known);
+        }
+        let of = |count: &dyn Fn(&Pages) -> u32| -> u64 {
+            let positions = |pages: &Pages| u64::from(count(pages)) * u64::from(pages.positions());
+            self.batches.iter().map(positions).sum()
+        };
+        (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
+    }
+
+    /// Caches for a sequence that begins in a batch with `others` sequences, beside which pages are
+    /// left for these to go on; `None`: there is no room now. `tokens` are all that it has.
+    pub(super) fn seat(
+        &mut self,
+        (batch, others): (usize, usize),
+        (plan, request, computes_all): (&Plan, &Request, bool),
+        tokens: &[u32],
+    ) -> Option<Seat> {
+        let Some(pages) = self.batches.get_mut(batch) else {
+            return Some(Seat { room: self.max_context, ..Seat::default() });
+        };
+        let kind = kind(plan, request);
+        let shared = match self.shares && !computes_all {
+            true => pages.share(kind, tokens),
+            false => Vec::new(),
+        };
+        let needed = (tokens.len() as u32 + 1).div_ceil(pages.positions()).min(self.pages_max);
+        let more = needed.saturating_sub(shared.len() as u32);
+        let mut seat = Seat {
+            filled: shared.len(),
+            computed: shared.len() as u32 * pages.positions(),
+            pages: shared,
+            kind,
+            room: 0,
+        };
+        if pages.available() < more + others as u32 {
+            self.release(batch, seat);
+            return None;
+        }
+        seat.pages.extend((0..more).filter_map(|_| pages.take()));
+        seat.room = self.room(batch, &seat);
+        Some(seat)
+    }
+
+    /// Writes a sequence's pages into its slot, before it is offered.
+    pub(super) fn write(&self, table: &StepTable, (batch, slot): (usize, usize), seat: &Seat) {
+        for (index, page) in seat.pages.iter().enumerate() {
+            table.set_page(batch, slot, index, *page);
+        }
+    }
+
+    /// Gives a running sequence with so many tokens room for the next ones; false: there is none.
+    pub(super) fn grow(
+        &mut self,
+        table: &StepTable,
+        (batch, slot): (usize, usize),
+        seat: &mut Seat,
+        known: u32,
+    ) -> bool {
+        // A page ahead, as the next token is computed before this is looked at again.
+        let wanted = (known + 2).min(self.max_context);
+        while seat.room < wanted {
+            let Some(page) = self.batches.get_mut(batch).and_then(Pages::take) else {
+                return false;
+            };
+            table.set_page(batch, slot, seat.pages.len(), page);
+            seat.pages.push(page);
+            seat.room = self.room(batch, seat);
+            // SYNC POINT: room, released here once the page is written.
+            table.set_field(batch, slot, Field::Room, seat.room);
+        }
+        true
+    }
+
+    /// Says what the pages hold that a sequence has filled, `computed` positions of its tokens.
+    pub(super) fn fill(&mut self, batch: usize, seat: &mut Seat, computed: u32, tokens: &[u32]) {
+        let Some(pages) = self.batches.get_mut(batch).filter(|_| self.shares) else { return };
+        let positions = pages.positions() as usize;
+        while (seat.filled + 1) * positions <= computed as usize {
+            seat.filled += 1;
+            let of = seat.filled;
+            pages.fill(seat.kind, &seat.pages[..of], &tokens[..of * positions]);
+        }
+    }
+
+    /// Takes the caches back from a sequence.
+    pub(super) fn release(&mut self, batch: usize, seat: Seat) {
+        let Some(pages) = self.batches.get_mut(batch) else { return };
+        // What follows is of no use without what it follows.
+        seat.pages.into_iter().rev().for_each(|page| pages.release(page));
+    }
+
+    fn room(&self, batch: usize, seat: &Seat) -> u32 {
+        let positions = self.batches[batch].positions();
+        (seat.pages.len() as u32 * positions).min(self.max_context)
+    }
+}
+
+/// What keys and values depend on beside the tokens: how their positions are rotated.
+fn kind(plan: &Plan, request: &Request) -> u64 {
+    let length = SequenceLength(request.prompt.len() as u32 + request.max_new);
+    let ropes = plan.config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
+    let mut hasher = DefaultHasher::new();
+    ropes.for_each(|rope| rope.frequency_class(length).hash(&mut hasher));
+    hasher.finish() >> 1
+}
