@@ -6,8 +6,8 @@
 //! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
 //! average of what the lane does.
 //!
-//! Attention of a layer with a window is that over as many positions. Experts were measured with rows
-//! that go to all of them equally often.
+//! Attention of a layer with a window is that over as many positions. Experts were measured with
+//! rows that go to all of them equally often.
 //!
 //! A surface that does not reach what is to be priced is an error that says what it lacks.
 //!

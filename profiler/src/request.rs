@@ -117,8 +117,8 @@ impl Request {
         (0..kinds).map(|kind| distinct.iter().map(|known| format(known, kind)).collect()).collect()
     }
 
-    /// The model with `copies` layers of each kind, and their formats. Their attention looks back at
-    /// everything: that of a window is priced as that of so many positions.
+    /// The model with `copies` layers of each kind, and their formats. Their attention looks back
+    /// at everything: that of a window is priced as that of so many positions.
     pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
         let kinds = self.layer_kinds();
         let mut config = self.config.clone();

@@ -53,10 +53,7 @@ pub fn build(
         model: plan.config.name.clone(),
         dtype: plan.shape.dtype.name().to_owned(),
         weight_bytes_by_format: weight_bytes_by_format(plan),
-        kv_format: match plan.map.kv_format {
-            KvFormat::Plain => plan.shape.dtype.name().to_owned(),
-            KvFormat::Four => "4-bit".to_owned(),
-        },
+        kv_format: kv_format(plan),
         batches: plan.shape.batches,
         batch_size: plan.shape.batch_size,
         prompt_len: prediction.lengths.0,
@@ -118,6 +115,13 @@ pub fn build(
 fn device(plan: &Plan, measured: &Measured) -> String {
     let other = if plan.map.uses_gpu() { "emulated" } else { "none" };
     measured.device.clone().unwrap_or_else(|| other.to_owned())
+}
+
+fn kv_format(plan: &Plan) -> String {
+    match plan.map.kv_format {
+        KvFormat::Plain => plan.shape.dtype.name().to_owned(),
+        KvFormat::Four => "4-bit".to_owned(),
+    }
 }
 
 fn step_times(totals: &Totals) -> Option<StepTimes> {

@@ -55,14 +55,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     if let Some(overlap) = report.overlap.filter(|_| with_lanes) {
         let _ = writeln!(text, "h2d overlapped with CPU compute {}", percent(overlap));
     }
-    if report.lost_spans > 0 {
-        let _ = writeln!(
-            text,
-            "the trace misses {} instructions, so lanes were busier than it says, and overlap and \
-             time outside work are not known",
-            report.lost_spans
-        );
-    }
+    text += &lost_spans(report.lost_spans);
     if let Some(outside) = report.time_outside.filter(|_| with_lanes) {
         let _ = writeln!(text, "time outside work {} of decode", percent(outside));
     }
@@ -101,6 +94,17 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         );
     }
     text
+}
+
+/// What a trace that is not whole does not say.
+fn lost_spans(count: u64) -> String {
+    if count == 0 {
+        return String::new();
+    }
+    format!(
+        "the trace misses {count} instructions, so lanes were busier than it says, and overlap and \
+         time outside work are not known\n"
+    )
 }
 
 /// `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
