@@ -41,8 +41,8 @@ pub enum Field {
     IdHashHigh,
     /// Log-probabilities to keep of each new token.
     Logprobs,
-    /// Of a run that serves: the same of each token of the prompt but its first. They are kept where
-    /// those of new tokens are, from the last place downwards.
+    /// Of a run that serves: the same of each token of the prompt but its first. They are kept
+    /// where those of new tokens are, from the last place downwards.
     PromptLogprobs,
     /// The form of the answer: a grammar of the sampler's, counted from 1; 0: none.
     Grammar,

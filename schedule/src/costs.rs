@@ -28,7 +28,7 @@ impl Costs {
     fn linears_ns(&self, rows: u32) -> u64 {
         let known = || self.points.iter().filter(|(rows, _)| *rows > 0);
         let ns = |us: u32| u64::from(us) * 1000;
-        let below = known().filter(|(at, _)| *at <= rows).last();
+        let below = known().rfind(|(at, _)| *at <= rows);
         let above = known().find(|(at, _)| *at > rows);
         match (below, above) {
             (None, None) => 0,

@@ -25,6 +25,9 @@ const FORMS_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;
 
+/// The vocabulary of forms that come later, and those that are compiled.
+pub(crate) type Coming = (Arc<Grammars>, Arc<ReadyForms>);
+
 /// What a worker runs.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
@@ -34,8 +37,8 @@ pub(crate) struct Lanes {
     pub(crate) pulses: Vec<Arc<Pulse>>,
     /// A drive that has not answered for so long is given up.
     pub(crate) silence_max: Duration,
-    /// Of a run that serves: the vocabulary of forms, and those that are compiled.
-    pub(crate) coming: Option<(Arc<Grammars>, Arc<ReadyForms>)>,
+    /// Of a run that serves.
+    pub(crate) coming: Option<Coming>,
 }
 
 /// What a thread runs.
@@ -105,25 +108,15 @@ impl Worker<'_> {
                     }
                     ended.signal();
                 };
-                let spawned = std::thread::Builder::new().name(thread).spawn_scoped(scope, body);
-                if let Err(error) = spawned {
-                    let error = WorkerError::Thread(error);
-                    self.report(&error, PoisonCode::Setup, culprit);
-                    gate.signal();
-                    return Err(error);
-                }
+                let builder = std::thread::Builder::new().name(thread);
+                self.begin(builder.spawn_scoped(scope, body), gate, culprit)?;
             }
             if let Some((grammars, forms)) = &coming {
                 let (ended, channel) = (&ended, self.channel);
                 let body = move || compile_all(channel, grammars, forms, (ended, count));
-                let thread = std::thread::Builder::new().name("forms".to_owned());
-                let thread = thread.stack_size(FORMS_STACK_BYTES);
-                if let Err(error) = thread.spawn_scoped(scope, body) {
-                    let error = WorkerError::Thread(error);
-                    self.report(&error, PoisonCode::Setup, culprit);
-                    gate.signal();
-                    return Err(error);
-                }
+                let builder = std::thread::Builder::new().name("forms".to_owned());
+                let builder = builder.stack_size(FORMS_STACK_BYTES);
+                self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
             // A thread that starts allocates a little; only then does counting begin. Nobody else
@@ -149,6 +142,21 @@ impl Worker<'_> {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Where the system refused a thread, the run ends and the others are let go.
+    fn begin<T>(
+        &self,
+        spawned: std::io::Result<T>,
+        gate: &Timeline,
+        culprit: LaneId,
+    ) -> Result<(), WorkerError> {
+        spawned.map(|_| ()).map_err(|error| {
+            let error = WorkerError::Thread(error);
+            self.report(&error, PoisonCode::Setup, culprit);
+            gate.signal();
+            error
+        })
     }
 
     /// DeviceResident until the last group or poison: to the coordinator a worker that leaves early

@@ -28,7 +28,7 @@ use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, send, tell, unexpected};
-use crate::process::{Lanes, Worker};
+use crate::process::{Coming, Lanes, Worker};
 use crate::setup::{
     Building, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes, build_timed_lanes,
 };
@@ -136,6 +136,18 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
     lanes
 }
 
+/// Where lanes find the forms of answers, and what compiles those that come later; a setup gives its
+/// grammars away.
+fn forms(setup: &mut Setup) -> (Option<Forms>, Option<Coming>) {
+    let grammars = setup.grammars.take().map(Arc::new);
+    if !setup.plan.shape.serves {
+        return (grammars.map(Forms::Given), None);
+    }
+    let coming = grammars.map(|grammars| (grammars, Arc::new(ReadyForms::default())));
+    let forms = coming.as_ref().map(|(_, ready)| Forms::Coming(Arc::clone(ready)));
+    (forms, coming)
+}
+
 /// What a setup says of a worker's lanes.
 fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
     LaneOptions {
@@ -199,13 +211,7 @@ impl Worker<'_> {
         if setup.durations.is_none() {
             memories.populate();
         }
-        let grammars = setup.grammars.take().map(Arc::new);
-        let coming = grammars.clone().filter(|_| setup.plan.shape.serves);
-        let coming = coming.map(|grammars| (grammars, Arc::new(ReadyForms::default())));
-        let forms = match &coming {
-            Some((_, ready)) => Some(Forms::Coming(Arc::clone(ready))),
-            None => grammars.map(Forms::Given),
-        };
+        let (forms, coming) = forms(&mut setup);
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);

@@ -218,8 +218,9 @@ fn trace_capacity(plan: &Plan) -> usize {
     let longest = |program: &program::ir::Program| {
         program.lanes.iter().map(|lane| lane.instructions.len()).max().unwrap_or(0)
     };
-    let of_programs = plan.programs.iter().map(longest);
-    let (prefill, step) = (of_programs.clone().max().unwrap_or(0), of_programs.last().unwrap_or(0));
+    let mut of_programs = plan.programs.iter().map(longest);
+    let prefill = of_programs.clone().max().unwrap_or(0);
+    let step = of_programs.next_back().unwrap_or(0);
     let group = prefill + step * plan.shape.max_new as usize;
     let records = prefill.max(step * 8).max(group.min(TRACE_RECORDS_MIN)) + 1024;
     records.next_power_of_two().min(1 << 20)

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use grammar::Grammars;
-use program::compile::compile;
+use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
 
 use super::bar::Bar;
 use super::hardware::Hardware;
 use super::model::Opened;
-use super::placement::{Measure, first_that_fits, plan};
+use super::placement::{Decision, Measure, first_that_fits, plan};
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -28,6 +28,12 @@ const LOGPROBS: u16 = 21;
 /// Most rows of a step, unless a chunk was given: more are computed no faster, and hold everybody
 /// up.
 const STEP_ROWS: u32 = 512;
+
+/// Positions of a page of the caches.
+const PAGE_POSITIONS: u32 = 256;
+
+/// Positions that there are caches for, for each slot, where sequences share them.
+const SLOT_POSITIONS: u32 = 2048;
 
 /// Sequences at a time, unless memory has room for fewer.
 const SLOTS: u16 = 32;
@@ -53,10 +59,22 @@ pub(crate) fn start(
     served: Served,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
-    let (run, demand) = asked(run, opened, served)?;
-    let case = first_that_fits(&run, opened, Some(demand));
-    let decision = plan(&run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
-    let plan = serving(&decision.plan)?;
+    let context = context(opened, served)?;
+    let run = asked(run, served);
+    let slots = served.slots.unwrap_or(SLOTS);
+    // Few sequences are as long as the context; where caches are in pages, they share the room.
+    let share = context.min(SLOT_POSITIONS.max(context.div_ceil(slots.into())));
+    let (decision, plan) = match planned(&run, opened, (slots, share, context), interrupt)? {
+        (decision, Some(plan)) => (decision, plan),
+        (_, None) => {
+            let (decision, _) = planned(&run, opened, (slots, context, context), interrupt)?;
+            let plan =
+                serving(&decision.plan, context, 0).context("the chosen placement cannot serve")?;
+            (decision, plan)
+        }
+    };
+    program::validate::validate(&plan)
+        .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let hardware = Hardware::resolve(&run, plan.map.uses_gpu());
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
     let grammars = opened.vocabulary()?;
@@ -80,38 +98,65 @@ fn form_of(grammars: Grammars, codec: Arc<ProcessCodec>) -> Arc<FormOf> {
     Arc::new(move |grammar| grammars.form(grammar.clone(), |text| codec.part(text)))
 }
 
-/// The run as the planner sees it: a job of as many sequences as there are slots, each as long as
-/// the context.
-fn asked(run: &Run, opened: &Opened, served: Served) -> anyhow::Result<(Run, Demand)> {
-    let most = opened.config.max_positions;
-    let context = served.context.map_or(most, |context| context as usize);
+/// Positions of a sequence.
+fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
+    let most = u32::try_from(opened.config.max_positions).unwrap_or(u32::MAX);
+    let context = served.context.unwrap_or(most);
     if context > most {
         let sentence = format!("--context {context}: the model has {most} positions");
         return Err(Usage(sentence).into());
     }
+    Ok(context)
+}
+
+/// The run as the planner sees it.
+fn asked(run: &Run, served: Served) -> Run {
     let mut run = run.clone();
     run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
-    let slots = served.slots.unwrap_or(SLOTS);
-    let rows = run.prefill_chunk.unwrap_or(STEP_ROWS).max(u32::from(slots));
-    run.prefill_chunk = Some(rows);
+    let slots = u32::from(served.slots.unwrap_or(SLOTS));
+    run.prefill_chunk = Some(run.prefill_chunk.unwrap_or(STEP_ROWS).max(slots));
+    run
+}
+
+/// The placement of a job of so many sequences with so many positions each, and the same with
+/// caches in pages as a run that serves; `None` where caches cannot be in pages.
+fn planned(
+    run: &Run,
+    opened: &Opened,
+    (slots, positions, context): (u16, u32, u32),
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Decision, Option<Plan>)> {
     let demand = Demand {
         sequences: usize::from(slots),
-        max_prompt: context - 1,
+        max_prompt: positions as usize - 1,
         shared_prompt: 0,
-        max_new: context as u32 - 1,
-        max_context: context,
+        max_new: positions - 1,
+        max_context: positions as usize,
         logprobs: LOGPROBS,
         forms: false,
     };
-    Ok((run, demand))
+    let case = first_that_fits(run, opened, Some(demand));
+    let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
+    let all = u32::from(decision.plan.shape.batch_size) * positions;
+    let plan = serving(&decision.plan, context, all.div_ceil(PAGE_POSITIONS)).ok();
+    Ok((decision, plan))
 }
 
-/// The same placement as a run that serves.
-fn serving(plan: &Plan) -> anyhow::Result<Plan> {
-    let shape = RunShape { serves: true, micro_sequences: 1, shared_prompt: 0, ..plan.shape };
-    let plan =
-        compile(&plan.config, &shape, &plan.map).context("the chosen placement cannot serve")?;
-    program::validate::validate(&plan)
-        .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    Ok(plan)
+/// The same placement as a run that serves, with caches in so many pages of a batch; 0: in extents.
+fn serving(plan: &Plan, context: u32, kv_pages: u32) -> Result<Plan, CompileError> {
+    let page_positions = if kv_pages > 0 { PAGE_POSITIONS } else { 0 };
+    let most = if kv_pages > 0 { kv_pages.saturating_mul(PAGE_POSITIONS) } else { context };
+    let max_context = context.min(most);
+    let shape = RunShape {
+        serves: true,
+        page_positions,
+        kv_pages,
+        max_context,
+        max_prompt: max_context - 1,
+        max_new: max_context - 1,
+        micro_sequences: 1,
+        shared_prompt: 0,
+        ..plan.shape
+    };
+    compile(&plan.config, &shape, &plan.map)
 }

@@ -266,10 +266,8 @@ fn opt_350m_is_refused_by_name() {
 #[test]
 fn more_experts_for_a_row_than_there_are_is_refused() {
     let mixtral = as_architecture("MixtralForCausalLM");
-    assert_eq!(
-        refused(&mixtral, r#"{"num_local_experts": 4, "num_experts_per_tok": 5}"#),
-        "num_experts_per_tok 5 is more than the 4 experts that there are"
-    );
+    let sentence = refused(&mixtral, r#"{"num_local_experts": 4, "num_experts_per_tok": 5}"#);
+    assert_eq!(sentence, "num_experts_per_tok 5 is more than the 4 experts that there are");
 }
 
 #[test]
@@ -297,12 +295,8 @@ fn what_files_leave_out_is_what_their_family_means() {
 fn ends_of_a_text_beside_images_may_stand_with_it() {
     let inner = LLAMA.replace("[\"LlamaForCausalLM\"]", "null");
     let text = inner.replacen('{', r#"{"model_type": "mistral", "#, 1);
-    let outer = |more: &str| {
-        format!(
-            r#"{{"architectures": ["Mistral3ForConditionalGeneration"], {more}
-                "text_config": {text}}}"#
-        )
-    };
+    let names = r#""architectures": ["Mistral3ForConditionalGeneration"]"#;
+    let outer = |more: &str| format!(r#"{{{names}, {more} "text_config": {text}}}"#);
     assert_eq!(good(&outer(""), "{}").eos_token_ids, [2]);
     assert_eq!(good(&outer(r#""eos_token_id": 9,"#), "{}").eos_token_ids, [9]);
 }

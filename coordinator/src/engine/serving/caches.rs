@@ -132,7 +132,9 @@ impl Caches {
     pub(super) fn fill(&mut self, batch: usize, seat: &mut Seat, computed: u32, tokens: &[u32]) {
         let Some(pages) = self.batches.get_mut(batch).filter(|_| self.shares) else { return };
         let positions = pages.positions() as usize;
-        while (seat.filled + 1) * positions <= computed as usize {
+        // The sampler may be further than what was told.
+        let computed = tokens.len().min(computed as usize);
+        while (seat.filled + 1) * positions <= computed {
             seat.filled += 1;
             let of = seat.filled;
             pages.fill(seat.kind, &seat.pages[..of], &tokens[..of * positions]);

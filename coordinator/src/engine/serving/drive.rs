@@ -335,8 +335,14 @@ impl Crew {
 
 /// The worker whose lane samples.
 fn sampler(plan: &Plan) -> Option<WorkerId> {
-    let samples = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample);
     let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
     let list = lists.find(|list| list.instructions.iter().any(samples))?;
     plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
+}
+
+fn samples(instruction: &Instruction) -> bool {
+    match instruction {
+        Instruction::Compute(compute) => compute.op == Op::Sample,
+        _ => false,
+    }
 }
