@@ -136,8 +136,8 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
     lanes
 }
 
-/// Where lanes find the forms of answers, and what compiles those that come later; a setup gives its
-/// grammars away.
+/// Where lanes find the forms of answers, and what compiles those that come later; a setup gives
+/// its grammars away.
 fn forms(setup: &mut Setup) -> (Option<Forms>, Option<Coming>) {
     let grammars = setup.grammars.take().map(Arc::new);
     if !setup.plan.shape.serves {
