@@ -81,6 +81,8 @@ fn a_footprint_is_that_of_the_compiled_plan() {
                 logprobs: 0,
                 micro_sequences: 1,
                 prefill_chunk,
+                page_positions: 0,
+                kv_pages: 0,
                 dtype: Dtype::Bf16,
             };
             let what = || format!("{batches} {prefill_chunk} {map:?}");
