@@ -6,9 +6,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
+use super::admission::Ticket;
 use super::blocking;
 use super::error::ApiError;
-use super::order;
+use super::order::{self, Order};
 use super::running::Running;
 use super::shared::Shared;
 use super::stream;
@@ -39,9 +40,10 @@ async fn answer(
     request: Request,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let running = begin(shared, endpoint, request, arrived).await.inspect_err(|error| {
+    let (order, ticket) = read(shared, endpoint, request).await.inspect_err(|error| {
         shared.metrics.count_refused(error.code());
     })?;
+    let running = Running::start(order, shared, ticket, arrived)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let provenance = Provenance {
         created: now.map_or(0, |since| since.as_secs()),
@@ -55,22 +57,20 @@ async fn answer(
     }
 }
 
-/// Reads a request and gives it to the engine.
-async fn begin(
+/// Reads a request, within bounds on what is asked at a time.
+async fn read(
     shared: &Arc<Shared>,
     endpoint: Endpoint,
     request: Request,
-    arrived: Instant,
-) -> Result<Running, ApiError> {
+) -> Result<(Order, Ticket), ApiError> {
     shared.check_ready()?;
     let mut ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
     let (parts, body) = request.into_parts();
     let body = shared.inbound.read(&parts.headers, body).await?;
     let reader = Arc::clone(shared);
-    let (order, ticket) = blocking::run(move || {
+    blocking::run(move || {
         let order = order::read(&body.bytes, endpoint, &reader, &mut ticket)?;
         Ok((order, ticket))
     })
-    .await?;
-    Running::start(order, shared, ticket, arrived)
+    .await
 }

@@ -74,7 +74,7 @@ fn an_echo_has_the_prompt_and_what_is_known_of_it() {
     });
     let answer = desk.post(COMPLETIONS, &body).json();
     let choice = &answer["choices"][0];
-    assert_eq!(choice["text"], "abc");
+    assert_eq!(choice["text"], "abca");
     assert_eq!(choice["token_ids"], json!([97]));
     let logprobs = &choice["logprobs"];
     assert_eq!(logprobs["tokens"], json!(["a", "b", "c", "a"]));
