@@ -29,5 +29,6 @@ mod plan;
 mod profiled;
 mod profiled_kinds;
 mod resume;
+mod serve;
 mod sharing;
 mod timed;

@@ -96,7 +96,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
-            "boundary", "cli", "engine", "exit", "interrupt", "job", "openai", "report", "server",
+            "boundary",
+            "cli",
+            "engine",
+            "exit",
+            "interrupt",
+            "job",
+            "openai",
+            "report",
+            "server",
             "setup",
         ],
     ),

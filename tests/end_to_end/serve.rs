@@ -1,0 +1,339 @@
+//! A served model: what clients get is what a batch job answers, whoever else asks, and whichever
+//! process dies.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, text};
+use crate::death::{nothing_left, workers_of};
+
+/// A server, which ends with this value.
+struct Served {
+    child: Child,
+    /// Kept open, as the server may have something to say.
+    stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Served {
+    fn start(options: &[&str]) -> Served {
+        let model = fixture("llama").to_string_lossy().into_owned();
+        Served::of(&[&["--model", &model], options].concat())
+    }
+
+    fn of(options: &[&str]) -> Served {
+        let mut command = coordinator();
+        command.args(["serve", "--port", "0"]).args(options);
+        command.stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().expect("starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut said = String::new();
+        let address = loop {
+            let mut line = String::new();
+            let read = stderr.read_line(&mut line).expect("text");
+            assert!(read > 0, "it ended: {said}");
+            said.push_str(&line);
+            if let Some((_, address)) = line.split_once(" at http://") {
+                break address.trim().to_owned();
+            }
+        };
+        Served { child, stderr, address }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, String) {
+        post(&self.address, path, body)
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed()).expect("a process id")
+    }
+
+    /// Asks it to end; what it said since it was ready.
+    fn end(mut self) -> String {
+        kill_process(self.pid(), Signal::TERM).expect("it runs");
+        let until = Instant::now() + WATCHDOG;
+        while self.child.try_wait().expect("a child").is_none() {
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut said = String::new();
+        self.stderr.read_to_string(&mut said).expect("text");
+        said
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // An error means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn post(address: &str, path: &str, body: &Value) -> (u16, String) {
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n");
+    let length = body.len();
+    send(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
+}
+
+/// Status and body of the reply.
+fn send(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("a server");
+    stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");
+    stream.write_all(request.as_bytes()).expect("it is taken");
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).expect("a reply");
+    let reply = String::from_utf8(reply).expect("UTF-8");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked { unchunked(body) } else { body.to_owned() };
+    (status.expect("a status"), body)
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        whole.push_str(&rest[..size]);
+        body = rest[size..].strip_prefix("\r\n").expect("an end");
+    }
+    whole
+}
+
+/// The choices of a stream, put together.
+fn gathered(body: &str, count: usize) -> Vec<Value> {
+    let mut choices = vec![(String::new(), Vec::<Value>::new(), Value::Null); count];
+    for event in body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {
+        if event == "[DONE]" {
+            continue;
+        }
+        let event: Value = serde_json::from_str(event).expect("JSON");
+        for choice in event["choices"].as_array().expect("choices") {
+            let (text, ids, finish) =
+                &mut choices[choice["index"].as_u64().expect("a place") as usize];
+            let piece = choice["text"].as_str().or_else(|| choice["delta"]["content"].as_str());
+            text.push_str(piece.unwrap_or_default());
+            ids.extend(choice["token_ids"].as_array().cloned().unwrap_or_default());
+            if !choice["finish_reason"].is_null() {
+                *finish = choice["finish_reason"].clone();
+            }
+        }
+    }
+    let whole = |(text, ids, finish)| json!({"text": text, "token_ids": ids, "finish": finish});
+    choices.into_iter().map(whole).collect()
+}
+
+/// The same of a whole answer.
+fn whole(answer: &Value) -> Vec<Value> {
+    let choice = |choice: &Value| {
+        let text = choice.get("text").unwrap_or(&choice["message"]["content"]);
+        let (ids, finish) = (&choice["token_ids"], &choice["finish_reason"]);
+        json!({"text": text, "token_ids": ids, "finish": finish})
+    };
+    answer["choices"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(choice).collect()
+}
+
+/// Requests of many lengths, drawn and not, that name their seed, so that ids are of no account.
+fn bodies(count: usize) -> Vec<Value> {
+    let body = |i: usize| {
+        let prompt: Vec<usize> = (0..1 + i * 7 % 60).map(|j| 5 + (i * 31 + j * 13) % 900).collect();
+        let mut body = json!({"prompt": prompt, "max_tokens": 1 + i * 5 % 24, "seed": i});
+        body["temperature"] = json!(if i % 3 == 0 { 0.0 } else { 0.8 });
+        body["n"] = json!(1 + i % 2);
+        match i % 7 {
+            2 => body["stop"] = json!([" a", "e"]),
+            4 => body["structured_outputs"] = json!({"choice": ["red", "green", "blue"]}),
+            5 => body["logprobs"] = json!(3),
+            _ => {}
+        }
+        body
+    };
+    (0..count).map(body).collect()
+}
+
+/// What a batch job answers.
+fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
+    let place = Place::new();
+    let line = |(i, body): (usize, &Value)| {
+        let url = "/v1/completions";
+        let line = json!({"custom_id": i.to_string(), "method": "POST", "url": url, "body": body});
+        format!("{line}\n")
+    };
+    let input: String = bodies.iter().enumerate().map(line).collect();
+    std::fs::write(place.path("in.jsonl"), input).expect("a writable folder");
+    let mut command = coordinator();
+    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
+    command.arg("--output").arg(place.path("out.jsonl")).arg("--quiet").args(options);
+    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let answers = lines(&place.path("out.jsonl"));
+    answers.iter().map(|line| whole(&line["response"]["body"])).collect()
+}
+
+/// Asks all of them from a few threads; the answers in order.
+fn ask_all(served: &Served, bodies: &[Value]) -> Vec<Vec<Value>> {
+    const THREADS: usize = 12;
+    let ask = |i: usize| {
+        let mut body = bodies[i].clone();
+        let count = body["n"].as_u64().expect("a number") as usize;
+        std::thread::sleep(Duration::from_millis(i as u64 * 17 % 23));
+        if i % 2 == 0 {
+            let (status, reply) = served.post("/v1/completions", &body);
+            assert_eq!(status, 200, "{reply}");
+            return whole(&serde_json::from_str(&reply).expect("JSON"));
+        }
+        body["stream"] = json!(true);
+        let (status, reply) = served.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{reply}");
+        gathered(&reply, count)
+    };
+    let mut found = vec![Vec::new(); bodies.len()];
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let own = (thread..bodies.len()).step_by(THREADS);
+                scope.spawn(move || own.map(|i| (i, ask(i))).collect::<Vec<_>>())
+            })
+            .collect();
+        for thread in threads {
+            for (i, answer) in thread.join().expect("its answers") {
+                found[i] = answer;
+            }
+        }
+    });
+    found
+}
+
+#[test]
+fn answers_over_http_are_those_of_a_batch_job() {
+    let bodies = bodies(70);
+    for options in [&[][..], &["--compress", "kv4"], &["--dtype", "f32"]] {
+        let expected = expected(&bodies, options);
+        let served = Served::start(&[&["--slots", "5"], options].concat());
+        let found = ask_all(&served, &bodies);
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "{options:?}: {}", bodies[i]);
+        }
+        assert_eq!(served.end(), "", "{options:?}");
+    }
+}
+
+#[test]
+fn answers_survive_the_death_of_a_worker() {
+    let bodies = bodies(40);
+    let expected = expected(&bodies, &[]);
+    for (seed, signal) in [(0, Signal::KILL), (1, Signal::STOP), (2, Signal::KILL)] {
+        let served = Served::start(&["--slots", "5", "--step-ms", "1"]);
+        let found = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| ask_all(&served, &bodies));
+            std::thread::sleep(Duration::from_millis(20 + 15 * seed));
+            let workers = workers_of_any(served.child.id());
+            let (pid, _) = &workers[0];
+            let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
+            kill_process(pid, signal).expect("it runs");
+            asking.join().expect("all answers")
+        });
+        assert_eq!(found, expected, "{signal:?}");
+        assert_eq!(served.get("/health").0, 200);
+        let metrics = served.get("/metrics").1;
+        assert!(metrics.contains("restarts"), "{metrics}");
+        let said = served.end();
+        assert!(said.contains("started again"), "{said}");
+    }
+}
+
+/// Of threads that start workers too, where the server's do.
+fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
+    let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
+    let children = tasks
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let pids: Vec<u32> = children
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+        })
+        .collect();
+    let named = pids.into_iter().map(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        (pid, String::from_utf8_lossy(&line).into_owned())
+    });
+    named.filter(|(_, name)| name.contains("worker")).collect()
+}
+
+#[test]
+fn a_served_process_that_dies_leaves_nothing_behind() {
+    let mut served = Served::start(&["--slots", "2"]);
+    let mut pids: BTreeSet<u32> =
+        workers_of_any(served.child.id()).into_iter().map(|w| w.0).collect();
+    pids.extend(workers_of(served.child.id()).into_iter().map(|worker| worker.0));
+    assert!(!pids.is_empty());
+    served.child.kill().expect("it runs");
+    served.child.wait().expect("it ends");
+    nothing_left(&pids);
+}
+
+#[test]
+fn what_was_taken_is_answered_after_sigterm() {
+    let body = json!({"prompt": [5, 6, 7], "max_tokens": 60, "ignore_eos": true, "seed": 1});
+    let served = Served::start(&["--slots", "2"]);
+    let (status, alone) = served.post("/v1/completions", &body);
+    assert_eq!(status, 200, "{alone}");
+    let expected = whole(&serde_json::from_str(&alone).expect("JSON"));
+    let address = served.address.clone();
+    let asking: Vec<_> = (0..6)
+        .map(|_| {
+            let (address, body) = (address.clone(), body.clone());
+            std::thread::spawn(move || post(&address, "/v1/completions", &body))
+        })
+        .collect();
+    let until = Instant::now() + WATCHDOG;
+    while !served.get("/metrics").1.contains("requests_running") && Instant::now() < until {}
+    std::thread::sleep(Duration::from_millis(30));
+    let said = served.end();
+    for asked in asking {
+        let (status, reply) = asked.join().expect("a reply");
+        // Those that came too late are told so.
+        if status == 200 {
+            assert_eq!(whole(&serde_json::from_str(&reply).expect("JSON")), expected);
+        } else {
+            assert_eq!(status, 503, "{reply}");
+        }
+    }
+    assert_eq!(said, "");
+}
+
+#[test]
+fn beginnings_are_found_and_prompts_are_told_about() {
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--layers", "2"];
+    let served = Served::of(&[&model[..], &["--slots", "2"]].concat());
+    let prompt: Vec<u32> = (0..300).map(|i| 5 + i * 13 % 900).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 4, "seed": 1, "temperature": 0});
+    let answer = |body: &Value| -> Value {
+        let (status, reply) = served.post("/v1/completions", body);
+        assert_eq!(status, 200, "{reply}");
+        serde_json::from_str(&reply).expect("JSON")
+    };
+    let (first, second) = (answer(&body), answer(&body));
+    assert_eq!(whole(&first), whole(&second));
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!((cached(&first), cached(&second)), (json!(0), json!(256)));
+    let mut told = body;
+    told["echo"] = json!(true);
+    told["logprobs"] = json!(1);
+    let told = answer(&told);
+    let logprobs = told["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("numbers");
+    assert_eq!(logprobs.len(), 304);
+    assert!(logprobs[0].is_null() && logprobs[1..].iter().all(Value::is_number));
+}
