@@ -118,14 +118,16 @@ Examples:
     curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is a kernel?\"}]}'
   For other machines, with a key, and a line for each request:
-    TANDEM_API_KEY=$(cat key) coordinator serve --model ./my-model --host 0.0.0.0 --log requests.jsonl
+    TANDEM_API_KEY=$(cat key) coordinator serve --model ./my-model --host 0.0.0.0 \\
+      --log requests.jsonl
   OpenAI's own client:
     OpenAI(base_url='http://127.0.0.1:8000/v1', api_key='none').chat.completions.create(...)
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
-Requests have the fields of a batch line (`coordinator formats`), and stream, stream_options and echo.
-Unlike in a batch the temperature is that of the model's generation_config.json, else 1, unless a request
-gives one; fields of messages that are not known are left out.
+Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
+/metrics. Requests have the fields of a batch line (`coordinator formats`), and stream,
+stream_options and echo. Unlike in a batch the temperature is that of the model's
+generation_config.json, else 1, unless a request gives one; fields of messages that are not known
+are left out.
 
-SIGTERM or Ctrl-C: nothing more begins, what has begun is answered for --drain-timeout seconds. The second
-ends at once. docs/serving.md describes every field, number, limit and error.";
+SIGTERM or Ctrl-C: nothing more begins, what has begun is answered for --drain-timeout seconds.
+The second ends at once. docs/serving.md describes every field, number, limit and error.";

@@ -164,7 +164,7 @@ impl Running {
         match &news.what {
             What::Prompt { cached_tokens, .. } => {
                 // The answers to one prompt share it.
-                if choice % self.order.request.n == 0 {
+                if choice.is_multiple_of(self.order.request.n) {
                     let tokens = self.order.request.prompt_of(choice).tokens.len();
                     self.count.cached_tokens += u64::from(*cached_tokens);
                     self.ticket.computed(tokens as u64);

@@ -16,13 +16,13 @@ fn joined(events: &[Value], choices: usize) -> Vec<Value> {
         for choice in event["choices"].as_array().expect("choices") {
             let made = &mut whole[choice["index"].as_u64().expect("an index") as usize];
             assert_eq!(made["finish_reason"], Value::Null, "nothing follows the end");
-            let piece = choice["text"].as_str().or(choice["delta"]["content"].as_str());
+            let piece = choice["text"].as_str().or_else(|| choice["delta"]["content"].as_str());
             let text = made["text"].as_str().expect("a text").to_owned() + piece.expect("a text");
             made["text"] = text.into();
             let ids = choice["token_ids"].as_array().expect("ids").clone();
             made["token_ids"].as_array_mut().expect("ids").extend(ids);
             let logprobs = &choice["logprobs"];
-            let tokens = logprobs["tokens"].as_array().or(logprobs["content"].as_array());
+            let tokens = logprobs["tokens"].as_array().or_else(|| logprobs["content"].as_array());
             let tokens = tokens.cloned().unwrap_or_default();
             made["logprobs"].as_array_mut().expect("a list").extend(tokens);
             made["finish_reason"] = choice["finish_reason"].clone();
@@ -35,9 +35,9 @@ fn joined(events: &[Value], choices: usize) -> Vec<Value> {
 fn of_whole(answer: &Value) -> Vec<Value> {
     let choices = answer["choices"].as_array().expect("choices").iter();
     let each = choices.map(|choice| {
-        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
+        let text = choice["text"].as_str().or_else(|| choice["message"]["content"].as_str());
         let logprobs = &choice["logprobs"];
-        let tokens = logprobs["tokens"].as_array().or(logprobs["content"].as_array());
+        let tokens = logprobs["tokens"].as_array().or_else(|| logprobs["content"].as_array());
         json!({
             "text": text, "token_ids": choice["token_ids"],
             "finish_reason": choice["finish_reason"],
