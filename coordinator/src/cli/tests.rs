@@ -303,7 +303,8 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     let plain = served("serve --model opt-125m --device none");
     assert_eq!((plain.host.as_str(), plain.port), ("127.0.0.1", 8000));
     assert_eq!((plain.options.timeout, &plain.options.log), (None, &None));
-    let line = "serve --model opt-125m --device none --cpu-threads 2 --dram 4GiB --seed 3 --host 0.0.0.0 --port 0 --api-key s3cret --max-queue 5 --timeout 9 --slots 4 \
+    let line = "serve --model opt-125m --device none --cpu-threads 2 --dram 4GiB --seed 3 \
+                --host 0.0.0.0 --port 0 --api-key s3cret --max-queue 5 --timeout 9 --slots 4 \
                 --served-model-name a --served-model-name b --log -";
     let request = served(line);
     assert_eq!((request.run.cpu_threads, request.run.seed), (Some(2), 3));
