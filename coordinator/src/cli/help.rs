@@ -118,8 +118,7 @@ Examples:
     curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is a kernel?\"}]}'
   For other machines, with a key, and a line for each request:
-    TANDEM_API_KEY=$(cat key) coordinator serve --model ./my-model --host 0.0.0.0 \\
-      --log requests.jsonl
+    TANDEM_API_KEY=$(cat key) coordinator serve --model ./my-model --host 0.0.0.0 --log log.jsonl
   OpenAI's own client:
     OpenAI(base_url='http://127.0.0.1:8000/v1', api_key='none').chat.completions.create(...)
 
