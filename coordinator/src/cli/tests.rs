@@ -8,6 +8,7 @@ use super::values::{
 use super::{Refusal, parse};
 use crate::exit::Exit;
 use crate::job::sink::{OutputMode, Place};
+use crate::server::facts::LogPlace;
 use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
 
@@ -291,4 +292,30 @@ fn a_description_is_of_a_machine_with_a_device() {
     assert_eq!(request.export.as_deref(), Some(std::path::Path::new("m.toml")));
     refused(&export("--device none"), Exit::Usage, &["--export", "--device emulated"]);
     refused(&export("--device emulated --dtype f32"), Exit::Usage, &["--export", "bf16"]);
+}
+
+#[test]
+fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
+    let served = |line: &str| match parse(words(line)) {
+        Ok(Command::Serve(request)) => *request,
+        other => panic!("{other:?}"),
+    };
+    let plain = served("serve --model opt-125m --device none");
+    assert_eq!((plain.host.as_str(), plain.port), ("127.0.0.1", 8000));
+    assert_eq!((plain.options.timeout, &plain.options.log), (None, &None));
+    let line = "serve --model opt-125m --device none --cpu-threads 2 --dram 4GiB --seed 3 \
+                --host 0.0.0.0 --port 0 --api-key s3cret --max-queue 5 --timeout 9 --slots 4 \
+                --served-model-name a --served-model-name b --log -";
+    let request = served(line);
+    assert_eq!((request.run.cpu_threads, request.run.seed), (Some(2), 3));
+    assert_eq!(request.run.dram_bytes, Some(4 << 30));
+    assert_eq!((request.slots, request.names.len()), (Some(4), 2));
+    assert_eq!((request.options.max_queue, request.options.seed), (5, 3));
+    assert_eq!(request.options.log, Some(LogPlace::StandardError));
+    let key = request.options.api_key.as_ref().expect("given");
+    assert!(key.is_shown_by(b"Bearer s3cret"));
+    assert!(!format!("{request:?}").contains("s3cret"), "nothing prints the key");
+    for wrong in ["serve", "serve --model m --timeout 0", "serve --model m --input a.jsonl"] {
+        assert!(parse(words(wrong)).is_err(), "{wrong}");
+    }
 }
