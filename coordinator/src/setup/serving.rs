@@ -68,8 +68,8 @@ pub(crate) fn start(
         (decision, Some(plan)) => (decision, plan),
         (_, None) => {
             let (decision, _) = planned(&run, opened, (slots, context, context), interrupt)?;
-            let plan =
-                serving(&decision.plan, context, 0).context("the chosen placement cannot serve")?;
+            let plan = serving(&decision.plan, (rows(&run, slots), context), 0)
+                .context("the chosen placement cannot serve")?;
             (decision, plan)
         }
     };
@@ -113,9 +113,13 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
 fn asked(run: &Run, served: Served) -> Run {
     let mut run = run.clone();
     run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
-    let slots = u32::from(served.slots.unwrap_or(SLOTS));
-    run.prefill_chunk = Some(run.prefill_chunk.unwrap_or(STEP_ROWS).max(slots));
+    run.prefill_chunk = Some(rows(&run, served.slots.unwrap_or(SLOTS)));
     run
+}
+
+/// Most rows of a step.
+fn rows(run: &Run, slots: u16) -> u32 {
+    run.prefill_chunk.unwrap_or(STEP_ROWS).max(slots.into())
 }
 
 /// The placement of a job of so many sequences with so many positions each, and the same with
@@ -138,17 +142,19 @@ fn planned(
     let case = first_that_fits(run, opened, Some(demand));
     let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
     let all = u32::from(decision.plan.shape.batch_size) * positions;
-    let plan = serving(&decision.plan, context, all.div_ceil(PAGE_POSITIONS)).ok();
+    let rows = rows(run, slots);
+    let plan = serving(&decision.plan, (rows, context), all.div_ceil(PAGE_POSITIONS)).ok();
     Ok((decision, plan))
 }
 
 /// The same placement as a run that serves, with caches in so many pages of a batch; 0: in extents.
-fn serving(plan: &Plan, context: u32, kv_pages: u32) -> Result<Plan, CompileError> {
+fn serving(plan: &Plan, (rows, context): (u32, u32), kv_pages: u32) -> Result<Plan, CompileError> {
     let page_positions = if kv_pages > 0 { PAGE_POSITIONS } else { 0 };
     let most = if kv_pages > 0 { kv_pages.saturating_mul(PAGE_POSITIONS) } else { context };
     let max_context = context.min(most);
     let shape = RunShape {
         serves: true,
+        prefill_chunk: rows,
         page_positions,
         kv_pages,
         max_context,

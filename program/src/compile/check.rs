@@ -22,6 +22,7 @@ pub(super) fn check(
         || shape.batch_size == 0
         || shape.micro_sequences == 0
         || shape.max_prompt == 0
+        || (shape.serves && shape.prefill_chunk < shape.batch_size.into())
     {
         return Err(CompileError::EmptyShape);
     }
