@@ -52,30 +52,10 @@ fn main() -> ExitCode {
             // SAFETY: needed to take over the inherited channel, as above.
             ExitCode::from(unsafe { coordinator::text::serve::serve(channel) })
         }
-        Command::Profile(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| profile::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Stage(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| stage::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Serve(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| serve::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Plan(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| plan::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
+        Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
+        Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
+        Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::Plan(request) => interruptible(|interrupt| plan::run(&request, interrupt)),
         Command::OpenDeviceMemory { device, handle } => {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
         }
@@ -91,19 +71,16 @@ fn main() -> ExitCode {
             Exit::Done.into()
         }
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
-        Command::Timed(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| timed::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Run(run) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| run::run(&run, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
+        Command::Timed(request) => interruptible(|interrupt| timed::run(&request, interrupt)),
+        Command::Run(run) => interruptible(|interrupt| run::run(&run, interrupt)),
     }
+}
+
+/// Runs what a signal may interrupt.
+fn interruptible(run: impl FnOnce(&Interrupt) -> anyhow::Result<Exit>) -> ExitCode {
+    let interrupt = Interrupt::install().map_err(anyhow::Error::from);
+    let ran = interrupt.and_then(|interrupt| run(&interrupt));
+    ran.unwrap_or_else(|error| refuse(&error)).into()
 }
 
 /// Characters of what went wrong: it may quote a file.

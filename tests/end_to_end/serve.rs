@@ -141,7 +141,7 @@ fn gathered(body: &str, count: usize) -> Vec<Value> {
 /// The same of a whole answer.
 fn whole(answer: &Value) -> Vec<Value> {
     let choice = |choice: &Value| {
-        let text = choice.get("text").unwrap_or(&choice["message"]["content"]);
+        let text = choice.get("text").unwrap_or_else(|| &choice["message"]["content"]);
         let (ids, finish) = (&choice["token_ids"], &choice["finish_reason"]);
         json!({"text": text, "token_ids": ids, "finish": finish})
     };
@@ -153,7 +153,7 @@ fn bodies(count: usize) -> Vec<Value> {
     let body = |i: usize| {
         let prompt: Vec<usize> = (0..1 + i * 7 % 60).map(|j| 5 + (i * 31 + j * 13) % 300).collect();
         let mut body = json!({"prompt": prompt, "max_tokens": 1 + i * 5 % 24, "seed": i});
-        body["temperature"] = json!(if i % 3 == 0 { 0.0 } else { 0.8 });
+        body["temperature"] = json!(if i.is_multiple_of(3) { 0.0 } else { 0.8 });
         body["n"] = json!(1 + i % 2);
         match i % 7 {
             2 => body["stop"] = json!([" a", "e"]),
@@ -192,7 +192,7 @@ fn ask_all(served: &Served, bodies: &[Value]) -> Vec<Vec<Value>> {
         let mut body = bodies[i].clone();
         let count = body["n"].as_u64().expect("a number") as usize;
         std::thread::sleep(Duration::from_millis(i as u64 * 17 % 23));
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             let (status, reply) = served.post("/v1/completions", &body);
             assert_eq!(status, 200, "{reply}");
             return whole(&serde_json::from_str(&reply).expect("JSON"));

@@ -35,8 +35,8 @@ pub struct LowModel {
     /// answers. Works for any model, at load
     #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Model")]
     pub compress: CompressChoice,
-    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config [default:
-    /// direct with bf16, expand with f32]
+    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config
+    /// [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<QuantizedChoice>,
 }

@@ -65,8 +65,8 @@ pub struct LowStage {
     /// Keep the layers' linears in 4 bits: a quarter of the drive's space and time
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
     pub compress: StagedForm,
-    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config [default:
-    /// direct with bf16, expand with f32]
+    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config
+    /// [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW")]
     pub quantized: Option<QuantizedChoice>,
     /// Seed of --dummy-weights

@@ -15,9 +15,9 @@ use workers::shared::protocol::{FromWorker, ToWorker};
 use workers::shared::serving::{SERVE, clear, list_first};
 use workers::shared::table::StepTable;
 
-use super::ServingOptions;
 use super::desk::Desk;
 use super::measured_costs::measure;
+use super::options::ServingOptions;
 use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::{Worker, WorkerFailure};
