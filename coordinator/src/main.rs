@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
+use coordinator::commands::bench_serve;
 use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
@@ -17,6 +18,7 @@ use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
 use coordinator::interrupt::Interrupt;
 use coordinator::job::error::JobError;
+use coordinator::load::drive::DriveError;
 use coordinator::setup::model::open_weights;
 use coordinator::setup::staging::direct;
 use coordinator::setup::usage::Usage;
@@ -52,30 +54,13 @@ fn main() -> ExitCode {
             // SAFETY: needed to take over the inherited channel, as above.
             ExitCode::from(unsafe { coordinator::text::serve::serve(channel) })
         }
-        Command::Profile(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| profile::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
+        Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
+        Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
+        Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::BenchServe(request) => {
+            interruptible(|interrupt| bench_serve::run(&request, interrupt))
         }
-        Command::Stage(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| stage::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Serve(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| serve::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Plan(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| plan::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
+        Command::Plan(request) => interruptible(|interrupt| plan::run(&request, interrupt)),
         Command::OpenDeviceMemory { device, handle } => {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
         }
@@ -91,19 +76,15 @@ fn main() -> ExitCode {
             Exit::Done.into()
         }
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
-        Command::Timed(request) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| timed::run(&request, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
-        Command::Run(run) => {
-            let ran = Interrupt::install()
-                .map_err(anyhow::Error::from)
-                .and_then(|interrupt| run::run(&run, &interrupt));
-            ran.unwrap_or_else(|error| refuse(&error)).into()
-        }
+        Command::Timed(request) => interruptible(|interrupt| timed::run(&request, interrupt)),
+        Command::Run(run) => interruptible(|interrupt| run::run(&run, interrupt)),
     }
+}
+
+/// Runs what a signal may ask to end.
+fn interruptible(run: impl FnOnce(&Interrupt) -> anyhow::Result<Exit>) -> ExitCode {
+    let ran = Interrupt::install().map_err(anyhow::Error::from).and_then(|i| run(&i));
+    ran.unwrap_or_else(|error| refuse(&error)).into()
 }
 
 /// Characters of what went wrong: it may quote a file.
@@ -141,5 +122,6 @@ fn refuse(error: &anyhow::Error) -> Exit {
 fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
         || matches!(cause.downcast_ref(), Some(JobError::Interrupted))
+        || matches!(cause.downcast_ref(), Some(DriveError::Interrupted))
         || matches!(cause.downcast_ref(), Some(RunnerError::Interrupted))
 }
