@@ -10,7 +10,8 @@
 # 7. Workers killed and stopped: until the run has ended, and that no answer is lost.
 # 8. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 9. With PEERS=DIR: `coordinator serve` in turn with llama.cpp's server, all requests at once.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers or serve runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -79,4 +80,9 @@ if wanted peers; then
             echo "oneDNN is not compared: scripts/peers.sh $PEERS --torch installs it."
         fi
     fi
+fi
+if wanted serve && [ -n "${PEERS:-}" ]; then
+    rm -f out/serve.jsonl
+    say python3 scripts/peers/serve.py "$PEERS" --coordinator "$release/coordinator" \
+        --rounds "${ROUNDS:-2}" --json out/serve.jsonl
 fi

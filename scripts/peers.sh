@@ -1,11 +1,11 @@
 #!/bin/sh
 # Makes DIR ready for the comparisons of `make bench PEERS=DIR`:
 #     scripts/peers.sh DIR [--torch]
-# DIR/bin        llama.cpp's bench, quantise and perplexity tools, built natively from the source package of
+# DIR/bin        llama.cpp's server, bench, quantise and perplexity tools, built natively from the source package of
 #                llama-cpp-python (no binary, so that both engines are compiled for this very machine)
 # DIR/models     the files that both engines load: SmolLM2-135M as Q4_1 and bf16, a seeded 1.1B LLaMA in bf16
 # DIR/torch      with --torch: the Python environment of scripts/fixtures_env.sh, for torch's linears
-# What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 15 minutes, 6 GB.
+# What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 20 minutes, 6 GB.
 set -eu
 
 version=0.3.36
@@ -64,7 +64,12 @@ choose_compiler() {
     echo "llama.cpp's 4-bit kernel for AMX may end with SIGILL as GCC compiles it: install clang and libomp-dev." >&2
 }
 
-if [ ! -x "$dir/bin/llama-quantize" ]; then
+tools="llama-bench llama-batched-bench llama-perplexity llama-quantize llama-server"
+missing=
+for tool in $tools; do
+    [ -x "$dir/bin/$tool" ] || missing="$missing $tool"
+done
+if [ -n "$missing" ]; then
     choose_compiler
     work=$(mktemp -d "$dir/work.XXXXXX")
     trap 'rm -rf "$work"' EXIT
@@ -74,11 +79,13 @@ if [ ! -x "$dir/bin/llama-quantize" ]; then
     say tar -xzf "$work/package/llama_cpp_python-$version.tar.gz" -C "$work"
     say cmake -S "$work/llama_cpp_python-$version/vendor/llama.cpp" -B "$work/build" -G Ninja \
         -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
-        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF > "$dir/build.log" 2>&1
-    say cmake --build "$work/build" --target llama-bench llama-batched-bench llama-perplexity llama-quantize \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=ON \
+        -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF > "$dir/build.log" 2>&1
+    # shellcheck disable=SC2086 # A list of words.
+    say cmake --build "$work/build" --target $missing \
         >> "$dir/build.log" 2>&1 || { tail -n 20 "$dir/build.log" >&2; exit 1; }
     mkdir -p "$dir/bin"
-    for tool in llama-bench llama-batched-bench llama-perplexity llama-quantize; do
+    for tool in $missing; do
         say cp "$work/build/bin/$tool" "$dir/bin/$tool"
     done
 fi

@@ -3,7 +3,8 @@
 //!
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
 //! in `setup`; `job` answers requests of a file and `server` those of clients, `openai` is their
-//! language, `engine` computes. Job or server and engine meet at `boundary` alone.
+//! language, `engine` computes. Job or server and engine meet at `boundary` alone. `load` measures
+//! a server from outside.
 
 pub mod boundary;
 pub mod cli;
@@ -12,6 +13,7 @@ pub mod engine;
 pub mod exit;
 pub mod interrupt;
 pub mod job;
+pub mod load;
 pub mod openai;
 pub mod report;
 pub mod server;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
+use coordinator::commands::bench_serve;
 use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
@@ -17,6 +18,7 @@ use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
 use coordinator::interrupt::Interrupt;
 use coordinator::job::error::JobError;
+use coordinator::load::drive::DriveError;
 use coordinator::setup::model::open_weights;
 use coordinator::setup::staging::direct;
 use coordinator::setup::usage::Usage;
@@ -55,6 +57,9 @@ fn main() -> ExitCode {
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::BenchServe(request) => {
+            interruptible(|interrupt| bench_serve::run(&request, interrupt))
+        }
         Command::Plan(request) => interruptible(|interrupt| plan::run(&request, interrupt)),
         Command::OpenDeviceMemory { device, handle } => {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
@@ -118,5 +123,6 @@ fn refuse(error: &anyhow::Error) -> Exit {
 fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
         || matches!(cause.downcast_ref(), Some(JobError::Interrupted))
+        || matches!(cause.downcast_ref(), Some(DriveError::Interrupted))
         || matches!(cause.downcast_ref(), Some(RunnerError::Interrupted))
 }

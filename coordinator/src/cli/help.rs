@@ -130,3 +130,22 @@ are left out.
 
 SIGTERM or Ctrl-C: nothing more begins, what has begun is answered for --drain-timeout seconds.
 The second ends at once. docs/serving.md describes every field, number, limit and error.";
+
+/// Last lines of `bench-serve --help`.
+pub const AFTER_BENCH_SERVE: &str = "\
+Examples:
+  What a server can do at most, and 100 requests at two a second:
+    coordinator bench-serve --input-len 64 --output-len 256
+    coordinator bench-serve --rate 2 --requests 100
+  Lengths of a service, then its own arrivals at one request a second:
+    coordinator bench-serve --lengths code.csv --rate 2
+    coordinator bench-serve --trace code.csv --rate 1 --requests 500 --json
+  llama.cpp's server:
+    coordinator bench-serve --url http://127.0.0.1:8080 --api llama
+
+Arrivals are drawn before the first request is sent and wait for no answer, and the time to a first
+token counts from the arrival, so a server that falls behind is seen to. Prompts are random tokens
+and have no prefix in common; answers are greedy and have the length that was asked for. A first
+request that is not counted finds out whether the server answers. The table has the rows of
+`vllm bench serve`; goodput counts answers that kept all of --slo-ttft, --slo-ttft-per-token and
+--slo-tpot. Exit code 3: some requests were not answered.";

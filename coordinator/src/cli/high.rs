@@ -8,11 +8,13 @@ use workers::device::RateSizes;
 
 use ::cuda::CudaError;
 
+use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
-    Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest, RatesRequest, Requests,
-    Run, ServeRequest, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
+    BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
+    RatesRequest, Requests, Run, ServeRequest, Source, StageRequest, Template, TimedRequest,
+    TimedSource, Verbosity, Work,
 };
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
@@ -43,6 +45,8 @@ pub enum Command {
     Timed(Box<TimedRequest>),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
+    /// Measure a server under load.
+    BenchServe(Box<BenchServeRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
     /// Describe all files by example.
@@ -162,6 +166,9 @@ impl Command {
             Some(LowCommand::Serve(low)) => {
                 let (low, meant) = serving(*low);
                 Ok(Command::Serve(Box::new(meant(run(low)?))))
+            }
+            Some(LowCommand::BenchServe(low)) => {
+                Ok(Command::BenchServe(Box::new(bench_serve(*low))))
             }
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use planner::policy::by_name::PolicyName;
 
+use super::bench_serve::LowBenchServe;
 use super::help;
 use super::serve::LowServe;
 use super::shared::{LowModel, LowPlacement};
@@ -47,6 +48,9 @@ pub enum LowCommand {
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
+    /// Measure a server under load: requests at the times of a schedule, however long others take
+    #[command(after_long_help = help::AFTER_BENCH_SERVE)]
+    BenchServe(Box<LowBenchServe>),
     /// Describe all files by example: input, output, report, tables, machines
     Formats,
     /// Say what this machine has and lacks, and what each absence costs

@@ -1,6 +1,7 @@
 //! The command line: what was typed ([`low`]), what it means ([`high`], as a [`request`]), and
 //! what is said back.
 
+mod bench_serve;
 pub(crate) mod cuda;
 mod help;
 pub mod high;

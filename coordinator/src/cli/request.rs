@@ -1,7 +1,9 @@
 //! What was asked for, with defaults filled in and nothing left to misread.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
 use program::map::Chunking;
@@ -12,6 +14,10 @@ use super::values::{
     StagedForm,
 };
 use crate::job::sink::{OutputMode, Place};
+use crate::load::api::Api;
+use crate::load::arrivals::Rate;
+use crate::load::slo::Slo;
+use crate::load::target::Target;
 use crate::openai::body::defaults::Defaults;
 use crate::server::facts::ServerOptions;
 
@@ -116,6 +122,42 @@ pub struct ServeRequest {
     /// How long a step may be predicted to take.
     pub step_ms: Option<u32>,
     pub options: ServerOptions,
+}
+
+/// A server to measure, and by what load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchServeRequest {
+    pub target: Target,
+    pub api: Api,
+    /// `None`: requests name no model.
+    pub model: Option<String>,
+    /// `Bearer` and the key; it is printed nowhere.
+    pub authorization: Option<HeaderValue>,
+    /// For each answer.
+    pub timeout: Duration,
+    pub lengths: LengthsChoice,
+    /// `None`: all at once, and a trace as it was.
+    pub rate: Option<Rate>,
+    /// `None`: the usual number, and all of a trace.
+    pub requests: Option<usize>,
+    /// Tokens of prompts are below.
+    pub vocab_size: u32,
+    pub seed: u64,
+    pub slo: Slo,
+    pub json: bool,
+}
+
+/// How long prompts and answers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LengthsChoice {
+    Alike {
+        prompt_tokens: u32,
+        answer_tokens: u32,
+    },
+    /// Drawn from a table.
+    Rows(PathBuf),
+    /// A table row by row, at its own times.
+    Trace(PathBuf),
 }
 
 /// What to measure of this machine.

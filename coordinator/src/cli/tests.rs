@@ -1,13 +1,18 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
+use std::time::Duration;
+
 use super::high::Command;
-use super::request::{PlacementChoice, Run, Source, TimedSource, Verbosity, Work};
+use super::request::{LengthsChoice, PlacementChoice, Run, Source, TimedSource, Verbosity, Work};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
 use super::{Refusal, parse};
 use crate::exit::Exit;
 use crate::job::sink::{OutputMode, Place};
+use crate::load::api::Api;
+use crate::load::arrivals::Rate;
+use crate::load::slo::Slo;
 use crate::server::facts::LogPlace;
 use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
@@ -318,4 +323,31 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     for wrong in ["serve", "serve --model m --timeout 0", "serve --model m --input a.jsonl"] {
         assert!(parse(words(wrong)).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_load_is_alike_from_a_table_or_a_trace() {
+    let meant = |line: &str| match parse(words(line)) {
+        Ok(Command::BenchServe(request)) => *request,
+        other => panic!("{line}: {other:?}"),
+    };
+    let plain = meant("bench-serve");
+    assert_eq!((plain.target.authority().as_str(), plain.rate), ("127.0.0.1:8000", None));
+    assert_eq!(plain.lengths, LengthsChoice::Alike { prompt_tokens: 512, answer_tokens: 128 });
+    assert_eq!((plain.slo, plain.requests, plain.api), (Slo::default(), None, Api::Openai));
+    let all = meant(
+        "bench-serve --url http://localhost:9/v1 --api llama --model m --api-key secret \
+         --timeout 5 --rate 2.5 --requests 7 --lengths a.csv --vocab-size 9 --seed 3 --slo-ttft 500 \
+         --slo-ttft-per-token 0.5 --slo-tpot 50 --json",
+    );
+    assert_eq!((all.api, all.rate), (Api::Llama, Some(Rate::PerSecond(2.5))));
+    assert_eq!(all.lengths, LengthsChoice::Rows("a.csv".into()));
+    assert_eq!(all.slo.per_prompt_token, Duration::from_micros(500));
+    assert_eq!((all.requests, all.vocab_size, all.seed, all.json), (Some(7), 9, 3, true));
+    assert_eq!(all.authorization.as_ref().expect("a key"), "Bearer secret");
+    assert!(!format!("{all:?}").contains("secret"));
+    assert_eq!(meant("bench-serve --trace t.csv").lengths, LengthsChoice::Trace("t.csv".into()));
+    refused("bench-serve --trace t --input-len 3", Exit::Usage, &["--trace", "--input-len"]);
+    refused("bench-serve --rate 0", Exit::Usage, &["inf"]);
+    refused("bench-serve --url localhost", Exit::Usage, &["http://127.0.0.1:8000"]);
 }

@@ -1,5 +1,6 @@
 //! What each command does, from its arguments to the exit code.
 
+pub mod bench_serve;
 mod benchmark;
 pub mod device_rates;
 pub mod doctor;

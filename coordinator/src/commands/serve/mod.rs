@@ -67,7 +67,7 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
 }
 
 /// A socket takes a descriptor: as many as the system lets this process have.
-fn raise_descriptors() {
+pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };
     // Fewer connections are no reason to serve none.

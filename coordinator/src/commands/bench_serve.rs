@@ -1,0 +1,80 @@
+//! Measuring a server that runs.
+
+use std::io::Write;
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::serve::raise_descriptors;
+use crate::cli::request::{BenchServeRequest, LengthsChoice};
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+use crate::load::client::Client;
+use crate::load::drive::drive;
+use crate::load::figures::Figures;
+use crate::load::lengths::read_rows;
+use crate::load::table::table;
+use crate::load::workload::{Draw, Shape, first_of_all, workload};
+
+/// Requests unless it is said how many.
+const REQUESTS: usize = 64;
+
+/// Failures that are told apart.
+const FAILURES_TOLD: usize = 3;
+
+/// Sends requests and prints how they were answered.
+///
+/// # Errors
+/// A table that cannot be read, a server that does not answer a first request, Ctrl-C.
+pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    raise_descriptors();
+    let (shape, requests) = match &request.lengths {
+        LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
+            let (prompt_tokens, answer_tokens) = (*prompt_tokens, *answer_tokens);
+            (Shape::Alike { prompt_tokens, answer_tokens }, REQUESTS)
+        }
+        LengthsChoice::Rows(path) => (Shape::Rows(read_rows(path, false)?), REQUESTS),
+        LengthsChoice::Trace(path) => (Shape::Trace(read_rows(path, true)?), usize::MAX),
+    };
+    let draw = Draw {
+        rate: request.rate,
+        requests: request.requests.unwrap_or(requests),
+        vocab_size: request.vocab_size,
+        seed: request.seed,
+    };
+    let planned = workload(&shape, draw);
+    let first = first_of_all(&planned, draw);
+    let target = request.target.clone();
+    let unknown = || format!("--url names {}, which is no host here", target.host);
+    let client = Client {
+        addresses: target.addresses().with_context(unknown)?,
+        target: target.clone(),
+        api: request.api,
+        authorization: request.authorization.clone(),
+        timeout: request.timeout,
+    };
+    let asked = || interrupt.is_requested();
+    let records = drive(client, request.model.as_deref(), first.as_ref(), &planned, &asked)?;
+    let figures = Figures::of(&records, request.slo);
+    let text = if request.json {
+        let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1000.0;
+        let mut object = serde_json::to_value(&figures)?;
+        object["slo_ms"] = json!({
+            "ttft": ms(request.slo.first_token),
+            "ttft_per_prompt_token": ms(request.slo.per_prompt_token),
+            "tpot": ms(request.slo.per_token),
+        });
+        object["seed"] = request.seed.into();
+        format!("{object}\n")
+    } else {
+        table(&figures, request.rate)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    if figures.short > 0 {
+        eprintln!("{} answers have fewer tokens than were asked for", figures.short);
+    }
+    for failure in records.failures.iter().take(FAILURES_TOLD) {
+        eprintln!("not answered: {failure}");
+    }
+    Ok(if figures.failed > 0 { Exit::SomeFailed } else { Exit::Done })
+}

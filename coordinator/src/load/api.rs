@@ -1,0 +1,172 @@
+//! How servers want to be asked, and what their events say.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// In what form a server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Api {
+    /// `/v1/completions`: Tandem, vLLM and others.
+    #[default]
+    Openai,
+    /// `/completion` of llama.cpp's server.
+    Llama,
+}
+
+/// What an event of a stream says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Piece {
+    /// A token, or several where the server holds back parts of characters.
+    pub has_tokens: bool,
+    /// Tokens of the answer so far.
+    pub answer_tokens: Option<u32>,
+    /// Nothing more comes.
+    pub is_last: bool,
+}
+
+#[derive(Deserialize)]
+struct OpenaiEvent {
+    #[serde(default)]
+    choices: Vec<serde::de::IgnoredAny>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    completion_tokens: u32,
+}
+
+#[derive(Deserialize)]
+struct LlamaEvent {
+    #[serde(default)]
+    tokens: Vec<u32>,
+    #[serde(default)]
+    stop: bool,
+    tokens_predicted: Option<u32>,
+    error: Option<Value>,
+}
+
+impl Api {
+    /// The path that requests go to.
+    pub fn path(self) -> &'static str {
+        match self {
+            Api::Openai => "/v1/completions",
+            Api::Llama => "/completion",
+        }
+    }
+
+    /// A request for exactly `answer_tokens` tokens, each the likeliest one, told as they come.
+    pub fn body(self, model: Option<&str>, prompt: &[u32], answer_tokens: u32) -> Vec<u8> {
+        let mut body = json!({
+            "prompt": prompt,
+            "temperature": 0,
+            "ignore_eos": true,
+            "stream": true,
+        });
+        let fields = body.as_object_mut().expect("an object");
+        match self {
+            Api::Openai => {
+                fields.insert("max_tokens".into(), answer_tokens.into());
+                fields.insert("stream_options".into(), json!({"include_usage": true}));
+            }
+            Api::Llama => {
+                fields.insert("n_predict".into(), answer_tokens.into());
+            }
+        }
+        if let Some(model) = model {
+            fields.insert("model".into(), model.into());
+        }
+        body.to_string().into_bytes()
+    }
+
+    /// Reads the data of an event that is not the stream's end.
+    ///
+    /// # Errors
+    /// What the server says went wrong, or that the event is none of this form.
+    pub fn read(self, data: &[u8]) -> Result<Piece, String> {
+        let other = |error| format!("an event is not as expected ({error})");
+        let (piece, error) = match self {
+            Api::Openai => {
+                let event: OpenaiEvent = serde_json::from_slice(data).map_err(other)?;
+                let answer_tokens = event.usage.map(|usage| usage.completion_tokens);
+                let has_tokens = !event.choices.is_empty();
+                // `[DONE]` says when it ends.
+                (Piece { has_tokens, answer_tokens, is_last: false }, event.error)
+            }
+            Api::Llama => {
+                let event: LlamaEvent = serde_json::from_slice(data).map_err(other)?;
+                let has_tokens = !event.stop && !event.tokens.is_empty();
+                let answer_tokens = event.tokens_predicted;
+                (Piece { has_tokens, answer_tokens, is_last: event.stop }, event.error)
+            }
+        };
+        error.map_or(Ok(piece), |error| Err(sentence(&error)))
+    }
+}
+
+/// What an `error` says.
+fn sentence(error: &Value) -> String {
+    let message = error.get("message").and_then(Value::as_str).or(error.as_str());
+    message.map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// What an answer that is no stream says went wrong.
+pub fn refusal(body: &[u8]) -> String {
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    match parsed.as_ref().and_then(|value| value.get("error")) {
+        Some(error) => sentence(error),
+        None => String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(api: Api) -> Value {
+        serde_json::from_slice(&api.body(Some("m"), &[3, 1], 9)).expect("JSON")
+    }
+
+    #[test]
+    fn a_request_of_each_form() {
+        assert_eq!(
+            parsed(Api::Openai),
+            json!({"prompt": [3, 1], "temperature": 0, "ignore_eos": true, "stream": true,
+                "max_tokens": 9, "stream_options": {"include_usage": true}, "model": "m"})
+        );
+        assert_eq!(
+            parsed(Api::Llama),
+            json!({"prompt": [3, 1], "temperature": 0, "ignore_eos": true, "stream": true,
+                "n_predict": 9, "model": "m"})
+        );
+    }
+
+    #[test]
+    fn tokens_are_told_from_counts() {
+        let token = Piece { has_tokens: true, ..Piece::default() };
+        let count = Piece { answer_tokens: Some(9), ..Piece::default() };
+        let openai = |data: &str| Api::Openai.read(data.as_bytes());
+        // Without text, and with counts in every event.
+        assert_eq!(openai(r#"{"choices":[{"text":""}],"usage":null}"#), Ok(token));
+        assert_eq!(openai(r#"{"choices":[],"usage":{"completion_tokens":9}}"#), Ok(count));
+        let both = Piece { answer_tokens: Some(1), ..token };
+        assert_eq!(openai(r#"{"choices":[{}],"usage":{"completion_tokens":1}}"#), Ok(both));
+        let llama = |data: &str| Api::Llama.read(data.as_bytes());
+        assert_eq!(llama(r#"{"content":"a","tokens":[5],"stop":false}"#), Ok(token));
+        let last = llama(r#"{"content":"","tokens":[],"stop":true,"tokens_predicted":9}"#);
+        assert_eq!(last, Ok(Piece { is_last: true, ..count }));
+    }
+
+    #[test]
+    fn errors_are_sentences() {
+        for api in [Api::Openai, Api::Llama] {
+            let error = api.read(br#"{"error":{"message":"no room","code":503}}"#);
+            assert_eq!(error, Err("no room".to_owned()));
+            assert!(api.read(b"<html>").expect_err("no JSON").contains("not as expected"));
+        }
+        assert_eq!(refusal(br#"{"error":{"message":"queue full"}}"#), "queue full");
+        assert_eq!(refusal(br#"{"error":"gone"}"#), "gone");
+        assert_eq!(refusal(b"Bad gateway\n"), "Bad gateway");
+    }
+}

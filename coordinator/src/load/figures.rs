@@ -1,0 +1,157 @@
+//! What a measurement comes to, as `vllm bench serve` counts.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::record::{Answer, Records};
+use super::slo::Slo;
+
+/// A distribution, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    pub mean: f64,
+    pub median: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// All of it. Requests without a whole answer count in `failed` alone.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    pub completed: usize,
+    pub failed: usize,
+    /// Answers with fewer tokens than were asked for.
+    pub short: usize,
+    /// Seconds, from the first scheduled arrival to the last end.
+    pub duration: f64,
+    pub total_input_tokens: u64,
+    pub total_output_tokens: u64,
+    /// A second.
+    pub request_throughput: f64,
+    /// Requests a second that kept the objective.
+    pub request_goodput: f64,
+    /// Of all requests, 0 to 1.
+    pub within_slo: f64,
+    /// Tokens a second.
+    pub output_throughput: f64,
+    /// Tokens a second, those of prompts included.
+    pub total_token_throughput: f64,
+    /// To the first token, from the scheduled arrival.
+    pub ttft_ms: Option<Spread>,
+    /// Between tokens behind the first, on average over an answer.
+    pub tpot_ms: Option<Spread>,
+    /// Between each two events of a stream.
+    pub itl_ms: Option<Spread>,
+    /// From the scheduled arrival to the end.
+    pub e2el_ms: Option<Spread>,
+    /// From the scheduled arrival until this program sent the request.
+    pub sent_late_ms: Option<Spread>,
+}
+
+impl Figures {
+    /// Counts.
+    pub fn of(records: &Records, slo: Slo) -> Figures {
+        let answers = &records.answers;
+        let duration = records.lasted.as_secs_f64();
+        let a_second = |count: f64| if duration > 0.0 { count / duration } else { 0.0 };
+        let sum = |tokens: fn(&Answer) -> u32| answers.iter().map(|a| u64::from(tokens(a))).sum();
+        let total_input_tokens: u64 = sum(|answer| answer.prompt_tokens);
+        let total_output_tokens: u64 = sum(|answer| answer.answer_tokens);
+        let good = answers.iter().filter(|answer| slo.is_met(answer)).count() as f64;
+        let all = answers.len() + records.failures.len();
+        let each = |time: fn(&Answer) -> Duration| spread(answers.iter().map(time));
+        Figures {
+            completed: answers.len(),
+            failed: records.failures.len(),
+            short: answers.iter().filter(|a| a.answer_tokens < a.ordered_tokens).count(),
+            duration,
+            total_input_tokens,
+            total_output_tokens,
+            request_throughput: a_second(answers.len() as f64),
+            request_goodput: a_second(good),
+            within_slo: good / all.max(1) as f64,
+            output_throughput: a_second(total_output_tokens as f64),
+            total_token_throughput: a_second((total_input_tokens + total_output_tokens) as f64),
+            ttft_ms: each(Answer::first_token),
+            tpot_ms: spread(answers.iter().filter_map(Answer::per_token)),
+            itl_ms: spread(answers.iter().flat_map(Answer::gaps)),
+            e2el_ms: each(|answer| answer.ended.saturating_sub(answer.scheduled)),
+            sent_late_ms: each(|answer| answer.sent.saturating_sub(answer.scheduled)),
+        }
+    }
+}
+
+/// `None` of nothing.
+fn spread(times: impl Iterator<Item = Duration>) -> Option<Spread> {
+    let mut ms: Vec<f64> = times.map(|time| time.as_secs_f64() * 1000.0).collect();
+    ms.sort_by(f64::total_cmp);
+    let max = *ms.last()?;
+    Some(Spread {
+        mean: ms.iter().sum::<f64>() / ms.len() as f64,
+        median: quantile(&ms, 0.5),
+        p95: quantile(&ms, 0.95),
+        p99: quantile(&ms, 0.99),
+        max,
+    })
+}
+
+/// Between the two nearest values, on a line, as NumPy does unless told otherwise.
+fn quantile(ascending: &[f64], share: f64) -> f64 {
+    let place = share * (ascending.len() - 1) as f64;
+    let (below, above) = (ascending[place as usize], ascending[place.ceil() as usize]);
+    below + (above - below) * place.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn quantiles_are_numpys() {
+        let ten: Vec<f64> = (0..=10).map(f64::from).collect();
+        assert_eq!(quantile(&ten, 0.5), 5.0);
+        assert!((quantile(&ten, 0.99) - 9.9).abs() < 1e-9);
+        assert_eq!(quantile(&[7.0], 0.99), 7.0);
+        assert_eq!(spread(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn figures_of_two_answers_and_a_failure() {
+        let answer = |scheduled, events: &[u64], tokens| Answer {
+            scheduled: ms(scheduled),
+            sent: ms(scheduled + 2),
+            events: events.iter().map(|at| ms(*at)).collect(),
+            ended: ms(events[events.len() - 1] + 1),
+            prompt_tokens: 10,
+            answer_tokens: tokens,
+            ordered_tokens: 3,
+        };
+        let records = Records {
+            // The second is late with its first token and one token short.
+            answers: vec![answer(0, &[100, 150, 300], 3), answer(500, &[2500, 2600], 2)],
+            failures: vec!["queue full".to_owned()],
+            lasted: ms(4000),
+        };
+        let figures = Figures::of(&records, Slo::default());
+        assert_eq!((figures.completed, figures.failed, figures.short), (2, 1, 1));
+        assert_eq!((figures.total_input_tokens, figures.total_output_tokens), (20, 5));
+        assert_eq!((figures.request_throughput, figures.request_goodput), (0.5, 0.25));
+        assert_eq!((figures.output_throughput, figures.total_token_throughput), (1.25, 6.25));
+        assert!((figures.within_slo - 1.0 / 3.0).abs() < 1e-9);
+        let mean = |spread: Option<Spread>| spread.expect("values").mean;
+        assert_eq!(mean(figures.ttft_ms), (100.0 + 2000.0) / 2.0);
+        assert_eq!(mean(figures.tpot_ms), 100.0);
+        assert_eq!(mean(figures.itl_ms), 100.0);
+        assert_eq!(figures.itl_ms.expect("gaps").max, 150.0);
+        assert_eq!(mean(figures.e2el_ms), (301.0 + 2101.0) / 2.0);
+        assert_eq!(mean(figures.sent_late_ms), 2.0);
+        let none = Figures::of(&Records::default(), Slo::default());
+        assert_eq!((none.completed, none.output_throughput, none.ttft_ms), (0, 0.0, None));
+    }
+}

@@ -1,0 +1,92 @@
+//! The table of `vllm bench serve`, row by row under its names, so that what reads one reads both.
+
+use std::fmt::Write as _;
+
+use super::arrivals::Rate;
+use super::figures::{Figures, Spread};
+
+/// Columns of the table.
+const WIDTH: usize = 50;
+
+/// The table, with a line's end behind each of its lines.
+pub fn table(figures: &Figures, rate: Option<Rate>) -> String {
+    let mut text = rule(" Serving Benchmark Result ", '=');
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<40} {value:<10}");
+    };
+    row("Successful requests:", figures.completed.to_string());
+    row("Failed requests:", figures.failed.to_string());
+    if let Some(Rate::PerSecond(rate)) = rate {
+        row("Request rate configured (RPS):", two(rate));
+    }
+    row("Benchmark duration (s):", two(figures.duration));
+    row("Total input tokens:", figures.total_input_tokens.to_string());
+    row("Total generated tokens:", figures.total_output_tokens.to_string());
+    row("Request throughput (req/s):", two(figures.request_throughput));
+    row("Request goodput (req/s):", two(figures.request_goodput));
+    row("Requests within the SLO (%):", two(figures.within_slo * 100.0));
+    row("Output token throughput (tok/s):", two(figures.output_throughput));
+    row("Total Token throughput (tok/s):", two(figures.total_token_throughput));
+    let parts = [
+        ("Time to First Token", "TTFT", figures.ttft_ms),
+        ("Time per Output Token (excl. 1st token)", "TPOT", figures.tpot_ms),
+        ("Inter-token Latency", "ITL", figures.itl_ms),
+    ];
+    for (title, name, spread) in parts {
+        text.push_str(&rule(title, '-'));
+        let mut row = |of: &str, value: fn(Spread) -> f64| {
+            let value = spread.map_or_else(|| "-".to_owned(), |spread| two(value(spread)));
+            let _ = writeln!(text, "{:<40} {value:<10}", format!("{of} {name} (ms):"));
+        };
+        row("Mean", |spread| spread.mean);
+        row("Median", |spread| spread.median);
+        row("P99", |spread| spread.p99);
+    }
+    text.push_str(&rule("", '='));
+    text
+}
+
+fn two(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// A title in the middle of a line.
+fn rule(title: &str, fill: char) -> String {
+    let around = WIDTH.saturating_sub(title.len());
+    let fills = |count| fill.to_string().repeat(count);
+    format!("{}{title}{}\n", fills(around / 2), fills(around - around / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Records;
+    use super::super::slo::Slo;
+    use super::*;
+
+    #[test]
+    fn rows_have_the_names_that_others_read() {
+        let figures = Figures {
+            completed: 100,
+            output_throughput: 1234.567,
+            tpot_ms: Some(Spread { mean: 1.0, median: 2.0, p95: 3.0, p99: 4.5, max: 5.0 }),
+            ..Figures::of(&Records::default(), Slo::default())
+        };
+        let text = table(&figures, Some(Rate::PerSecond(4.0)));
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(lines[0], "============ Serving Benchmark Result ============");
+        let with = |name: &str, value: &str| format!("{name:<40} {value}");
+        for line in [
+            with("Successful requests:", "100"),
+            with("Request rate configured (RPS):", "4.00"),
+            with("Output token throughput (tok/s):", "1234.57"),
+            with("Mean TTFT (ms):", "-"),
+            with("P99 TPOT (ms):", "4.50"),
+        ] {
+            assert!(lines.contains(&line.as_str()), "{line}\n{text}");
+        }
+        assert!(text.contains("---------------Time to First Token----------------"));
+        assert!(text.contains("-----Time per Output Token (excl. 1st token)------"));
+        assert!(text.contains("---------------Inter-token Latency----------------"));
+        assert!(!table(&figures, Some(Rate::Infinite)).contains("configured"));
+    }
+}

@@ -1,0 +1,77 @@
+//! The server that is measured.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use hyper::Uri;
+
+/// Where requests go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub host: String,
+    pub port: u16,
+    /// In front of every path: empty, or from its `/` on, without one at its end.
+    pub base: String,
+}
+
+/// Parses `http://127.0.0.1:8000`, with a path of a proxy or the `/v1` that clients are given.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_target(text: &str) -> Result<Target, String> {
+    let example = "write for example http://127.0.0.1:8000";
+    let uri: Uri = text.parse().map_err(|error| format!("it is no URL ({error}); {example}"))?;
+    if uri.scheme_str() == Some("https") {
+        return Err("TLS is not spoken here; measure the server behind its proxy".to_owned());
+    }
+    match (uri.scheme_str(), uri.host(), uri.query()) {
+        (Some("http"), Some(host), None) => {
+            let path = uri.path().trim_end_matches('/');
+            let base = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+            Ok(Target { host: host.to_owned(), port: uri.port_u16().unwrap_or(80), base })
+        }
+        _ => Err(format!("it has no http://, no host, or a question mark; {example}")),
+    }
+}
+
+impl Target {
+    /// Host and port as a request names them.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// Its addresses, at least one.
+    ///
+    /// # Errors
+    /// A name that nobody knows.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses: Vec<SocketAddr> = (host, self.port).to_socket_addrs()?.collect();
+        if addresses.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+        }
+        Ok(addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_host_port_and_what_stands_before_paths() {
+        let parts = |text| {
+            let target = parse_target(text).expect("a URL");
+            (target.host, target.port, target.base)
+        };
+        let expected = |host: &str, port, base: &str| (host.to_owned(), port, base.to_owned());
+        assert_eq!(parts("http://127.0.0.1:8000"), expected("127.0.0.1", 8000, ""));
+        assert_eq!(parts("http://localhost/v1/"), expected("localhost", 80, ""));
+        assert_eq!(parts("http://[::1]:9/a/v1"), expected("[::1]", 9, "/a"));
+        for wrong in ["https://a", "127.0.0.1:8000", "a", "http://", "http://a/?b", "ftp://a"] {
+            assert!(parse_target(wrong).is_err(), "{wrong}");
+        }
+        let local = parse_target("http://[::1]:9").expect("a URL").addresses().expect("literal");
+        assert_eq!(local, ["[::1]:9".parse().expect("an address")]);
+    }
+}

@@ -1,0 +1,127 @@
+//! What is sent, when, and what is made of answers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+
+use super::fake::{Manner, serve};
+use crate::load::api::Api;
+use crate::load::arrivals::Rate;
+use crate::load::client::Client;
+use crate::load::drive::{DriveError, drive};
+use crate::load::figures::Figures;
+use crate::load::record::Records;
+use crate::load::slo::Slo;
+use crate::load::target::parse_target;
+use crate::load::workload::{Draw, Planned, Shape, first_of_all, workload};
+
+/// Longer than anything here takes.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+const DRAW: Draw = Draw { rate: None, requests: 8, vocab_size: 50, seed: 1 };
+
+fn client(address: SocketAddr, api: Api) -> Client {
+    Client {
+        addresses: vec![address],
+        target: parse_target(&format!("http://{address}/v1")).expect("a URL"),
+        api,
+        authorization: Some(HeaderValue::from_static("Bearer key")),
+        timeout: WATCHDOG,
+    }
+}
+
+fn planned(draw: Draw) -> Vec<Planned> {
+    workload(&Shape::Alike { prompt_tokens: 7, answer_tokens: 5 }, draw)
+}
+
+fn measure(manner: Manner, api: Api) -> Result<Records, DriveError> {
+    let (address, _) = serve(manner, Duration::ZERO);
+    drive(client(address, api), None, None, &planned(DRAW), &|| false)
+}
+
+#[test]
+fn every_request_is_sent_as_planned_and_counted() {
+    for (manner, api) in [(Manner::Openai, Api::Openai), (Manner::Llama, Api::Llama)] {
+        let (address, asked) = serve(manner, Duration::ZERO);
+        let (planned, client) = (planned(DRAW), client(address, api));
+        let first = first_of_all(&planned, DRAW);
+        let records = drive(client, Some("m"), first.as_ref(), &planned, &|| false).expect("done");
+        let figures = Figures::of(&records, Slo::default());
+        assert_eq!((figures.completed, figures.failed, figures.short), (8, 0, 0), "{records:?}");
+        assert_eq!((figures.total_input_tokens, figures.total_output_tokens), (56, 40));
+        for answer in &records.answers {
+            assert_eq!((answer.events.len(), answer.answer_tokens), (5, 5));
+            assert!(answer.scheduled <= answer.sent && answer.sent <= answer.events[0]);
+            assert!(answer.events.is_sorted() && answer.events[4] <= answer.ended);
+            assert!(answer.ended <= records.lasted);
+        }
+        let mut asked: Vec<_> = asked.try_iter().collect();
+        assert_eq!(asked.len(), 9, "one before the others");
+        asked.remove(0);
+        let prompts: Vec<_> =
+            asked.iter().map(|request| request.body["prompt"].to_string()).collect();
+        for request in &planned {
+            let prompt = serde_json::to_string(&request.prompt).expect("JSON");
+            assert!(prompts.contains(&prompt), "{prompt}");
+        }
+        for request in &asked {
+            assert_eq!(request.path, api.path());
+            assert_eq!(request.authorization.as_deref(), Some("Bearer key"));
+            assert_eq!(request.body["model"], "m");
+        }
+    }
+}
+
+#[test]
+fn arrivals_wait_for_no_answer() {
+    // Answers take longer than all arrivals: a closed loop would not have sent the second.
+    let (address, asked) = serve(Manner::Openai, Duration::from_millis(600));
+    let draw = Draw { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
+    let planned = planned(draw);
+    let client = client(address, Api::Openai);
+    let records = drive(client, None, None, &planned, &|| false).expect("done");
+    assert_eq!(records.answers.len(), 12, "{records:?}");
+    assert_eq!(asked.try_iter().count(), 12);
+    for answer in &records.answers {
+        assert!(answer.sent >= answer.scheduled, "{answer:?}");
+        assert!(answer.first_token() >= Duration::from_millis(600), "{answer:?}");
+    }
+    let first_end = records.answers.iter().map(|answer| answer.ended).min().expect("answers");
+    let sent = records.answers.iter().filter(|answer| answer.sent < first_end).count();
+    assert!(sent > 1, "only {sent} were sent before an answer ended");
+}
+
+#[test]
+fn what_is_no_answer_is_a_failure_with_a_sentence() {
+    let records = measure(Manner::HalfRefused, Api::Openai).expect("others are answered");
+    assert_eq!((records.answers.len(), records.failures.len()), (4, 4));
+    assert!(records.failures[0].contains("429"), "{:?}", records.failures);
+    assert!(records.failures[0].contains("the queue is full"), "{:?}", records.failures);
+    for (manner, said) in [(Manner::Cut, "ended before"), (Manner::ErrorWithin, "it broke")] {
+        let records = measure(manner, Api::Openai).expect("measured");
+        assert_eq!((records.answers.len(), records.failures.len()), (0, 8));
+        assert!(records.failures[0].contains(said), "{:?}", records.failures);
+    }
+    // An event of another form.
+    let records = measure(Manner::Openai, Api::Llama).expect("measured");
+    assert_eq!(records.failures.len(), 8);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_measured() {
+    let (address, _) = serve(Manner::Cut, Duration::ZERO);
+    let planned = planned(DRAW);
+    let first = first_of_all(&planned, DRAW);
+    let error = drive(client(address, Api::Openai), None, first.as_ref(), &planned, &|| false)
+        .expect_err("no answer");
+    assert!(matches!(error, DriveError::First(_)), "{error}");
+    let (address, _) = serve(Manner::Openai, WATCHDOG);
+    let error = drive(client(address, Api::Openai), None, None, &planned, &|| true)
+        .expect_err("an interruption");
+    assert!(matches!(error, DriveError::Interrupted), "{error}");
+    let slow = Client { timeout: Duration::from_millis(20), ..client(address, Api::Openai) };
+    let records = drive(slow, None, None, &planned, &|| false).expect("measured");
+    assert_eq!(records.failures.len(), 8);
+    assert!(records.failures[0].contains("no whole answer within"), "{:?}", records.failures);
+}

@@ -1,0 +1,4 @@
+//! The loader against a server that tells what it was asked.
+
+mod fake;
+mod measured;

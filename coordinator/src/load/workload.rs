@@ -1,0 +1,137 @@
+//! The requests of a measurement, all drawn before the first is sent.
+
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use super::arrivals::{Rate, poisson, replayed};
+use super::lengths::Row;
+
+/// A request before it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// When it arrives, from the measurement's start.
+    pub at: Duration,
+    pub prompt: Vec<u32>,
+    pub answer_tokens: u32,
+}
+
+/// Where lengths and arrivals are from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shape {
+    /// All alike, at random arrivals.
+    Alike { prompt_tokens: u32, answer_tokens: u32 },
+    /// Rows drawn at random, at random arrivals.
+    Rows(Vec<Row>),
+    /// Rows in their order, at their own arrivals. At least one row.
+    Trace(Vec<Row>),
+}
+
+/// What is drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// `None`: all at once, and a trace as it was.
+    pub rate: Option<Rate>,
+    /// Requests; of a trace the first so many.
+    pub requests: usize,
+    /// Tokens of prompts are below.
+    pub vocab_size: u32,
+    pub seed: u64,
+}
+
+/// Draws requests. Their prompts have nothing in common, so a cache of prefixes saves nothing.
+pub fn workload(shape: &Shape, draw: Draw) -> Vec<Planned> {
+    let mut random = ChaCha8Rng::seed_from_u64(draw.seed);
+    let lengths: Vec<(u32, u32)> = match shape {
+        Shape::Alike { prompt_tokens, answer_tokens } => {
+            vec![(*prompt_tokens, *answer_tokens); draw.requests]
+        }
+        Shape::Rows(rows) => (0..draw.requests)
+            .map(|_| of(&rows[(random.next_u64() % rows.len() as u64) as usize]))
+            .collect(),
+        Shape::Trace(rows) => rows.iter().take(draw.requests).map(of).collect(),
+    };
+    let arrivals = match shape {
+        Shape::Trace(rows) => {
+            let rows = &rows[..lengths.len()];
+            replayed(&rows.iter().map(|row| row.at_s).collect::<Vec<_>>(), draw.rate)
+        }
+        _ => poisson(draw.rate.unwrap_or(Rate::Infinite), lengths.len(), &mut random),
+    };
+    let requests = arrivals.into_iter().zip(lengths);
+    let planned = requests.map(|(at, (prompt_tokens, answer_tokens))| Planned {
+        at,
+        prompt: prompt(prompt_tokens, draw.vocab_size, &mut random),
+        answer_tokens,
+    });
+    planned.collect()
+}
+
+/// A request like the first one that has nothing in common with any of them, to find out whether
+/// the server answers at all.
+pub fn first_of_all(planned: &[Planned], draw: Draw) -> Option<Planned> {
+    // Another stream of the same seed.
+    let mut random = ChaCha8Rng::seed_from_u64(draw.seed);
+    random.set_stream(1);
+    planned.first().map(|first| Planned {
+        at: Duration::ZERO,
+        prompt: prompt(first.prompt.len() as u32, draw.vocab_size, &mut random),
+        answer_tokens: first.answer_tokens,
+    })
+}
+
+fn of(row: &Row) -> (u32, u32) {
+    (row.prompt_tokens, row.answer_tokens)
+}
+
+fn prompt(tokens: u32, vocab_size: u32, random: &mut ChaCha8Rng) -> Vec<u32> {
+    (0..tokens).map(|_| (random.next_u64() % u64::from(vocab_size)) as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAW: Draw =
+        Draw { rate: Some(Rate::PerSecond(5.0)), requests: 40, vocab_size: 100, seed: 3 };
+
+    fn rows() -> Vec<Row> {
+        let row = |at: u32| Row { at_s: at.into(), prompt_tokens: 10 + at, answer_tokens: 1 + at };
+        (0..5).map(row).collect()
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_requests() {
+        let alike = Shape::Alike { prompt_tokens: 16, answer_tokens: 4 };
+        let drawn = workload(&alike, DRAW);
+        assert_eq!(drawn, workload(&alike, DRAW));
+        assert_ne!(drawn, workload(&alike, Draw { seed: 4, ..DRAW }));
+        assert_eq!(drawn.len(), 40);
+        for request in &drawn {
+            assert_eq!((request.prompt.len(), request.answer_tokens), (16, 4));
+            assert!(request.prompt.iter().all(|token| *token < 100));
+        }
+        let first = first_of_all(&drawn, DRAW).expect("one");
+        assert_eq!(first.prompt.len(), 16);
+        assert!(drawn.iter().all(|request| request.prompt != first.prompt));
+    }
+
+    #[test]
+    fn rows_are_drawn_and_a_trace_is_not() {
+        let drawn = workload(&Shape::Rows(rows()), DRAW);
+        let mut lengths: Vec<usize> = drawn.iter().map(|request| request.prompt.len()).collect();
+        assert_eq!(lengths.len(), 40);
+        for request in &drawn {
+            assert_eq!(request.prompt.len() as u32, request.answer_tokens + 9);
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        assert_eq!(lengths, [10, 11, 12, 13, 14], "40 of 5 rows have each");
+
+        let trace = workload(&Shape::Trace(rows()), Draw { rate: None, requests: 3, ..DRAW });
+        let at: Vec<u64> = trace.iter().map(|request| request.at.as_secs()).collect();
+        assert_eq!(at, [0, 1, 2]);
+        assert_eq!(workload(&Shape::Trace(rows()), DRAW).len(), 5, "a trace is no longer");
+    }
+}
