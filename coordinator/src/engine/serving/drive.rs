@@ -99,8 +99,7 @@ impl Drive {
         let loading = &mut *options.loading;
         let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
         let table = &crew.table;
-        let costs = measure(&options.plan, &crew.launched.control, table)
-            .map_err(|_| crew.launched.supervisor.cause(&options.plan))?;
+        let costs = measure(&options.plan, &mut crew.launched, table)?;
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
         let (desk, losses) = (Desk::new(&options.plan), 0);

@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use program::plan::Plan;
 use schedule::{Costs, POINTS};
-use shm::{Control, WaitError};
+use shm::WaitError;
 use workers::shared::group::{Placed, Request};
 use workers::shared::serving::{Offer, SERVE, clear, free, list_first, offer};
 use workers::shared::table::StepTable;
+
+use crate::engine::launch::{Launched, SLICE};
+use crate::engine::supervise::WorkerFailure;
 
 /// Rows of the steps that are measured, and the most that a step can have.
 const ROWS: [u32; POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
@@ -15,23 +18,21 @@ const ROWS: [u32; POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
 const LONG: Duration = Duration::from_millis(500);
 /// A prompt of so many of the longest chunks tells what cached positions cost.
 const CHUNKS: u32 = 4;
-/// A step that takes longer is stuck; its worker says why.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs steps of ever more rows, and a prompt in several chunks.
 ///
 /// # Errors
-/// A lane that failed.
+/// A worker that was lost.
 pub(super) fn measure(
     plan: &Plan,
-    control: &Control,
+    launched: &mut Launched,
     table: &StepTable,
-) -> Result<Costs, WaitError> {
-    let run = |rows: u32| -> Result<Duration, WaitError> {
+) -> Result<Costs, WorkerFailure> {
+    let mut run = |rows: u32| -> Result<Duration, WorkerFailure> {
         clear(table, plan, u32::MAX, &Costs::NONE);
         let pages = table.pages().min(plan.shape.kv_pages as usize);
         (0..pages).for_each(|page| table.set_page(0, 0, page, page as u32));
-        run(control, table, rows)
+        run(plan, launched, table, rows)
     };
     let mut costs = Costs::NONE;
     let longest_prompt = longest_prompt(plan);
@@ -72,7 +73,13 @@ fn longest_prompt(plan: &Plan) -> u32 {
 }
 
 /// The time in which a prompt of so many tokens has its first token.
-fn run(control: &Control, table: &StepTable, rows: u32) -> Result<Duration, WaitError> {
+fn run(
+    plan: &Plan,
+    launched: &mut Launched,
+    table: &StepTable,
+    rows: u32,
+) -> Result<Duration, WorkerFailure> {
+    let control = launched.control.clone();
     let request = Request::greedy(vec![0; rows as usize], 1);
     let placed = Placed { batch: 0, slot: 0, request };
     let room = rows + 1;
@@ -91,7 +98,12 @@ fn run(control: &Control, table: &StepTable, rows: u32) -> Result<Duration, Wait
     let drained = control.drained().value().wrapping_add(1);
     let begun = Instant::now();
     control.release(&SERVE, u32::MAX - 1);
-    control.drained().wait_at_least(drained, control.poison(), LIMIT)?;
+    while let Err(error) = control.drained().wait_at_least(drained, control.poison(), SLICE) {
+        match error {
+            WaitError::Poisoned(_) => return Err(launched.supervisor.cause(plan)),
+            WaitError::TimedOut { .. } => launched.supervisor.check(plan)?,
+        }
+    }
     let time = begun.elapsed();
     free(table, 0, 0);
     Ok(time)
