@@ -309,9 +309,9 @@ fn a_load_is_alike_from_a_table_or_a_trace() {
     assert_eq!(plain.lengths, LengthsChoice::Alike { prompt_tokens: 512, answer_tokens: 128 });
     assert_eq!((plain.slo, plain.requests, plain.api), (Slo::default(), None, Api::Openai));
     let all = meant(
-        "bench-serve --url http://localhost:9/v1 --api llama --model m --api-key secret --timeout 5 \
-         --rate 2.5 --requests 7 --lengths a.csv --vocab-size 9 --seed 3 --slo-ttft 500 \
-         --slo-ttft-per-token 0.5 --slo-tpot 50 --json",
+        "bench-serve --url http://localhost:9/v1 --api llama --model m --api-key secret \
+         --timeout 5 --rate 2.5 --requests 7 --lengths a.csv --vocab-size 9 --seed 3 \
+         --slo-ttft 500 --slo-ttft-per-token 0.5 --slo-tpot 50 --json",
     );
     assert_eq!((all.api, all.rate), (Api::Llama, Some(Rate::PerSecond(2.5))));
     assert_eq!(all.lengths, LengthsChoice::Rows("a.csv".into()));
