@@ -55,7 +55,7 @@ pub(super) fn serve(manner: Manner, together: usize) -> (SocketAddr, Receiver<As
 }
 
 fn tokens(body: &Value) -> u64 {
-    let tokens = body.get("max_tokens").or(body.get("n_predict"));
+    let tokens = body.get("max_tokens").or_else(|| body.get("n_predict"));
     tokens.and_then(Value::as_u64).expect("a number of tokens")
 }
 
