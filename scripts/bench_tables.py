@@ -24,6 +24,7 @@ HEADS = {
     "onednn": "rows of x",
     "attention": "share of DRAM read, or times as fast",
     "llama": "model and what is timed",
+    "serve": "all requests at once",
     "policies": "policy",
     "predictions": "policy",
     "timed": "table",

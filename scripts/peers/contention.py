@@ -1,6 +1,7 @@
 """Whether the machine was this program's own while something was measured."""
 
 import os
+import resource
 import threading
 import time
 
@@ -11,6 +12,8 @@ MOVED = {"dram_gb_per_s": 0.25, "peak_gflop_per_s": 0.15}
 # Of the time of all cores. A host that takes back freed memory takes a third of it for half a second; a hundredth or two,
 # as programs pay that map much, is less than what runs differ by.
 STOLEN = 0.05
+# Of the time of all cores, what other programs of this machine may take.
+OTHERS = 0.05
 SAMPLE_S = 0.05
 
 
@@ -58,6 +61,39 @@ class Stolen:
         """Why what ran in the last `last_s` seconds says nothing, or None."""
         share = self.share(last_s)
         return f"the host took {share:.1%} of the cores' time" if share > STOLEN else None
+
+
+class Others:
+    """Time of the cores that other programs of this machine took, between entering and leaving: all that were busy, without
+    this program's children, which must all have ended in between, and theirs."""
+
+    def __enter__(self):
+        self.began = time.monotonic(), busy_s(), children_s()
+        return self
+
+    def __exit__(self, *_):
+        began, busy, children = self.began
+        lasted = (time.monotonic() - began) * os.cpu_count()
+        self.share = max(0.0, busy_s() - busy - (children_s() - children)) / lasted
+
+    def contention(self):
+        """Why what ran says nothing, or None."""
+        return f"other programs took {self.share:.1%} of the cores' time" if self.share > OTHERS else None
+
+
+def busy_s():
+    """Seconds of all cores since the machine started that were neither idle nor the host's; 0 where nothing tells."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+            return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
+
+
+def children_s():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def stolen_s():

@@ -8,7 +8,7 @@ DIR is what scripts/peers.sh made. Each run starts a server of its own, with the
 and two threads, asks it by `coordinator bench-serve` with all requests at once, and ends it. In each round every load
 goes to ours, to llama-server as it is, to ours again, and to llama-server with `-b 256`; the prompts of a round are the same for all
 four. Prints generated tokens a second of both and the median of the paired ratios; writes a JSON line for each run,
-with the load average before it. Runs during which the host took time of the cores are discarded."""
+with the load average before it. Runs during which the host or other programs took time of the cores are discarded."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from contention import Stolen
+from contention import Others, Stolen
 
 THREADS, SLOTS, POSITIONS = 2, 16, 1024
 MODEL = "smollm2-135m-bf16.gguf"
@@ -91,15 +91,14 @@ def measure(arguments, who, prompt, new, seed):
     command = [arguments.coordinator, "bench-serve", "--url", f"http://127.0.0.1:{port}", "--rate", "inf", "--json"]
     command += ["--requests", arguments.requests, "--input-len", prompt, "--output-len", new, "--seed", seed]
     command += ["--api", "openai" if who == OURS else "llama"]
-    with Server(command_of(arguments, who, port), port):
-        load = os.getloadavg()[0]
-        with Stolen() as stolen:
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    load = os.getloadavg()[0]
+    with Others() as others, Server(command_of(arguments, who, port), port), Stolen() as stolen:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bench-serve of {who} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, "prompt": prompt, "new": new}
-    line |= {"seed": seed, "load_average": load, "stolen": round(stolen.share(), 3)}
-    return line | {"contention": stolen.contention(), "figures": json.loads(done.stdout)}
+    line |= {"seed": seed, "load_average": load, "stolen": round(stolen.share(), 3), "others": round(others.share, 3)}
+    return line | {"contention": stolen.contention() or others.contention(), "figures": json.loads(done.stdout)}
 
 
 def run(arguments):
@@ -115,7 +114,7 @@ def run(arguments):
                     figures = line["figures"]
                     print(
                         f"round {seed}, {prompt}/{new}, {line['who']}: {figures['output_throughput']:.1f} tokens/s, "
-                        f"load average {line['load_average']:.1f}, stolen {line['stolen']:.1%}",
+                        f"load average {line['load_average']:.1f}, stolen {line['stolen']:.1%}, others {line['others']:.1%}",
                         file=sys.stderr,
                         flush=True,
                     )

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 
@@ -30,20 +30,22 @@ pub(super) struct Asked {
     pub(super) body: Value,
 }
 
-/// Serves until the test ends; each request has a thread, and waits so long before it is answered.
-pub(super) fn serve(manner: Manner, wait: Duration) -> (SocketAddr, Receiver<Asked>) {
+/// Serves until the test ends. Requests are answered once `together` of them have come.
+pub(super) fn serve(manner: Manner, together: usize) -> (SocketAddr, Receiver<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let (tell, asked) = channel();
+    let all = Arc::new(Barrier::new(together));
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().enumerate() {
-            let (mut stream, tell) = (stream.expect("a connection"), tell.clone());
+            let mut stream = stream.expect("a connection");
+            let (tell, all) = (tell.clone(), Arc::clone(&all));
             std::thread::spawn(move || {
                 let request = read(&mut stream);
                 let tokens = tokens(&request.body);
                 // Whoever does not look at requests has dropped the other end.
                 let _ = tell.send(request);
-                std::thread::sleep(wait);
+                all.wait();
                 // A reader may have left.
                 let _ = answer(&mut stream, manner, index, tokens);
             });
