@@ -244,12 +244,9 @@ mod tests {
         let none = Stretch::NONE;
         let list = [9, 2, 7, 1, 0, 5];
         // Parts of the first and the last page, whole pages, pages of a step, a part of a page.
-        for (page_bytes, skipped_bytes, bytes) in [
-            (10_240, 1280, 30_720),
-            (65_536, 0, 196_608),
-            (4096, 0, 8192),
-            (65_536, 6400, 25_600),
-        ] {
+        for (page_bytes, skipped_bytes, bytes) in
+            [(10_240, 1280, 30_720), (65_536, 0, 196_608), (4096, 0, 8192), (65_536, 6400, 25_600)]
+        {
             let paged = |at: usize| Stretch {
                 from: std::ptr::without_provenance(at + page_bytes),
                 bytes,

@@ -166,6 +166,33 @@ mod tests {
         }
     }
 
+    /// The addresses that are prefetched, in order, behind the first window.
+    fn in_order(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Vec<usize> {
+        let list: Vec<u32> = (0..64).collect();
+        let mut pages = Pages::new(of, next, (&list, 1));
+        let mut lines = Vec::new();
+        while pages.prefetched < PAGE_BYTES || pages.next_pages() {
+            lines.extend(pages.pages.map(|page| page.wrapping_add(pages.prefetched).addr()));
+            pages.prefetched += LINE_BYTES;
+        }
+        lines
+    }
+
+    #[test]
+    fn pages_one_behind_the_other_are_prefetched_like_one_run() {
+        let (bytes, page_bytes) = (655_360, 20_480);
+        let none = Stretch::NONE;
+        let [run, pages] = [0, page_bytes].map(|page_bytes| {
+            let of = |at: usize| Stretch {
+                page_bytes,
+                ..Stretch::run(std::ptr::without_provenance(at), bytes)
+            };
+            let [k, v, next] = [0x100_0000, 0x200_0000, 0x300_0000].map(of);
+            in_order([k, none, v, none], [next, none, none, none])
+        });
+        assert_eq!(pages, run);
+    }
+
     #[test]
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
         let none = Stretch::NONE;
