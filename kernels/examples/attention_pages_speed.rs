@@ -1,8 +1,8 @@
 //! Prints how fast fused attention reads caches in pages beside contiguous ones, in the same
-//! process and in turn, because a shared machine's memory speed changes from second to second, and in the
-//! same memory, because it changes with the place too: the median of the ratios of the processor's
-//! time of neighbours, and its quartiles. With several threads what they wait for each other
-//! counts.
+//! process and in turn, because a shared machine's memory speed changes from second to second, and
+//! in the same memory, because it changes with the place too: the median of the ratios of the
+//! processor's time of neighbours, and its quartiles. With several threads what they wait for each
+//! other counts.
 //!
 //!     cargo run --release -p kernels --example attention_pages_speed -- [threads]
 //!     [bf16|f32|kv4] [rounds] [positions of a page] [case]

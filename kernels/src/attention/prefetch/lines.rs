@@ -62,8 +62,8 @@ impl<'a> Lines<'a> {
         if !lines.stretches.is_empty() {
             lines.pause = PAUSE_BYTES;
         }
-        lines.near.skip(&lines.stretches, NEAR_BYTES);
-        lines.far.skip(&lines.stretches, FAR_BYTES);
+        lines.near.skip(&lines.stretches, NEAR_BYTES, |_| ());
+        lines.far.skip(&lines.stretches, FAR_BYTES, |_| ());
         lines
     }
 
@@ -103,11 +103,11 @@ impl Cursor {
         Cursor { place: Place::first(stretches), at: 0 }
     }
 
-    /// Goes on by that many bytes, at most to the end of the last run; whether to another run.
+    /// Goes on by that many bytes, at most to the end of the last run; `passed_line` gets the lines
+    /// that it passes of other runs.
     #[inline(always)]
-    fn skip(&mut self, stretches: &Stretches<'_>, bytes: usize) -> bool {
+    fn skip(&mut self, stretches: &Stretches<'_>, bytes: usize, passed_line: impl Fn(*const u8)) {
         self.at += bytes;
-        let mut moves = false;
         while self.at >= self.place.run.bytes {
             let passed = self.place.run.bytes;
             if !self.place.advance(stretches) {
@@ -115,14 +115,16 @@ impl Cursor {
                 break;
             }
             self.at -= passed;
-            moves = true;
+            let Run { from, bytes } = self.place.run;
+            for line in (0..self.at.min(bytes)).step_by(LINE_BYTES) {
+                passed_line(from.wrapping_add(line));
+            }
         }
-        moves
     }
 
     /// Goes on by `bytes` bytes and returns where they lie. They are contiguous: at the end of a
-    /// run they begin before the cursor, and what belongs to the run that it comes to is prefetched
-    /// at once.
+    /// run they begin before the cursor, and what belongs to the runs behind it is prefetched at
+    /// once.
     #[inline(always)]
     fn take(
         &mut self,
@@ -137,11 +139,7 @@ impl Cursor {
             return at;
         }
         let at = from.wrapping_add(all.saturating_sub(bytes));
-        if self.skip(stretches, bytes) {
-            for line in (0..self.at).step_by(LINE_BYTES) {
-                prefetch(self.place.run.from.wrapping_add(line));
-            }
-        }
+        self.skip(stretches, bytes, prefetch);
         at
     }
 }
@@ -175,7 +173,7 @@ mod tests {
     ) -> BTreeSet<usize> {
         let stretches = Stretches::new(this, next, (pages, HEADS));
         let mut cursor = Cursor::first(&stretches);
-        cursor.skip(&stretches, lead);
+        cursor.skip(&stretches, lead, |_| ());
         let prefetched_lines = RefCell::new(BTreeSet::new());
         for read in &this {
             let mut left = read.bytes;
@@ -245,13 +243,10 @@ mod tests {
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
         let none = Stretch::NONE;
         let list = [9, 2, 7, 1, 0, 5];
-        // Parts of the first and of the last page, whole pages, and a part of one page alone.
-        for (page_bytes, skipped_bytes, bytes) in [
-            (10_240, 1280, 30_720),
-            (65_536, 0, 196_608),
-            (4096, 512, 8192),
-            (65_536, 6400, 25_600),
-        ] {
+        // Parts of the first and the last page, whole pages, pages of a step, a part of a page.
+        for (page_bytes, skipped_bytes, bytes) in
+            [(10_240, 1280, 30_720), (65_536, 0, 196_608), (4096, 0, 8192), (65_536, 6400, 25_600)]
+        {
             let paged = |at: usize| Stretch {
                 from: std::ptr::without_provenance(at + page_bytes),
                 bytes,

@@ -22,6 +22,8 @@ pub(in crate::attention) struct Pages<'a> {
     prefetched: usize,
     /// Bytes read for which nothing has been prefetched yet.
     debt: usize,
+    /// Bytes read for which a line of each page is: fewer where pages overlap, which are not whole.
+    step_bytes: usize,
 }
 
 impl<'a> Pages<'a> {
@@ -47,6 +49,7 @@ impl<'a> Pages<'a> {
             pages: [std::ptr::null(); STREAMS],
             prefetched: PAGE_BYTES,
             debt: 0,
+            step_bytes: STREAMS * LINE_BYTES,
         };
         pages.next_pages();
         pages.next_pages();
@@ -57,7 +60,7 @@ impl<'a> Pages<'a> {
     /// registers of its callers would go through memory.
     #[inline(always)]
     fn next_pages(&mut self) -> bool {
-        let mut count = 0;
+        let (mut count, mut bytes_ahead) = (0, 0);
         while count < STREAMS {
             let Run { from, bytes } = self.place.run;
             if self.at >= bytes {
@@ -73,12 +76,15 @@ impl<'a> Pages<'a> {
             self.pages[count] = page;
             count += 1;
             // The first page ends where a page of the processor does, as do all others.
-            self.at += PAGE_BYTES - from.wrapping_add(self.at).addr() % PAGE_BYTES;
+            let to_end = PAGE_BYTES - from.wrapping_add(self.at).addr() % PAGE_BYTES;
+            bytes_ahead += to_end.min(bytes - self.at);
+            self.at += to_end;
         }
         for other in count..STREAMS {
             self.pages[other] = self.pages[0];
         }
         self.prefetched = if count > 0 { 0 } else { PAGE_BYTES };
+        self.step_bytes = (bytes_ahead / (PAGE_BYTES / LINE_BYTES)).max(LINE_BYTES);
         count > 0
     }
 
@@ -86,8 +92,8 @@ impl<'a> Pages<'a> {
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         self.debt += bytes;
-        while self.debt >= STREAMS * LINE_BYTES {
-            self.debt -= STREAMS * LINE_BYTES;
+        while self.debt >= self.step_bytes {
+            self.debt -= self.step_bytes;
             self.prefetch(s);
         }
     }
@@ -166,10 +172,37 @@ mod tests {
         }
     }
 
+    /// The addresses that are prefetched, in order, behind the first window.
+    fn in_order(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Vec<usize> {
+        let list: Vec<u32> = (0..64).collect();
+        let mut pages = Pages::new(of, next, (&list, 1));
+        let mut lines = Vec::new();
+        while pages.prefetched < PAGE_BYTES || pages.next_pages() {
+            lines.extend(pages.pages.map(|page| page.wrapping_add(pages.prefetched).addr()));
+            pages.prefetched += LINE_BYTES;
+        }
+        lines
+    }
+
+    #[test]
+    fn pages_one_behind_the_other_are_prefetched_like_one_run() {
+        let (bytes, page_bytes) = (655_360, 20_480);
+        let none = Stretch::NONE;
+        let [run, pages] = [0, page_bytes].map(|page_bytes| {
+            let of = |at: usize| Stretch {
+                page_bytes,
+                ..Stretch::run(std::ptr::without_provenance(at), bytes)
+            };
+            let [k, v, next] = [0x100_0000, 0x200_0000, 0x300_0000].map(of);
+            in_order([k, none, v, none], [next, none, none, none])
+        });
+        assert_eq!(pages, run);
+    }
+
     #[test]
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
         let none = Stretch::NONE;
-        for (page_bytes, skipped_bytes, bytes) in [(65_536, 1280, 180_000), (10_240, 640, 25_000)] {
+        for (page_bytes, skipped_bytes, bytes) in [(65_536, 1280, 180_032), (10_240, 640, 24_960)] {
             // The second of three heads in pages 2, 7 and 1.
             let k = Stretch {
                 from: std::ptr::without_provenance(0x100_0000 + page_bytes),
