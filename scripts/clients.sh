@@ -79,7 +79,8 @@ if wanted lm-eval; then
     mkdir "$work/tasks"
     sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" scripts/clients/capitals.yaml > "$work/tasks/capitals.yaml"
     evaluate() {
-        say "$bin/lm_eval" --tasks tandem_capitals --include_path "$work/tasks" --log_samples "$@" \
+        echo "+ lm_eval --tasks tandem_capitals $*"
+        "$bin/lm_eval" --tasks tandem_capitals --include_path "$work/tasks" --log_samples "$@" \
             > "$work/lm-eval" 2>&1 || { tail -n 30 "$work/lm-eval" >&2; exit 1; }
     }
     name=$("$bin/python" -c "import json, urllib.request as u; print(json.load(u.urlopen('$url/v1/models'))['data'][0]['id'])")
@@ -93,7 +94,8 @@ fi
 if wanted guidellm; then
     benchmark() {
         name=$1 form=$2 profile=$3
-        say "$bin/guidellm" run --backend "kind=openai_http,target=$url,request_format=$form" --profile "$profile" \
+        echo "+ guidellm run, $form, $profile"
+        "$bin/guidellm" run --backend "kind=openai_http,target=$url,request_format=$form" --profile "$profile" \
             --constraint kind=max_requests,count=12 --constraint kind=max_duration,seconds=300 \
             --tokenizer "kind=huggingface_auto,model=$work/tokenizer" \
             --data kind=synthetic_text,prompt_tokens=48,output_tokens=12 \
