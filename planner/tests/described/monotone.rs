@@ -64,7 +64,7 @@ proptest! {
         failure_persistence: None,
         max_shrink_iters: 0,
         // A search that does not compile everything misses the best of one machine in hundreds.
-        rng_seed: RngSeed::Fixed(34),
+        rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
     })]
 
