@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use model::ops::Op;
 use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
@@ -94,10 +93,7 @@ fn groups_ns(
 
 /// Prefill that computes nothing: sampling alone sets the length of every sequence's cache.
 fn only_samples(prefill: &Program) -> Program {
-    let samples = |instruction: &&Instruction| match instruction {
-        Instruction::Compute(compute) => compute.op == Op::Sample,
-        _ => false,
-    };
+    let samples = |instruction: &&Instruction| instruction.is_sample();
     let lanes = prefill.lanes.iter().map(|list| LaneProgram {
         instructions: list.instructions.iter().filter(samples).cloned().collect(),
         signals_per_step: 0,

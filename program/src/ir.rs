@@ -205,6 +205,11 @@ pub enum Instruction {
 }
 
 impl Instruction {
+    /// Whether it draws tokens.
+    pub fn is_sample(&self) -> bool {
+        matches!(self, Instruction::Compute(compute) if compute.op == Op::Sample)
+    }
+
     /// Regions read.
     pub fn reads(&self) -> Vec<Region> {
         match self {
@@ -227,7 +232,7 @@ impl Instruction {
     /// Regions written.
     pub fn writes(&self) -> Vec<Region> {
         match self {
-            Instruction::Compute(compute) if compute.op == Op::Sample => vec![compute.table],
+            Instruction::Compute(compute) if self.is_sample() => vec![compute.table],
             Instruction::Compute(compute) => compute.output.into_iter().collect(),
             Instruction::Copy(copy) => vec![copy.to],
             Instruction::Append(append) => vec![append.to],

@@ -1,6 +1,5 @@
 //! Where the tokens of a step are drawn, as far as a lane has to know.
 
-use model::ops::Op;
 use program::ir::{Instruction, LaneProgram, Program, Wait};
 use program::topology::LaneId;
 
@@ -18,7 +17,7 @@ pub(crate) enum Sampled {
 impl Sampled {
     pub(crate) fn find(program: &Program, own: LaneId, batch: u16) -> Sampled {
         let samples = |instruction: &Instruction| {
-            is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
+            instruction.is_sample() && instruction.at().is_some_and(|at| at.batch == batch)
         };
         for list in &program.lanes {
             let Some(place) = list.instructions.iter().rposition(samples) else { continue };
@@ -52,10 +51,6 @@ pub(crate) fn table_batch(instruction: &Instruction) -> Option<u16> {
     }
 }
 
-fn is_sample(instruction: &Instruction) -> bool {
-    matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample)
-}
-
 pub(crate) fn last_sample(list: &LaneProgram) -> Option<usize> {
-    list.instructions.iter().rposition(is_sample)
+    list.instructions.iter().rposition(Instruction::is_sample)
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
-use model::ops::Op;
 use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind, WorkerId};
@@ -46,12 +45,8 @@ impl LaneOptions {
         plan: &Plan,
         lane: LaneId,
     ) -> Result<ComputeState, WorkerError> {
-        let is_sample = |instruction: &Instruction| match instruction {
-            Instruction::Compute(compute) => compute.op == Op::Sample,
-            _ => false,
-        };
         let list = plan.prefill().lane(lane);
-        let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
+        let samples = list.is_some_and(|list| list.instructions.iter().any(Instruction::is_sample));
         let forms = self.forms.as_ref().filter(|_| samples);
         let state = ComputeState::new(plan, self.variant, &self.pool, forms)?;
         Ok(if self.routes_evenly { state.routing_evenly() } else { state })

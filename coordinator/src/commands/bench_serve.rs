@@ -53,8 +53,8 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
         authorization: request.authorization.clone(),
         timeout: request.timeout,
     };
-    let asked = || interrupt.is_requested();
-    let records = drive(client, request.model.as_deref(), first.as_ref(), &planned, &asked)?;
+    let interrupted = || interrupt.is_requested();
+    let records = drive(client, request.model.as_deref(), first.as_ref(), &planned, &interrupted)?;
     let figures = Figures::of(&records, request.slo);
     let text = if request.json {
         let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1000.0;
@@ -71,7 +71,7 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
     };
     std::io::stdout().write_all(text.as_bytes())?;
     if figures.short > 0 {
-        eprintln!("{} answers have fewer tokens than were asked for", figures.short);
+        eprintln!("{} answers have fewer tokens than were interrupted for", figures.short);
     }
     for failure in records.failures.iter().take(FAILURES_TOLD) {
         eprintln!("not answered: {failure}");

@@ -51,8 +51,8 @@ pub(super) fn completed(text: &str, before: usize, stop: &[String]) -> Option<us
     while !text.is_char_boundary(from) {
         from -= 1;
     }
-    let found = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
-    found.min().map(|at| from + at)
+    let places = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
+    places.min().map(|at| from + at)
 }
 
 /// Bytes at the end of a text that may begin a stop string.

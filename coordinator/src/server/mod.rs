@@ -2,9 +2,9 @@
 //!
 //! The server never sees a worker, only something that continues prompts
 //! ([`Serving`](crate::boundary::serving::Serving)). A request takes a ticket, is read and
-//! tokenised on threads that may wait (`blocking`), and given to the engine. What the engine tells goes to
-//! threads that turn tokens into text (`tellers`), and from there to whoever holds the connection
-//! (`whole`, `stream`). A connection that ends drops what it holds, which cancels.
+//! tokenised on threads that may wait (`blocking`), and given to the engine. What the engine tells
+//! goes to threads that turn tokens into text (`tellers`), and from there to whoever holds the
+//! connection (`whole`, `stream`). A connection that ends drops what it holds, which cancels.
 
 mod admission;
 pub mod api_key;

@@ -1,15 +1,13 @@
 //! Answers that are told while they grow, as server-sent events.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use http_body::Frame;
+use futures_util::stream::unfold;
 use serde::Serialize;
 
 use super::error::ApiError;
@@ -36,7 +34,8 @@ pub fn answer(running: Running, provenance: &Provenance, shared: &Arc<Shared>) -
     let head = ChunkHead::new(&running.order.request, provenance);
     let is_first = vec![true; running.order.request.choices()];
     let events = Events { shared: Arc::clone(shared), running, head, is_first, is_over: false };
-    let mut response = Response::new(Body::new(EventBody { next: Some(Box::pin(events.next())) }));
+    let body = Body::from_stream(unfold(events, Events::next));
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     let of = HeaderValue::from_static;
     headers.insert(header::CONTENT_TYPE, of("text/event-stream; charset=utf-8"));
@@ -58,7 +57,7 @@ struct Events {
 
 impl Events {
     /// The next bytes; `None` behind the last.
-    async fn next(mut self) -> Option<(Bytes, Events)> {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Events)> {
         if self.is_over {
             return None;
         }
@@ -71,7 +70,7 @@ impl Events {
             let Some(news) = self.running.try_next() else { break };
             self.write(news, &mut bytes);
         }
-        Some((bytes.into(), self))
+        Some((Ok(bytes.into()), self))
     }
 
     fn write(&mut self, news: Result<News, ApiError>, bytes: &mut Vec<u8>) {
@@ -153,33 +152,4 @@ fn event(body: &impl Serialize, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut *bytes, body).expect("a list of bytes takes everything");
     bytes.extend_from_slice(b"\n\n");
-}
-
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Events)>> + Send>>;
-
-/// The events as a body.
-struct EventBody {
-    /// `None` behind the last.
-    next: Option<Next>,
-}
-
-impl http_body::Body for EventBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(next) = &mut self.next else { return Poll::Ready(None) };
-        let (bytes, events) = match ready!(next.as_mut().poll(context)) {
-            Some(more) => more,
-            None => {
-                self.next = None;
-                return Poll::Ready(None);
-            }
-        };
-        self.next = Some(Box::pin(events.next()));
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
 }

@@ -60,7 +60,7 @@ pub(crate) fn start(
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     let context = context(opened, served)?;
-    let run = asked(run, served);
+    let run = planned_run(run, served);
     let slots = served.slots.unwrap_or(SLOTS);
     // Few sequences are as long as the context; where caches are in pages, they share the room.
     let share = context.min(SLOT_POSITIONS.max(context.div_ceil(slots.into())));
@@ -110,7 +110,7 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
 }
 
 /// The run as the planner sees it.
-fn asked(run: &Run, served: Served) -> Run {
+fn planned_run(run: &Run, served: Served) -> Run {
     let mut run = run.clone();
     run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
     run.prefill_chunk = Some(rows(&run, served.slots.unwrap_or(SLOTS)));

@@ -16,8 +16,8 @@ use coordinator::boundary::serving::{
 use coordinator::engine::RunEngine;
 use coordinator::engine::launch::LaunchOptions;
 use coordinator::engine::serving::{ServingEngine, ServingOptions};
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::layers::{LayerKind, Layers};
+use model::config::{Dtype, ModelConfig};
+use model::known::known;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
@@ -36,7 +36,6 @@ const EOS: u32 = 17;
 fn config() -> ModelConfig {
     ModelConfig {
         name: "tiny".to_owned(),
-        family: Family::Llama,
         num_layers: 3,
         hidden_size: 128,
         num_heads: 4,
@@ -45,21 +44,9 @@ fn config() -> ModelConfig {
         ffn_size: 256,
         vocab_size: 200,
         max_positions: 128,
-        norm_eps: 1e-5,
-        activation: Activation::Silu,
-        learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
-        experts: None,
-        qkv_bias: false,
-        out_bias: false,
-        ffn_bias: false,
         tied_embeddings: false,
-        qk_norm: None,
-        post_norms: false,
-        sinks: false,
-        scales: Scales::default(),
-        bos_token_id: None,
         eos_token_ids: vec![EOS],
+        ..known("smollm2-135m").expect("it is known").config
     }
 }
 

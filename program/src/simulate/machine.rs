@@ -129,12 +129,8 @@ pub fn simulate(
 }
 
 fn last_sample(program: &Program) -> Option<(LaneId, usize)> {
-    let is_sample = |instruction: &Instruction| match instruction {
-        Instruction::Compute(compute) => compute.op == model::ops::Op::Sample,
-        _ => false,
-    };
     program.lanes.iter().find_map(|list| {
-        let index = list.instructions.iter().rposition(is_sample)?;
+        let index = list.instructions.iter().rposition(Instruction::is_sample)?;
         Some((list.lane, index))
     })
 }

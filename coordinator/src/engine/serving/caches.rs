@@ -114,8 +114,8 @@ impl Caches {
         known: u32,
     ) -> bool {
         // A page ahead, as the next token is computed before this is looked at again.
-        let wanted = (known + 2).min(self.max_context);
-        while seat.room < wanted {
+        let needed = (known + 2).min(self.max_context);
+        while seat.room < needed {
             let Some(page) = self.batches.get_mut(batch).and_then(Pages::take) else {
                 return false;
             };
@@ -128,12 +128,21 @@ impl Caches {
         true
     }
 
-    /// Says what the pages hold that a sequence has filled, `computed` positions of its tokens.
-    pub(super) fn fill(&mut self, batch: usize, seat: &mut Seat, computed: u32, tokens: &[u32]) {
+    /// Says what the pages hold that a sequence has filled, `computed` positions of its tokens,
+    /// which are only listed where a page is full.
+    pub(super) fn fill(
+        &mut self,
+        batch: usize,
+        seat: &mut Seat,
+        computed: usize,
+        tokens: impl FnOnce() -> Vec<u32>,
+    ) {
         let Some(pages) = self.batches.get_mut(batch).filter(|_| self.shares) else { return };
         let positions = pages.positions() as usize;
-        // The sampler may be further than what was told.
-        let computed = tokens.len().min(computed as usize);
+        if (seat.filled + 1) * positions > computed {
+            return;
+        }
+        let tokens = tokens();
         while (seat.filled + 1) * positions <= computed {
             seat.filled += 1;
             let of = seat.filled;

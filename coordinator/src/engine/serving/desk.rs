@@ -231,9 +231,11 @@ impl Desk {
             // What was drawn is read behind the state: of what has ended nothing is missed.
             let has_ended = state(table, seated.batch, seated.slot) == SlotState::Ended;
             seated.tell_tokens(table, eos, status);
-            let computed = table.field(seated.batch, seated.slot, Field::Computed);
-            let tokens = seated.going.tokens();
-            self.caches.fill(seated.batch, &mut seated.caches, computed, &tokens);
+            let computed = table.field(seated.batch, seated.slot, Field::Computed) as usize;
+            let Seated { going, batch, caches, .. } = &mut seated;
+            // The sampler may be further than what was told.
+            let computed = computed.min(going.known());
+            self.caches.fill(*batch, caches, computed, || going.tokens());
             if has_ended {
                 self.unseat_ended(table, eos, seated, status);
             } else {

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use grammar::Form;
-use model::ops::Op;
 use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::WorkerId;
@@ -221,8 +220,12 @@ impl Drive {
     }
 
     fn start_again(&mut self) -> Goes {
-        let before = std::mem::replace(&mut self.own.state, State::Loading);
-        self.show();
+        let before = self.own.state;
+        if before == State::Ready {
+            // Where nothing more is taken, that is what others see.
+            self.own.state = State::Loading;
+            self.show();
+        }
         let ServingOptions { plan, launch, .. } = &self.options;
         let launched = Crew::launch(plan, launch, &mut |_, _| true);
         self.own.state = before;
@@ -335,13 +338,6 @@ impl Crew {
 /// The worker whose lane samples.
 fn sampler(plan: &Plan) -> Option<WorkerId> {
     let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
-    let list = lists.find(|list| list.instructions.iter().any(samples))?;
+    let list = lists.find(|list| list.instructions.iter().any(Instruction::is_sample))?;
     plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
-}
-
-fn samples(instruction: &Instruction) -> bool {
-    match instruction {
-        Instruction::Compute(compute) => compute.op == Op::Sample,
-        _ => false,
-    }
 }

@@ -43,7 +43,7 @@ fn measure(manner: Manner, api: Api) -> Result<Records, DriveError> {
 #[test]
 fn every_request_is_sent_as_planned_and_counted() {
     for (manner, api) in [(Manner::Openai, Api::Openai), (Manner::Llama, Api::Llama)] {
-        let (address, asked) = serve(manner, 1);
+        let (address, received) = serve(manner, 1);
         let (planned, client) = (planned(DRAW), client(address, api));
         let first = first_of_all(&planned, DRAW);
         let records = drive(client, Some("m"), first.as_ref(), &planned, &|| false).expect("done");
@@ -56,16 +56,16 @@ fn every_request_is_sent_as_planned_and_counted() {
             assert!(answer.events.is_sorted() && answer.events[4] <= answer.ended);
             assert!(answer.ended <= records.lasted);
         }
-        let mut asked: Vec<_> = asked.try_iter().collect();
-        assert_eq!(asked.len(), 9, "one before the others");
-        asked.remove(0);
+        let mut received: Vec<_> = received.try_iter().collect();
+        assert_eq!(received.len(), 9, "one before the others");
+        received.remove(0);
         let prompts: Vec<_> =
-            asked.iter().map(|request| request.body["prompt"].to_string()).collect();
+            received.iter().map(|request| request.body["prompt"].to_string()).collect();
         for request in &planned {
             let prompt = serde_json::to_string(&request.prompt).expect("JSON");
             assert!(prompts.contains(&prompt), "{prompt}");
         }
-        for request in &asked {
+        for request in &received {
             assert_eq!(request.path, api.path());
             assert_eq!(request.authorization.as_deref(), Some("Bearer key"));
             assert_eq!(request.body["model"], "m");
@@ -77,13 +77,13 @@ fn every_request_is_sent_as_planned_and_counted() {
 fn arrivals_wait_for_no_answer() {
     // Nothing is answered before the last request has come: whoever waits for an answer before the
     // next request waits for ever.
-    let (address, asked) = serve(Manner::Openai, 12);
+    let (address, received) = serve(Manner::Openai, 12);
     let draw = Draw { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
     let planned = planned(draw);
     let client = client(address, Api::Openai);
     let records = drive(client, None, None, &planned, &|| false).expect("done");
     assert_eq!(records.answers.len(), 12, "{records:?}");
-    assert_eq!(asked.try_iter().count(), 12);
+    assert_eq!(received.try_iter().count(), 12);
     for answer in &records.answers {
         // Never before its time, and all before the first answer.
         assert!(answer.sent >= answer.scheduled, "{answer:?}");
