@@ -290,7 +290,9 @@ fn a_served_process_that_dies_leaves_nothing_behind() {
 #[test]
 fn what_was_taken_is_answered_after_sigterm() {
     let body = json!({"prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": true, "seed": 1});
-    let served = Served::start(&["--slots", "2"]);
+    // Large enough that it computes for a while.
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--layers", "6"];
+    let served = Served::of(&[&model[..], &["--slots", "2", "--context", "256"]].concat());
     let (status, alone) = served.post("/v1/completions", &body);
     assert_eq!(status, 200, "{alone}");
     let expected = whole(&serde_json::from_str(&alone).expect("JSON"));

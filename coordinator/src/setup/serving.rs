@@ -141,9 +141,9 @@ fn planned(
     };
     let case = first_that_fits(run, opened, Some(demand));
     let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
-    let all = u32::from(decision.plan.shape.batch_size) * positions;
+    let kv_pages = u32::from(decision.plan.shape.batch_size) * positions.div_ceil(PAGE_POSITIONS);
     let rows = rows(run, slots);
-    let plan = serving(&decision.plan, (rows, context), all.div_ceil(PAGE_POSITIONS)).ok();
+    let plan = serving(&decision.plan, (rows, context), kv_pages).ok();
     Ok((decision, plan))
 }
 

@@ -64,11 +64,11 @@ impl Caches {
         (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
     }
 
-    /// Caches for a sequence that begins in a batch with `others` sequences, beside which pages are
-    /// left for these to go on; `None`: there is no room now. `tokens` are all that it has.
+    /// Caches for a sequence that begins in a batch where `growing` sequences will need more pages,
+    /// of which one is left for each of them; `None`: there is no room now. `tokens` are all that it has.
     pub(super) fn seat(
         &mut self,
-        (batch, others): (usize, usize),
+        (batch, growing): (usize, usize),
         (plan, request, computes_all): (&Plan, &Request, bool),
         tokens: &[u32],
     ) -> Option<Seat> {
@@ -89,7 +89,7 @@ impl Caches {
             kind,
             room: 0,
         };
-        if pages.available() < more + others as u32 {
+        if pages.available() < more + growing as u32 {
             self.release(batch, seat);
             return None;
         }

@@ -131,11 +131,14 @@ impl Desk {
                 continue;
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
-            let others = self.seated.iter().filter(|seated| seated.batch == batch).count();
+            let growing = |seated: &&Seated| {
+                seated.batch == batch && seated.caches.room < seated.going.longest()
+            };
+            let growing = self.seated.iter().filter(growing).count();
             let waiting = &self.waiting[place];
             let computes_all = waiting.prompt_logprobs > 0;
             let sequence = (plan, &waiting.request, computes_all);
-            let caches = self.caches.seat((batch, others), sequence, &waiting.tokens());
+            let caches = self.caches.seat((batch, growing), sequence, &waiting.tokens());
             // Who came first is not overtaken for want of room.
             let Some(caches) = caches else { return };
             let Some(going) = self.waiting.remove(place) else { return };
@@ -389,6 +392,11 @@ impl Going {
 
     fn known(&self) -> usize {
         self.request.prompt.len() + self.answered.len()
+    }
+
+    /// Tokens that it may come to have.
+    fn longest(&self) -> u32 {
+        self.request.prompt.len() as u32 + self.request.max_new
     }
 
     fn is_end(&self, token: u32, eos: &[u32]) -> bool {
