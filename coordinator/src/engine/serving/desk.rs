@@ -131,10 +131,9 @@ impl Desk {
                 continue;
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
-            let growing = |seated: &&Seated| {
-                seated.batch == batch && seated.caches.room < seated.going.longest()
-            };
-            let growing = self.seated.iter().filter(growing).count();
+            let others = self.seated.iter().filter(|seated| seated.batch == batch);
+            let growing = others.filter(|seated| seated.caches.room < seated.going.longest());
+            let growing = growing.count();
             let waiting = &self.waiting[place];
             let computes_all = waiting.prompt_logprobs > 0;
             let sequence = (plan, &waiting.request, computes_all);
