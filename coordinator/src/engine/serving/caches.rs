@@ -64,8 +64,8 @@ impl Caches {
         (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
     }
 
-    /// Caches for a sequence that begins in a batch where `growing` sequences will need more pages,
-    /// of which one is left for each of them; `None`: there is no room now. `tokens` are all that it has.
+    /// Caches for a sequence that begins in a batch where `growing` others will need more pages, of
+    /// which one is left for each; `None`: there is no room now. `tokens` are all that it has.
     pub(super) fn seat(
         &mut self,
         (batch, growing): (usize, usize),
