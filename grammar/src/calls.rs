@@ -48,6 +48,18 @@ pub struct CallSyntax {
     pub last: Vec<Part>,
 }
 
+impl CallSyntax {
+    /// Whether it is written with a token.
+    pub fn has_token(&self, token: u32) -> bool {
+        let Self { triggers, first, open, middle, close, between, last } = self;
+        let parts = [first, open, middle, close, between, last].into_iter().flatten();
+        let words = parts.map(|part| match part {
+            Part::Must(word) | Part::May(word) => word,
+        });
+        words.chain(triggers.iter().map(|one| &one.word)).any(|word| *word == Word::Token(token))
+    }
+}
+
 /// What tells that calls begin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Trigger {

@@ -1,0 +1,8 @@
+//! Function calls: how models write them, read out of what they say, and told to clients.
+
+pub mod format;
+mod hermes;
+mod llama;
+mod mistral;
+pub mod reader;
+pub mod told;
