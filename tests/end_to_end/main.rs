@@ -32,3 +32,4 @@ mod resume;
 mod serve;
 mod sharing;
 mod timed;
+mod tools;

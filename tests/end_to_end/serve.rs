@@ -14,7 +14,7 @@ use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, text}
 use crate::death::{nothing_left, workers_of};
 
 /// A server, which ends with this value.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     /// Kept open, as the server may have something to say.
     stderr: BufReader<ChildStderr>,
@@ -27,7 +27,7 @@ impl Served {
         Served::of(&[&["--model", &model], options].concat())
     }
 
-    fn of(options: &[&str]) -> Served {
+    pub(crate) fn of(options: &[&str]) -> Served {
         let mut command = coordinator();
         command.args(["serve", "--port", "0"]).args(options);
         command.stderr(Stdio::piped()).stdout(Stdio::null());
@@ -49,7 +49,7 @@ impl Served {
         Served { child, stderr, address }
     }
 
-    fn post(&self, path: &str, body: &Value) -> (u16, String) {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, String) {
         post(&self.address, path, body)
     }
 

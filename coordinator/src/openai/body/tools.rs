@@ -132,19 +132,19 @@ pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
     for call in &mut calls {
         let function = call.get_mut("function").and_then(Value::as_object_mut);
         let function = function.ok_or_else(refused)?;
-        if !function.get("name").is_some_and(Value::is_string) {
-            return Err(refused());
-        }
-        let arguments = match function.get("arguments") {
+        let name = function.shift_remove("name").filter(Value::is_string).ok_or_else(refused)?;
+        let arguments = match function.shift_remove("arguments") {
             None | Some(Value::Null) => json!({}),
             Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-            Some(Value::String(text)) => serde_json::from_str(text).map_err(|_| refused())?,
-            Some(given) => given.clone(),
+            Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| refused())?,
+            Some(given) => given,
         };
         if !arguments.is_object() {
             return Err(refused());
         }
-        function.insert("arguments".to_owned(), arguments);
+        // In the order in which models write them; clients have any.
+        function.shift_insert(0, "name".to_owned(), name);
+        function.shift_insert(1, "arguments".to_owned(), arguments);
     }
     Ok(Value::Array(calls))
 }
