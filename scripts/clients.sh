@@ -2,7 +2,8 @@
 # Real clients against `coordinator serve` with SmolLM2-135M:
 #     scripts/clients.sh [openai] [lm-eval] [guidellm]
 # openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
-#            completions with echo, n and stop, the client's own error types
+#            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
+#            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
 #            asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
 #            through transformers in float32, within 0.001 of a logarithm
@@ -48,17 +49,29 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-"$target/release/coordinator" serve --model "$model" --dtype f32 --device none --port 0 --slots 8 --context 2048 \
-    > "$work/served" 2>&1 &
-server=$!
-url=
-for _ in $(seq 600); do
-    kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; exit 1; }
-    url=$(sed -n 's/^serving .* at \(http:[^ ]*\)$/\1/p' "$work/served")
-    [ -n "$url" ] && "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
-    sleep 0.5
-done
-echo "served at $url"
+# Serves a model, at $url.
+serve() {
+    "$target/release/coordinator" serve --model "$1" --dtype f32 --device none --port 0 --slots 8 --context 2048 \
+        > "$work/served" 2>&1 &
+    server=$!
+    url=
+    for _ in $(seq 600); do
+        kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; exit 1; }
+        url=$(sed -n 's/^serving .* at \(http:[^ ]*\)$/\1/p' "$work/served")
+        [ -n "$url" ] && "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
+        sleep 0.5
+    done
+    echo "served at $url"
+}
+
+# A client's mistakes are its own: the server is still whole, and ends when it is asked to.
+end() {
+    kill -TERM "$server"
+    wait "$server"
+    server=
+}
+
+serve "$model"
 
 # The tokenizer of the very file, as a folder that transformers reads.
 if wanted lm-eval || wanted guidellm; then
@@ -107,8 +120,13 @@ if wanted guidellm; then
     benchmark text /v1/completions kind=constant,rate=2
 fi
 
-# A client's mistakes are its own: the server is still whole, and ends when it is asked to.
-kill -TERM "$server"
-wait "$server"
-server=
+end
+
+# SmolLM2's own template tells of no functions: the same model with one that does, in Hermes' manner.
+if wanted openai; then
+    say "$bin/gguf-new-metadata" --chat-template-file scripts/clients/tools.jinja "$model" "$work/tools.gguf" > /dev/null
+    serve "$work/tools.gguf"
+    say "$bin/python" scripts/clients/openai_checks.py "$url" tools
+    end
+fi
 echo "all as expected"
