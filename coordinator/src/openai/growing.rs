@@ -4,7 +4,7 @@
 //! end. Held back is only what may still be cut: text that may begin a stop string, and tokens that
 //! may belong to one.
 
-use super::calls::reader::{Call, CallDelta, CallReader, Found, joined};
+use super::calls::reader::{Call, CallDelta, CallReader, Found, extend};
 use super::following::Following;
 use super::logprobs::Logprobs;
 use super::stop::{Answer, completed, finish, may_begin};
@@ -129,8 +129,7 @@ impl<'a> Growing<'a> {
         let Found { content: text, calls } = self.read(safe, fresh.end);
         self.given_tokens = fresh.end;
         self.told.content_bytes += text.len();
-        let told = std::mem::take(&mut self.told.calls);
-        self.told.calls = extended(told, &calls);
+        extend(&mut self.told.calls, &calls);
         Delta { text, calls, token_ids, logprobs }
     }
 
@@ -142,7 +141,7 @@ impl<'a> Growing<'a> {
             return Found { content: self.text[from..safe].to_owned(), calls: Vec::new() };
         };
         for (at, char) in self.text[from..safe].char_indices() {
-            while self.ends[self.read_tokens].0 <= from + at && self.read_tokens < self.tokens.len()
+            while self.read_tokens < self.tokens.len() && self.ends[self.read_tokens].0 <= from + at
             {
                 reader.push_token(self.tokens[self.read_tokens]);
                 self.read_tokens += 1;
@@ -170,17 +169,6 @@ impl<'a> Growing<'a> {
         };
         (delta, answer)
     }
-}
-
-/// Calls with what they have more.
-fn extended(calls: Vec<Call>, deltas: &[CallDelta]) -> Vec<Call> {
-    let known = calls.into_iter().enumerate().map(|(index, Call { name, arguments })| CallDelta {
-        index,
-        name: Some(name),
-        arguments,
-    });
-    let all = known.chain(deltas.iter().cloned()).collect();
-    joined([Found { content: String::new(), calls: all }]).1
 }
 
 /// What calls have more than was told of them.

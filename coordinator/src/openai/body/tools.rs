@@ -44,7 +44,8 @@ pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Option<Tools>,
 fn choose(fields: &Fields, tools: Tools) -> Result<Option<Tools>, Rejection> {
     let has_tools = !tools.functions.is_empty();
     let wanted = if has_tools {
-        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}"
+        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": \
+         ...}}"
     } else {
         "\"none\" or \"auto\" where there are no tools"
     };
@@ -113,7 +114,8 @@ fn not_tools() -> Rejection {
 
 fn not_object(name: &str) -> Rejection {
     let message = format!(
-        "The field \"tools\" has a function {} whose \"parameters\" are no JSON Schema of an object.",
+        "The field \"tools\" has a function {} whose \"parameters\" are no JSON Schema of an \
+         object.",
         json!(name)
     );
     Rejection::new(ErrorCode::InvalidValue, message)

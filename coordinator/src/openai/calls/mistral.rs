@@ -1,5 +1,5 @@
-//! `[TOOL_CALLS]` before a list of `{"name": "f", "arguments": {...}}`, or, later, before each name,
-//! which `[ARGS]` and the arguments follow.
+//! `[TOOL_CALLS]` before a list of `{"name": "f", "arguments": {...}}`, or, later, before each
+//! name, which `[ARGS]` and the arguments follow.
 
 use grammar::{CallSyntax, Part};
 

@@ -66,8 +66,9 @@ pub struct CallReader {
     syntax: CallSyntax,
     names: Vec<String>,
     place: Place,
-    /// What is not decided.
-    waiting: Vec<Said>,
+    /// What came last, of which so much is decided.
+    said: Vec<Said>,
+    decided: usize,
     calls: usize,
     found: Found,
 }
@@ -88,7 +89,8 @@ impl CallReader {
             syntax: calls.syntax.clone(),
             names: calls.functions.iter().map(|function| function.name.clone()).collect(),
             place: Place::Text { is_within: false },
-            waiting: Vec::new(),
+            said: Vec::new(),
+            decided: 0,
             calls: 0,
             found: Found::default(),
         }
@@ -96,19 +98,21 @@ impl CallReader {
 
     /// Goes on with a text.
     pub fn push_char(&mut self, char: char) {
-        self.waiting.push(Said::Char(char));
+        self.said.push(Said::Char(char));
     }
 
     /// Goes on with a token, which matters only where it has no text.
     pub fn push_token(&mut self, token: u32) {
         if self.syntax.has_token(token) {
-            self.waiting.push(Said::Token(token));
+            self.said.push(Said::Token(token));
         }
     }
 
     /// What is certain and was not told.
     pub fn take(&mut self) -> Found {
         while self.advance() {}
+        self.said.drain(..self.decided);
+        self.decided = 0;
         std::mem::take(&mut self.found)
     }
 
@@ -117,14 +121,18 @@ impl CallReader {
     pub fn end(mut self) -> Found {
         while self.advance() {}
         if let Place::Text { is_within } = self.place {
-            let rest = std::mem::take(&mut self.waiting);
-            let (blanks, begun) = rest.split_at(blanks(&rest));
+            let begun = &self.waiting()[blanks(self.waiting())..];
             let is_call = self.may_begin(is_within) && self.has_trigger(begun);
             if !is_call && (self.calls == 0 || !begun.is_empty()) {
-                blanks.iter().chain(begun).for_each(|said| self.tell(*said));
+                self.tell(self.waiting().len());
             }
         }
         self.found
+    }
+
+    /// What is not decided.
+    fn waiting(&self) -> &[Said] {
+        &self.said[self.decided..]
     }
 
     /// Whether calls may begin here.
@@ -139,7 +147,7 @@ impl CallReader {
 
     /// Decides on the first of what waits; whether anything was.
     fn advance(&mut self) -> bool {
-        if self.waiting.is_empty() {
+        if self.waiting().is_empty() {
             return false;
         }
         match self.place {
@@ -147,7 +155,7 @@ impl CallReader {
             Place::Head { is_first } => self.in_head(is_first),
             Place::Arguments(nesting) => self.in_arguments(nesting),
             Place::Tail => {
-                let closed = match_all(&self.syntax.close, &self.waiting);
+                let closed = match_all(&self.syntax.close, self.waiting());
                 self.follow(closed, Place::Between)
             }
             Place::Between => self.in_between(),
@@ -159,7 +167,7 @@ impl CallReader {
         match matched {
             Match::Partly => return false,
             Match::Yes(length) => {
-                self.waiting.drain(..length);
+                self.decided += length;
                 self.place = to;
             }
             Match::No => self.place = Place::Text { is_within: true },
@@ -169,20 +177,18 @@ impl CallReader {
 
     fn in_text(&mut self, is_within: bool) -> bool {
         // Blanks before a call are none of the text.
-        let blanks = blanks(&self.waiting);
-        let rest = &self.waiting[blanks..];
+        let blanks = blanks(self.waiting());
+        let rest = &self.waiting()[blanks..];
         let head = if self.may_begin(is_within) { self.head(true, rest) } else { Match::No };
         match head {
             Match::Partly => return false,
             Match::Yes(_) => {
-                self.waiting.drain(..blanks);
+                self.decided += blanks;
                 self.place = Place::Head { is_first: true };
             }
             Match::No => {
-                let told = self.waiting.len().min(blanks + 1);
-                let told: Vec<Said> = self.waiting.drain(..told).collect();
-                told.iter().for_each(|said| self.tell(*said));
-                self.place = Place::Text { is_within: is_within || told.len() > blanks };
+                self.place = Place::Text { is_within: is_within || !rest.is_empty() };
+                self.tell(self.waiting().len().min(blanks + 1));
             }
         }
         true
@@ -190,8 +196,8 @@ impl CallReader {
 
     /// Of a head that is there.
     fn in_head(&mut self, is_first: bool) -> bool {
-        let Match::Yes((name, length)) = self.head(is_first, &self.waiting) else { return false };
-        self.waiting.drain(..length);
+        let Match::Yes((name, length)) = self.head(is_first, self.waiting()) else { return false };
+        self.decided += length;
         let (index, name, arguments) = (self.calls, Some(name), String::new());
         self.found.calls.push(CallDelta { index, name, arguments });
         self.calls += 1;
@@ -203,7 +209,7 @@ impl CallReader {
         let mut arguments = String::new();
         let mut taken = 0;
         let mut is_over = false;
-        for said in &self.waiting {
+        for said in self.waiting() {
             let char = match said {
                 Said::Char(char) if nesting.depth > 0 || *char == '{' => *char,
                 _ => {
@@ -219,21 +225,21 @@ impl CallReader {
                 break;
             }
         }
-        self.waiting.drain(..taken);
+        self.decided += taken;
         self.tell_arguments(&arguments);
         self.place = if is_over { Place::Tail } else { Place::Arguments(nesting) };
         is_over
     }
 
     fn in_between(&mut self) -> bool {
-        match self.head(false, &self.waiting) {
+        match self.head(false, self.waiting()) {
             Match::Partly => false,
             Match::Yes(_) => {
                 self.place = Place::Head { is_first: false };
                 true
             }
             Match::No => {
-                let last = match_all(&self.syntax.last, &self.waiting);
+                let last = match_all(&self.syntax.last, self.waiting());
                 self.follow(last, Place::Text { is_within: true })
             }
         }
@@ -264,10 +270,14 @@ impl CallReader {
         match_all(middle, &said[length..]).map(|middle| (name, length + middle))
     }
 
-    fn tell(&mut self, said: Said) {
-        if let Said::Char(char) = said {
-            self.found.content.push(char);
+    /// So much of what waits is text, but for tokens.
+    fn tell(&mut self, count: usize) {
+        for said in &self.said[self.decided..self.decided + count] {
+            if let Said::Char(char) = said {
+                self.found.content.push(*char);
+            }
         }
+        self.decided += count;
     }
 
     fn tell_arguments(&mut self, arguments: &str) {
@@ -353,19 +363,24 @@ fn match_all<'p>(parts: impl IntoIterator<Item = &'p Part>, said: &[Said]) -> Ma
     Match::Yes(length)
 }
 
-/// All of an answer at once: the text beside calls, and the calls.
-pub fn joined(found: impl IntoIterator<Item = Found>) -> (String, Vec<Call>) {
-    let (mut content, mut calls) = (String::new(), Vec::<Call>::new());
-    for Found { content: more, calls: deltas } in found {
-        content += &more;
-        for CallDelta { index, name, arguments } in deltas {
-            if index == calls.len() {
-                calls.push(Call::default());
-            }
-            let call = &mut calls[index];
-            call.name += name.as_deref().unwrap_or_default();
-            call.arguments += &arguments;
+/// Adds to calls what they have more.
+pub fn extend(calls: &mut Vec<Call>, deltas: &[CallDelta]) {
+    for CallDelta { index, name, arguments } in deltas {
+        if *index == calls.len() {
+            calls.push(Call::default());
         }
+        let call = &mut calls[*index];
+        call.name.push_str(name.as_deref().unwrap_or_default());
+        call.arguments.push_str(arguments);
+    }
+}
+
+/// The text beside calls, and the calls, of all that was found of an answer.
+pub fn joined(found: impl IntoIterator<Item = Found>) -> (String, Vec<Call>) {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for Found { content: more, calls: deltas } in found {
+        content.push_str(&more);
+        extend(&mut calls, &deltas);
     }
     (content, calls)
 }

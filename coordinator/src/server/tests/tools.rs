@@ -29,8 +29,8 @@ fn told() -> String {
     tools.map(|tool| format!("<tool>{tool}")).collect::<String>() + "<user>"
 }
 
-const TWO: &str = "Well. <tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n</tool_call>\n\
-     <tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+const TWO: &str = "Well. <tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n\
+     </tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
 
 fn desk() -> Desk {
     use super::clients::card;
@@ -201,7 +201,10 @@ fn a_conversation_goes_on_with_results() {
 #[test]
 fn wrong_functions_are_refused_with_a_sentence() {
     let desk = desk();
-    let function = |name: &str, parameters: Value| json!([{"type": "function", "function": {"name": name, "parameters": parameters}}]);
+    let function = |name: &str, parameters: Value| {
+        let function = json!({"name": name, "parameters": parameters});
+        json!([{"type": "function", "function": function}])
+    };
     let object = json!({"type": "object"});
     let deep = (0..60)
         .fold(object.clone(), |schema, _| json!({"type": "object", "properties": {"a": schema}}));
