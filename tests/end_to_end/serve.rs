@@ -242,7 +242,7 @@ fn strike_workers(signal: Signal, seeds: Range<u64>) {
         let served = Served::start(&["--slots", "5", "--step-ms", "1"]);
         let found = std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask_all(&served, &bodies));
-            std::thread::sleep(Duration::from_millis(5 + seed * 29 % 60));
+            std::thread::sleep(Duration::from_millis(5 + seed * 29 % 40));
             let workers = workers_of_any(served.child.id());
             let (pid, _) = &workers[0];
             let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
