@@ -2,7 +2,7 @@
 
 use grammar::{CallSyntax, Part};
 
-use super::format::{Marker, maybe, name_end_and, object_and_name, text, trigger};
+use super::parts::{Marker, maybe, name_end_and, object_and_name, text, trigger};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";

@@ -3,7 +3,7 @@
 
 use grammar::{CallSyntax, Part, Trigger, Word};
 
-use super::format::{Marker, maybe, name_end_and, text};
+use super::parts::{Marker, maybe, name_end_and, text};
 
 const TAG: &str = "<|python_tag|>";
 /// What models say of a function before its name, as they were shown it.

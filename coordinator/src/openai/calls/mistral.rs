@@ -3,7 +3,7 @@
 
 use grammar::{CallSyntax, Part};
 
-use super::format::{Marker, maybe, name_end_and, object_and_name, text, trigger};
+use super::parts::{Marker, maybe, name_end_and, object_and_name, text, trigger};
 
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGUMENTS: &str = "[ARGS]";

@@ -4,5 +4,6 @@ pub mod format;
 mod hermes;
 mod llama;
 mod mistral;
+mod parts;
 pub mod reader;
 pub mod told;
