@@ -46,9 +46,15 @@ fn call(name: &str, arguments: &str) -> Call {
     Call { name: name.to_owned(), arguments: arguments.to_owned() }
 }
 
-/// Texts, what is said beside calls, and the calls.
-fn cases() -> Vec<(CallFormat, &'static str, &'static str, Vec<Call>)> {
-    use CallFormat::{Hermes, Llama, MistralList, MistralNamed};
+/// A text, what is said in it beside calls, and the calls.
+type Case = (CallFormat, &'static str, &'static str, Vec<Call>);
+
+fn cases() -> Vec<Case> {
+    [tagged(), others()].concat()
+}
+
+fn tagged() -> Vec<Case> {
+    use CallFormat::Hermes;
     let tricky = r#"{"a": "}\"</tool_call>", "b": [{"c": "é{"}]}"#;
     vec![
         (Hermes, "Oh <tool_calls and no more", "Oh <tool_calls and no more", vec![]),
@@ -89,6 +95,12 @@ fn cases() -> Vec<(CallFormat, &'static str, &'static str, Vec<Call>)> {
             "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
             vec![],
         ),
+    ]
+}
+
+fn others() -> Vec<Case> {
+    use CallFormat::{Llama, MistralList, MistralNamed};
+    vec![
         (
             Llama,
             "{\"name\": \"get\", \"parameters\": {\"a\": 1}}",
