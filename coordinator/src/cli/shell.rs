@@ -1,0 +1,67 @@
+//! What a shell and `man` know of the arguments, made from the arguments themselves.
+
+use std::io;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::low::Low;
+
+/// The script with which a shell completes arguments.
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut shown(), "coordinator", &mut script);
+    script
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error("coordinator has no command {name}, and so no page of it. It has {known}.")]
+    NoCommand { name: String, known: String },
+    #[error("the page cannot be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// The page for `man` of a command, or of the program.
+///
+/// # Errors
+/// There is no such command.
+pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
+    let mut program = shown();
+    // Gives commands the names under which they are typed: "coordinator serve".
+    program.build();
+    let described = match command {
+        None => program,
+        Some(name) => command_of(&program, name)?,
+    };
+    let mut text = Vec::new();
+    Man::new(described).render(&mut text)?;
+    Ok(text)
+}
+
+fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {
+    let found = program.find_subcommand(name).cloned();
+    found.ok_or_else(|| {
+        let known: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
+        PageError::NoCommand { name: name.to_owned(), known: known.join(", ") }
+    })
+}
+
+/// The arguments without the commands that only processes of this program start: generators of
+/// completions would show them.
+fn shown() -> Command {
+    let all = Low::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let version = all.get_version().unwrap_or_default().to_owned();
+    let after = |text: Option<&clap::builder::StyledStr>| text.cloned().unwrap_or_default();
+    Command::new("coordinator")
+        .version(version)
+        .about(after(all.get_about()))
+        .after_help(after(all.get_after_help()))
+        .after_long_help(after(all.get_after_long_help()))
+        .args(all.get_arguments())
+        .subcommands(commands)
+        .disable_help_subcommand(true)
+}
