@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import threading
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
 
@@ -35,6 +35,7 @@ class Client:
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._timeout_s = timeout_s
         self._threads = threading.local()
+        self._connections: List[http.client.HTTPConnection] = []
         self._headers = {"Content-Type": "application/json"}
         key = os.environ.get("TANDEM_API_KEY")
         if key:
@@ -71,16 +72,13 @@ class Client:
             response = connection.getresponse()
             return response, json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
+            self._drop()
             raise Lost(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        """Closes this thread's connection."""
-        connection: Optional[http.client.HTTPConnection]
-        connection = getattr(self._threads, "connection", None)
-        if connection is not None:
+        """Closes all connections. Nobody asks meanwhile."""
+        for connection in self._connections:
             connection.close()
-        self._threads.connection = None
 
     def _connection(self) -> http.client.HTTPConnection:
         connection: Optional[http.client.HTTPConnection]
@@ -88,4 +86,13 @@ class Client:
         if connection is None:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             self._threads.connection = connection
+            # Threads append at once: a list does that as a whole.
+            self._connections.append(connection)
         return connection
+
+    def _drop(self) -> None:
+        """Closes this thread's connection."""
+        connection = self._connection()
+        connection.close()
+        self._connections.remove(connection)
+        self._threads.connection = None

@@ -81,6 +81,7 @@ class WarmServer:
     def close(self) -> None:
         """Ends the server."""
         self._pool.shutdown(wait=True)
+        self._client.close()
         self._server.stop()
 
     def _start(self) -> Server:
@@ -114,4 +115,5 @@ class WarmServer:
             self._server = self._start()
         except Error as error:
             raise error from failure
+        self._client.close()
         self._client = Client(self._server.url)

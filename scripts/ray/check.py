@@ -188,7 +188,7 @@ def main():
             print(f"{len(rows)} rows by {NODES} coordinators: the {len(wanted)} bytes of one batch")
             few = single(model, rows, {"max_tokens": 4})
             example(model, work, few)
-            readme(model, work, single(model, rows, {"max_tokens": 64}))
+            readme(model, work, single(model, rows, {"max_tokens": 24}))
     finally:
         ray.shutdown()
         cluster.shutdown()

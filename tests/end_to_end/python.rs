@@ -11,7 +11,9 @@ fn run(module: &str) {
     let version = "import sys; sys.exit(sys.version_info < (3, 9))";
     let is_there = Command::new(&python).args(["-c", version]).stderr(Stdio::null()).status();
     if !is_there.is_ok_and(|status| status.success()) {
-        println!("SKIP python {module}: Python 3.9 is missing; scripts/install_deps.sh installs it");
+        println!(
+            "SKIP python {module}: Python 3.9 is missing; scripts/install_deps.sh installs it"
+        );
         return;
     }
     let child = Command::new(&python)

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -54,13 +55,12 @@ fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {
 fn shown() -> Command {
     let all = Low::command();
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
-    let version = all.get_version().unwrap_or_default().to_owned();
-    let after = |text: Option<&clap::builder::StyledStr>| text.cloned().unwrap_or_default();
+    let said = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
     Command::new("coordinator")
-        .version(version)
-        .about(after(all.get_about()))
-        .after_help(after(all.get_after_help()))
-        .after_long_help(after(all.get_after_long_help()))
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(said(all.get_about()))
+        .after_help(said(all.get_after_help()))
+        .after_long_help(said(all.get_after_long_help()))
         .args(all.get_arguments())
         .subcommands(commands)
         .disable_help_subcommand(true)
