@@ -54,7 +54,7 @@ def main():
             "slots": given.slots,
         },
         batch_size=given.rows,
-        concurrency=given.actors,
+        compute=ray.data.ActorPoolStrategy(size=given.actors),
         num_cpus=given.cpus,
         num_gpus=given.gpus,
     )

@@ -8,9 +8,10 @@ is true of the program is true here: an answer depends on its prompt alone, and 
 from __future__ import annotations
 
 from ._answers import Answer, Choice, Usage
-from ._batch import Batch, Progress, generate
+from ._batch import Batch, generate
 from ._binary import binary
 from ._errors import Error
+from ._job import Progress
 from ._prompts import Prompt
 from ._server import Server, serve
 

@@ -5,7 +5,7 @@
     answered = ray.data.read_json("prompts.jsonl").map_batches(
         tandem.ray.Generate,
         fn_constructor_kwargs={"model": "./SmolLM2", "fields": {"max_tokens": 64}},
-        batch_size=64, concurrency=3, num_cpus=8)
+        batch_size=64, compute=ray.data.ActorPoolStrategy(size=3), num_cpus=8)
 
 A row's answer depends on that row alone, so it is the same however rows are dealt to machines.
 This module does not import Ray: an actor is a class with a constructor and a call.

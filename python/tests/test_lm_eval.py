@@ -1,4 +1,4 @@
-"""The model for lm-eval, where lm-eval is installed; scripts/clients.sh compares it with transformers."""
+"""The model for lm-eval, where lm-eval is installed; scripts/clients.sh compares it too."""
 
 import importlib.util
 import unittest

@@ -1,4 +1,4 @@
-"""The lines of the README under "Use from Python". Those under "Many machines" are run by `make test-ray`."""
+"""The lines of the README under "Use from Python"; `make test-ray` runs the others."""
 
 import contextlib
 import io

@@ -124,7 +124,7 @@ def dealt(model, work):
         Watched,
         fn_constructor_kwargs=given,
         batch_size=10,
-        concurrency=NODES,
+        compute=ray.data.ActorPoolStrategy(size=NODES),
         num_cpus=0.5,
         resources={"coordinator": 1},
     )
