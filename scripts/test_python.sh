@@ -1,7 +1,8 @@
 #!/bin/sh
 # `make test-python`: the wheel where no Rust is at hand.
-#     a fresh environment   installs it, answers with SmolLM2 by `python -m tandem` and by tandem.generate, and runs the
-#                           package's own tests on the program that the wheel brought
+#     a fresh environment   installs it, answers with SmolLM2 by `python -m tandem` and by tandem.generate (1,000
+#                           prompts, with a Ctrl-C in between), and runs the package's own tests on the program
+#                           that the wheel brought
 #     BARE=1                a fresh Debian by debootstrap with Python alone: the same answers, and what `ldd` says
 # Prints the wheel's size, the libraries that the program needs and the newest symbols of the C library.
 set -eu
@@ -39,6 +40,7 @@ bare() { env -i PATH=/usr/bin:/bin HOME="$work" "$@"; }
 say bare "$work/venv/bin/python" -m tandem --model "$model" --input "$work/in.jsonl" --output "$work/out.jsonl" --quiet
 grep -q Paris "$work/out.jsonl"
 say bare "$work/venv/bin/python" "$work/ask.py" "$model"
+say "$work/venv/bin/python" scripts/thousand_prompts.py "$model"
 
 # The tests import the package that was installed, and not the one beside them.
 mkdir "$work/python"
