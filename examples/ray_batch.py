@@ -42,7 +42,8 @@ def main():
     given = options()
     is_parquet = ".parquet" in given.input
     rows = ray.data.read_parquet(given.input) if is_parquet else ray.data.read_json(given.input)
-    answered = rows.map_batches(
+    # A file is a block, which would go to one actor.
+    answered = rows.repartition(target_num_rows_per_block=given.rows).map_batches(
         tandem.ray.Generate,
         fn_constructor_kwargs={
             "model": given.model,

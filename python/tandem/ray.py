@@ -2,7 +2,8 @@
 
 ::
 
-    answered = ray.data.read_json("prompts.jsonl").map_batches(
+    rows = ray.data.read_json("prompts.jsonl").repartition(target_num_rows_per_block=64)
+    answered = rows.map_batches(
         tandem.ray.Generate,
         fn_constructor_kwargs={"model": "./SmolLM2", "fields": {"max_tokens": 64}},
         batch_size=64, compute=ray.data.ActorPoolStrategy(size=3), num_cpus=8)

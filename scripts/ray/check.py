@@ -119,7 +119,7 @@ def dealt(model, work):
     killer = Killer(seen)
     killer.start()
     given = {"seen": str(seen), "model": model, "fields": FIELDS, **SERVER}
-    rows = ray.data.read_json(str(work / "prompts.jsonl")).repartition(NODES * 10)
+    rows = ray.data.read_json(str(work / "prompts.jsonl")).repartition(target_num_rows_per_block=10)
     answered = rows.map_batches(
         Watched,
         fn_constructor_kwargs=given,
