@@ -114,6 +114,16 @@ class Endings(unittest.TestCase):
         self.assertEqual(caught.exception.folder, str(self.folder))
         self.assertEqual(sorted(self.answers(LONG, SHORT)), [0, 1])
 
+    def code(self):
+        """A Python that says which answers it got. Ctrl-C may be ignored where this test runs."""
+        return f"""
+            import signal, tandem
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for answer in tandem.generate({MODEL!r}, {[LONG, SHORT]!r}, folder={str(self.folder)!r},
+                                          **{SLOW!r}):
+                print(answer.index, flush=True)
+        """
+
     def kill_a_worker(self):
         (child,) = [pid for pid in children() if workers_of(pid)]
         os.kill(workers_of(child)[0], signal.SIGKILL)
@@ -133,13 +143,7 @@ class Endings(unittest.TestCase):
         Path(folder).rmdir()
 
     def test_control_c_loses_nothing(self):
-        code = f"""
-            import tandem
-            for answer in tandem.generate({MODEL!r}, {[LONG, SHORT]!r}, folder={str(self.folder)!r},
-                                          **{SLOW!r}):
-                print(answer.index, flush=True)
-        """
-        child = script(code)
+        child = script(self.code())
         self.assertEqual(child.stdout.readline(), "1\n")
         (program,) = children(child.pid)
         child.send_signal(signal.SIGINT)
@@ -150,13 +154,7 @@ class Endings(unittest.TestCase):
         self.assertEqual(sorted(self.answers(LONG, SHORT)), [0, 1])
 
     def test_nothing_outlives_a_killed_python(self):
-        code = f"""
-            import tandem
-            for answer in tandem.generate({MODEL!r}, {[LONG, SHORT]!r}, folder={str(self.folder)!r},
-                                          **{SLOW!r}):
-                print(answer.index, flush=True)
-        """
-        child = script(code)
+        child = script(self.code())
         child.stdout.readline()
         (program,) = children(child.pid)
         workers = workers_of(program)
