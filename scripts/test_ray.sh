@@ -20,4 +20,5 @@ TANDEM_COORDINATOR=$(cd "$target/release" && pwd)/coordinator
 export TANDEM_COORDINATOR PYTHONPATH="$PWD/python" PYTHONDONTWRITEBYTECODE=1
 # Nothing is told to others, and no metrics are asked for.
 export RAY_USAGE_STATS_ENABLED=0 RAY_DISABLE_IMPORT_WARNING=1 RAY_DEDUP_LOGS=0
+(cd python && say "$folder/venv/bin/python" -m unittest tests.test_ray)
 say "$folder/venv/bin/python" scripts/ray/check.py "$model"

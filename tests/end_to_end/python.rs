@@ -52,6 +52,16 @@ fn servers_from_python() {
 }
 
 #[test]
+fn lm_eval_from_python() {
+    run("test_lm_eval");
+}
+
+#[test]
+fn ray_from_python() {
+    run("test_ray");
+}
+
+#[test]
 fn the_lines_of_the_readme() {
     run("test_readme");
 }
