@@ -18,7 +18,5 @@ put() {
 put bash-completion/completions/coordinator completions bash
 put zsh/site-functions/_coordinator completions zsh
 put fish/vendor_completions.d/coordinator.fish completions fish
-put man/man1/coordinator.1 man
-for command in plan profile stage serve bench-serve; do
-    put "man/man1/coordinator-$command.1" man "$command"
-done
+"$program" man --to "$made/man1"
+install -D -m 644 -t "$to/share/man/man1" "$made"/man1/*.1

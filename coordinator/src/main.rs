@@ -11,6 +11,7 @@ use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
+use coordinator::commands::pull;
 use coordinator::commands::run;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
@@ -57,6 +58,8 @@ fn main() -> ExitCode {
         }
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
+        // A signal ends it at once: what was fetched is kept.
+        Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::BenchServe(request) => {
             interruptible(|interrupt| bench_serve::run(&request, interrupt))
@@ -73,6 +76,10 @@ fn main() -> ExitCode {
         }
         Command::Formats => print(FORMATS.as_bytes()),
         Command::Completions(shell) => print(&shell::completions(shell)),
+        Command::ManPages(folder) => match shell::write_pages(&folder) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => refuse(&anyhow::Error::from(error)).into(),
+        },
         Command::Man(command) => match shell::page(command.as_deref()) {
             Ok(page) => print(&page),
             Err(error) => refuse(&Usage(error.to_string()).into()).into(),

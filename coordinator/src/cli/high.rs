@@ -14,8 +14,8 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    RatesRequest, Requests, Run, ServeRequest, Source, StageRequest, Template, TimedRequest,
-    TimedSource, Verbosity, Work,
+    PullRequest, RatesRequest, Requests, Run, ServeRequest, Source, StageRequest, Template,
+    TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
@@ -44,6 +44,8 @@ pub enum Command {
     Stage(Box<StageRequest>),
     /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
+    /// Fetch a model.
+    Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
     /// Measure a server under load.
@@ -56,6 +58,8 @@ pub enum Command {
     Completions(Shell),
     /// Print a page for `man`, of a command or of the program.
     Man(Option<String>),
+    /// Write all pages for `man` into a folder.
+    ManPages(PathBuf),
     /// Say what this machine has.
     Doctor {
         json: bool,
@@ -167,9 +171,13 @@ impl Command {
                 let sizes = (!memory).then_some(sizes);
                 Ok(Command::DeviceRates(RatesRequest { device, sizes }))
             }
+            Some(LowCommand::Pull { model, revision, files, quiet }) => {
+                Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
+            }
             Some(LowCommand::Formats) => Ok(Command::Formats),
             Some(LowCommand::Completions { shell }) => Ok(Command::Completions(shell)),
-            Some(LowCommand::Man { command }) => Ok(Command::Man(command)),
+            Some(LowCommand::Man { to: Some(folder), .. }) => Ok(Command::ManPages(folder)),
+            Some(LowCommand::Man { command, to: None }) => Ok(Command::Man(command)),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Serve(low)) => {

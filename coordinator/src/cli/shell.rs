@@ -1,6 +1,7 @@
 //! What a shell and `man` know of the arguments, made from the arguments themselves.
 
 use std::io;
+use std::path::Path;
 
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
@@ -21,7 +22,7 @@ pub fn completions(shell: Shell) -> Vec<u8> {
 pub enum PageError {
     #[error("coordinator has no command {name}, and so no page of it. It has {known}.")]
     NoCommand { name: String, known: String },
-    #[error("the page cannot be written: {0}")]
+    #[error("the pages cannot be written: {0}")]
     Write(#[from] io::Error),
 }
 
@@ -40,6 +41,21 @@ pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
     let mut text = Vec::new();
     Man::new(described).render(&mut text)?;
     Ok(text)
+}
+
+/// Writes all pages into a folder, each under the name by which `man` finds it; makes the folder.
+///
+/// # Errors
+/// A folder or a file that cannot be written.
+pub fn write_pages(folder: &Path) -> Result<(), PageError> {
+    std::fs::create_dir_all(folder)?;
+    let program = shown();
+    std::fs::write(folder.join("coordinator.1"), page(None)?)?;
+    for name in program.get_subcommands().map(Command::get_name) {
+        let file = folder.join(format!("coordinator-{name}.1"));
+        std::fs::write(file, page(Some(name))?)?;
+    }
+    Ok(())
 }
 
 fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {

@@ -377,6 +377,12 @@ fn shells_and_man_know_the_commands_and_options_that_users_have() {
     for known in [".TH coordinator-serve 1", "--step-ms", "coordinator serve"] {
         assert!(serve.contains(known), "{known}: {serve}");
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    super::shell::write_pages(&folder.path().join("man1")).expect("writable");
+    let written = |name: &str| std::fs::read(folder.path().join("man1").join(name)).ok();
+    assert_eq!(written("coordinator.1"), super::shell::page(None).ok());
+    assert_eq!(written("coordinator-serve.1"), super::shell::page(Some("serve")).ok());
+    assert_eq!(written("coordinator-worker.1"), None);
     for missing in ["worker", "nothing"] {
         let error = page(Some(missing)).expect_err("no page").to_string();
         assert!(error.contains(missing) && error.contains("bench-serve"), "{error}");
