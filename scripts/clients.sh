@@ -6,7 +6,8 @@
 #            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
 #            asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
-#            through transformers in float32, within 0.001 of a logarithm
+#            through transformers in float32, within 0.001 of a logarithm. The same through the Python package's
+#            model `tandem`, and a task that generates, whose answers are those of transformers
 # guidellm   a short benchmark at once and one at a constant rate, over chat and text completions: every request is
 #            answered, with the tokens that were asked for
 # Installs the packages into $CARGO_TARGET_DIR/clients (target/clients) once: about 6 GB, most of it
@@ -90,18 +91,30 @@ fi
 
 if wanted lm-eval; then
     mkdir "$work/tasks"
-    sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" scripts/clients/capitals.yaml > "$work/tasks/capitals.yaml"
+    for task in capitals capitals_said; do
+        sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" "scripts/clients/$task.yaml" > "$work/tasks/$task.yaml"
+    done
+    # lm_eval with the Python package's model added.
     evaluate() {
-        echo "+ lm_eval --tasks tandem_capitals $*"
-        "$bin/lm_eval" --tasks tandem_capitals --include_path "$work/tasks" --log_samples "$@" \
+        task=$1
+        shift
+        echo "+ python -m tandem.lm_eval --tasks $task $*"
+        TANDEM_COORDINATOR=$(realpath "$target/release/coordinator") PYTHONPATH="$(pwd)/python" \
+            "$bin/python" -m tandem.lm_eval --tasks "$task" --include_path "$work/tasks" --log_samples "$@" \
             > "$work/lm-eval" 2>&1 || { tail -n 30 "$work/lm-eval" >&2; exit 1; }
     }
+    by_transformers="pretrained=$(dirname "$model"),gguf_file=$(basename "$model"),tokenizer=$work/tokenizer,dtype=float32"
+    by_package="model=$model,dtype=f32,device=none,slots=8,context=2048"
     name=$("$bin/python" -c "import json, urllib.request as u; print(json.load(u.urlopen('$url/v1/models'))['data'][0]['id'])")
-    evaluate --model local-completions --output_path "$work/by-server" --model_args \
+    evaluate tandem_capitals --model local-completions --output_path "$work/by-server" --model_args \
         "model=$name,base_url=$url/v1/completions,tokenizer=$work/tokenizer,tokenizer_backend=huggingface,tokenized_requests=True,num_concurrent=4"
-    evaluate --model hf --device cpu --output_path "$work/by-transformers" --model_args \
-        "pretrained=$(dirname "$model"),gguf_file=$(basename "$model"),tokenizer=$work/tokenizer,dtype=float32"
+    evaluate tandem_capitals --model hf --device cpu --output_path "$work/by-transformers" --model_args "$by_transformers"
+    evaluate tandem_capitals --model tandem --output_path "$work/by-package" --model_args "$by_package"
     say python3 scripts/clients/same_likelihoods.py "$work/by-server" "$work/by-transformers" 0.001
+    say python3 scripts/clients/same_likelihoods.py "$work/by-package" "$work/by-transformers" 0.001
+    evaluate tandem_capitals_said --model hf --device cpu --output_path "$work/said-by-transformers" --model_args "$by_transformers"
+    evaluate tandem_capitals_said --model tandem --output_path "$work/said-by-package" --model_args "$by_package"
+    say python3 scripts/clients/same_texts.py "$work/said-by-package" "$work/said-by-transformers"
 fi
 
 if wanted guidellm; then

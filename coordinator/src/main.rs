@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
+use coordinator::cli::shell;
 use coordinator::cli::{Refusal, parse};
 use coordinator::commands::bench_serve;
 use coordinator::commands::device_rates;
@@ -73,15 +74,27 @@ fn main() -> ExitCode {
         Command::DeviceRates(request) => {
             device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
         }
-        Command::Formats => {
-            // A closed stdout leaves nobody to tell.
-            let _ = std::io::stdout().write_all(FORMATS.as_bytes());
-            Exit::Done.into()
-        }
+        Command::Formats => print(FORMATS.as_bytes()),
+        Command::Completions(shell) => print(&shell::completions(shell)),
+        Command::ManPages(folder) => match shell::write_pages(&folder) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => refuse(&anyhow::Error::from(error)).into(),
+        },
+        Command::Man(command) => match shell::page(command.as_deref()) {
+            Ok(page) => print(&page),
+            Err(error) => refuse(&Usage(error.to_string()).into()).into(),
+        },
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => interruptible(|interrupt| timed::run(&request, interrupt)),
         Command::Run(run) => interruptible(|interrupt| run::run(&run, interrupt)),
     }
+}
+
+/// Prints a text that is there.
+fn print(text: &[u8]) -> ExitCode {
+    // A closed stdout leaves nobody to tell.
+    let _ = std::io::stdout().write_all(text);
+    Exit::Done.into()
 }
 
 /// Runs what a signal may interrupt.

@@ -29,6 +29,7 @@ mod plan;
 mod profiled;
 mod profiled_kinds;
 mod pull;
+mod python;
 mod resume;
 mod serve;
 mod sharing;

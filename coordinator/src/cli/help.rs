@@ -58,6 +58,13 @@ Exit codes:
   130  interrupted by Ctrl-C or SIGTERM; finished answers are kept (a second one stops at once)
   141  the reader of stdout went away";
 
+/// Last lines of `completions --help`.
+pub const AFTER_COMPLETIONS: &str = "\
+Examples:
+  coordinator completions bash > ~/.local/share/bash-completion/completions/coordinator
+  coordinator completions zsh > ~/.zfunc/_coordinator
+  coordinator completions fish > ~/.config/fish/completions/coordinator.fish";
+
 /// Last lines of `pull --help`.
 pub const AFTER_PULL: &str = "\
 Examples:

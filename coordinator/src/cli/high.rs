@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use workers::device::RateSizes;
@@ -53,6 +54,12 @@ pub enum Command {
     Plan(Box<PlanRequest>),
     /// Describe all files by example.
     Formats,
+    /// Print what a shell completes.
+    Completions(Shell),
+    /// Print a page for `man`, of a command or of the program.
+    Man(Option<String>),
+    /// Write all pages for `man` into a folder.
+    ManPages(PathBuf),
     /// Say what this machine has.
     Doctor {
         json: bool,
@@ -121,6 +128,8 @@ pub enum UsageError {
          FILE."
     )]
     JsonWithoutTables,
+    #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
+    StdinTwice,
     #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
     TimesWithoutTimed { flag: &'static str },
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
@@ -166,6 +175,9 @@ impl Command {
                 Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
             }
             Some(LowCommand::Formats) => Ok(Command::Formats),
+            Some(LowCommand::Completions { shell }) => Ok(Command::Completions(shell)),
+            Some(LowCommand::Man { to: Some(folder), .. }) => Ok(Command::ManPages(folder)),
+            Some(LowCommand::Man { command, to: None }) => Ok(Command::Man(command)),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Serve(low)) => {
@@ -342,6 +354,11 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         return Err(UsageError::JsonWithoutTables);
     }
     let work = work(&low)?;
+    if low.stop_at_eof
+        && matches!(&work, Work::Requests(requests) if requests.input == Place::Standard)
+    {
+        return Err(UsageError::StdinTwice);
+    }
     let device = device(&low)?;
     let placement = placement(&low, device)?;
     let verbosity = verbosity(&low);
@@ -382,6 +399,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
         report: low.report,
         trace: low.trace,
+        stop_at_eof: low.stop_at_eof,
         verbosity,
     })
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 
 use super::bench_serve::LowBenchServe;
@@ -71,6 +72,20 @@ pub enum LowCommand {
     BenchServe(Box<LowBenchServe>),
     /// Describe all files by example: input, output, report, tables, machines
     Formats,
+    /// Print what a shell needs to complete this program's arguments
+    #[command(after_long_help = help::AFTER_COMPLETIONS)]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print a page for man, as in: coordinator man serve | man -l -
+    Man {
+        /// The page of a command [default: the program's]
+        command: Option<String>,
+        /// Write all pages, of the program and of its commands, into this folder
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        to: Option<PathBuf>,
+    },
     /// Say what this machine has and lacks, and what each absence costs
     Doctor {
         /// Say it as one JSON object
@@ -237,6 +252,11 @@ pub struct LowRun {
 
     #[command(flatten)]
     pub placement: LowPlacement,
+
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Work")]
+    pub stop_at_eof: bool,
 
     /// Write what was measured as JSON
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]

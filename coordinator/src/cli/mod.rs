@@ -10,6 +10,7 @@ pub mod request;
 mod serve;
 mod serving;
 mod shared;
+pub mod shell;
 mod stage;
 pub mod values;
 

@@ -54,6 +54,8 @@ pub struct Run {
     pub nvme_direct: NvmeDirect,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
+    /// The end of stdin asks for the end, as a signal does.
+    pub stop_at_eof: bool,
     pub verbosity: Verbosity,
 }
 

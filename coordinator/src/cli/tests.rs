@@ -351,3 +351,51 @@ fn a_load_is_alike_from_a_table_or_a_trace() {
     refused("bench-serve --rate 0", Exit::Usage, &["inf"]);
     refused("bench-serve --url localhost", Exit::Usage, &["http://127.0.0.1:8000"]);
 }
+
+#[test]
+fn shells_and_man_know_the_commands_and_options_that_users_have() {
+    use clap_complete::Shell;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let script = text(super::shell::completions(shell));
+        for known in ["bench-serve", "max-tokens", "step-ms", "two-split", "completions"] {
+            // Fish names values of enums alone, and a policy is none.
+            let is_said = script.contains(known) || known == "two-split";
+            assert!(is_said, "{shell}: {known}");
+        }
+        for hidden in ["open-device-memory", "read-to-device", "worker process"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
+    }
+    // Hyphens are escaped in pages.
+    let page = |command| super::shell::page(command).map(|page| text(page).replace('\\', ""));
+    let whole = page(None).expect("a page");
+    for known in [".TH coordinator 1", "--max-tokens", "coordinator-serve(1)", "Exit codes:"] {
+        assert!(whole.contains(known), "{known}: {whole}");
+    }
+    let serve = page(Some("serve")).expect("a page");
+    for known in [".TH coordinator-serve 1", "--step-ms", "coordinator serve"] {
+        assert!(serve.contains(known), "{known}: {serve}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    super::shell::write_pages(&folder.path().join("man1")).expect("writable");
+    let written = |name: &str| std::fs::read(folder.path().join("man1").join(name)).ok();
+    assert_eq!(written("coordinator.1"), super::shell::page(None).ok());
+    assert_eq!(written("coordinator-serve.1"), super::shell::page(Some("serve")).ok());
+    assert_eq!(written("coordinator-worker.1"), None);
+    for missing in ["worker", "nothing"] {
+        let error = page(Some(missing)).expect_err("no page").to_string();
+        assert!(error.contains(missing) && error.contains("bench-serve"), "{error}");
+    }
+}
+
+#[test]
+fn stdin_is_read_by_one_reader() {
+    assert!(!run("--model m").stop_at_eof);
+    assert!(run("--model m --input i.jsonl --stop-at-eof").stop_at_eof);
+    refused("--model m --input - --stop-at-eof", Exit::Usage, &["--input -", "--stop-at-eof"]);
+    match parse(words("serve --model m --stop-at-eof")) {
+        Ok(Command::Serve(request)) => assert!(request.run.stop_at_eof),
+        other => panic!("{other:?}"),
+    }
+}
