@@ -70,7 +70,7 @@ Examples:
     coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
   Requests that come to a server, under every policy of who attends for them:
-    coordinator plan --serve --machine g5-16xlarge --model llama-3.1-8b --input-len 1000 --output-len 200 --rate 2
+    coordinator plan --serve --machine g5-16xlarge --model llama-3.1-8b --rate 2
   Which of them for OPT-30B, and what to improve: a row for each, the best batches of each:
     coordinator plan --compare my-machine.toml,spr-a100 --model opt-30b --batches auto
 

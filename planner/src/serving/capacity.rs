@@ -38,11 +38,8 @@ impl Capacity {
         let layer_bytes = |layer| config.layer_weight_bytes(layer, dtype) as u64;
         let layers: u64 = (0..config.num_layers).map(layer_bytes).sum();
         let head = Op::Head.weight_bytes(config, dtype) as u64;
-        let embedding = if config.tied_embeddings {
-            0
-        } else {
-            Op::Embed.weight_bytes(config, dtype) as u64
-        };
+        let embedding =
+            if config.tied_embeddings { 0 } else { Op::Embed.weight_bytes(config, dtype) as u64 };
         let position = (config.kv_bytes_per_position(dtype) * config.num_layers) as u64;
         let host = machine.dram_bytes().checked_sub(layers + head + embedding);
         let host = host.ok_or_else(|| ServingError::HostMemory {
@@ -82,7 +79,8 @@ impl Capacity {
 /// The residual stream, and what an operation reads and writes, of so many rows; logits of as many
 /// rows as are sampled are not more.
 fn activations(config: &ModelConfig, dtype: Dtype, rows: u32) -> u64 {
-    let widest = config.every_layer_op().into_iter().map(|op| op.activation_bytes(config, dtype, 1));
+    let widest =
+        config.every_layer_op().into_iter().map(|op| op.activation_bytes(config, dtype, 1));
     let row = 4 * config.hidden_size as u64 + widest.max().unwrap_or(0);
     align_up((row * u64::from(rows)) as usize) as u64
 }

@@ -158,7 +158,11 @@ impl LayerWork {
             for op in ops.filter(|op| !op.is_attention()) {
                 sum.ops += 1.0;
                 let bytes = op.weight_bytes(config, dtype) as f64;
-                if op.is_expert() { sum.expert_bytes += bytes } else { sum.dense_bytes += bytes }
+                if op.is_expert() {
+                    sum.expert_bytes += bytes
+                } else {
+                    sum.dense_bytes += bytes
+                }
                 sum.row_flops += op.flops(config, 1, 0) as f64;
                 sum.row_bytes += op.activation_bytes(config, dtype, 1) as f64;
             }

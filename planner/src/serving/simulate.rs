@@ -93,8 +93,7 @@ impl<'a> Server<'a> {
                 }
                 self.take(arrival);
             }
-            let is_idle =
-                self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty();
+            let is_idle = self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty();
             if !is_idle {
                 return true;
             }

@@ -133,8 +133,7 @@ fn weights_that_stream_bound_every_iteration() {
     let (bytes, link) = (8_000_000_000, machine(name).link.h2d_gbps);
     for policy in Policy::ALL {
         let with = served(policy, name, "llama-3.1-8b", bytes);
-        let iterations: u64 =
-            Shape::ALL.iter().map(|shape| with.of_shape(*shape).iterations).sum();
+        let iterations: u64 = Shape::ALL.iter().map(|shape| with.of_shape(*shape).iterations).sum();
         let least_ms = iterations as f64 * bytes as f64 / link / 1e6;
         assert!(with.makespan_ms >= 0.999 * least_ms, "{policy:?}");
         let without = served(policy, name, "llama-3.1-8b", 0);
@@ -160,7 +159,10 @@ fn costs_are_bytes_and_operations_over_rates() {
     assert!((streamed.expect("rates").link().weights_ms - 1.0).abs() < 1e-9);
     let mixture = ServingCosts::new(&machine, &self::config("mixtral-8x7b"), Dtype::Bf16, 0);
     let mixture = mixture.expect("rates");
-    let hit = |rows| mixture.linear_ms(rows) - f64::from(rows) * (mixture.linear_ms(10_001) - mixture.linear_ms(10_000));
+    let hit = |rows| {
+        mixture.linear_ms(rows)
+            - f64::from(rows) * (mixture.linear_ms(10_001) - mixture.linear_ms(10_000))
+    };
     assert!(hit(64) > 2.0 * hit(1), "few rows read few experts");
 }
 

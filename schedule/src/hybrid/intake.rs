@@ -155,7 +155,7 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
             return;
         }
         // What the device has may have to move out.
-        let most_host = u64::from(limits.host_pages.saturating_sub(limits.device_pages));
+        let most_host = u64::from(limits.host_pages).saturating_sub(self.device_pages_max);
         for one in self.queues.waiting {
             if one.tokens > self.rows_left() {
                 return;

@@ -120,10 +120,7 @@ impl Times {
                 };
                 let before = f64::from(work.partial_layer);
                 let early = layer(work, costs, [first, second]).times(before);
-                let with = Work {
-                    rows: [work.rows[0], work.rows[1] + partial.sequences],
-                    ..*work
-                };
+                let with = Work { rows: [work.rows[0], work.rows[1] + partial.sequences], ..*work };
                 early.plus(layer(&with, costs, [first, with_partial]).times(layers - before))
             }
             Shape::Async => {

@@ -45,7 +45,19 @@ pub struct Figure {
     pub rows: u32,
     /// How far an answer may be from its value.
     pub goal: Option<f64>,
+    /// What is compared.
+    pub by: By,
     pub series: Vec<Series>,
+}
+
+/// Throughput of what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Of NEO's window.
+    Window,
+    /// Of all of the run.
+    Makespan,
 }
 
 /// A machine's part of a figure.

@@ -8,7 +8,7 @@ use planner::machine::known as known_machine;
 use planner::serving::{Arrival, Served, ServingCosts, simulate};
 use schedule::hybrid::{Limits, Policy};
 
-use super::cells::{Figure, Series};
+use super::cells::{By, Figure, Series};
 
 /// As NEO's.
 const PAGE_POSITIONS: u32 = 16;
@@ -32,6 +32,14 @@ impl Ratio {
     pub fn window(&self) -> f64 {
         let rate = |served: &Served| served.window_requests_per_s.unwrap_or(f64::NAN);
         rate(&self.served) / rate(&self.over)
+    }
+
+    /// What a figure compares.
+    pub fn of(&self, by: By) -> f64 {
+        match by {
+            By::Window => self.window(),
+            By::Makespan => self.makespan(),
+        }
     }
 
     /// Over all of the run.
@@ -101,7 +109,8 @@ fn arrivals(requests: u32, input: u32, output: u32) -> Vec<Arrival> {
         let factor = 1.0 - SPREAD + 2.0 * SPREAD * unit(&mut state);
         (f64::from(mean) * factor).round().max(1.0) as u32
     };
-    let one = |_| Arrival { at_ms: 0.0, prompt_tokens: length(input), answer_tokens: length(output) };
+    let one =
+        |_| Arrival { at_ms: 0.0, prompt_tokens: length(input), answer_tokens: length(output) };
     (0..requests).map(one).collect()
 }
 

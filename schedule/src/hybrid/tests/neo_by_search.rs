@@ -200,9 +200,8 @@ impl Search<'_> {
             let schedule = with(prompts, &places);
             schedule.rows(0) >= 128 && schedule.is_hidden(&self.costs)
         };
-        let least = (0..=to_host)
-            .find(|least| (*least..to_host).all(is_fine))
-            .expect("none is dropped");
+        let least =
+            (0..=to_host).find(|least| (*least..to_host).all(is_fine)).expect("none is dropped");
         (with(least, &places), places, least)
     }
 
@@ -276,8 +275,8 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
         let mut random = Random::new(seed);
         let mut id = 0;
         let waiting = queue(&mut random, 4, (1, 70), &mut id);
-        let device = queue(&mut random, 5, (2, 40), &mut id);
-        let host = queue(&mut random, 5, (2, 40), &mut id);
+        let device = queue(&mut random, 4, (2, 40), &mut id);
+        let host = queue(&mut random, 4, (2, 40), &mut id);
         let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late: false };
         // Rows and the host's pages are either ample or scarce enough to stop prompts, and never
         // what stops a decode of the host, of which the paper says nothing.
@@ -285,7 +284,7 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
             rows: [300, 160, 90][random.between(0, 2) as usize],
             page_positions: [1, 4, 16][random.between(0, 2) as usize],
             device_pages: random.between(12, 60),
-            host_pages: [2000, 500][random.between(0, 1) as usize],
+            host_pages: [2000, 340][random.between(0, 1) as usize],
             patience: u32::MAX,
         };
         let costs = Exact {

@@ -162,20 +162,19 @@ proptest! {
         let mut server = Server::default();
         let mut id = 0;
         let mut most_waited = 0;
-        for iteration in 0..1500 {
+        for iteration in 0..3000 {
             while server.waiting.len() < 3 {
                 // A long one among many short ones.
                 let tokens = if (id + seed) % 7 == 0 { long } else { prompt };
                 server.waiting.push_back(queued(id, tokens));
                 id += 1;
             }
-            let head = server.waiting.front().map(|one| one.id);
             let answer = |one: &Queued| one.tokens >= 20 + one.id % 13 + long.max(prompt);
             server.step(policy, &limits, answer);
             let waits = server.host.iter().map(|one| one.waited).max().unwrap_or(0);
             most_waited = most_waited.max(waits);
-            prop_assert!(most_waited < 500, "{policy:?} at {iteration}: {server:?}");
-            let _ = head;
+            // Everybody with the host before it may have the device to itself, for all its answer.
+            prop_assert!(most_waited < 1500, "{policy:?} at {iteration}: {server:?}");
         }
         prop_assert!(id > 20, "prompts begin: {id}");
     }

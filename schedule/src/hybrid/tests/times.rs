@@ -21,12 +21,8 @@ fn work() -> Work {
     let host = [queued(2, 16), queued(3, 24), queued(4, 40)];
     let waiting = [queued(5, 8)];
     let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late: false };
-    let iteration = Iteration {
-        shape: Shape::Pipelined,
-        decodes: 2,
-        host_prefills: 1,
-        ..Iteration::NONE
-    };
+    let iteration =
+        Iteration { shape: Shape::Pipelined, decodes: 2, host_prefills: 1, ..Iteration::NONE };
     let places = [Place::Second, Place::First, Place::Waits];
     Work::of(&iteration, &queues, &places, &Exact::PLAIN)
 }
@@ -64,9 +60,8 @@ fn a_stage_is_as_long_as_the_longer_side() {
 #[test]
 fn weights_that_stream_caches_that_leave_and_memory_bound_a_layer() {
     let gpu = Work { rows: [10, 0], leaving_positions: 8, ..Work::default() };
-    let total = |link: LinkCosts| {
-        Times::of(&gpu, Shape::Gpu, &Exact { link, ..Exact::PLAIN }).total_ms
-    };
+    let total =
+        |link: LinkCosts| Times::of(&gpu, Shape::Gpu, &Exact { link, ..Exact::PLAIN }).total_ms;
     assert_eq!(total(LinkCosts::default()), 4.0 * 6.5);
     assert_eq!(total(LinkCosts { weights_ms: 9.0, ..LinkCosts::default() }), 4.0 * 9.0);
     assert_eq!(total(link(1.0)), 4.0 * 8.0);

@@ -1,6 +1,8 @@
 //! `--serve`: requests that come to a described machine one by one, under every policy.
 
 mod show;
+#[cfg(test)]
+mod tests;
 
 use model::config_json::check_context;
 use planner::serving::{Arrival, Capacity, ServingCosts, simulate};
