@@ -10,6 +10,7 @@ use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
+use coordinator::commands::pull;
 use coordinator::commands::run;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
@@ -56,6 +57,8 @@ fn main() -> ExitCode {
         }
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
+        // A signal ends it at once: what was fetched is kept.
+        Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::BenchServe(request) => {
             interruptible(|interrupt| bench_serve::run(&request, interrupt))

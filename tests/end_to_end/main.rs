@@ -28,6 +28,7 @@ mod placement;
 mod plan;
 mod profiled;
 mod profiled_kinds;
+mod pull;
 mod resume;
 mod serve;
 mod sharing;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
@@ -233,28 +234,63 @@ fn answers_over_http_are_those_of_a_batch_job() {
     }
 }
 
-#[test]
-fn answers_survive_the_death_of_a_worker() {
+/// Strikes the worker at an instant of each seed, while requests are answered.
+fn strike_workers(signal: Signal, seeds: Range<u64>) {
     let bodies = bodies(40);
     let expected = expected(&bodies, &[]);
-    for (seed, signal) in [(0, Signal::KILL), (1, Signal::STOP), (2, Signal::KILL)] {
+    for seed in seeds {
         let served = Served::start(&["--slots", "5", "--step-ms", "1"]);
         let found = std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask_all(&served, &bodies));
-            std::thread::sleep(Duration::from_millis(20 + 15 * seed));
+            std::thread::sleep(Duration::from_millis(5 + seed * 29 % 40));
             let workers = workers_of_any(served.child.id());
             let (pid, _) = &workers[0];
             let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
             kill_process(pid, signal).expect("it runs");
             asking.join().expect("all answers")
         });
-        assert_eq!(found, expected, "{signal:?}");
+        assert_eq!(found, expected, "{signal:?}, seed {seed}");
         assert_eq!(served.get("/health").0, 200);
         let metrics = served.get("/metrics").1;
         assert!(metrics.contains("engine_restarts_total 1"), "{metrics}");
         let said = served.end();
         assert!(said.contains("started again"), "{said}");
     }
+}
+
+#[test]
+fn answers_survive_the_death_of_a_worker() {
+    strike_workers(Signal::KILL, 0..20);
+}
+
+#[test]
+fn answers_survive_a_worker_that_falls_silent() {
+    strike_workers(Signal::STOP, 0..10);
+}
+
+#[test]
+fn answers_survive_a_worker_that_falls_silent_at_other_instants() {
+    strike_workers(Signal::STOP, 10..20);
+}
+
+/// Heap allocations of the workers, once they have said so.
+fn allocations(served: &Served) -> f64 {
+    // A heartbeat says how many there were.
+    std::thread::sleep(Duration::from_millis(500));
+    let metrics = served.get("/metrics").1;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tandem_worker_allocations "));
+    line.expect("a metric").parse().expect("a number")
+}
+
+#[test]
+fn workers_that_serve_allocate_nothing_but_for_forms() {
+    let (with_forms, without): (Vec<Value>, Vec<Value>) =
+        bodies(50).into_iter().partition(|body| body.get("structured_outputs").is_some());
+    let served = Served::start(&["--slots", "5"]);
+    ask_all(&served, &without);
+    assert_eq!(allocations(&served), 0.0);
+    ask_all(&served, &with_forms);
+    assert!(allocations(&served) > 0.0, "what is measured is not nothing");
 }
 
 /// Of threads that start workers too, where the server's do.

@@ -57,6 +57,19 @@ Exit codes:
   130  interrupted by Ctrl-C or SIGTERM; finished answers are kept (a second one stops at once)
   141  the reader of stdout went away";
 
+/// Last lines of `pull --help`.
+pub const AFTER_PULL: &str = "\
+Examples:
+  A checkpoint, then answers from it:
+    coordinator pull HuggingFaceTB/SmolLM2-135M-Instruct
+    coordinator --model HuggingFaceTB/SmolLM2-135M-Instruct --chat --input ask.txt
+  One file of many:
+    coordinator pull bartowski/Qwen2.5-7B-Instruct-GGUF --file Qwen2.5-7B-Instruct-Q4_K_M.gguf
+
+Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), are shared with other programs that use it, and are compared
+with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN is sent for models that are not for
+everybody; HF_ENDPOINT is another hub. Without a network, copy the model's folder and give its path as --model.";
+
 /// Last lines of `plan --help`.
 pub const AFTER_PLAN: &str = "\
 Examples:

@@ -14,8 +14,8 @@ use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::plan_serve::plan_serve;
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    RatesRequest, Requests, Run, ServeRequest, ServingPlan, Source, StageRequest, Template,
-    TimedRequest, TimedSource, Verbosity, Work,
+    PullRequest, RatesRequest, Requests, Run, ServeRequest, ServingPlan, Source, StageRequest,
+    Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
@@ -44,6 +44,8 @@ pub enum Command {
     Stage(Box<StageRequest>),
     /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
+    /// Fetch a model.
+    Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
     /// Measure a server under load.
@@ -160,6 +162,9 @@ impl Command {
                 };
                 let sizes = (!memory).then_some(sizes);
                 Ok(Command::DeviceRates(RatesRequest { device, sizes }))
+            }
+            Some(LowCommand::Pull { model, revision, files, quiet }) => {
+                Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
             }
             Some(LowCommand::Formats) => Ok(Command::Formats),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),

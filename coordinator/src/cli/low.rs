@@ -13,7 +13,8 @@ use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches,
-    parse_batches_choice, parse_device, parse_policy, parse_size, parse_temperature, parse_top_p,
+    parse_batches_choice, parse_device, parse_policy, parse_repository, parse_size,
+    parse_temperature, parse_top_p,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -46,6 +47,23 @@ pub enum LowCommand {
     /// Write a model's weights to NVMe drives, from which runs read what memory has no room for
     #[command(after_long_help = help::AFTER_STAGE)]
     Stage(Box<LowStage>),
+    /// Fetch a model from the Hugging Face hub, or another, to where --model ORG/NAME finds it
+    #[command(after_long_help = help::AFTER_PULL)]
+    Pull {
+        /// The model, as org/name
+        #[arg(value_name = "ORG/NAME", value_parser = parse_repository)]
+        model: String,
+        /// Branch, tag or commit [default: main]
+        #[arg(long, value_name = "REVISION")]
+        revision: Option<String>,
+        /// A file of the repository, once for each; of a GGUF file in parts any part [default: a
+        /// checkpoint in safetensors with what describes it, else the only GGUF file]
+        #[arg(long = "file", value_name = "FILE")]
+        files: Vec<String>,
+        /// Say nothing but where it is
+        #[arg(long)]
+        quiet: bool,
+    },
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),

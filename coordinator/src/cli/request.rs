@@ -199,6 +199,18 @@ pub struct StageRequest {
     pub quiet: bool,
 }
 
+/// A model to fetch from a hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRequest {
+    /// As `org/name`.
+    pub model: String,
+    /// Branch, tag or commit.
+    pub revision: Option<String>,
+    /// The files; without any those that a model needs.
+    pub files: Vec<String>,
+    pub quiet: bool,
+}
+
 /// What to do with a staging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageAction {

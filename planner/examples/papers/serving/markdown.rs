@@ -65,8 +65,8 @@ fn table(figure: &Figure, runs: &mut Runs) -> Result<String, String> {
     let [window, makespan] = least;
     let _ = writeln!(
         text,
-        "Within {goal}, by {by}: {within} of {cells}. Least: {window:.3}x by window, {makespan:.3}x \
-         by makespan.\n"
+        "Within {goal}, by {by}: {within} of {cells}. Least: {window:.3}x by window, \
+         {makespan:.3}x by makespan.\n"
     );
     text += "| cell | paper | window | error | makespan | TPOT, ms | host rows, ms | cause |\n";
     text += "|---|---|---|---|---|---|---|---|\n";

@@ -35,7 +35,7 @@ const ALIKE: LengthsChoice = LengthsChoice::Alike { prompt_tokens: 100, answer_t
 fn every_policy_has_a_row_and_json_says_all_of_it() {
     let serving = ServingPlan { rate: Some(Rate::PerSecond(50.0)), ..serving(ALIKE) };
     let text = said(&serving, false).expect("planned");
-    let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second · simulated";
+    let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
     assert!(text.starts_with(head), "{text}");
     let answer: Value =
         serde_json::from_str(&said(&serving, true).expect("planned")).expect("JSON");
