@@ -10,6 +10,8 @@ mod compare;
 mod markdown;
 #[path = "../examples/papers/place.rs"]
 mod place;
+#[path = "../examples/papers/serving/mod.rs"]
+mod serving;
 
 use std::collections::BTreeSet;
 
@@ -21,7 +23,12 @@ fn papers() -> Vec<cells::Paper> {
 fn the_document_is_what_the_planner_says() {
     let path = format!("{}/../docs/papers.md", env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(path).expect("docs/papers.md can be read");
-    let rendered = markdown::render(&papers());
+    let serving: Vec<_> = serving::cells::FILES
+        .into_iter()
+        .map(|file| serving::cells::read(file).expect("a valid file"))
+        .collect();
+    let serving = serving::markdown::render(&serving).expect("runs that can be");
+    let rendered = markdown::render(&papers()) + &serving;
     for (index, (ours, theirs)) in rendered.lines().zip(document.lines()).enumerate() {
         assert_eq!(ours, theirs, "docs/papers.md:{}: run `make papers`", index + 1);
     }

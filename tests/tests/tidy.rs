@@ -52,7 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
-    ("planner", &["model", "program"]),
+    ("planner", &["model", "program", "schedule"]),
     (
         "workers",
         &[

@@ -90,6 +90,8 @@ Examples:
   The same for a machine of one's own; every field of the file is explained in it:
     coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
+  Requests that come to a server, under every policy of who attends for them:
+    coordinator plan --serve --machine g5-16xlarge --model llama-3.1-8b --rate 2
   Which of them for OPT-30B, and what to improve: a row for each, the best batches of each:
     coordinator plan --compare my-machine.toml,spr-a100 --model opt-30b --batches auto
 

@@ -12,10 +12,11 @@ use ::cuda::CudaError;
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::plan_serve::plan_serve;
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    PullRequest, RatesRequest, Requests, Run, ServeRequest, Source, StageRequest, Template,
-    TimedRequest, TimedSource, Verbosity, Work,
+    PullRequest, RatesRequest, Requests, Run, ServeRequest, ServingPlan, Source, StageRequest,
+    Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
@@ -211,6 +212,9 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
         (Some(tables), _) => Source::Tables(tables),
         (None, false) => return Err(UsageError::NothingToPlan),
         (None, true) => match (low.machine.clone(), low.compare.clone()) {
+            (Some(machine), _) if low.serving.serve => {
+                Source::Serving { machine, serving: Box::new(serving_plan(low)?) }
+            }
             (Some(machine), _) => Source::Machine { machine, described: described(low)? },
             (None, machines) if !machines.is_empty() => {
                 Source::Compare { machines, described: described(low)? }
@@ -219,6 +223,12 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
         },
     };
     Ok(PlanRequest { source, json, chart })
+}
+
+/// What would be served on a described machine.
+fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
+    let model = configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers);
+    Ok(plan_serve(model, low.dtype.dtype(), low.serving))
 }
 
 /// A model of which only the configuration is read: its weights need not be there.

@@ -8,6 +8,7 @@ use planner::policy::by_name::PolicyName;
 
 use super::bench_serve::LowBenchServe;
 use super::help;
+use super::plan_serve::LowPlanServe;
 use super::serve::LowServe;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
@@ -372,6 +373,8 @@ pub struct LowPlan {
     /// Write the simulated layer as JSON, every operation as a span of a lane
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
+    #[command(flatten)]
+    pub serving: LowPlanServe,
     /// Print a machine file to begin with, every field explained; --machine takes it as it is
     #[arg(long, exclusive = true)]
     pub machine_template: bool,

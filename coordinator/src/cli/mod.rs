@@ -6,6 +6,7 @@ pub(crate) mod cuda;
 mod help;
 pub mod high;
 pub mod low;
+mod plan_serve;
 pub mod request;
 mod serve;
 mod serving;

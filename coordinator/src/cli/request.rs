@@ -242,6 +242,8 @@ pub enum Source {
     Tables(PathBuf),
     /// A machine by description, which is a file or the name of one that comes with the program.
     Machine { machine: String, described: Box<Described> },
+    /// Requests that come to such a machine, under every policy of serving.
+    Serving { machine: String, serving: Box<ServingPlan> },
     /// Several of them, side by side.
     Compare { machines: Vec<String>, described: Box<Described> },
     /// No costs: a file to begin with is printed.
@@ -269,6 +271,21 @@ pub struct Described {
     pub gen_len: u32,
     pub policy: PolicyName,
     pub chunking: Option<Chunking>,
+}
+
+/// A model and requests for a described machine that serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServingPlan {
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    pub lengths: LengthsChoice,
+    /// `None`: all at once, and a trace as it was.
+    pub rate: Option<Rate>,
+    /// `None`: the usual number, and all of a trace.
+    pub requests: Option<usize>,
+    pub seed: u64,
+    /// Most rows of an iteration.
+    pub step_rows: u32,
 }
 
 /// Programs to run in which nothing but time passes, and how to say it.

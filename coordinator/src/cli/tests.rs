@@ -289,6 +289,22 @@ fn a_described_machine_is_asked_as_plan_asks_it() {
 }
 
 #[test]
+fn a_described_machine_serves_where_it_is_asked_to() {
+    let line = "plan --serve --machine g5-16xlarge --model m --input-len 1000 --rate 2 --json";
+    let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
+    let Source::Serving { machine, serving } = plan.source else { panic!("it does not serve") };
+    assert_eq!((machine.as_str(), plan.json, serving.requests), ("g5-16xlarge", true, None));
+    let lengths = LengthsChoice::Alike { prompt_tokens: 1000, answer_tokens: 128 };
+    assert_eq!((serving.lengths, serving.rate), (lengths, Some(Rate::PerSecond(2.0))));
+    let serve = |more: &str| format!("plan --model m {more}");
+    refused(&serve("--serve"), Exit::Usage, &["--machine"]);
+    refused(&serve("--machine x --trace t.csv"), Exit::Usage, &["--serve"]);
+    let both = serve("--machine x --serve --trace t.csv --input-len 9");
+    refused(&both, Exit::Usage, &["--input-len"]);
+    refused(&serve("--machine x --serve --policy lia"), Exit::Usage, &["--policy"]);
+}
+
+#[test]
 fn a_description_is_of_a_machine_with_a_device() {
     let export = |rest: &str| format!("profile --model m --export m.toml {rest}");
     let Ok(Command::Profile(request)) = parse(words(&export("--device emulated"))) else {
