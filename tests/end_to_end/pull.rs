@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -24,9 +23,9 @@ struct Hub {
 struct State {
     folder: PathBuf,
     /// Bytes of weights after which connections end; none is cut off at `u64::MAX`.
-    cut_at: AtomicU64,
+    cut_at: Mutex<u64>,
     /// The weights have another byte than the list says.
-    lies: std::sync::atomic::AtomicBool,
+    lies: Mutex<bool>,
     /// Where each answer with weights began.
     starts: Mutex<Vec<u64>>,
 }
@@ -37,8 +36,8 @@ impl Hub {
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(State {
             folder: fixture("llama"),
-            cut_at: AtomicU64::new(u64::MAX),
-            lies: false.into(),
+            cut_at: Mutex::new(u64::MAX),
+            lies: Mutex::new(false),
             starts: Mutex::default(),
         });
         let (shared, own) = (state.clone(), address.clone());
@@ -122,7 +121,7 @@ impl State {
         }
         let (start, only_one) = from.unwrap_or((0, false));
         let total = bytes.len();
-        if is_weights && self.lies.load(Ordering::Relaxed) {
+        if is_weights && *self.lies.lock().expect("whole") {
             *bytes.last_mut().expect("weights") ^= 1;
         }
         let end = if only_one { start as usize + 1 } else { total };
@@ -132,7 +131,7 @@ impl State {
             return send(stream, "206 Partial Content", &head, part);
         }
         self.starts.lock().expect("whole").push(start);
-        let cut_at = self.cut_at.load(Ordering::Relaxed).min(part.len() as u64) as usize;
+        let cut_at = self.cut_at.lock().expect("whole").min(part.len() as u64) as usize;
         head += &format!("Content-Length: {}\r\n\r\n", part.len());
         let mut stream = stream;
         let _ = stream.write_all(format!("HTTP/1.1 206 Partial Content\r\n{head}").as_bytes());
@@ -201,12 +200,12 @@ fn a_pulled_model_answers_without_the_hub() {
 fn a_fetch_goes_on_where_it_ended() {
     let (hub, place) = (Hub::start(), Place::new());
     let piece = weights_bytes() / 8;
-    hub.state.cut_at.store(piece, Ordering::Relaxed);
+    *hub.state.cut_at.lock().expect("whole") = piece;
     let cut = hub.pull(&place, &["--quiet"]);
     assert_eq!(cut.status.code(), Some(1));
     assert!(text(&cut.stderr).contains("goes on where it ended"), "{}", text(&cut.stderr));
     let fetched = hub.state.starts.lock().expect("whole").len() as u64;
-    hub.state.cut_at.store(u64::MAX, Ordering::Relaxed);
+    *hub.state.cut_at.lock().expect("whole") = u64::MAX;
     let whole = hub.pull(&place, &["--quiet"]);
     assert!(whole.status.success(), "{}", text(&whole.stderr));
     let starts = hub.state.starts.lock().expect("whole").clone();
@@ -216,11 +215,11 @@ fn a_fetch_goes_on_where_it_ended() {
 #[test]
 fn what_came_damaged_is_removed() {
     let (hub, place) = (Hub::start(), Place::new());
-    hub.state.lies.store(true, Ordering::Relaxed);
+    *hub.state.lies.lock().expect("whole") = true;
     let damaged = hub.pull(&place, &["--quiet"]);
     assert_eq!(damaged.status.code(), Some(1));
     assert!(text(&damaged.stderr).contains("came damaged"), "{}", text(&damaged.stderr));
-    hub.state.lies.store(false, Ordering::Relaxed);
+    *hub.state.lies.lock().expect("whole") = false;
     let whole = hub.pull(&place, &["--quiet"]);
     assert!(whole.status.success(), "{}", text(&whole.stderr));
 }

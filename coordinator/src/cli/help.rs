@@ -74,9 +74,10 @@ Examples:
   One file of many:
     coordinator pull bartowski/Qwen2.5-7B-Instruct-GGUF --file Qwen2.5-7B-Instruct-Q4_K_M.gguf
 
-Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), are shared with other programs that use it, and are compared
-with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN is sent for models that are not for
-everybody; HF_ENDPOINT is another hub. Without a network, copy the model's folder and give its path as --model.";
+Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), which other programs use too, and are
+compared with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN
+is sent for models that are not for everybody; HF_ENDPOINT is another hub. Without a network, copy
+the model's folder and give its path as --model.";
 
 /// Last lines of `plan --help`.
 pub const AFTER_PLAN: &str = "\

@@ -13,6 +13,7 @@ mod serving;
 mod shared;
 pub mod shell;
 mod stage;
+mod usage_error;
 pub mod values;
 
 #[cfg(test)]
@@ -22,8 +23,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::exit::Exit;
-use high::{Command, UsageError};
+use high::Command;
 use low::Low;
+use usage_error::UsageError;
 
 /// Why there is nothing to run.
 #[derive(Debug)]

@@ -23,7 +23,8 @@ pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, and Mistral";
 impl CallFormat {
     /// The one that a template shows its model; `None` where it shows none that is known.
     pub fn of_template(template: &str) -> Option<CallFormat> {
-        let formats: [(CallFormat, fn(&str) -> bool); 4] = [
+        type Shows = fn(&str) -> bool;
+        let formats: [(CallFormat, Shows); 4] = [
             (CallFormat::MistralNamed, mistral::is_named),
             (CallFormat::MistralList, mistral::is_list),
             (CallFormat::Hermes, hermes::is_shown),

@@ -30,8 +30,11 @@ const COLUMNS: [&str; 13] = [
     "async",
 ];
 
+/// A part of the times that a machine's lanes work.
+type OfTimes = fn(&Times) -> f64;
+
 /// What of a machine works, for which part of the time.
-const LANES: [(&str, fn(&Times) -> f64); 4] = [
+const LANES: [(&str, OfTimes); 4] = [
     ("device", |times| times.device_ms),
     ("host", |times| times.host_ms),
     ("to_device", |times| times.to_device_ms),

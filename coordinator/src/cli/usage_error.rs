@@ -1,0 +1,63 @@
+//! What is wrong with a command line, in sentences.
+
+use ::cuda::CudaError;
+use planner::split::SplitError;
+
+/// What is wrong with a combination of arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
+    NoModel,
+    #[error("plan needs --model MODEL, or --tables FILE with the times of a layer.")]
+    NothingToPlan,
+    #[error("--device cuda:{device}: {source} --device emulated studies a placement without one.")]
+    NoCuda { device: u32, source: CudaError },
+    #[error(
+        "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
+         --policy cpu-only."
+    )]
+    NoDevice { policy: &'static str },
+    #[error(
+        "--split needs a GPU to run its part, and this run has none; add --device emulated, or \
+         leave --split out."
+    )]
+    SplitWithoutDevice,
+    #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
+    SplitWithPolicy { policy: &'static str },
+    #[error("{0}.")]
+    Split(#[from] SplitError),
+    #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
+    ModeOfStdout { flag: &'static str },
+    #[error(
+        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave \
+         it out."
+    )]
+    SystemWithoutChat,
+    #[error(
+        "--device emulated:timed lets given times pass and computes nothing; add --tables FILE or \
+         --machine MACHINE, or use --device emulated."
+    )]
+    TimedWithoutTables,
+    #[error(
+        "--json is for --tables, --machine and the subcommands; a run's numbers go to --report \
+         FILE."
+    )]
+    JsonWithoutTables,
+    #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
+    StdinTwice,
+    #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
+    TimesWithoutTimed { flag: &'static str },
+    #[error("--emulated-threads is only for --device emulated; leave it out.")]
+    EmulatedThreads,
+    #[error(
+        "--export describes a machine with its device, and none is measured; add --device cuda:0 \
+         or --device emulated."
+    )]
+    ExportWithoutDevice,
+    #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
+    ExportWithoutBf16,
+    #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
+    Vram,
+    #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
+    VramTwice,
+}
