@@ -140,7 +140,7 @@ impl Collector for OfEngine {
             ("engine_ready", "1 while requests are computed as they come", ready),
             (
                 "worker_allocations",
-                "Heap allocations of the workers since they were ready; only forms of answers need any",
+                "Heap allocations of the workers since they were ready; only forms need any",
                 status.worker_allocations as f64,
             ),
         ];
