@@ -148,6 +148,10 @@ proptest! {
         server.ended.sort_unstable();
         prop_assert_eq!(server.ended, (0..lengths.len() as u32).collect::<Vec<_>>());
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn nobody_starves_however_many_come(
