@@ -119,13 +119,6 @@ impl Layers {
         self.kinds.iter().any(LayerKind::has_state)
     }
 
-    /// The first layer that attends, by whose operations placements name theirs; the first one
-    /// where none does.
-    pub fn leading(&self) -> usize {
-        let attends = |layer: &usize| !self.of(*layer).has_state();
-        (0..self.of_layer.len()).find(attends).unwrap_or(0)
-    }
-
     /// The different windows shorter than `positions`, ascending: those of layers whose caches keep
     /// a part of a sequence.
     pub fn windows_below(&self, positions: u32) -> Vec<u32> {

@@ -46,6 +46,14 @@ impl ModelConfig {
         self.ops_of(self.layers.of(layer))
     }
 
+    /// The operations of a layer that attends, by whose names placements go. A model without such
+    /// a layer has the list that one would have.
+    pub fn leading_ops(&self) -> &'static [Op] {
+        let kinds = self.layers.kinds();
+        let leading = kinds.iter().find(|kind| !kind.has_state()).unwrap_or(&kinds[0]);
+        self.ops_of(&LayerKind { mixing: Mixing::Attention, ..leading.clone() })
+    }
+
     /// Every operation that any layer has, once; the order is that of the layers.
     pub fn every_layer_op(&self) -> Vec<Op> {
         let mut every = Vec::new();
