@@ -123,9 +123,7 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         Family::Mixtral | Family::Olmoe | Family::Qwen3Moe | Family::GraniteMoe => {
             expert_tensors::layouts(config, id)
         }
-        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => {
-            qwen3_next::layouts(config, id)
-        }
+        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => qwen3_next::layouts(config, id),
         Family::Llama
         | Family::Mistral
         | Family::Qwen2
@@ -159,10 +157,8 @@ pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
         TensorId::FinalNorm { part: Part::Gain } | TensorId::Layer { part: Part::Gain, .. }
     );
     // What has a gain without being a norm of this kind.
-    let is_other = matches!(
-        id,
-        TensorId::Layer { op: Op::Delta | Op::DeltaConv | Op::SharedGate, .. }
-    );
+    let is_other =
+        matches!(id, TensorId::Layer { op: Op::Delta | Op::DeltaConv | Op::SharedGate, .. });
     let lacks_one = match config.family {
         Family::Gemma3 => true,
         Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => !is_other,

@@ -182,7 +182,9 @@ impl Work {
             | Work::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
                 Depends::Sequences
             }
-            Work::Compute { op, .. } if op.is_attention() => Depends::SequencesAndPositions,
+            Work::Compute { op, .. } if op.is_attention() || op.updates_state() => {
+                Depends::SequencesAndPositions
+            }
             Work::CopyValue { value: Value::Scores | Value::Probabilities, .. }
             | Work::CopyCache { .. }
             | Work::Append { .. } => Depends::SequencesAndPositions,

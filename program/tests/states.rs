@@ -149,7 +149,10 @@ fn chunks_out_of_order_are_refused() {
     let (first, second) = updates.split_at_mut(1);
     std::mem::swap(first[0], second[0]);
     let error = validate(&swapped).expect_err("the second chunk comes first");
-    assert!(matches!(error, ValidateError::Stale { .. } | ValidateError::Unwritten { .. }), "{error}");
+    assert!(
+        matches!(error, ValidateError::Stale { .. } | ValidateError::Unwritten { .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -81,12 +81,8 @@ fn schedules_parts_and_resident_layers_give_the_same_bits() {
             let residency = Residency { layers: vec![0], attention, head: false };
             let split = parse_split("k:up", &config, None).expect("a split");
             let policy = Policy::TwoSplit { split, chunking: None };
-            let placement = Placement {
-                residency,
-                prefill_on_cpu,
-                device_batches: 1,
-                ..Placement::of(policy)
-            };
+            let placement =
+                Placement { residency, prefill_on_cpu, device_batches: 1, ..Placement::of(policy) };
             let map = placement.map(&config, true, HOMES);
             assert_eq!(map.kv[0].v, [MemoryId::VRAM], "layer 0 is resident");
             assert_eq!(found(&config, &shape, &map), expected, "{attention:?} {prefill_on_cpu}");

@@ -79,7 +79,11 @@ impl Kernels {
         assert_eq!(x.len() % channels, 0, "x is [rows, channels]");
         assert_eq!(x.len(), out.len(), "out is [rows, channels]");
         assert_eq!(weight.len(), net.taps * channels, "weight is [taps, channels]");
-        assert_eq!(state.len() % net.inputs_len().max(1), 0, "state is [slots, taps - 1, channels]");
+        assert_eq!(
+            state.len() % net.inputs_len().max(1),
+            0,
+            "state is [slots, taps - 1, channels]"
+        );
         let slots = state.len().checked_div(net.inputs_len()).unwrap_or(usize::MAX);
         check(sequences, x.len() / channels, slots);
         let (state, output) = (Shared(state.as_mut_ptr()), Shared(out.as_mut_ptr()));

@@ -1,5 +1,5 @@
-//! What a finished sum of the feed-forward's second matrix makes of its gate, and what one that is a
-//! gate itself makes of what it stands before.
+//! What a finished sum of the feed-forward's second matrix makes of its gate, and what one that is
+//! a gate itself makes of what it stands before.
 
 use crate::simd::{Simd, math};
 

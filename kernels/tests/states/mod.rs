@@ -83,17 +83,10 @@ impl<T: Element> Case<T> {
         }
     }
 
-    pub fn run(
-        &self,
-        kernels: &Kernels,
-        sequences: &[StateRows],
-        states: &mut States,
-    ) -> Found<T> {
+    pub fn run(&self, kernels: &Kernels, sequences: &[StateRows], states: &mut States) -> Found<T> {
         let rows = self.x.len() / self.net.channels();
-        let mut found = Found {
-            convolved: poison(self.x.len()),
-            read: poison(rows * self.net.value_size()),
-        };
+        let mut found =
+            Found { convolved: poison(self.x.len()), read: poison(rows * self.net.value_size()) };
         let (net, inputs) = (&self.net, &mut states.inputs);
         let out = &mut found.convolved;
         kernels.delta_convolution(net, sequences, &self.x, &self.weight, inputs, out);

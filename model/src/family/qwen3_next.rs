@@ -135,7 +135,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         return vec![llama::pieces(config, id)];
     };
     let at = |tensor: &str| format!("model.layers.{layer}.{tensor}");
-    if let Some(delta) = config.delta.filter(|_| op != Op::Norm1 && config.layers.of(layer).has_state())
+    if let Some(delta) =
+        config.delta.filter(|_| op != Op::Norm1 && config.layers.of(layer).has_state())
         && let Some(layouts) = of_delta(config, &delta, (op, part), &at)
     {
         return layouts;
@@ -231,3 +232,6 @@ fn together(delta: &DeltaNet, name: &str, hidden: usize) -> [Vec<Piece>; 4] {
         heads.map(|head| whole.clone().rows_from(first(head), sizes[which])).collect()
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,9 +18,9 @@ impl Op {
                 4 * rows * config.hidden_size as u64
             }
             Op::SharedGate => rows * (2 * config.hidden_size + config.ffn_size) as u64,
-            Op::DeltaConv => config.delta.map_or(0, |delta| {
-                rows * ((2 * delta.taps + 5) * delta.channels()) as u64
-            }),
+            Op::DeltaConv => config
+                .delta
+                .map_or(0, |delta| rows * ((2 * delta.taps + 5) * delta.channels()) as u64),
             // Forgets, reads at k, corrects, and reads at q.
             Op::Delta => config.delta.map_or(0, |delta| 7 * rows * delta.state_len() as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {

@@ -23,8 +23,7 @@ pub const PLAIN_LAYER: &[Op] = layer![attention: Norm1, Fc0, Fc1];
 /// LLaMA's, and that of most others.
 pub const GATED_LAYER: &[Op] = layer![attention: Norm1, Gate, Up, Down];
 /// Gemma's: each half has a norm before it and one behind it.
-const FOUR_NORM_LAYER: &[Op] = 
-    layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
+const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
 const EXPERT_LAYER: &[Op] = layer![attention: Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
 /// Those of models of which some layers keep a state, with a dense network or experts, of which one
 /// is everybody's.

@@ -78,7 +78,11 @@ impl Op {
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
             Op::Out => linear(hidden, config.q_size(), config.out_bias),
             Op::OutGate => linear(config.q_size(), hidden, false),
-            Op::DeltaQkv | Op::DeltaBa | Op::DeltaConv | Op::Delta | Op::DeltaGate
+            Op::DeltaQkv
+            | Op::DeltaBa
+            | Op::DeltaConv
+            | Op::Delta
+            | Op::DeltaGate
             | Op::DeltaOut => self.delta_weights(&config.delta?, hidden),
             Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),

@@ -11,10 +11,9 @@ use crate::error::WorkerError;
 ///
 /// # Errors
 /// Heads, or a row's experts, beyond their bounds; layers with a state.
-pub(crate) fn check(plan: &Plan) -> Result<(), WorkerError> {
+pub fn check(plan: &Plan) -> Result<(), WorkerError> {
     let work = plan.device_work();
-    const ABSENT: [Op; 5] =
-        [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
+    const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
     let runs = |is: fn(Op) -> bool| {
         let all = work.programs.iter().flat_map(|program| &program.instructions);
         let mut computed = all.filter_map(|instruction| match instruction {

@@ -78,9 +78,8 @@ pub fn delta() -> ModelConfig {
 /// The same with experts, of which one is everybody's.
 pub fn delta_experts() -> ModelConfig {
     let config = delta();
-    let with_experts = |kind: &LayerKind| {
-        LayerKind { feed_forward: FeedForward::SharedExpert, ..kind.clone() }
-    };
+    let with_experts =
+        |kind: &LayerKind| LayerKind { feed_forward: FeedForward::SharedExpert, ..kind.clone() };
     let kinds = [0, 1].map(|layer| with_experts(config.layers.of(layer)));
     let scoring = Scoring::SoftmaxTopK { renormalise: true };
     ModelConfig {

@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         for (cache, region) in Cache::updated(compute) {
             self.fill(now, cache, region)?;
         }
-        let read = if compute.op.updates_state() { &[] } else { compute.op.caches() };
+        let read = if !compute.op.updates_state() { compute.op.caches() } else { &[] };
         for (kv, region) in read.iter().zip(&compute.caches) {
             let whole = self.plan.map.chunking.is_none_or(|chunking| chunking.parts(*kv) == 1);
             let chunk = normal(compute.chunk).filter(|_| !whole).unwrap_or(Chunk::WHOLE);
