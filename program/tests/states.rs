@@ -135,7 +135,8 @@ fn a_state_elsewhere_is_refused() {
 #[test]
 fn chunks_out_of_order_are_refused() {
     let config = delta();
-    let plan = proved(&config, &chunked(shape(1, 2)), &placed(&config, 0, 0, PLAIN));
+    let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
+    let plan = proved(&config, &chunked(shape(1, 2)), &placed(&config, 0, 0, cpu));
     assert!(plan.prefill().shape.streams > 1, "prompts are cut");
     let mut swapped = plan.clone();
     let list = &mut swapped.program_mut(ProgramId::PREFILL).lanes[0].instructions;
