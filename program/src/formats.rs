@@ -27,8 +27,8 @@ impl WeightFormats {
     }
 
     /// The linears of the layers in `format`; embedding, head, routers and the rates of states stay
-    /// in the run's dtype, since the first is looked up by row, and the others decide between tokens
-    /// and experts or what is forgotten.
+    /// in the run's dtype, since the first is looked up by row, and the others decide between
+    /// tokens, between experts, or what is forgotten.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
         let of = |op: &Op| match op {
             Op::Router | Op::DeltaBa => WeightFormat::Plain,
