@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, text};
+use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, golden, lines, text};
 use crate::death::{nothing_left, workers_of};
 
 /// A server, which ends with this value.
@@ -384,4 +384,30 @@ fn echo_tells_what_the_model_says_of_a_prompt() {
     let logprobs = told["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("numbers");
     assert_eq!(logprobs.len(), 64);
     assert!(logprobs[0].is_null() && logprobs[1..].iter().all(Value::is_number));
+}
+
+/// Layers with a state: prompts in chunks of a step, in slots that others have left, and called off
+/// for want of pages, give transformers' tokens.
+#[test]
+fn models_with_states_answer_as_transformers_do() {
+    for name in ["qwen35", "qwen3_next"] {
+        let golden = golden(name);
+        let model = fixture(name).to_string_lossy().into_owned();
+        let served =
+            Served::of(&["--model", &model, "--slots", "3", "--dtype", "f32", "--context", "128"]);
+        let (prompts, tokens) = (&golden["prompts"], &golden["tokens"]);
+        let count = prompts.as_array().expect("prompts").len();
+        let ask = |i: usize| {
+            let mut body = json!({"prompt": prompts[i], "max_tokens": 32, "temperature": 0});
+            body["ignore_eos"] = json!(true);
+            let (status, reply) = served.post("/v1/completions", &body);
+            assert_eq!(status, 200, "{reply}");
+            let answer: Value = serde_json::from_str(&reply).expect("JSON");
+            assert_eq!(answer["choices"][0]["token_ids"], tokens[i], "{name}, prompt {i}");
+        };
+        std::thread::scope(|scope| {
+            // Twice, so that what is asked again could begin behind what was answered.
+            (0..2 * count).for_each(|i| drop(scope.spawn(move || ask(i % count))));
+        });
+    }
 }
