@@ -84,7 +84,7 @@ fn what_is_not_understood_is_refused() {
         (with(text(), "linear_num_value_heads", json!(3)), "linear_num_value_heads"),
         (with(text(), "linear_key_head_dim", json!(5000)), "state's key"),
         (with(text(), "linear_conv_kernel_dim", json!(0)), "linear_conv_kernel_dim"),
-        (with(text(), "layer_types", json!(["sliding_attention"; 5])), "linear_attention"),
+        (with(text(), "layer_types", json!(vec!["sliding_attention"; 5])), "linear_attention"),
         (with(text(), "layer_types", json!(["full_attention"])), "linear_attention"),
         (with(next(), "mlp_only_layers", json!([1])), "mlp_only_layers"),
         (with(next(), "decoder_sparse_step", json!(2)), "decoder_sparse_step"),
