@@ -11,6 +11,7 @@ use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
 use coordinator::commands::run;
+use coordinator::commands::score;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
 use coordinator::commands::timed;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::Score(request) => interruptible(|interrupt| score::run(&request, interrupt)),
         Command::BenchServe(request) => {
             interruptible(|interrupt| bench_serve::run(&request, interrupt))
         }

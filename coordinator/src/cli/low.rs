@@ -7,6 +7,7 @@ use planner::policy::by_name::PolicyName;
 
 use super::bench_serve::LowBenchServe;
 use super::help;
+use super::score::LowScore;
 use super::serve::LowServe;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
@@ -48,6 +49,9 @@ pub enum LowCommand {
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
+    /// Say what a model makes of texts: log-probabilities of continuations, and perplexity
+    #[command(after_long_help = help::AFTER_SCORE)]
+    Score(Box<LowScore>),
     /// Measure a server under load: requests at the times of a schedule, however long others take
     #[command(after_long_help = help::AFTER_BENCH_SERVE)]
     BenchServe(Box<LowBenchServe>),

@@ -7,6 +7,7 @@ mod help;
 pub mod high;
 pub mod low;
 pub mod request;
+mod score;
 mod serve;
 mod serving;
 mod shared;

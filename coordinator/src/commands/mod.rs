@@ -9,6 +9,7 @@ mod export;
 pub mod plan;
 pub mod profile;
 pub mod run;
+pub mod score;
 pub mod serve;
 pub mod stage;
 pub mod timed;

@@ -45,6 +45,8 @@ impl ComputeState {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
+        let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
+        let logits_rows = logits_rows.max().unwrap_or(0);
         let limits = ScratchLimits {
             rows,
             linear_inputs: config.hidden_size.max(config.q_size()).max(config.ffn_size),
@@ -62,12 +64,12 @@ impl ComputeState {
             positions: Positions::new(config, rows, sequences),
             router: experts::Router::new(config, rows),
             tokens: Vec::with_capacity(rows),
-            last_rows: Vec::with_capacity(sequences),
+            last_rows: Vec::with_capacity(logits_rows),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
             pages: Vec::with_capacity(
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
-            sample: sample::SampleState::new(plan, forms, sequences, pool.threads)?,
+            sample: sample::SampleState::new(plan, forms, logits_rows, pool.threads)?,
         })
     }
 
