@@ -10,6 +10,7 @@ use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
+use coordinator::commands::report;
 use coordinator::commands::run;
 use coordinator::commands::score;
 use coordinator::commands::serve;
@@ -58,6 +59,9 @@ fn main() -> ExitCode {
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::Report(request) => {
+            report::run(&request).unwrap_or_else(|error| refuse(&error)).into()
+        }
         Command::Score(request) => interruptible(|interrupt| score::run(&request, interrupt)),
         Command::BenchServe(request) => {
             interruptible(|interrupt| bench_serve::run(&request, interrupt))

@@ -258,7 +258,7 @@ fn answers_survive_the_death_of_a_worker() {
 }
 
 /// Of threads that start workers too, where the server's do.
-fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
+pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
     let children = tasks
         .flatten()

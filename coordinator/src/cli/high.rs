@@ -11,10 +11,11 @@ use ::cuda::CudaError;
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::report::report;
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    RatesRequest, Requests, Run, ScoreRequest, ServeRequest, Source, StageRequest, Template,
-    TimedRequest, TimedSource, Verbosity, Work,
+    RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest, Source, StageRequest,
+    Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::score::scoring;
 use super::serving::serving;
@@ -46,6 +47,8 @@ pub enum Command {
     Timed(Box<TimedRequest>),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
+    /// Write a page of a report.
+    Report(ReportRequest),
     /// Say what a model makes of texts.
     Score(Box<ScoreRequest>),
     /// Measure a server under load.
@@ -180,6 +183,7 @@ impl Command {
                 let (low, meant) = serving(*low);
                 Ok(Command::Serve(Box::new(meant(run(low)?))))
             }
+            Some(LowCommand::Report(low)) => Ok(Command::Report(report(low))),
             Some(LowCommand::Score(low)) => {
                 let (low, meant) = scoring(*low)?;
                 Ok(Command::Score(Box::new(meant(run(low)?))))

@@ -6,6 +6,7 @@ pub(crate) mod cuda;
 mod help;
 pub mod high;
 pub mod low;
+mod report;
 pub mod request;
 mod score;
 mod serve;

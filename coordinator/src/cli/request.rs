@@ -125,6 +125,15 @@ pub struct ServeRequest {
     pub options: ServerOptions,
 }
 
+/// A page to write of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportRequest {
+    pub report: PathBuf,
+    /// One to show beside it.
+    pub compare: Option<PathBuf>,
+    pub html: PathBuf,
+}
+
 /// Texts to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreRequest {

@@ -8,6 +8,7 @@ mod drives;
 mod export;
 pub mod plan;
 pub mod profile;
+pub mod report;
 pub mod run;
 pub mod score;
 pub mod serve;

@@ -1,6 +1,6 @@
 //! What all scores say together.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::output::Score;
 use crate::exit::Exit;
@@ -40,7 +40,7 @@ impl Tally {
 }
 
 /// How scoring ended: `--summary` writes it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Questions, or windows of a text.
     pub items: usize,
