@@ -117,7 +117,8 @@ fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
         logprob: if logit.is_nan() { f32::NEG_INFINITY } else { *logit },
     };
     let mut all = (0..).zip(logits).map(entry);
-    let heap = &mut likely[..logits.len().min(likely.len())];
+    let count = logits.len().min(likely.len());
+    let heap = &mut likely[..count];
     heap.iter_mut().zip(&mut all).for_each(|(place, entry)| *place = entry);
     (0..heap.len() / 2).rev().for_each(|root| sift_down(heap, root));
     for entry in all {

@@ -17,7 +17,9 @@ fn reported(place: &Place, name: &str, batches: &str) -> std::path::PathBuf {
     command.args(["--model", "smollm2-135m", "--dummy-weights", "--layers", "3"]);
     command.args(["--device", "emulated", "--split", "scores:norm1", "--quiet"]);
     command.args(["--batches", batches, "--prompt-len", "16", "--gen-len", "24"]);
-    let done = finish(command.arg("--report").arg(&report).stderr(Stdio::piped()).spawn().expect("starts"));
+    let done = finish(
+        command.arg("--report").arg(&report).stderr(Stdio::piped()).spawn().expect("starts"),
+    );
     assert!(done.status.success(), "{}", text(&done.stderr));
     report
 }
@@ -49,7 +51,8 @@ fn shown(place: &Place, browser: &str) -> (String, Vec<u8>) {
         command.args(["--disable-dev-shm-usage", "--window-size=1100,2400"]);
         command.arg(format!("--user-data-dir={}", profile.display())).arg(what);
         command.arg(format!("file://{}", place.path("page.html").display()));
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let done = finish(child.expect("it starts"));
         assert!(done.status.success(), "{what}: {}", text(&done.stderr));
         text(&done.stdout)

@@ -102,8 +102,8 @@ pub struct RequestCounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
     pub median_s: f64,
-    /// The shortest step, the longest, and between them the step that every further 5 of 100 are not
-    /// longer than: 21 of them.
+    /// 21 of them: the shortest step, the longest, and between them the step that every further 5
+    /// of 100 are not longer than.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quantiles_s: Vec<f64>,
     /// 95 of 100 steps are not longer.

@@ -101,7 +101,8 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
             id: "phases",
             title: "Predicted and measured",
             note: "What the simulator said before the workers started, where this machine was \
-                   measured: for all steps that there could be, and for prompts that begin together.",
+                   measured: for all steps that there could be, and for prompts that begin \
+                   together.",
             rows: rows(
                 runs,
                 &names(&["prefill", "decode"]),
