@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray
+.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -48,6 +48,10 @@ bench-gpu:
 papers:
 	cargo run --quiet --package planner --example papers > docs/papers.md.new
 	mv docs/papers.md.new docs/papers.md
+
+# A run's report as docs/pictures/report.png, by a browser without a screen.
+report-picture:
+	@scripts/report_picture.sh
 
 install:
 	cargo build --release --package coordinator

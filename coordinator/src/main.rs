@@ -12,7 +12,9 @@ use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
 use coordinator::commands::pull;
+use coordinator::commands::report;
 use coordinator::commands::run;
+use coordinator::commands::score;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
 use coordinator::commands::timed;
@@ -61,6 +63,10 @@ fn main() -> ExitCode {
         // A signal ends it at once: what was fetched is kept.
         Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::Report(request) => {
+            report::run(&request).unwrap_or_else(|error| refuse(&error)).into()
+        }
+        Command::Score(request) => interruptible(|interrupt| score::run(&request, interrupt)),
         Command::BenchServe(request) => {
             interruptible(|interrupt| bench_serve::run(&request, interrupt))
         }

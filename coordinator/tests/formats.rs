@@ -11,6 +11,10 @@ use coordinator::openai::item::Item;
 use coordinator::openai::output::OutputLine;
 use coordinator::openai::prompt::Limits;
 use coordinator::report::file::Report;
+use coordinator::score::line::{LineOptions, read_line};
+use coordinator::score::output::ScoreLine;
+use coordinator::score::summary::Summary;
+use coordinator::score::tokens::Prefix;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
@@ -118,6 +122,26 @@ fn outputs_read_and_write_as_they_stand() {
             let parsed: OutputLine = serde_json::from_str(line).expect(line);
             assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line);
         }
+    }
+}
+
+#[test]
+fn scores_read_and_write_as_they_stand() {
+    let options = LineOptions {
+        limits: Limits { context: 4096, vocab_size: 50_000 },
+        prefix: Prefix(None),
+        codec: Some(&OneTokenPerByte),
+    };
+    for line in blocks("jsonl score").iter().flat_map(|block| block.lines()) {
+        read_line(line.as_bytes(), 1, &options).result.expect(line);
+    }
+    for line in blocks("jsonl scores").iter().flat_map(|block| block.lines()) {
+        let parsed: ScoreLine = serde_json::from_str(line).expect(line);
+        assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line);
+    }
+    for line in blocks("json summary") {
+        let parsed: Summary = serde_json::from_str(&line).expect(&line);
+        assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line.trim());
     }
 }
 

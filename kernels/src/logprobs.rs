@@ -1,11 +1,16 @@
 //! How likely tokens were: log-probabilities from the logits alone, whatever then draws the token.
 
+use std::cmp::Ordering;
+
 use crate::Kernels;
 use crate::sample::{argmax, largest};
 use crate::scratch::Shared;
 
 /// Logits looked at together: only a block with a logit above those found is looked at one by one.
 const BLOCK: usize = 512;
+
+/// So many entries are kept in order while they are found; more are a heap.
+const FEW: usize = 32;
 
 /// A token and the natural logarithm of its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,6 +87,9 @@ pub fn logprobs(logits: &[f32], token: u32, entries: &mut [Logprob]) {
 /// The largest logits with their tokens, in the order that [`logprobs`] gives them.
 fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
     likely.fill(Logprob::NONE);
+    if likely.len() > FEW {
+        return many_likely(logits, likely);
+    }
     let Some(last) = likely.len().checked_sub(1) else { return };
     for (first, block) in (0u32..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
         let has_more = |likely: &[Logprob]| {
@@ -99,6 +107,48 @@ fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
                 likely[at] = Logprob { token, logprob: logit };
             }
         }
+    }
+}
+
+/// The same through a heap whose root is the least likely entry, in place.
+fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
+    let entry = |(token, logit): (u32, &f32)| Logprob {
+        token,
+        logprob: if logit.is_nan() { f32::NEG_INFINITY } else { *logit },
+    };
+    let mut all = (0..).zip(logits).map(entry);
+    let count = logits.len().min(likely.len());
+    let heap = &mut likely[..count];
+    heap.iter_mut().zip(&mut all).for_each(|(place, entry)| *place = entry);
+    (0..heap.len() / 2).rev().for_each(|root| sift_down(heap, root));
+    for entry in all {
+        if goes_before(entry, heap[0]) {
+            heap[0] = entry;
+            sift_down(heap, 0);
+        }
+    }
+    // No logit is NaN any more, and the zeros are equal.
+    heap.sort_unstable_by(|a, b| {
+        let by_logit = b.logprob.partial_cmp(&a.logprob).unwrap_or(Ordering::Equal);
+        by_logit.then(a.token.cmp(&b.token))
+    });
+}
+
+/// Whether `a` is likelier than `b`, or as likely with a lower number.
+fn goes_before(a: Logprob, b: Logprob) -> bool {
+    a.logprob > b.logprob || a.logprob == b.logprob && a.token < b.token
+}
+
+/// Moves the root of a part of the heap down to where it belongs.
+fn sift_down(heap: &mut [Logprob], mut root: usize) {
+    loop {
+        let children = (2 * root + 1)..(2 * root + 3).min(heap.len());
+        let least = children.reduce(|a, b| if goes_before(heap[a], heap[b]) { b } else { a });
+        match least.filter(|child| goes_before(heap[root], heap[*child])) {
+            Some(child) => heap.swap(root, child),
+            None => return,
+        }
+        root = least.unwrap_or(root);
     }
 }
 

@@ -36,7 +36,7 @@ fn they_are_those_of_the_sorted_vocabulary() {
                 .map(|i| (random_unit(5, vocab as u64, i as u32) * levels).floor() / levels * 20.0)
                 .collect();
             for token in [0, vocab / 2, vocab - 1] {
-                for entries in [1, 2, 6, 21] {
+                for entries in [1, 2, 6, 21, 40, 600] {
                     check(&logits, token as u32, entries);
                 }
             }
@@ -45,6 +45,7 @@ fn they_are_those_of_the_sorted_vocabulary() {
             if vocab > 2 {
                 check(&logits, (vocab / 3) as u32, 6);
                 check(&logits, (vocab / 4) as u32, 21);
+                check(&logits, (vocab / 4) as u32, 300);
             }
         }
     }

@@ -140,6 +140,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         dtype: Dtype::Bf16,
     };
     let plan = compile(config, &shape, &map).expect("compiles");

@@ -156,6 +156,7 @@ mod tests {
             serves: false,
             page_positions: 0,
             kv_pages: 0,
+            logits_rows: 0,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

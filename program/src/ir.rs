@@ -63,6 +63,8 @@ pub struct ProgramShape {
     pub sequences: u16,
     /// Most rows of a work list.
     pub stream_rows: u32,
+    /// Most of them whose logits are computed.
+    pub logits_rows: u32,
     /// The program with the sampled tokens as rows: in the first work list of a batch each
     /// `Sample` lists them.
     pub next: ProgramId,

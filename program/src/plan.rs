@@ -42,6 +42,9 @@ pub struct RunShape {
     pub page_positions: u32,
     /// Pages of a batch in each of these caches.
     pub kv_pages: u32,
+    /// Of a run that serves: most rows of a step whose logits are computed; fewer than the batch's
+    /// sequences are as many as these.
+    pub logits_rows: u32,
     pub dtype: Dtype,
 }
 
@@ -104,6 +107,7 @@ impl RunShape {
                 streams: 1,
                 sequences: self.batch_size,
                 stream_rows: self.prefill_chunk,
+                logits_rows: self.logits_rows.max(self.batch_size.into()),
                 next: ProgramId::STEP,
             }];
         }
@@ -112,6 +116,7 @@ impl RunShape {
             streams: self.streams(),
             sequences: self.stream_sequences(),
             stream_rows: self.stream_rows() as u32,
+            logits_rows: self.stream_sequences().into(),
             next: ProgramId::DECODE,
         };
         let decode = ProgramShape {
@@ -119,6 +124,7 @@ impl RunShape {
             streams: 1,
             sequences: self.batch_size,
             stream_rows: self.batch_size.into(),
+            logits_rows: self.batch_size.into(),
             next: ProgramId::DECODE,
         };
         vec![prefill, decode]

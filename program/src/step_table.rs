@@ -41,9 +41,11 @@ pub enum Field {
     IdHashHigh,
     /// Log-probabilities to keep of each new token.
     Logprobs,
-    /// Of a run that serves: the same of each token of the prompt but its first. They are kept
-    /// where those of new tokens are, from the last place downwards.
+    /// Of a run that serves: the same of each token of the prompt behind the position in
+    /// `LogitsFrom`. They are kept where those of new tokens are, from the last place downwards.
     PromptLogprobs,
+    /// Likewise: the first position of the prompt whose logits are computed for that.
+    LogitsFrom,
     /// The form of the answer: a grammar of the sampler's, counted from 1; 0: none.
     Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
@@ -121,8 +123,9 @@ impl ListSize {
 }
 
 /// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
-/// from which the positions before it lie in the same stream (0: in the cache), and bits: whether
-/// the logits of its last row are sampled, and whether those of all rows are computed.
+/// from which the positions before it lie in the same stream (0: in the cache), and how many of
+/// its last rows have their logits computed, twice, with whether the last is sampled in the lowest
+/// bit.
 pub const ITEM_WORDS: usize = 5;
 
 /// Words of the time that a step of a run that serves should take, in microseconds, of what a row

@@ -8,14 +8,16 @@ pub struct Sequence {
     pub slot: u32,
     /// In which place it came, a number that may wrap around.
     pub arrival: u32,
-    /// Tokens that are known, of its prompt and its answer; at least one more than `computed`.
+    /// Tokens to compute, of its prompt and its answer; at least one more than `computed`.
     pub known: u32,
     /// Positions whose keys and values are cached.
     pub computed: u32,
     /// Positions that its caches have room for.
     pub room: u32,
-    /// Whether the logits of all its rows are needed, not of its last alone.
-    pub all_logits: bool,
+    /// The first row whose logits are needed beside those of the last.
+    pub logits_from: u32,
+    /// Whether a token is drawn from the last.
+    pub draws: bool,
 }
 
 impl Sequence {
@@ -26,16 +28,30 @@ impl Sequence {
 
     /// Most rows where the logits of so many can be computed.
     fn most_rows(&self, logits: u32) -> u32 {
-        match (self.all_logits, logits) {
-            (true, logits) => logits,
-            (false, 0) => self.known - self.computed - 1,
-            (false, _) => u32::MAX,
+        let without = self.logits_from.saturating_sub(self.computed);
+        match logits {
+            0 => without.min(self.known - self.computed - u32::from(self.draws)),
+            logits => without.saturating_add(logits),
+        }
+    }
+
+    /// The next so many rows.
+    fn piece(&self, rows: u32) -> Piece {
+        let end = self.computed + rows;
+        let samples = self.draws && end == self.known;
+        let logits_rows = end.saturating_sub(self.logits_from.max(self.computed));
+        Piece {
+            slot: self.slot,
+            first: self.computed,
+            rows,
+            samples,
+            logits_rows: logits_rows.max(samples.into()),
         }
     }
 
     /// Whether its newest token alone is left: a row of decode.
     fn decodes(&self) -> bool {
-        self.known == self.computed + 1
+        self.draws && self.known == self.computed + 1
     }
 }
 
@@ -48,8 +64,8 @@ pub struct Piece {
     pub rows: u32,
     /// Whether its next token is drawn from the last row.
     pub samples: bool,
-    /// Whether the logits of all rows are computed.
-    pub all_logits: bool,
+    /// Rows whose logits are computed, the last ones.
+    pub logits_rows: u32,
 }
 
 /// What bounds a step.
@@ -82,13 +98,7 @@ pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)
     for one in sequences.iter().filter(|one| one.decodes() && one.rows() > 0) {
         rows += 1;
         positions += u64::from(one.known);
-        each(Piece {
-            slot: one.slot,
-            first: one.computed,
-            rows: 1,
-            samples: true,
-            all_logits: false,
-        });
+        each(one.piece(1));
     }
     let mut logits = step.logits_rows.saturating_sub(rows);
     let aim_ns = if rows > 0 { step.aim_ns } else { step.aim_ns.saturating_mul(PROMPTS_ALONE) };
@@ -104,10 +114,9 @@ pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)
             break;
         }
         is_first = false;
-        let samples = one.computed + own == one.known;
-        let all_logits = one.all_logits;
-        each(Piece { slot: one.slot, first: one.computed, rows: own, samples, all_logits });
-        logits -= if all_logits { own } else { u32::from(samples) };
+        let piece = one.piece(own);
+        each(piece);
+        logits -= piece.logits_rows;
         rows += own;
         positions += looked_at(one.computed, own);
     }
@@ -165,7 +174,8 @@ mod tests {
     }
 
     fn sequence(slot: u32, arrival: u32, known: u32, computed: u32) -> Sequence {
-        Sequence { slot, arrival, known, computed, room: u32::MAX, all_logits: false }
+        let (room, logits_from, draws) = (u32::MAX, u32::MAX, true);
+        Sequence { slot, arrival, known, computed, room, logits_from, draws }
     }
 
     fn pieces(mut sequences: Vec<Sequence>, step: &Step) -> Vec<Piece> {
@@ -216,8 +226,24 @@ mod tests {
         let mut half = sequence(1, 1, 400, 0);
         half.room = 64;
         let found = pieces(vec![waits, half], &step(512, 1000));
-        let (samples, all_logits) = (false, false);
-        assert_eq!(found, [Piece { slot: 1, first: 0, rows: 64, samples, all_logits }]);
+        let (samples, logits_rows) = (false, 0);
+        assert_eq!(found, [Piece { slot: 1, first: 0, rows: 64, samples, logits_rows }]);
+    }
+
+    #[test]
+    fn a_prompt_has_logits_from_where_they_are_needed_and_may_end_without_a_drawn_token() {
+        let asked = Sequence { logits_from: 30, ..sequence(0, 0, 90, 10) };
+        let alone = Sequence { draws: false, ..asked };
+        for (sequence, samples) in [(asked, true), (alone, false)] {
+            let (rows, logits_rows) = (60, 40);
+            let first = pieces(vec![sequence], &step(512, 1000))[0];
+            assert_eq!(first, Piece { slot: 0, first: 10, rows, samples: false, logits_rows });
+            let later = Sequence { computed: 70, ..sequence };
+            let rest = pieces(vec![later], &step(512, 1000))[0];
+            assert_eq!(rest, Piece { slot: 0, first: 70, rows: 20, samples, logits_rows: 20 });
+            let last = pieces(vec![Sequence { computed: 89, ..sequence }], &step(512, 1000))[0];
+            assert_eq!(last, Piece { slot: 0, first: 89, rows: 1, samples, logits_rows: 1 });
+        }
     }
 
     proptest! {
@@ -229,23 +255,23 @@ mod tests {
         ) {
             let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, room), slot)| {
                 let known = computed + more;
-                let (computed, room, all_logits) = (*computed, *room, arrival % 5 == 0);
-                Sequence { slot, arrival: arrival % 1000, known, computed, room, all_logits }
+                let (computed, room, draws) = (*computed, *room, arrival % 7 > 0);
+                let logits_from = if arrival % 5 == 0 { arrival % 600 } else { u32::MAX };
+                let arrival = arrival % 1000;
+                Sequence { slot, arrival, known, computed, room, logits_from, draws }
             });
             let sequences: Vec<Sequence> = sequences.collect();
             let found = pieces(sequences.clone(), &step(rows, aim_ms));
             prop_assert!(found.iter().map(|piece| piece.rows).sum::<u32>() <= rows);
-            let logits = |piece: &Piece| match piece.all_logits {
-                true => piece.rows,
-                false => u32::from(piece.samples),
-            };
-            prop_assert!(found.iter().map(logits).sum::<u32>() <= 40);
+            prop_assert!(found.iter().map(|piece| piece.logits_rows).sum::<u32>() <= 40);
             for piece in &found {
                 let of = sequences[piece.slot as usize];
                 prop_assert!(piece.rows > 0 && piece.first == of.computed);
                 let end = piece.first + piece.rows;
                 prop_assert!(end <= of.known && end <= of.room.max(of.computed));
-                prop_assert_eq!(piece.samples, end == of.known);
+                prop_assert_eq!(piece.samples, of.draws && end == of.known);
+                let asked = (piece.first..end).filter(|row| *row >= of.logits_from).count() as u32;
+                prop_assert_eq!(piece.logits_rows, asked.max(piece.samples.into()));
             }
             for one in sequences.iter().filter(|one| one.decodes() && one.rows() > 0) {
                 prop_assert!(found.iter().any(|piece| piece.slot == one.slot));

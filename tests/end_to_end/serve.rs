@@ -294,7 +294,7 @@ fn workers_that_serve_allocate_nothing_but_for_forms() {
 }
 
 /// Of threads that start workers too, where the server's do.
-fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
+pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
     let children = tasks
         .flatten()

@@ -87,10 +87,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("interrupt", &["exit"]),
     ("openai", &["boundary"]),
     ("job", &["boundary", "exit", "openai"]),
+    ("score", &["boundary", "exit", "job", "openai"]),
     ("server", &["boundary", "openai", "exit"]),
     ("load", &[]),
     ("text", &["boundary"]),
-    ("cli", &["exit", "job", "load", "openai", "server"]),
+    ("cli", &["exit", "job", "load", "openai", "score", "server"]),
     ("engine", &["boundary"]),
     ("report", &["engine"]),
     ("setup", &["cli", "engine", "interrupt", "job", "boundary", "report", "text"]),
@@ -106,6 +107,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "load",
             "openai",
             "report",
+            "score",
             "server",
             "setup",
         ],
@@ -329,7 +331,7 @@ fn rooms_of_the_coordinator_know_each_other_one_way() {
         }
         // Requests and answers see no worker.
         let of_workers = ["workers::", "program::", "planner::", "profiler::"];
-        if matches!(room, "job" | "openai" | "boundary" | "server") {
+        if matches!(room, "job" | "openai" | "boundary" | "score" | "server") {
             for name in of_workers.iter().filter(|name| code.contains(*name)) {
                 let _ = writeln!(wrong, "{path} may not know {name}");
             }

@@ -60,7 +60,7 @@ pub fn logits_rows(
     at: At,
 ) -> impl Iterator<Item = LogitsRow> + '_ {
     sequences(table, program, at).flat_map(|SequenceRows { row0, item }| {
-        (item.rows - item.logits_rows()..item.rows).map(move |row| LogitsRow {
+        (item.rows - item.logits_rows..item.rows).map(move |row| LogitsRow {
             row: row0 + row,
             item,
             position: item.first + row,
@@ -72,7 +72,7 @@ pub fn logits_rows(
 /// How many rows an instruction's stream has whose logits are computed, and how many in all.
 pub fn counts(table: &StepTable, program: ProgramId, at: At) -> (usize, usize) {
     sequences(table, program, at).fold((0, 0), |(logits, rows), SequenceRows { item, .. }| {
-        (logits + item.logits_rows(), rows + item.rows)
+        (logits + item.logits_rows, rows + item.rows)
     })
 }
 

@@ -149,7 +149,8 @@ fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
         let list = List::prefill(number);
         table.set_items(0, list, 0);
         let samples = first + rows == prompt;
-        let item = Item { slot: 1, first, rows, shared_row: None, samples, all_logits: false };
+        let item =
+            Item { slot: 1, first, rows, shared_row: None, samples, logits_rows: samples.into() };
         table.push_item(0, list, item);
         others.iter().for_each(|item| table.push_item(0, list, *item));
     };

@@ -115,6 +115,7 @@ fn every_place(
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

@@ -18,7 +18,9 @@ use program::topology::MemoryId;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use schedule::Costs;
-use workers::shared::serving::{Offer, SERVE, clear, free, list_first, offer, state};
+use workers::shared::serving::{
+    Offer, PromptLogprobs, SERVE, clear, free, list_first, offer, state,
+};
 use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request};
 
@@ -97,7 +99,7 @@ impl Serve<'_> {
                     computed: 0,
                     room,
                     arrival,
-                    prompt_logprobs: 0,
+                    said: PromptLogprobs::default(),
                 },
             );
             self.going.push(Going { index, placed, called_off: false });

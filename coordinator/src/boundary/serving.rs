@@ -15,7 +15,8 @@ pub use super::engine::{Finish, Logprob, Sampling};
 pub struct Submission {
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
-    /// Most new tokens, at least one; with the prompt never more than [`Limits::context`].
+    /// Most new tokens; with the prompt never more than [`Limits::context`]. 0: the prompt alone
+    /// is looked at, of which the last token is not computed; it then has two at least.
     pub max_new: u32,
     pub sampling: Sampling,
     pub seed: u64,
@@ -27,8 +28,11 @@ pub struct Submission {
     /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
     /// at most [`Limits::logprobs`].
     pub logprobs: u16,
-    /// The same of each token of the prompt but its first; 0: none.
+    /// The same of each token of the prompt from `prompt_logprobs_from` on; 0: none.
     pub prompt_logprobs: u16,
+    /// At least 1, since nothing is said of the first token. What is before it may come from
+    /// caches.
+    pub prompt_logprobs_from: u32,
     /// The form of the answer.
     pub grammar: Option<Arc<Grammar>>,
 }
@@ -36,11 +40,11 @@ pub struct Submission {
 /// What is told of a submission.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The prompt is computed: before the first token, once.
+    /// The prompt is computed: before the first token, or the end where there is none; once.
     Prompt {
         /// Of its tokens, those whose keys and values were there already.
         cached_tokens: u32,
-        /// `prompt_logprobs` of each token but the first.
+        /// `prompt_logprobs` of each token that they were asked of.
         logprobs: Vec<Logprob>,
     },
     /// A new token, in order; a final end-of-sequence token is not told. `logprobs` of it.

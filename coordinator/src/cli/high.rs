@@ -11,11 +11,13 @@ use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::plan_serve::plan_serve;
+use super::report::report;
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    PullRequest, RatesRequest, Requests, Run, ServeRequest, ServingPlan, Source, StageRequest,
-    Template, TimedRequest, TimedSource, Verbosity, Work,
+    PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest,
+    ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
+use super::score::scoring;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
@@ -48,6 +50,10 @@ pub enum Command {
     Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
+    /// Write a page of a report.
+    Report(ReportRequest),
+    /// Say what a model makes of texts.
+    Score(Box<ScoreRequest>),
     /// Measure a server under load.
     BenchServe(Box<BenchServeRequest>),
     /// Say what would be run, and why.
@@ -124,6 +130,11 @@ impl Command {
             Some(LowCommand::Serve(low)) => {
                 let (low, meant) = serving(*low);
                 Ok(Command::Serve(Box::new(meant(run(low)?))))
+            }
+            Some(LowCommand::Report(low)) => Ok(Command::Report(report(low))),
+            Some(LowCommand::Score(low)) => {
+                let (low, meant) = scoring(*low)?;
+                Ok(Command::Score(Box::new(meant(run(low)?))))
             }
             Some(LowCommand::BenchServe(low)) => {
                 Ok(Command::BenchServe(Box::new(bench_serve(*low))))
@@ -354,33 +365,48 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     })
 }
 
-fn work(low: &LowRun) -> Result<Work, UsageError> {
-    let place = |path: &PathBuf| {
-        if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
-    };
-    let Some(input) = &low.input else {
-        return Ok(Work::Benchmark {
-            prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
-            gen_len: low.gen_len.unwrap_or(GEN_LEN),
-        });
-    };
-    let output = low.output.as_ref().map_or(Place::Standard, place);
-    let (mode, flag) = match (low.resume, low.force) {
+/// A file, or a standard stream.
+pub(super) fn place_of(path: &PathBuf) -> Place {
+    if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
+}
+
+/// Where the output goes, and what becomes of one that is there.
+///
+/// # Errors
+/// Stdout, which nothing can be gone on with.
+pub(super) fn mode_of(
+    output: Option<&PathBuf>,
+    resume: bool,
+    force: bool,
+) -> Result<(Place, OutputMode), UsageError> {
+    let output = output.map_or(Place::Standard, place_of);
+    let (mode, flag) = match (resume, force) {
         (true, false) => (OutputMode::Resume, "resume"),
         (true, true) => (OutputMode::ResumeReplacing, "resume"),
         (false, true) => (OutputMode::Overwrite, "force"),
         (false, false) => (OutputMode::New, ""),
     };
     // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
-    if mode.resumes() && output == Place::Standard {
-        return Err(UsageError::ModeOfStdout { flag });
+    match mode.resumes() && output == Place::Standard {
+        true => Err(UsageError::ModeOfStdout { flag }),
+        false => Ok((output, mode)),
     }
-    let is_text = Format::of(&place(input)) == Format::Text;
+}
+
+fn work(low: &LowRun) -> Result<Work, UsageError> {
+    let Some(input) = &low.input else {
+        return Ok(Work::Benchmark {
+            prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
+            gen_len: low.gen_len.unwrap_or(GEN_LEN),
+        });
+    };
+    let (output, mode) = mode_of(low.output.as_ref(), low.resume, low.force)?;
+    let is_text = Format::of(&place_of(input)) == Format::Text;
     if low.system.is_some() && is_text && !low.chat {
         return Err(UsageError::SystemWithoutChat);
     }
     Ok(Work::Requests(Box::new(Requests {
-        input: place(input),
+        input: place_of(input),
         output,
         mode,
         chat: low.chat,

@@ -9,6 +9,8 @@ use planner::policy::by_name::PolicyName;
 use super::bench_serve::LowBenchServe;
 use super::help;
 use super::plan_serve::LowPlanServe;
+use super::report::LowReport;
+use super::score::LowScore;
 use super::serve::LowServe;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
@@ -68,6 +70,11 @@ pub enum LowCommand {
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
+    /// Turn a run's report into a page for a browser, alone or beside another one
+    Report(LowReport),
+    /// Say what a model makes of texts: log-probabilities of continuations, and perplexity
+    #[command(after_long_help = help::AFTER_SCORE)]
+    Score(Box<LowScore>),
     /// Measure a server under load: requests at the times of a schedule, however long others take
     #[command(after_long_help = help::AFTER_BENCH_SERVE)]
     BenchServe(Box<LowBenchServe>),

@@ -19,6 +19,7 @@ use crate::load::arrivals::Rate;
 use crate::load::slo::Slo;
 use crate::load::target::Target;
 use crate::openai::body::defaults::Defaults;
+use crate::score::item::Shown;
 use crate::server::facts::ServerOptions;
 
 /// The main command.
@@ -124,6 +125,34 @@ pub struct ServeRequest {
     /// How long a step may be predicted to take.
     pub step_ms: Option<u32>,
     pub options: ServerOptions,
+}
+
+/// A page to write of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportRequest {
+    pub report: PathBuf,
+    /// One to show beside it.
+    pub compare: Option<PathBuf>,
+    pub html: PathBuf,
+}
+
+/// Texts to score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoreRequest {
+    /// What computes; its work is of no account.
+    pub run: Run,
+    pub input: Place,
+    pub output: Place,
+    pub mode: OutputMode,
+    /// Of a text: tokens of a window; `None`: as many as the model has positions, up to a bound.
+    pub context: Option<u32>,
+    /// Of a text: tokens from one window to the next; `None`: half of a window.
+    pub stride: Option<u32>,
+    pub shown: Shown,
+    /// Sequences that are computed at a time; `None`: as many as fit.
+    pub slots: Option<u16>,
+    /// A file for what all scores say together.
+    pub summary: Option<PathBuf>,
 }
 
 /// A server to measure, and by what load.

@@ -29,6 +29,16 @@ pub enum UsageError {
     #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
     ModeOfStdout { flag: &'static str },
     #[error(
+        "--stride and --context cut one text into windows, and the input holds lines; leave them \
+         out, or give --input a .txt file."
+    )]
+    WindowsOfLines,
+    #[error(
+        "--stride {stride} leaves tokens out between windows of {context}; give at most \
+         --context."
+    )]
+    LongStride { stride: u32, context: u32 },
+    #[error(
         "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave \
          it out."
     )]

@@ -215,7 +215,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let quiet = run.verbosity == Verbosity::Quiet;
     let options = job_options(run, requests)?;
     let interrupted = || interrupt.is_requested();
-    let mut reading = Reading::for_stderr(quiet);
+    let mut reading = Reading::for_stderr(quiet, "lines read");
     let read = ReadJob::read(&options, facts, &mut reading, &interrupted)?;
     if let Some(codec) = codec {
         codec.keep_one();

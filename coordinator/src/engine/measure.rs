@@ -176,10 +176,35 @@ pub(super) fn simulator_spans<'a>(
 }
 
 /// What the simulator says of the second half of the decode steps, from the first half's costs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
-    pub predicted_ns: f64,
-    pub measured_ns: f64,
+    pub simulated: Replay,
+    pub measured: Replay,
+}
+
+/// Decode steps in time, simulated or as they were.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    pub length_ns: f64,
+    /// Of lanes with work.
+    pub busy_ns: BTreeMap<LaneId, u64>,
+    /// What ran in a step in the middle.
+    pub step: Vec<program::simulate::Span>,
+}
+
+impl Replay {
+    /// Of the steps behind `before`, up to and with `last`.
+    fn of(spans: &[program::simulate::Span], (before, last): (u32, u32)) -> Option<Replay> {
+        let end_of =
+            |step: u32| spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max();
+        let mut busy_ns = BTreeMap::new();
+        for span in spans.iter().filter(|span| span.step > before && span.step <= last) {
+            *busy_ns.entry(span.lane).or_default() += span.duration_ns();
+        }
+        let middle = before + (last - before).div_ceil(2);
+        let step = spans.iter().filter(|span| span.step == middle).copied().collect();
+        Some(Replay { length_ns: (end_of(last)? - end_of(before)?) as f64, busy_ns, step })
+    }
 }
 
 /// Fewer decode steps give no medians worth the name.
@@ -205,14 +230,12 @@ pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> 
     let first: Vec<_> =
         decode.iter().filter(|span| (1..half).contains(&span.step)).copied().collect();
     let costs = MeasuredCosts::new(&[plan.decode()], &first, wake_ns).ok()?;
-    let end_of = |spans: &[program::simulate::Span], step: u32| {
-        spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max()
-    };
     let simulated = simulate(plan.decode(), &costs, steps).ok()?;
-    let length = |spans: &[program::simulate::Span]| {
-        Some((end_of(spans, steps - 1)? - end_of(spans, half - 1)?) as f64)
-    };
-    Some(Prediction { predicted_ns: length(&simulated.spans)?, measured_ns: length(&decode)? })
+    let steps = (half - 1, steps - 1);
+    Some(Prediction {
+        simulated: Replay::of(&simulated.spans, steps)?,
+        measured: Replay::of(&decode, steps)?,
+    })
 }
 
 #[cfg(test)]

@@ -90,6 +90,7 @@ mod tests {
             serves: false,
             page_positions: 0,
             kv_pages: 0,
+            logits_rows: 0,
             dtype: Dtype::Bf16,
         };
         let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

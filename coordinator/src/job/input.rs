@@ -95,15 +95,7 @@ pub(super) struct ReadLine {
 pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
     let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
-        let text = std::str::from_utf8(raw).map_err(|error| {
-            Rejection::new(
-                ErrorCode::InvalidUtf8,
-                format!(
-                    "The line is not UTF-8 (byte {}); save the file as UTF-8.",
-                    error.valid_up_to() + 1
-                ),
-            )
-        })?;
+        let text = text_of(raw)?;
         let (endpoint, body) = match options.format {
             Format::Text => {
                 is_request = true;
@@ -119,6 +111,18 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
         Ok(Request { line, ..options.building().build(endpoint, &body)? })
     })();
     ReadLine { custom_id, is_request, result }
+}
+
+/// The text of a line.
+///
+/// # Errors
+/// A rejection of one that is not UTF-8.
+pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
+    std::str::from_utf8(raw).map_err(|error| {
+        let byte = error.valid_up_to() + 1;
+        let message = format!("The line is not UTF-8 (byte {byte}); save the file as UTF-8.");
+        Rejection::new(ErrorCode::InvalidUtf8, message)
+    })
 }
 
 /// A line that holds the body's fields itself; `messages` among them make it a chat request.
@@ -152,7 +156,11 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
     }
 }
 
-fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
+/// The id that a line gives.
+///
+/// # Errors
+/// A rejection of one that is no text.
+pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
     match fields.get("custom_id") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(id)) if !id.is_empty() => Ok(Some(id.clone())),

@@ -23,7 +23,7 @@ pub mod remaining;
 pub mod resume;
 pub mod run;
 pub mod sink;
-mod source;
+pub mod source;
 pub mod summary;
 pub mod unfinished;
 

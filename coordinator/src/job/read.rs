@@ -33,36 +33,43 @@ pub fn read_items(
     options: &InputOptions<'_>,
     watch: &mut Watch<'_>,
 ) -> Option<Vec<Item>> {
+    let lines = lines_of(bytes);
+    let read = read_lines(&lines, &|raw, line| read_line(raw, line, options), watch)?;
+    join(&lines, read, watch)
+}
+
+/// The lines of a file that are not blank, with their numbers.
+pub fn lines_of(bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
-    let lines: Vec<(usize, &[u8])> = bytes
+    bytes
         .split(|byte| *byte == b'\n')
         .map(|raw| raw.strip_suffix(b"\r").unwrap_or(raw))
         .enumerate()
         .filter(|(_, raw)| !raw.iter().all(u8::is_ascii_whitespace))
         .map(|(index, raw)| (index + 1, raw))
-        .collect();
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(bytes.len() / BYTES_PER_THREAD + 1);
-    let read = read_lines(&lines, options, threads, watch)?;
-    join(&lines, read, watch)
+        .collect()
 }
 
-/// Reads every line by itself.
-fn read_lines(
+/// Reads every line by itself, on as many threads as there are cores. `None` where `watch` broke
+/// off.
+pub fn read_lines<T: Send>(
     lines: &[(usize, &[u8])],
-    options: &InputOptions<'_>,
-    threads: usize,
+    read: &(dyn Fn(&[u8], usize) -> T + Sync),
     watch: &mut Watch<'_>,
-) -> Option<Vec<ReadLine>> {
+) -> Option<Vec<T>> {
+    let size_bytes: usize = lines.iter().map(|(_, raw)| raw.len()).sum();
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.min(size_bytes / BYTES_PER_THREAD + 1);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, receiver) = channel();
-    let work = |sender: Sender<(usize, Vec<ReadLine>)>| {
+    let work = |sender: Sender<(usize, Vec<T>)>| {
         loop {
             let start = next.fetch_add(CHUNK_LINES, Ordering::Relaxed);
             let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) else { return };
-            let chunk = rest.iter().take(CHUNK_LINES).map_while(|(line, raw)| {
-                (!stop.load(Ordering::Relaxed)).then(|| read_line(raw, *line, options))
-            });
+            let chunk = rest
+                .iter()
+                .take(CHUNK_LINES)
+                .map_while(|(line, raw)| (!stop.load(Ordering::Relaxed)).then(|| read(raw, *line)));
             // Nobody waits for the rest of what was broken off.
             if sender.send((start, chunk.collect())).is_err() {
                 return;
@@ -101,30 +108,21 @@ fn read_lines(
 
 /// Gives every line its id and looks at the forms.
 fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) -> Option<Vec<Item>> {
-    let mut first_line: HashMap<String, usize> = HashMap::new();
     let mut forms = Forms::default();
-    let mut ids = ContentIds::default();
+    let mut ids = Ids::default();
     let mut items = Vec::with_capacity(read.len());
     for ((line, raw), ReadLine { custom_id, is_request, result }) in lines.iter().zip(read) {
         if watch(lines.len(), lines.len()).is_break() {
             return None;
         }
         let line = *line;
-        let custom_id = custom_id.unwrap_or_else(|| ids.of(raw));
-        if is_request && let Some(first) = first_line.get(&custom_id) {
-            let rejection = Rejection::new(
-                ErrorCode::DuplicateCustomId,
-                format!(
-                    "The custom_id \"{custom_id}\" was already used in line {first}; give each \
-                     request its own."
-                ),
-            );
-            items.push(Item::Error(LineError { line, custom_id, rejection }));
-            continue;
-        }
-        if is_request {
-            first_line.insert(custom_id.clone(), line);
-        }
+        let custom_id = match ids.take(custom_id, is_request, raw, line) {
+            Ok(custom_id) => custom_id,
+            Err(error) => {
+                items.push(Item::Error(error));
+                continue;
+            }
+        };
         items.push(match result.and_then(|request| forms.check_request(request)) {
             Ok(mut request) => {
                 request.custom_id = custom_id;
@@ -136,9 +134,48 @@ fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) ->
     Some(items)
 }
 
+/// Ids of lines, each of which is one request's.
+#[derive(Debug, Default)]
+pub struct Ids {
+    /// Where each was used.
+    first_line: HashMap<String, usize>,
+    content: ContentIds,
+}
+
+impl Ids {
+    /// The id of a line; malformed ones get an id but take none.
+    ///
+    /// # Errors
+    /// The error of a line whose id another one has.
+    pub fn take(
+        &mut self,
+        given: Option<String>,
+        is_request: bool,
+        raw: &[u8],
+        line: usize,
+    ) -> Result<String, LineError> {
+        let custom_id = given.unwrap_or_else(|| self.content.of(raw));
+        if !is_request {
+            return Ok(custom_id);
+        }
+        if let Some(first) = self.first_line.get(&custom_id) {
+            let rejection = Rejection::new(
+                ErrorCode::DuplicateCustomId,
+                format!(
+                    "The custom_id \"{custom_id}\" was already used in line {first}; give each \
+                     request its own."
+                ),
+            );
+            return Err(LineError { line, custom_id, rejection });
+        }
+        self.first_line.insert(custom_id.clone(), line);
+        Ok(custom_id)
+    }
+}
+
 /// Ids of lines that give none: they follow the content, so that a line that is inserted changes
 /// the id of no other.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct ContentIds {
     /// How often each content has come.
     seen: HashMap<String, usize>,

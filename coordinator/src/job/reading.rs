@@ -1,5 +1,4 @@
-//! How far the reading of the input is: a bar on a terminal, a line now and then otherwise, on
-//! stderr.
+//! How far a count of many things is: a bar on a terminal, a line now and then otherwise, on stderr.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,55 +8,67 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Without a terminal a line is written so often.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Told how many lines are read.
+/// Told how many things are done, and of how many.
 #[derive(Debug)]
-pub enum Reading {
-    Silent,
+pub struct Reading {
+    /// As in `lines read`.
+    done: &'static str,
+    shown: Shown,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Nothing,
     Bar(ProgressBar),
     /// When the last line was written.
     Lines(Instant),
 }
 
 impl Reading {
-    /// For stderr as it is.
-    pub fn for_stderr(quiet: bool) -> Reading {
-        if quiet {
-            return Reading::Silent;
-        }
-        if !std::io::stderr().is_terminal() {
-            return Reading::Lines(Instant::now());
-        }
-        let bar = ProgressBar::new(0);
-        let style = "{elapsed_precise} {wide_bar} {pos}/{len} lines read, ETA {eta}";
-        // The template is a constant of ours; with a wrong one the default style still informs.
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
-        Reading::Bar(bar)
+    /// Tells nothing.
+    pub const fn silent() -> Reading {
+        Reading { done: "", shown: Shown::Nothing }
     }
 
-    /// So many lines are read.
-    pub(super) fn update(&mut self, lines: usize, total: usize) {
-        match self {
-            Reading::Silent => {}
-            Reading::Bar(bar) => {
+    /// For stderr as it is; `done` says what is counted, as in `lines read`.
+    pub fn for_stderr(quiet: bool, done: &'static str) -> Reading {
+        if quiet {
+            return Reading::silent();
+        }
+        if !std::io::stderr().is_terminal() {
+            return Reading { done, shown: Shown::Lines(Instant::now()) };
+        }
+        let bar = ProgressBar::new(0);
+        let style = format!("{{elapsed_precise}} {{wide_bar}} {{pos}}/{{len}} {done}, ETA {{eta}}");
+        // The template is a constant of ours; with a wrong one the default style still informs.
+        if let Ok(style) = ProgressStyle::with_template(&style) {
+            bar.set_style(style);
+        }
+        Reading { done, shown: Shown::Bar(bar) }
+    }
+
+    /// So many of so many are done.
+    pub fn update(&mut self, count: usize, total: usize) {
+        match &mut self.shown {
+            Shown::Nothing => {}
+            Shown::Bar(bar) => {
                 if bar.length() != Some(total as u64) {
                     bar.set_length(total as u64);
                 }
-                bar.set_position(lines as u64);
+                bar.set_position(count as u64);
             }
-            Reading::Lines(last) if last.elapsed() >= LINE_EVERY => {
+            Shown::Lines(last) if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
                 // Verbosity is not worth failing for.
-                let _ = writeln!(std::io::stderr(), "{lines} of {total} lines read");
+                let _ = writeln!(std::io::stderr(), "{count} of {total} {}", self.done);
             }
-            Reading::Lines(_) => {}
+            Shown::Lines(_) => {}
         }
     }
 
-    /// All are.
-    pub(super) fn end(&mut self) {
-        if let Reading::Bar(bar) = self {
+    /// All are, or no more will be.
+    pub fn end(&mut self) {
+        if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
     }

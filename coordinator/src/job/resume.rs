@@ -173,12 +173,12 @@ impl Resume {
 }
 
 /// Without a torn line at the end.
-fn whole_lines(bytes: &[u8]) -> &[u8] {
+pub fn whole_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)]
 }
 
 /// Why an answer of the system `found` cannot stand beside those of `expected`.
-fn other_system(path: &str, line: usize, found: &str, expected: &str) -> JobError {
+pub fn other_system(path: &str, line: usize, found: &str, expected: &str) -> JobError {
     let path = path.to_owned();
     let [(hash, kernels), (wanted, ours)] = [found, expected].map(hash_and_kernels);
     if hash == wanted && !kernels.is_empty() {

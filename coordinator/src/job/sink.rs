@@ -46,7 +46,7 @@ impl Place {
     ///
     /// # Errors
     /// A file that is not there.
-    pub(super) fn metadata(&self) -> Result<Option<std::fs::Metadata>, JobError> {
+    pub fn metadata(&self) -> Result<Option<std::fs::Metadata>, JobError> {
         let Place::File(path) = self else { return Ok(None) };
         let path_shown = || path.display().to_string();
         let metadata = path.metadata();

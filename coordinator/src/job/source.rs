@@ -20,8 +20,8 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// An input, read whole: a batch file is small beside the model that answers it.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) bytes: Vec<u8>,
+pub struct Source {
+    pub bytes: Vec<u8>,
     /// `None` for stdin.
     pub(super) metadata: Option<std::fs::Metadata>,
 }
@@ -31,7 +31,7 @@ impl Source {
     ///
     /// # Errors
     /// One that cannot be read, or holds the requests in a way that is not ours.
-    pub(super) fn read(place: &Place, interrupted: &dyn Fn() -> bool) -> Result<Source, JobError> {
+    pub fn read(place: &Place, interrupted: &dyn Fn() -> bool) -> Result<Source, JobError> {
         let mut bytes = Vec::new();
         let (path, read) = match place {
             Place::Standard => {

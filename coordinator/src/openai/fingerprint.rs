@@ -81,6 +81,16 @@ pub fn request_id(request: &Request) -> String {
     format!("req_{}", hex(&hash.finalize()[..12]))
 }
 
+/// Identity of what a line asks to be scored: as [`request_id`], of fields of bytes.
+pub fn score_id<'f>(fields: impl Iterator<Item = &'f [u8]>) -> String {
+    let mut hash = Sha256::new();
+    for bytes in std::iter::once(FORMAT.as_bytes()).chain(fields) {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    }
+    format!("req_{}", hex(&hash.finalize()[..12]))
+}
+
 /// Identity of a line of the input by what it says.
 pub fn content_id(line: &[u8]) -> String {
     hex16(line)

@@ -93,6 +93,7 @@ pub enum ErrorCode {
     InvalidValue,
     MissingField,
     NoTokenizer,
+    NotFinite,
     PromptTooLong,
     TokenOutOfVocabulary,
     Tokenizer,
@@ -103,7 +104,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them, for the documentation's test.
-    pub const ALL: [ErrorCode; 14] = [
+    pub const ALL: [ErrorCode; 15] = [
         ErrorCode::ChatTemplate,
         ErrorCode::DuplicateCustomId,
         ErrorCode::EmptyPrompt,
@@ -112,6 +113,7 @@ impl ErrorCode {
         ErrorCode::InvalidValue,
         ErrorCode::MissingField,
         ErrorCode::NoTokenizer,
+        ErrorCode::NotFinite,
         ErrorCode::PromptTooLong,
         ErrorCode::TokenOutOfVocabulary,
         ErrorCode::Tokenizer,
@@ -131,6 +133,7 @@ impl ErrorCode {
             ErrorCode::InvalidValue => "invalid_value",
             ErrorCode::MissingField => "missing_field",
             ErrorCode::NoTokenizer => "no_tokenizer",
+            ErrorCode::NotFinite => "not_finite",
             ErrorCode::PromptTooLong => "prompt_too_long",
             ErrorCode::TokenOutOfVocabulary => "token_out_of_vocabulary",
             ErrorCode::Tokenizer => "tokenizer",

@@ -353,13 +353,20 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
         custom_id: error.custom_id.clone(),
         columns: Map::new(),
         response: None,
-        error: Some(ErrorBody {
+        error: Some(ErrorBody::of(error)),
+    })
+}
+
+impl ErrorBody {
+    /// Of a line that has no answer.
+    pub fn of(error: &LineError) -> ErrorBody {
+        ErrorBody {
             code: error.rejection.code.name().to_owned(),
             message: format!("Line {}: {}", error.line, error.rejection.message),
             line: error.line,
             made: None,
-        }),
-    })
+        }
+    }
 }
 
 fn to_bytes(line: &OutputLine) -> Vec<u8> {

@@ -6,11 +6,17 @@ use model::compressed::WeightFormat;
 use planner::budget::Budget;
 use program::formats::KvFormat;
 use program::plan::Plan;
+use program::topology::LaneId;
 
-use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report, StepTimes};
+use super::file::{
+    LaneReport, LayerSpan, LayerTimes, MapSummary, Predicted, Replayed, ReplayedLane,
+    ReplayedLayers, Report, StepTimes,
+};
+use super::gantt::LAYERS;
 use super::routing::routing;
+use super::step::Step;
 use super::storages::storages;
-use crate::engine::measure::Totals;
+use crate::engine::measure::{Prediction, Replay, Totals};
 use crate::engine::{Measured, Peaks};
 
 /// What was known before the workers started.
@@ -86,10 +92,7 @@ pub fn build(
             groups: prediction.groups,
             decode_steps: prediction.decode_steps,
         }),
-        replayed: measured.prediction.map(|prediction| Replayed {
-            simulated_s: prediction.predicted_ns / 1e9,
-            measured_s: prediction.measured_ns / 1e9,
-        }),
+        replayed: measured.prediction.as_ref().map(|prediction| replayed(plan, prediction)),
         lanes: totals
             .busy_ns
             .iter()
@@ -126,7 +129,49 @@ fn kv_format(plan: &Plan) -> String {
 
 fn step_times(totals: &Totals) -> Option<StepTimes> {
     let seconds = |share: f64| totals.step_ns(share).map(|ns| ns as f64 / 1e9);
-    Some(StepTimes { median_s: seconds(0.5)?, p95_s: seconds(0.95)?, max_s: seconds(1.0)? })
+    let quantiles_s = (0..=20).filter_map(|twentieth| seconds(f64::from(twentieth) / 20.0));
+    Some(StepTimes {
+        median_s: seconds(0.5)?,
+        quantiles_s: quantiles_s.collect(),
+        p95_s: seconds(0.95)?,
+        max_s: seconds(1.0)?,
+    })
+}
+
+fn replayed(plan: &Plan, prediction: &Prediction) -> Replayed {
+    let Prediction { simulated, measured } = prediction;
+    let seconds = |replay: &Replay, lane: &LaneId| {
+        replay.busy_ns.get(lane).map_or(0.0, |ns| *ns as f64 / 1e9)
+    };
+    let lanes = measured.busy_ns.keys().map(|lane| {
+        let simulated_busy_s = seconds(simulated, lane);
+        let measured_busy_s = seconds(measured, lane);
+        let busy = ReplayedLane { simulated_busy_s, measured_busy_s };
+        (plan.lane_name(*lane).to_owned(), busy)
+    });
+    Replayed {
+        simulated_s: simulated.length_ns / 1e9,
+        measured_s: measured.length_ns / 1e9,
+        lanes: lanes.collect(),
+        layers: Some(ReplayedLayers {
+            simulated: layer_times(plan, simulated),
+            measured: layer_times(plan, measured),
+        }),
+    }
+}
+
+fn layer_times(plan: &Plan, replay: &Replay) -> LayerTimes {
+    let step = Step::of_spans(plan, &replay.step);
+    let (start_ms, end_ms) = step.window_ms(LAYERS);
+    let spans = step.drawn(LAYERS).into_iter().map(|drawn| LayerSpan {
+        lane: drawn.lane,
+        op: drawn.op,
+        layer: drawn.layer,
+        batch: drawn.batch,
+        start_s: drawn.start_ms / 1e3,
+        end_s: drawn.end_ms / 1e3,
+    });
+    LayerTimes { length_s: (end_ms - start_ms) / 1e3, spans: spans.collect() }
 }
 
 fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {

@@ -102,6 +102,10 @@ pub struct RequestCounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
     pub median_s: f64,
+    /// 21 of them: the shortest step, the longest, and between them the step that every further 5
+    /// of 100 are not longer than.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quantiles_s: Vec<f64>,
     /// 95 of 100 steps are not longer.
     pub p95_s: f64,
     pub max_s: f64,
@@ -128,6 +132,45 @@ pub struct Predicted {
 pub struct Replayed {
     pub simulated_s: f64,
     pub measured_s: f64,
+    /// Time each lane was inside work in these steps.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lanes: BTreeMap<String, ReplayedLane>,
+    /// Two layers of a step in the middle of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<ReplayedLayers>,
+}
+
+/// One lane's share of the steps that were simulated again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplayedLane {
+    pub simulated_busy_s: f64,
+    pub measured_busy_s: f64,
+}
+
+/// Layers of a step in time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplayedLayers {
+    pub simulated: LayerTimes,
+    pub measured: LayerTimes,
+}
+
+/// What each lane did from the beginning of the first of some layers to their end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerTimes {
+    pub length_s: f64,
+    pub spans: Vec<LayerSpan>,
+}
+
+/// Work of a lane, from the beginning of the layers on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerSpan {
+    pub lane: String,
+    /// The operation, or the one that what is moved is for.
+    pub op: String,
+    pub layer: Option<u16>,
+    pub batch: u16,
+    pub start_s: f64,
+    pub end_s: f64,
 }
 
 /// One lane's share of the run.

@@ -6,6 +6,7 @@ pub mod file;
 pub mod gantt;
 pub(crate) mod kinds;
 pub mod layer;
+pub mod page;
 pub(crate) mod placement;
 pub(crate) mod plain_table;
 pub(crate) mod read_weights;

@@ -35,7 +35,8 @@ pub(crate) struct Drawn {
 #[derive(Debug)]
 pub(crate) struct Step<'a> {
     plan: &'a Plan,
-    steady: &'a Steady,
+    spans: Vec<&'a Span>,
+    step_ns: f64,
 }
 
 /// A step's time, which adds up.
@@ -46,8 +47,15 @@ pub(crate) struct Parts {
 }
 
 impl<'a> Step<'a> {
-    pub(crate) const fn of(plan: &'a Plan, steady: &'a Steady) -> Step<'a> {
-        Step { plan, steady }
+    pub(crate) fn of(plan: &'a Plan, steady: &'a Steady) -> Step<'a> {
+        Step { plan, spans: steady.spans().collect(), step_ns: steady.step_ns() }
+    }
+
+    /// What ran in a step.
+    pub(crate) fn of_spans(plan: &'a Plan, spans: &'a [Span]) -> Step<'a> {
+        let start_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+        let end_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+        Step { plan, spans: spans.iter().collect(), step_ns: (end_ns - start_ns) as f64 }
     }
 
     /// From the first operation of the first layer to the last of the last one, and the rest.
@@ -56,7 +64,7 @@ impl<'a> Step<'a> {
         let of_layers = || computed.iter().filter(|work| work.layer.is_some());
         let start = of_layers().map(|work| work.span.start_ns).min().unwrap_or(0);
         let end = of_layers().map(|work| work.span.end_ns).max().unwrap_or(0);
-        let step_ms = self.steady.step_ns() / 1e6;
+        let step_ms = self.step_ns / 1e6;
         let layers_ms = ((end - start) as f64 / 1e6).min(step_ms);
         Parts { layers_ms, rest_ms: step_ms - layers_ms }
     }
@@ -64,10 +72,10 @@ impl<'a> Step<'a> {
     /// The lane that works most of the step, and its share of it.
     pub(crate) fn busiest(&self) -> Option<(&'a str, f64)> {
         let mut busy_ns = vec![0; self.plan.topology.lanes.len()];
-        self.steady.spans().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
+        self.spans.iter().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
         let most_ns = busy_ns.iter().copied().max().filter(|ns| *ns > 0)?;
         let lane = busy_ns.iter().position(|ns| *ns == most_ns)?;
-        let share = most_ns as f64 / self.steady.step_ns();
+        let share = most_ns as f64 / self.step_ns;
         Some((&self.plan.topology.lanes[lane].name, share.min(1.0)))
     }
 
@@ -140,7 +148,7 @@ impl<'a> Step<'a> {
         let instruction = move |lane: LaneId, index: u32| {
             program.lane(lane).map(|list| &list.instructions[index as usize])
         };
-        self.steady.spans().filter_map(move |span| {
+        self.spans.iter().filter_map(move |span| {
             let instruction = instruction(span.lane, span.instruction)?;
             let at = instruction.at()?;
             let (op, chunk) = match instruction {

@@ -153,6 +153,7 @@ impl Order {
             ignore_eos: request.ignore_eos,
             logprobs: request.logprobs_of_token(),
             prompt_logprobs: if request.echo { request.logprobs_of_token() } else { 0 },
+            prompt_logprobs_from: 1,
             grammar: request.grammar.clone(),
         }
     }

@@ -9,6 +9,7 @@ use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
 
 use super::bar::Bar;
+use super::formats::Case;
 use super::hardware::Hardware;
 use super::model::Opened;
 use super::placement::{Decision, Measure, first_that_fits, plan};
@@ -22,21 +23,15 @@ use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::text::codec::ProcessCodec;
 
-/// Log-probabilities of a token: its own, and of the twenty most likely ones.
-const LOGPROBS: u16 = 21;
-
 /// Most rows of a step, unless a chunk was given: more are computed no faster, and hold everybody
 /// up.
 const STEP_ROWS: u32 = 512;
-
-/// Positions of a page of the caches.
-const PAGE_POSITIONS: u32 = 256;
 
 /// Positions that there are caches for, for each slot, where sequences share them.
 const SLOT_POSITIONS: u32 = 2048;
 
 /// Sequences at a time, unless memory has room for fewer.
-const SLOTS: u16 = 32;
+pub(crate) const SLOTS: u16 = 32;
 
 /// What a server is asked to be.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +42,12 @@ pub(crate) struct Served {
     pub(crate) context: Option<u32>,
     /// How long a step should take where sequences decode.
     pub(crate) step: Duration,
+    /// Log-probabilities of a token, its own included.
+    pub(crate) logprobs: u16,
+    /// Logits of a step that are kept at a time, bytes; of each slot's newest token in any case.
+    pub(crate) logits_bytes: usize,
+    /// Positions of a page of the caches.
+    pub(crate) page_positions: u32,
 }
 
 /// Plans, starts the workers and loads the model.
@@ -61,14 +62,12 @@ pub(crate) fn start(
 ) -> anyhow::Result<ServingEngine> {
     let context = context(opened, served)?;
     let run = planned_run(run, served);
-    let slots = served.slots.unwrap_or(SLOTS);
-    // Few sequences are as long as the context; where caches are in pages, they share the room.
-    let share = context.min(SLOT_POSITIONS.max(context.div_ceil(slots.into())));
-    let (decision, plan) = match planned(&run, opened, (slots, share, context), interrupt)? {
+    let share = share(context, served);
+    let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
         (decision, Some(plan)) => (decision, plan),
         (_, None) => {
-            let (decision, _) = planned(&run, opened, (slots, context, context), interrupt)?;
-            let plan = serving(&decision.plan, (rows(&run, slots), context), 0)
+            let (decision, _) = planned(&run, opened, (served, context, context), interrupt)?;
+            let plan = serving(&decision.plan, (served, rows(&run, served), context), 0)
                 .context("the chosen placement cannot serve")?;
             (decision, plan)
         }
@@ -113,13 +112,43 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
 fn planned_run(run: &Run, served: Served) -> Run {
     let mut run = run.clone();
     run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
-    run.prefill_chunk = Some(rows(&run, served.slots.unwrap_or(SLOTS)));
+    run.prefill_chunk = Some(rows(&run, served));
     run
 }
 
 /// Most rows of a step.
-fn rows(run: &Run, slots: u16) -> u32 {
-    run.prefill_chunk.unwrap_or(STEP_ROWS).max(slots.into())
+fn rows(run: &Run, served: Served) -> u32 {
+    run.prefill_chunk.unwrap_or(STEP_ROWS).max(served.slots.unwrap_or(SLOTS).into())
+}
+
+/// Positions that there are caches for, for each slot: few sequences are as long as the context, and
+/// where caches are in pages they share the room.
+fn share(context: u32, served: Served) -> u32 {
+    let slots = u32::from(served.slots.unwrap_or(SLOTS));
+    context.min(SLOT_POSITIONS.max(context.div_ceil(slots)))
+}
+
+/// What memory must have room for.
+fn demand(positions: u32, served: Served) -> Demand {
+    Demand {
+        sequences: usize::from(served.slots.unwrap_or(SLOTS)),
+        max_prompt: positions as usize - 1,
+        shared_prompt: 0,
+        max_new: positions - 1,
+        max_context: positions as usize,
+        logprobs: served.logprobs,
+        forms: false,
+    }
+}
+
+/// What is compressed of a model that is served so.
+///
+/// # Errors
+/// A context that the model does not have.
+pub(crate) fn case(run: &Run, opened: &Opened, served: Served) -> anyhow::Result<Case> {
+    let positions = share(context(opened, served)?, served);
+    let run = planned_run(run, served);
+    Ok(first_that_fits(&run, opened, Some(demand(positions, served))))
 }
 
 /// The placement of a job of so many sequences with so many positions each, and the same with
@@ -127,38 +156,36 @@ fn rows(run: &Run, slots: u16) -> u32 {
 fn planned(
     run: &Run,
     opened: &Opened,
-    (slots, positions, context): (u16, u32, u32),
+    (served, positions, context): (Served, u32, u32),
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Decision, Option<Plan>)> {
-    let demand = Demand {
-        sequences: usize::from(slots),
-        max_prompt: positions as usize - 1,
-        shared_prompt: 0,
-        max_new: positions - 1,
-        max_context: positions as usize,
-        logprobs: LOGPROBS,
-        forms: false,
-    };
+    let demand = demand(positions, served);
     let case = first_that_fits(run, opened, Some(demand));
     let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
-    let kv_pages = u32::from(decision.plan.shape.batch_size) * positions.div_ceil(PAGE_POSITIONS);
-    let rows = rows(run, slots);
-    let plan = serving(&decision.plan, (rows, context), kv_pages).ok();
+    let of_slot = positions.div_ceil(served.page_positions);
+    let kv_pages = u32::from(decision.plan.shape.batch_size) * of_slot;
+    let plan = serving(&decision.plan, (served, rows(run, served), context), kv_pages).ok();
     Ok((decision, plan))
 }
 
 /// The same placement as a run that serves, with caches in so many pages of a batch; 0: in extents.
-fn serving(plan: &Plan, (rows, context): (u32, u32), kv_pages: u32) -> Result<Plan, CompileError> {
-    let page_positions = if kv_pages > 0 { PAGE_POSITIONS } else { 0 };
-    let most = if kv_pages > 0 { kv_pages.saturating_mul(PAGE_POSITIONS) } else { context };
+fn serving(
+    plan: &Plan,
+    (served, rows, context): (Served, u32, u32),
+    kv_pages: u32,
+) -> Result<Plan, CompileError> {
+    let page_positions = if kv_pages > 0 { served.page_positions } else { 0 };
+    let most = if kv_pages > 0 { kv_pages.saturating_mul(page_positions) } else { context };
     let max_context = context.min(most);
+    let logits_rows = served.logits_bytes / (plan.config.vocab_size * size_of::<f32>());
     let shape = RunShape {
         serves: true,
         prefill_chunk: rows,
         page_positions,
         kv_pages,
+        logits_rows: rows.min(u32::try_from(logits_rows).unwrap_or(u32::MAX)),
         max_context,
-        max_prompt: max_context - 1,
+        max_prompt: max_context,
         max_new: max_context - 1,
         micro_sequences: 1,
         shared_prompt: 0,

@@ -89,6 +89,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         serves,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         dtype,
     };
     let shape = match kept {
@@ -142,6 +143,7 @@ pub struct Job {
     pub sampling: Sampling,
     pub logprobs: u16,
     pub prompt_logprobs: u16,
+    pub prompt_logprobs_from: u32,
     pub id_hash: u64,
     pub grammar: Option<Grammar>,
 }
@@ -167,6 +169,7 @@ pub fn jobs(count: usize) -> Vec<Job> {
         },
         logprobs: index as u16 % (LOGPROBS + 1),
         prompt_logprobs: 0,
+        prompt_logprobs_from: 1,
         id_hash: index as u64,
         grammar: match index % 7 {
             3 => Some(Grammar::Regex("[a-f]+[0-9]{3,9}x".to_owned())),
@@ -274,6 +277,7 @@ pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
         ignore_eos: false,
         logprobs: job.logprobs,
         prompt_logprobs: job.prompt_logprobs,
+        prompt_logprobs_from: job.prompt_logprobs_from,
         grammar: job.grammar.clone().map(Arc::new),
     };
     let id = engine.submit(submission, Box::new(Telling(sender)))?;

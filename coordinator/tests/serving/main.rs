@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 9] = [
+const TESTS: [own_main::Test; 10] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
@@ -23,6 +23,7 @@ const TESTS: [own_main::Test; 9] = [
     ("what_the_model_says_of_prompts", what_the_model_says_of_prompts),
     ("pages_of_caches_change_no_answer", pages_of_caches_change_no_answer),
     ("beginnings_are_computed_once", beginnings_are_computed_once),
+    ("continuations_share_their_prompt", continuations_share_their_prompt),
     ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
 ];
@@ -181,6 +182,50 @@ fn beginnings_are_computed_once() {
     let status = engine.status();
     assert_eq!(status.cached_tokens, (known + 48) as u64);
     assert_eq!(status.prompt_tokens + status.cached_tokens, (59 + said.len() + 59) as u64);
+}
+
+/// What follows a prompt is looked at without the prompt's own tokens, and without a token behind:
+/// of sequences that come together one computes the prompt, and the others wait for its pages.
+fn continuations_share_their_prompt() {
+    const PROMPT: u32 = 50;
+    for (dtype, kv_format) in dtypes() {
+        for (map, kept) in maps(kv_format).iter().zip([Kept::Pages(60), Kept::Extents]) {
+            let whole = |index: u32| Job {
+                prompt: (1..=PROMPT).chain((0..=index).map(|i| 60 + 7 * index + i)).collect(),
+                max_new: 1,
+                prompt_logprobs: 3,
+                grammar: None,
+                ..jobs(1).remove(0)
+            };
+            let whole: Vec<Job> = (0..10).map(whole).collect();
+            let engine = start(map, dtype);
+            let heard: Vec<Heard> = whole.iter().map(|job| listen(&engine, job)).collect();
+            let expected = heard.into_iter().map(|heard| heard.answer(WATCHDOG));
+            let expected: Vec<_> = expected.collect();
+            drop(engine);
+            let engine = start_with(map, dtype, kept);
+            let of = |job: &Job| {
+                let job = Job { max_new: 0, prompt_logprobs_from: PROMPT, ..job.clone() };
+                listen(&engine, &job)
+            };
+            let heard: Vec<Heard> = whole.iter().map(of).collect();
+            for (heard, expected) in heard.into_iter().zip(&expected) {
+                let found = heard.answer(WATCHDOG);
+                assert!(found.tokens().is_empty(), "{found:?}");
+                let of_prompt = 3 * (PROMPT as usize - 1);
+                let case = format!("{dtype:?} {kv_format:?} {kept:?}");
+                let wanted = &expected.prompt_logprobs()[of_prompt..];
+                assert_eq!(found.prompt_logprobs(), wanted, "{case}");
+            }
+            let status = engine.status();
+            let pages = u64::from((PROMPT - 1) / 16 * 16);
+            let cached = if kept == Kept::Extents { 0 } else { 9 * pages };
+            assert_eq!(status.cached_tokens, cached, "{status:?}");
+            let rows: u64 = whole.iter().map(|job| job.prompt.len() as u64 - 1).sum();
+            assert_eq!(status.prompt_tokens, rows - cached, "{status:?}");
+            assert_eq!(status.generated_tokens, 0);
+        }
+    }
 }
 
 fn a_form_that_cannot_be_fails_who_asks_for_it() {

@@ -71,6 +71,7 @@ pub fn shape(dtype: Dtype) -> RunShape {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         dtype,
     }
 }

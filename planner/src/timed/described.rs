@@ -74,6 +74,7 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)

@@ -130,6 +130,7 @@ fn plan(
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        logits_rows: 0,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

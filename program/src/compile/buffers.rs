@@ -263,7 +263,7 @@ impl<'a> Buffers<'a> {
     fn value_bytes(&self, program: ProgramShape, value: Value) -> usize {
         let sequences = usize::from(program.sequences);
         let rows = match value {
-            Value::LastNormed | Value::Logits => sequences,
+            Value::LastNormed | Value::Logits => program.logits_rows as usize,
             _ => program.stream_rows as usize,
         };
         self.sizes.value_bytes(value, rows, sequences)

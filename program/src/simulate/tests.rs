@@ -64,6 +64,7 @@ const SHAPE: ProgramShape = ProgramShape {
     streams: 1,
     sequences: 1,
     stream_rows: 1,
+    logits_rows: 1,
     next: ProgramId::DECODE,
 };
 

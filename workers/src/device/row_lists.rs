@@ -31,20 +31,24 @@ fn half(config: &ModelConfig, rope: &Rope) -> usize {
     rope.rotary_dim(config.head_dim) / 2
 }
 
-/// Where the parts of a list begin, in words: positions of the rows, the last row of each sequence,
-/// and for each kind of layer whose tables go by length each row's table, then the tables of the
+/// Where the parts of a list begin, in words: positions of the rows, the rows whose logits are
+/// computed, and for each kind of layer whose tables go by length each row's table, then the tables of the
 /// sequences if each has its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowList {
     rows: usize,
+    logits_rows: usize,
     sequences: usize,
 }
 
 impl RowList {
     /// The lists of a program, for its most rows and sequences.
     pub(super) fn new(program: &ProgramShape) -> RowList {
-        let (rows, sequences) = (program.stream_rows as usize, usize::from(program.sequences));
-        RowList { rows, sequences }
+        RowList {
+            rows: program.stream_rows as usize,
+            logits_rows: program.logits_rows as usize,
+            sequences: program.sequences.into(),
+        }
     }
 
     /// Bytes of a list.
@@ -52,7 +56,7 @@ impl RowList {
         self.kind_at(config, config.layers.kinds().len()) * WORD_BYTES
     }
 
-    /// Where the last rows of sequences are.
+    /// Where the rows whose logits are computed are.
     pub(super) fn last_rows_at(&self) -> usize {
         self.rows
     }
@@ -64,7 +68,7 @@ impl RowList {
             let own = if has_a_table_each(rope) { self.sequences * half(config, rope) } else { 0 };
             if rope.is_by_length() { self.rows + own } else { 0 }
         });
-        self.rows + self.sequences + words.sum::<usize>()
+        self.rows + self.logits_rows + words.sum::<usize>()
     }
 
     /// Writes the tables of the sequence at `index`, of that most positions, into a list.

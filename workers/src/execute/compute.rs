@@ -54,6 +54,8 @@ impl ComputeState {
             config.ffn_size,
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
         ];
+        let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
+        let logits_rows = logits_rows.max().unwrap_or(0);
         let limits = ScratchLimits {
             rows,
             linear_inputs: inputs.into_iter().max().unwrap_or(0),
@@ -71,13 +73,13 @@ impl ComputeState {
             positions: Positions::new(config, rows, sequences),
             router: experts::Router::new(config, rows),
             tokens: Vec::with_capacity(rows),
-            last_rows: Vec::with_capacity(sequences),
+            last_rows: Vec::with_capacity(logits_rows),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
             pages: Vec::with_capacity(
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
             states: Vec::with_capacity(if config.delta.is_some() { sequences } else { 0 }),
-            sample: sample::SampleState::new(plan, forms, sequences, pool.threads)?,
+            sample: sample::SampleState::new(plan, forms, logits_rows, pool.threads)?,
         })
     }
 

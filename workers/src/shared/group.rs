@@ -88,7 +88,7 @@ fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
         rows,
         shared_row: None,
         samples: true,
-        all_logits: false,
+        logits_rows: 1,
     })
 }
 
@@ -144,7 +144,8 @@ fn list_chunks(table: &StepTable, batch: usize, most: usize) {
                 (stream, room) = (stream + 1, most);
             }
             let rows = room.min(end - first);
-            let piece = Item { first, rows, samples: first + rows == end, ..item };
+            let samples = first + rows == end;
+            let piece = Item { first, rows, samples, logits_rows: samples.into(), ..item };
             table.push_item(batch, List::prefill(stream as u16), piece);
             listed.push((stream, piece));
             first += rows;

@@ -34,9 +34,18 @@ pub struct Offer<'a> {
     pub room: u32,
     /// In which place it came.
     pub arrival: u32,
-    /// Log-probabilities to keep of each token of the prompt but its first; then nothing of it may
-    /// be computed, and it may have no new tokens.
-    pub prompt_logprobs: u16,
+    /// What is to be said of the prompt's tokens.
+    pub said: PromptLogprobs,
+}
+
+/// What is to be said of the tokens of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptLogprobs {
+    /// Log-probabilities to keep of each token; 0: none.
+    pub count: u16,
+    /// The first of these tokens, at least 1; of those before it so much may be computed already
+    /// that the one before it is not.
+    pub first: u32,
 }
 
 /// Whom a slot belongs to.
@@ -70,7 +79,8 @@ pub fn offer(table: &StepTable, offer: &Offer<'_>) {
     set(Field::Remaining, request.max_new - answered);
     set(Field::Computed, offer.computed);
     set(Field::Arrival, offer.arrival);
-    set(Field::PromptLogprobs, offer.prompt_logprobs.into());
+    set(Field::PromptLogprobs, offer.said.count.into());
+    set(Field::LogitsFrom, offer.said.first.saturating_sub(1));
     set(Field::Room, offer.room);
     // SYNC POINT: slot state, released here once the sequence is written.
     set_state(table, *batch, *slot, SlotState::Offered);
@@ -127,30 +137,51 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
             set_state(table, batch, slot, SlotState::Ended);
             continue;
         }
-        let field = |field| table.field(batch, slot, field);
-        sequences.push(Sequence {
-            slot: slot as u32,
-            arrival: field(Field::Arrival),
-            known: field(Field::PromptLen) + field(Field::Generated),
-            computed: field(Field::Computed),
-            room: field(Field::Room),
-            all_logits: field(Field::PromptLogprobs) > 0
-                && field(Field::Computed) < field(Field::PromptLen),
-        });
+        sequences.push(sequence(table, batch, slot));
     }
     let mut listed = 0;
     schedule::next(sequences, &table.step(), |piece| {
         let (slot, first, rows) = (piece.slot as usize, piece.first as usize, piece.rows as usize);
-        let (samples, all_logits) = (piece.samples, piece.all_logits);
-        let item = Item { slot, first, rows, shared_row: None, samples, all_logits };
+        let (samples, logits_rows) = (piece.samples, piece.logits_rows as usize);
+        let item = Item { slot, first, rows, shared_row: None, samples, logits_rows };
         table.set_item(batch, STEP, listed, item);
         listed += 1;
     });
     table.set_items(batch, STEP, listed);
 }
 
+/// A running sequence, as far as it is computed.
+fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
+    let field = |field| table.field(batch, slot, field);
+    let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
+    let says = field(Field::PromptLogprobs) > 0 && computed < prompt;
+    let draws = draws(table, batch, slot);
+    Sequence {
+        slot: slot as u32,
+        arrival: field(Field::Arrival),
+        // What nobody draws from is not computed.
+        known: prompt + field(Field::Generated) - u32::from(!draws),
+        computed,
+        room: field(Field::Room),
+        logits_from: if says { field(Field::LogitsFrom) } else { u32::MAX },
+        draws,
+    }
+}
+
+/// Whether a sequence has new tokens, and is not of its prompt alone.
+fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
+    table.field(batch, slot, Field::Generated) + table.field(batch, slot, Field::Remaining) > 0
+}
+
 /// Whether a sequence has, or is called off.
 fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
+    let field = |field| table.field(batch, slot, field);
+    if !draws(table, batch, slot)
+        && table.is_running(batch, slot)
+        && field(Field::Computed) + 1 >= field(Field::PromptLen)
+    {
+        table.set_field(batch, slot, Field::Finish, Finish::Length as u32);
+    }
     let is_called_off = table.field(batch, slot, Field::Cancel) != 0;
     if is_called_off && table.is_running(batch, slot) {
         table.set_field(batch, slot, Field::Finish, Finish::Stop as u32);

@@ -55,15 +55,8 @@ pub struct Item {
     pub shared_row: Option<usize>,
     /// Whether the sequence's next token is drawn from the logits of the last row.
     pub samples: bool,
-    /// Whether the logits of all rows are computed, for what they say of the prompt.
-    pub all_logits: bool,
-}
-
-impl Item {
-    /// Rows whose logits are computed, the last ones.
-    pub fn logits_rows(&self) -> usize {
-        if self.all_logits { self.rows } else { usize::from(self.samples) }
-    }
+    /// Rows whose logits are computed, the last ones: what is drawn, and what is said of the prompt.
+    pub logits_rows: usize,
 }
 
 impl StepTable {
@@ -219,7 +212,7 @@ impl StepTable {
         let point = |point: usize| (word(2 + 2 * point), word(3 + 2 * point));
         Step {
             rows: self.program(ProgramId::STEP).stream_rows,
-            logits_rows: self.program(ProgramId::STEP).sequences.into(),
+            logits_rows: self.program(ProgramId::STEP).logits_rows,
             aim_ns: u64::from(word(0)) * 1000,
             costs: Costs { points: std::array::from_fn(point), position_ps: word(1) },
         }
@@ -258,7 +251,7 @@ impl StepTable {
             rows: word(2),
             shared_row: word(3).checked_sub(1),
             samples: word(4) & 1 > 0,
-            all_logits: word(4) & 2 > 0,
+            logits_rows: word(4) >> 1,
         }
     }
 
@@ -267,7 +260,7 @@ impl StepTable {
         assert!(item.slot < self.batch_size(), "slot {} of {}", item.slot, self.batch_size());
         let at = self.item_at(batch, list, index);
         let shared_row = item.shared_row.map_or(0, |row| row + 1);
-        let logits = usize::from(item.samples) | usize::from(item.all_logits) << 1;
+        let logits = usize::from(item.samples) | item.logits_rows << 1;
         let words = [item.slot, item.first, item.rows, shared_row, logits];
         for (offset, word) in words.into_iter().enumerate() {
             self.words.store(at + offset, word as u32);

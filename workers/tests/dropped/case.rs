@@ -49,6 +49,7 @@ impl Case {
             serves: false,
             page_positions: 0,
             kv_pages: 0,
+            logits_rows: 0,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

@@ -36,6 +36,14 @@ pub(super) struct Seat {
     pub(super) room: u32,
 }
 
+/// A sequence in a slot whose prompt is computed.
+#[derive(Debug)]
+pub(super) struct Computing<'a> {
+    pub(super) seat: &'a Seat,
+    /// Those of its prompt; none of one that has more, or that leaves.
+    pub(super) tokens: &'a [u32],
+}
+
 impl Caches {
     pub(super) fn new(plan: &Plan) -> Caches {
         let shape = plan.shape;
@@ -65,23 +73,31 @@ impl Caches {
         (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
     }
 
-    /// Caches for a sequence that begins in a batch where `growing` others will need more pages, of
-    /// which one is left for each; `None`: there is no room now. `tokens` are all that it has.
+    /// Whether another sequence is about to compute a page that one of that kind could then have.
+    /// `known` are those of its tokens that may be found, all but the last.
+    pub(super) fn is_computing(&self, kind: u64, known: &[u32], other: &Computing<'_>) -> bool {
+        let Some(pages) = self.batches.first().filter(|_| self.shares) else { return false };
+        let upto = (other.seat.filled + 1) * pages.positions() as usize;
+        kind == other.seat.kind
+            && upto < known.len()
+            && other.tokens.get(..upto).is_some_and(|tokens| *tokens == known[..upto])
+    }
+
+    /// Caches for a sequence of that kind that begins in a batch where `growing` others will need
+    /// more pages, of which one is left for each; `None`: there is no room now. `known` as above,
+    /// of `count` tokens.
     pub(super) fn seat(
         &mut self,
         (batch, growing): (usize, usize),
-        (plan, request, computes_all): (&Plan, &Request, bool),
-        tokens: &[u32],
+        kind: u64,
+        known: &[u32],
+        count: usize,
     ) -> Option<Seat> {
         let Some(pages) = self.batches.get_mut(batch) else {
             return Some(Seat { room: self.max_context, ..Seat::default() });
         };
-        let kind = kind(plan, request);
-        let shared = match self.shares && !computes_all {
-            true => pages.share(kind, tokens),
-            false => Vec::new(),
-        };
-        let needed = (tokens.len() as u32 + 1).div_ceil(pages.positions()).min(self.pages_max);
+        let shared = if self.shares { pages.share(kind, known) } else { Vec::new() };
+        let needed = (count as u32 + 1).div_ceil(pages.positions()).min(self.pages_max);
         let more = needed.saturating_sub(shared.len() as u32);
         let mut seat = Seat {
             filled: shared.len(),
@@ -106,16 +122,15 @@ impl Caches {
         }
     }
 
-    /// Gives a running sequence with so many tokens room for the next ones; false: there is none.
+    /// Gives a running sequence room for so many positions; false: there is none.
     pub(super) fn grow(
         &mut self,
         table: &StepTable,
         (batch, slot): (usize, usize),
         seat: &mut Seat,
-        known: u32,
+        needed: u32,
     ) -> bool {
-        // A page ahead, as the next token is computed before this is looked at again.
-        let needed = (known + 2).min(self.max_context);
+        let needed = needed.min(self.max_context);
         while seat.room < needed {
             let Some(page) = self.batches.get_mut(batch).and_then(Pages::take) else {
                 return false;
@@ -165,7 +180,7 @@ impl Caches {
 }
 
 /// What keys and values depend on beside the tokens: how their positions are rotated.
-fn kind(plan: &Plan, request: &Request) -> u64 {
+pub(super) fn kind(plan: &Plan, request: &Request) -> u64 {
     let length = SequenceLength(request.prompt.len() as u32 + request.max_new);
     let ropes = plan.config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
     let mut hasher = DefaultHasher::new();

@@ -7,10 +7,10 @@ use program::plan::Plan;
 use program::step_table::{Field, Finish, SlotState};
 use workers::shared::group::{Placed, Request};
 use workers::shared::protocol::ToWorker;
-use workers::shared::serving::{Offer, free, offer, state};
+use workers::shared::serving::{Offer, PromptLogprobs, free, offer, state};
 use workers::shared::table::StepTable;
 
-use super::caches::{Caches, Seat};
+use super::caches::{Caches, Computing, Seat, kind};
 use super::forms::{FormState, Forms};
 use crate::boundary::serving::{
     self, Event, Listener, Listening, Status, Submission, SubmissionId,
@@ -23,12 +23,12 @@ const LOSSES_MAX: u8 = 3;
 struct Going {
     id: SubmissionId,
     request: Request,
-    /// Log-probabilities of each token of its prompt that are still to be told.
-    prompt_logprobs: u16,
+    /// Log-probabilities of its prompt's tokens that are still to be told.
+    said: PromptLogprobs,
     listener: Box<dyn Listener>,
     /// New tokens that were told, or are a final end-of-sequence token.
     answered: Vec<u32>,
-    /// Whether its first token was drawn, and so much told.
+    /// Whether its prompt was computed, and so much told.
     is_begun: bool,
     /// Of its prompt, tokens whose keys and values were found.
     cached_tokens: u32,
@@ -94,7 +94,10 @@ impl Desk {
         self.arrivals = self.arrivals.wrapping_add(1);
         self.waiting.push_back(Going {
             id,
-            prompt_logprobs: submission.prompt_logprobs,
+            said: PromptLogprobs {
+                count: submission.prompt_logprobs,
+                first: submission.prompt_logprobs_from.max(1),
+            },
             request: Request { grammar, ..request(submission) },
             listener,
             answered: Vec::new(),
@@ -123,21 +126,26 @@ impl Desk {
     /// Offers those that wait to free slots, in the order of their arrival, each to the batch with
     /// the fewest.
     pub(super) fn offer(&mut self, table: &StepTable, plan: &Plan) {
-        self.prepare(table.slots().count());
-        let mut place = 0;
-        while place < self.waiting.len() {
+        let most = table.slots().count();
+        self.prepare(most);
+        let (mut place, mut held_back) = (0, 0);
+        while place < self.waiting.len() && held_back <= most {
             if self.forms.state(self.waiting[place].request.grammar) != FormState::Ready {
                 place += 1;
                 continue;
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
-            let others = self.seated.iter().filter(|seated| seated.batch == batch);
-            let growing = others.filter(|seated| seated.caches.room < seated.going.longest());
-            let growing = growing.count();
+            let others = || self.seated.iter().filter(|seated| seated.batch == batch);
             let waiting = &self.waiting[place];
-            let computes_all = waiting.prompt_logprobs > 0;
-            let sequence = (plan, &waiting.request, computes_all);
-            let caches = self.caches.seat((batch, growing), sequence, &waiting.tokens());
+            let (kind, tokens) = (kind(plan, &waiting.request), waiting.tokens());
+            let known = &tokens[..waiting.shareable()];
+            if others().any(|seated| self.caches.is_computing(kind, known, &seated.in_prompt())) {
+                (place, held_back) = (place + 1, held_back + 1);
+                continue;
+            }
+            let growing = others().filter(|seated| seated.caches.room < seated.going.longest());
+            let growing = growing.count();
+            let caches = self.caches.seat((batch, growing), kind, known, tokens.len());
             // Who came first is not overtaken for want of room.
             let Some(caches) = caches else { return };
             let Some(going) = self.waiting.remove(place) else { return };
@@ -165,7 +173,7 @@ impl Desk {
                 computed: caches.computed,
                 room: caches.room,
                 arrival: going.arrival,
-                prompt_logprobs: going.prompt_logprobs,
+                said: going.said,
             },
         );
         self.seated.push(Seated { going, batch, slot, caches, is_preempted: false });
@@ -232,7 +240,7 @@ impl Desk {
         for mut seated in std::mem::take(&mut self.seated) {
             // What was drawn is read behind the state: of what has ended nothing is missed.
             let has_ended = state(table, seated.batch, seated.slot) == SlotState::Ended;
-            seated.tell_tokens(table, eos, status);
+            seated.tell_tokens(table, eos, has_ended, status);
             let computed = table.field(seated.batch, seated.slot, Field::Computed) as usize;
             let Seated { going, batch, caches, .. } = &mut seated;
             // The sampler may be further than what was told.
@@ -288,8 +296,9 @@ impl Desk {
         let mut short = Vec::new();
         for seated in self.seated.iter_mut().filter(|seated| !seated.is_preempted) {
             let place = (seated.batch, seated.slot);
-            let known = seated.going.known() as u32;
-            if !self.caches.grow(table, place, &mut seated.caches, known) {
+            // The next token is computed before this is looked at again.
+            let needed = (seated.going.known() as u32 + 2).min(seated.going.longest());
+            if !self.caches.grow(table, place, &mut seated.caches, needed) {
                 short.push(seated.batch);
             }
         }
@@ -341,25 +350,31 @@ impl Desk {
 }
 
 impl Seated {
-    fn tell_tokens(&mut self, table: &StepTable, eos: &[u32], status: &mut Status) {
-        let (batch, slot, going) = (self.batch, self.slot, &mut self.going);
+    /// Its caches, and the prompt while it is computed.
+    fn in_prompt(&self) -> Computing<'_> {
+        let leaves = self.going.is_begun || self.going.is_left || self.is_preempted;
+        let tokens = if leaves { &[][..] } else { &self.going.request.prompt[..] };
+        Computing { seat: &self.caches, tokens }
+    }
+
+    fn tell_tokens(
+        &mut self,
+        table: &StepTable,
+        eos: &[u32],
+        has_ended: bool,
+        status: &mut Status,
+    ) {
+        let (batch, slot) = (self.batch, self.slot);
         let generated = table.field(batch, slot, Field::Generated) as usize;
+        let is_alone = has_ended && self.going.request.max_new == 0;
+        if generated > 0 || is_alone && self.finish(table, eos).is_some() {
+            self.tell_prompt(table, status);
+        }
+        let going = &mut self.going;
         for position in going.answered.len()..generated {
             let token = table.output(batch, slot, position);
             going.answered.push(token);
             status.generated_tokens += 1;
-            if !going.is_begun {
-                going.is_begun = true;
-                let cached = u64::from(going.cached_tokens);
-                status.prompt_tokens += going.request.prompt.len() as u64 - cached;
-                let positions = 1..going.request.prompt.len();
-                let of = |position| table.prompt_logprobs(batch, slot, position);
-                let logprobs = positions.flat_map(of).collect();
-                going.prompt_logprobs = 0;
-                let cached_tokens = going.cached_tokens;
-                status.cached_tokens += u64::from(cached_tokens);
-                going.tell(Event::Prompt { cached_tokens, logprobs });
-            }
             if !going.is_end(token, eos) {
                 let logprobs = table.logprobs(batch, slot, position).collect();
                 going.tell(Event::Token { token, logprobs });
@@ -368,6 +383,22 @@ impl Seated {
         if going.is_left {
             table.set_field(batch, slot, Field::Cancel, 1);
         }
+    }
+
+    /// Tells what the model says of the prompt, once.
+    fn tell_prompt(&mut self, table: &StepTable, status: &mut Status) {
+        let (batch, slot, going) = (self.batch, self.slot, &mut self.going);
+        if std::mem::replace(&mut going.is_begun, true) {
+            return;
+        }
+        let PromptLogprobs { first, .. } = std::mem::take(&mut going.said);
+        let of = |position| table.prompt_logprobs(batch, slot, position);
+        let logprobs = (first as usize..going.request.prompt.len()).flat_map(of).collect();
+        let cached_tokens = going.cached_tokens;
+        let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
+        status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
+        status.cached_tokens += u64::from(cached_tokens);
+        going.tell(Event::Prompt { cached_tokens, logprobs });
     }
 
     /// Why it has ended by itself; `None`: it was called off.
@@ -387,6 +418,11 @@ impl Going {
     /// All its tokens, of the prompt and the answer.
     fn tokens(&self) -> Vec<u32> {
         [self.request.prompt.as_slice(), &self.answered].concat()
+    }
+
+    /// How many of its tokens, from the first on, may be found in caches.
+    fn shareable(&self) -> usize {
+        if self.said.count > 0 { self.said.first as usize } else { self.known() }
     }
 
     fn known(&self) -> usize {

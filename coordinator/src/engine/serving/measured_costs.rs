@@ -6,7 +6,7 @@ use program::plan::Plan;
 use schedule::{Costs, POINTS};
 use shm::WaitError;
 use workers::shared::group::{Placed, Request};
-use workers::shared::serving::{Offer, SERVE, clear, free, list_first, offer};
+use workers::shared::serving::{Offer, PromptLogprobs, SERVE, clear, free, list_first, offer};
 use workers::shared::table::StepTable;
 
 use crate::engine::launch::{Launched, SLICE};
@@ -91,7 +91,7 @@ fn run(
             computed: 0,
             room,
             arrival: 0,
-            prompt_logprobs: 0,
+            said: PromptLogprobs::default(),
         },
     );
     list_first(table);

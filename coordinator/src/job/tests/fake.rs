@@ -272,7 +272,7 @@ impl Desk {
             limits: Limits { context: self.context, vocab_size: 300 },
             codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
         };
-        let read = ReadJob::read(&self.options, facts, &mut Reading::Silent, &|| false)?;
+        let read = ReadJob::read(&self.options, facts, &mut Reading::silent(), &|| false)?;
         read.open(self.fingerprint.clone())
     }
 

@@ -1,0 +1,30 @@
+//! A page of a report.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::cli::request::ReportRequest;
+use crate::exit::Exit;
+use crate::report::file::Report;
+use crate::report::page::render;
+
+/// Writes the page.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(request: &ReportRequest) -> anyhow::Result<Exit> {
+    let report = read(&request.report)?;
+    let beside = request.compare.as_deref().map(read).transpose()?;
+    let page = render(&report, beside.as_ref())?;
+    let html = &request.html;
+    std::fs::write(html, page).with_context(|| format!("the page {}", html.display()))?;
+    Ok(Exit::Done)
+}
+
+fn read(path: &Path) -> anyhow::Result<Report> {
+    let named = || format!("the report {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(named)?;
+    let what = "it is not what a run writes with --report";
+    serde_json::from_str(&text).with_context(|| format!("{}: {what}", named()))
+}

@@ -1,0 +1,153 @@
+//! Scoring texts: from arguments to the last line.
+
+mod table;
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::run::kernels_of;
+use crate::boundary::codec::TextCodec;
+use crate::boundary::serving::Serving;
+use crate::cli::request::{ScoreRequest, Verbosity};
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+use crate::job::reading::Reading;
+use crate::openai::fingerprint::system_fingerprint;
+use crate::openai::prompt::Limits;
+use crate::score::line::LineOptions;
+use crate::score::prepare::{ReadJob, ScoreError, ScoreOptions};
+use crate::score::summary::Summary;
+use crate::score::tokens::Prefix;
+use crate::score::windows::Windows;
+use crate::setup::formats::{described, formats};
+use crate::setup::model::Opened;
+use crate::setup::serving::{SLOTS, Served, case, start};
+use crate::setup::usage::Usage;
+
+/// Most tokens of a text's window, unless it is said.
+const WINDOW: usize = 2048;
+
+/// Positions of a page of the caches: what a prompt's continuations begin with alike is found in
+/// whole pages, so small ones leave little to be computed again.
+const PAGE_POSITIONS: u32 = 16;
+
+/// Logits of a step that are kept at a time.
+const LOGITS_BYTES: usize = 64 << 20;
+
+/// Log-probabilities that all slots together are given room for.
+const LOGPROBS_BYTES: u64 = 1 << 30;
+
+/// Nobody waits for a next token, so a step is as long as its rows take.
+const STEP: Duration = Duration::from_secs(600);
+
+/// Scores what the command line names.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let run = &request.run;
+    let quiet = run.verbosity == Verbosity::Quiet;
+    let interrupted = || interrupt.is_requested();
+    let opened = Opened::open(&run.model, run.seed)?;
+    let config = &opened.config;
+    if usize::from(request.shown.top) > config.vocab_size {
+        let sentence =
+            format!("--top {}: the vocabulary has {}", request.shown.top, config.vocab_size);
+        return Err(Usage(sentence).into());
+    }
+    let options = ScoreOptions {
+        input: request.input.clone(),
+        output: request.output.clone(),
+        mode: request.mode,
+        windows: windows(request, config.max_positions)?,
+        shown: request.shown,
+    };
+    let codec = opened.codec()?;
+    let of_lines = LineOptions {
+        limits: Limits { context: config.max_positions, vocab_size: config.vocab_size },
+        prefix: Prefix(config.bos_token_id.or(config.eos_token_ids.first().copied())),
+        codec: codec.map(|codec| codec as &dyn TextCodec),
+    };
+    let mut reading = Reading::for_stderr(quiet, "lines read");
+    let read = ReadJob::read(&options, &of_lines, &mut reading, &interrupted);
+    let read = read.map_err(|error| match error {
+        ScoreError::Job(error) => anyhow::Error::from(error),
+        other => other.into(),
+    })?;
+    if let Some(codec) = codec {
+        codec.keep_one();
+    }
+    let served = served(request, read.longest().unwrap_or(2))?;
+    let job = read.open(fingerprint(request, &opened, served)?)?;
+    if !quiet {
+        job.errors().iter().chain(&job.resumed()).for_each(|line| eprintln!("{line}"));
+    }
+    let engine = job.needs_engine().then(|| start(run, &opened, served, interrupt)).transpose()?;
+    let engine = engine.as_ref().map(|engine| engine as &dyn Serving);
+    let mut progress = Reading::for_stderr(quiet, "continuations scored");
+    let summary = job.run(engine, &mut progress, &interrupted)?;
+    finish(request, &summary, quiet)
+}
+
+/// How a text is cut.
+fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> {
+    let context = request.context.map_or(WINDOW.min(positions), |context| context as usize);
+    if context > positions {
+        let sentence = format!("--context {context}: the model has {positions} positions");
+        return Err(Usage(sentence).into());
+    }
+    let stride = request.stride.map_or(context.div_ceil(2), |stride| stride as usize);
+    if stride > context {
+        let sentence =
+            format!("--stride {stride} leaves tokens out between windows of {context} tokens");
+        return Err(Usage(sentence).into());
+    }
+    Ok(Windows { context, stride })
+}
+
+/// The engine for sequences of so many tokens at most.
+fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
+    let context = u32::try_from(longest.max(2)).unwrap_or(u32::MAX);
+    let logprobs = request.shown.logprobs();
+    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
+    let most = u16::try_from(LOGPROBS_BYTES / of_slot).unwrap_or(u16::MAX);
+    if most < request.slots.unwrap_or(1) {
+        let sentence = format!(
+            "--top {} of sequences of {context} tokens takes {of_slot} bytes in each slot, and \
+             {LOGPROBS_BYTES} are kept for it: {most} slots. Give a smaller --top, fewer --slots \
+             or shorter prompts",
+            request.shown.top
+        );
+        return Err(Usage(sentence).into());
+    }
+    Ok(Served {
+        slots: request.slots.or((most < SLOTS).then_some(most)),
+        context: Some(context),
+        step: STEP,
+        logprobs,
+        logits_bytes: LOGITS_BYTES,
+        page_positions: PAGE_POSITIONS,
+    })
+}
+
+/// Of the system that scores.
+fn fingerprint(request: &ScoreRequest, opened: &Opened, served: Served) -> anyhow::Result<String> {
+    let run = &request.run;
+    let formats = described(&formats(run, opened, case(run, opened, served)?));
+    let (weights, kernels) = (opened.weights_identity()?, kernels_of(run)?);
+    let config = &opened.config;
+    Ok(system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels))
+}
+
+/// Says how it ended.
+fn finish(request: &ScoreRequest, summary: &Summary, quiet: bool) -> anyhow::Result<Exit> {
+    if let Some(path) = &request.summary {
+        let text = serde_json::to_string_pretty(summary)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("the summary {}", path.display()))?;
+    }
+    if !quiet || summary.exit() != Exit::Done {
+        eprintln!("{}", table::render(summary));
+    }
+    Ok(summary.exit())
+}

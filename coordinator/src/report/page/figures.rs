@@ -1,0 +1,225 @@
+//! The numbers of a page: each with its place in the report, its exact value and a text of it.
+
+use serde::Serialize;
+
+use super::Run;
+
+/// A number of a report.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Cell {
+    pub(super) letter: &'static str,
+    /// Its JSON pointer.
+    pub(super) of: String,
+    /// As it stands in the report.
+    pub(super) value: String,
+    pub(super) text: String,
+}
+
+/// A number at the top.
+#[derive(Debug, Serialize)]
+pub(super) struct Figure {
+    name: &'static str,
+    cells: Vec<Cell>,
+    /// The second run's over the first's.
+    ratio: Option<String>,
+}
+
+/// A bar with its number.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Bar {
+    /// What it is of: `predicted`, `measured`, ...
+    kind: &'static str,
+    letter: &'static str,
+    /// Of the longest bar of its section, percent.
+    width: f64,
+    cell: Cell,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    name: String,
+    bars: Vec<Bar>,
+}
+
+/// Rows of bars that share a scale.
+#[derive(Debug, Serialize)]
+pub(super) struct Section {
+    id: &'static str,
+    title: &'static str,
+    note: &'static str,
+    rows: Vec<Row>,
+}
+
+/// A kind of bar: its name, and the pointer that it has behind a row's name.
+type Kind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
+
+/// The number at a pointer; `None` where the report has none.
+pub(super) fn cell(run: &Run<'_>, of: &str, shown: fn(f64) -> String) -> Option<Cell> {
+    let value = run.value.pointer(of)?;
+    let text = shown(value.as_f64()?);
+    Some(Cell { letter: run.letter, of: of.to_owned(), value: value.to_string(), text })
+}
+
+/// The numbers at the top, of those that the first report has.
+pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
+    let figure = |(name, of, shown): (&'static str, &str, fn(f64) -> String)| {
+        let number = |run: &Run<'_>| run.value.pointer(of).and_then(serde_json::Value::as_f64);
+        let numbers: Vec<f64> = runs.iter().filter_map(number).collect();
+        let ratio = match numbers[..] {
+            [first, second] if first > 0.0 => Some(format!("{:.2}", second / first)),
+            _ => None,
+        };
+        let cells: Vec<Cell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
+        (!cells.is_empty()).then_some(Figure { name, cells, ratio })
+    };
+    let all: [(&'static str, &str, fn(f64) -> String); 6] = [
+        ("decode, tokens/s", "/decode_tokens_per_s", plain),
+        ("prefill, tokens/s", "/prefill_tokens_per_s", plain),
+        ("between two tokens", "/decode_step/median_s", seconds),
+        ("in all", "/total_s", seconds),
+        ("loading", "/load_s", seconds),
+        ("peak memory", "/peak_pss_bytes/sum", bytes),
+    ];
+    all.into_iter().filter_map(figure).collect()
+}
+
+/// The sections with bars, of those that the reports have something for.
+pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
+    let keys = |of: &str| -> Vec<String> {
+        let mut keys: Vec<String> = Vec::new();
+        let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
+        for key in objects.flat_map(|object| object.keys()) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let all = [
+        Section {
+            id: "phases",
+            title: "Predicted and measured",
+            note: "What the simulator said before the workers started, where this machine was \
+                   measured: for all steps that there could be, and for prompts that begin \
+                   together.",
+            rows: rows(
+                runs,
+                &names(&["prefill", "decode"]),
+                seconds,
+                &[
+                    ("predicted", &|name| format!("/predicted/{name}_s")),
+                    ("measured", &|name| format!("/{name}_s")),
+                ],
+            ),
+        },
+        Section {
+            id: "replay",
+            title: "Lanes: simulated and measured",
+            note: "Time inside work in the second half of the last decode steps: simulated with \
+                   each instruction's median cost in the first half, and measured.",
+            rows: rows(
+                runs,
+                &keys("/replayed/lanes"),
+                seconds,
+                &[
+                    ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
+                    ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
+                ],
+            ),
+        },
+        Section {
+            id: "lanes",
+            title: "Lanes: the whole run",
+            note: "Time inside work.",
+            rows: rows(
+                runs,
+                &keys("/lanes"),
+                seconds,
+                &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))],
+            ),
+        },
+        Section {
+            id: "budget",
+            title: "Memory: planned",
+            note: "What the plan was granted before anything was loaded.",
+            rows: rows(
+                runs,
+                &keys("/budget_bytes"),
+                bytes,
+                &[("planned", &|name| format!("/budget_bytes/{name}"))],
+            ),
+        },
+        Section {
+            id: "memory",
+            title: "Memory: used",
+            note: "The largest proportional set size of each process and of all, while loading \
+                   and from then on.",
+            rows: rows(
+                runs,
+                &keys("/peak_pss_bytes"),
+                bytes,
+                &[
+                    ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
+                    ("running", &|name| format!("/peak_pss_bytes/{name}")),
+                ],
+            ),
+        },
+    ];
+    all.into_iter().filter(|section| !section.rows.is_empty()).collect()
+}
+
+/// A row for each name, with a bar for each kind and run; without those that have none.
+fn rows(
+    runs: &[Run<'_>],
+    names: &[String],
+    shown: fn(f64) -> String,
+    kinds: &[Kind<'_>],
+) -> Vec<Row> {
+    let row = |name: &String| {
+        let key = name.replace('~', "~0").replace('/', "~1");
+        let bars = kinds.iter().flat_map(|(kind, pointer)| {
+            let of = pointer(&key);
+            runs.iter().filter_map(move |run| {
+                let cell = cell(run, &of, shown)?;
+                Some(Bar { kind, letter: run.letter, width: 0.0, cell })
+            })
+        });
+        Row { name: name.clone(), bars: bars.collect() }
+    };
+    let mut rows: Vec<Row> = names.iter().map(row).filter(|row| !row.bars.is_empty()).collect();
+    let number = |bar: &Bar| bar.cell.value.parse::<f64>().unwrap_or(0.0);
+    let longest = rows.iter().flat_map(|row| &row.bars).map(number).fold(0.0, f64::max);
+    for bar in rows.iter_mut().flat_map(|row| &mut row.bars) {
+        bar.width = if longest > 0.0 { 100.0 * number(bar) / longest } else { 0.0 };
+    }
+    rows
+}
+
+/// Three digits, at least those before the point.
+pub(super) fn plain(value: f64) -> String {
+    let decimals = match value.abs() {
+        large if large >= 100.0 => 0,
+        middle if middle >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Seconds in the unit that suits them.
+pub(super) fn seconds(value: f64) -> String {
+    match value.abs() {
+        zero if zero == 0.0 => "0 s".to_owned(),
+        long if long >= 1.0 => format!("{} s", plain(value)),
+        middle if middle >= 1e-3 => format!("{} ms", plain(value * 1e3)),
+        _ => format!("{} µs", plain(value * 1e6)),
+    }
+}
+
+/// Bytes in the unit that suits them.
+pub(super) fn bytes(value: f64) -> String {
+    let units = [(f64::from(1 << 30), "GiB"), (f64::from(1 << 20), "MiB"), (1024.0, "KiB")];
+    let unit = units.into_iter().find(|(size, _)| value >= *size);
+    let (size, unit) = unit.unwrap_or((1.0, "bytes"));
+    format!("{} {unit}", plain(value / size))
+}

@@ -1,0 +1,138 @@
+//! A report as a page for a browser: one file that asks nothing of any other host.
+//!
+//! Figures come from the report's JSON by their pointers and keep these in the page, so that a
+//! test can hold the one against the other.
+
+mod figures;
+mod pictures;
+
+use minijinja::{Environment, context};
+use program::map::Device;
+use serde::Serialize;
+
+use super::file::{LayerRange, Report};
+use figures::{headline, sections};
+use pictures::{LayerStrip, Timeline, curve, strip, timelines};
+
+/// The page without its contents.
+const TEMPLATE: &str = include_str!("page.html");
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error("the report cannot be read as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the page cannot be written: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
+/// A report, and what it is called on the page.
+#[derive(Debug)]
+struct Run<'r> {
+    /// `a`, or `b` of the one beside it.
+    letter: &'static str,
+    report: &'r Report,
+    /// The same, for pointers.
+    value: serde_json::Value,
+}
+
+/// What a run was.
+#[derive(Debug, Serialize)]
+struct Head {
+    letter: &'static str,
+    model: String,
+    /// Number format, shape, policy and device.
+    details: Vec<String>,
+    note: Option<String>,
+}
+
+/// The plan of a run.
+#[derive(Debug, Serialize)]
+struct Plan {
+    letter: &'static str,
+    policy: String,
+    strips: Vec<LayerStrip>,
+    ranges: Vec<PlanRow>,
+    /// The device of the head and of sampling in decode.
+    head: &'static str,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct PlanRow {
+    phase: &'static str,
+    layers: String,
+    cpu: Vec<String>,
+    gpu: Vec<String>,
+}
+
+/// Writes the page of a report, and of another one beside it.
+///
+/// # Errors
+/// A report that is no JSON, which cannot be of one that was read.
+pub fn render(report: &Report, beside: Option<&Report>) -> Result<String, PageError> {
+    let run = |(letter, report)| -> Result<Run<'_>, PageError> {
+        Ok(Run { letter, report, value: serde_json::to_value(report)? })
+    };
+    let runs = std::iter::once(report).chain(beside);
+    let runs = ["a", "b"].into_iter().zip(runs).map(run).collect::<Result<Vec<_>, _>>()?;
+    let heads: Vec<Head> = runs.iter().map(head).collect();
+    let (figures, sections) = (headline(&runs), sections(&runs));
+    let plans: Vec<Plan> = runs.iter().map(plan).collect();
+    let timelines: Vec<Timeline> = runs.iter().flat_map(timelines).collect();
+    let curve = curve(&runs);
+    let mut environment = Environment::new();
+    environment.add_template("page.html", TEMPLATE)?;
+    let page = environment.get_template("page.html")?;
+    let version = &report.version;
+    Ok(page.render(context! { heads, figures, sections, plans, timelines, curve, version })?)
+}
+
+fn head(run: &Run<'_>) -> Head {
+    let report = run.report;
+    let device = match report.device.as_str() {
+        "none" => "no device".to_owned(),
+        device => device.to_owned(),
+    };
+    let mut details = vec![
+        report.dtype.clone(),
+        format!("{}x{} sequences", report.batches, report.batch_size),
+        format!("prompts of {} tokens, {} new", report.prompt_len, report.gen_len),
+        report.policy.clone(),
+        device,
+    ];
+    details.extend(report.threads.iter().map(|(worker, threads)| {
+        let kernels = report.kernel_variants.get(worker).map_or("", String::as_str);
+        let plural = if *threads == 1 { "" } else { "s" };
+        format!("{worker}: {threads} thread{plural}, {kernels}")
+    }));
+    Head { letter: run.letter, model: report.model.clone(), details, note: report.note.clone() }
+}
+
+fn plan(run: &Run<'_>) -> Plan {
+    let map = &run.report.device_map;
+    let rows = |phase: &'static str, ranges: &[LayerRange]| -> Vec<PlanRow> {
+        let row = |range: &LayerRange| PlanRow {
+            phase,
+            layers: match range.first == range.last {
+                true => range.first.to_string(),
+                false => format!("{} to {}", range.first, range.last),
+            },
+            cpu: range.cpu.clone(),
+            gpu: range.gpu.clone(),
+        };
+        ranges.iter().map(row).collect()
+    };
+    Plan {
+        letter: run.letter,
+        policy: run.report.policy.clone(),
+        strips: vec![strip("prefill", &map.prefill), strip("decode", &map.decode)],
+        ranges: [rows("prefill", &map.prefill), rows("decode", &map.decode)].concat(),
+        head: match map.head {
+            Device::Cpu => "cpu",
+            Device::Gpu => "gpu",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! The pictures of a page, as coordinates: what is drawn with them stands in the template.
+
+use serde::Serialize;
+
+use super::Run;
+use super::figures::{Cell, cell, seconds};
+use crate::report::file::{LayerRange, LayerTimes};
+
+/// Width of a picture, in its own units.
+const WIDTH: f64 = 1000.0;
+/// Height of a lane.
+const LANE: f64 = 26.0;
+/// Height of the curve.
+const CURVE: f64 = 240.0;
+/// A bar has room for so many units a letter.
+const LETTER: f64 = 7.5;
+
+/// The layers of a phase side by side: what share of their operations the device runs.
+#[derive(Debug, Serialize)]
+pub(super) struct LayerStrip {
+    phase: &'static str,
+    layers: Vec<LayerCell>,
+}
+
+#[derive(Debug, Serialize)]
+struct LayerCell {
+    x: f64,
+    width: f64,
+    /// Of the height, 0 to 1, from the top.
+    gpu: f64,
+    title: String,
+}
+
+pub(super) fn strip(phase: &'static str, ranges: &[LayerRange]) -> LayerStrip {
+    let count = ranges.last().map_or(0, |range| range.last + 1);
+    let width = WIDTH / count.max(1) as f64;
+    let cells = ranges.iter().flat_map(|range| {
+        let all = (range.cpu.len() + range.gpu.len()).max(1);
+        let gpu = range.gpu.len() as f64 / all as f64;
+        let on = |ops: &[String]| if ops.is_empty() { "-".to_owned() } else { ops.join(" ") };
+        let said = format!("CPU: {}; GPU: {}", on(&range.cpu), on(&range.gpu));
+        (range.first..=range.last).map(move |layer| LayerCell {
+            x: layer as f64 * width,
+            width: width - (0.1 * width).min(2.0),
+            gpu,
+            title: format!("layer {layer}, {phase}. {said}"),
+        })
+    });
+    LayerStrip { phase, layers: cells.collect() }
+}
+
+/// Two layers of a step, a row for each lane.
+#[derive(Debug, Serialize)]
+pub(super) struct Timeline {
+    letter: &'static str,
+    kind: &'static str,
+    length: Option<Cell>,
+    height: f64,
+    lanes: Vec<LaneRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneRow {
+    name: String,
+    y: f64,
+    spans: Vec<DrawnSpan>,
+}
+
+#[derive(Debug, Serialize)]
+struct DrawnSpan {
+    x: f64,
+    width: f64,
+    /// Which of two layers it is of, to tell them apart.
+    odd: bool,
+    /// Where there is room for it.
+    label: Option<String>,
+    title: String,
+}
+
+/// What was measured of a run, and what was simulated of the same steps.
+pub(super) fn timelines(run: &Run<'_>) -> Vec<Timeline> {
+    let layers = run.report.replayed.as_ref().and_then(|replayed| replayed.layers.as_ref());
+    let Some(layers) = layers else { return Vec::new() };
+    // One scale, so that lengths can be compared.
+    let longest_s = layers.measured.length_s.max(layers.simulated.length_s);
+    let mut names: Vec<&str> = Vec::new();
+    for span in layers.measured.spans.iter().chain(&layers.simulated.spans) {
+        if !names.contains(&span.lane.as_str()) {
+            names.push(&span.lane);
+        }
+    }
+    names.sort_unstable();
+    let all = [("measured", &layers.measured), ("simulated", &layers.simulated)];
+    let all = all.into_iter().filter(|(_, times)| !times.spans.is_empty());
+    all.map(|(kind, times)| {
+        let of = format!("/replayed/layers/{kind}/length_s");
+        Timeline {
+            letter: run.letter,
+            kind,
+            length: cell(run, &of, seconds),
+            height: names.len() as f64 * LANE,
+            lanes: names
+                .iter()
+                .zip(0..)
+                .map(|(name, row)| lane(name, row, times, longest_s))
+                .collect(),
+        }
+    })
+    .collect()
+}
+
+fn lane(name: &str, row: u32, times: &LayerTimes, longest_s: f64) -> LaneRow {
+    let x = |at_s: f64| (at_s / longest_s * WIDTH).clamp(0.0, WIDTH);
+    let spans = times.spans.iter().filter(|span| span.lane == name).map(|span| {
+        let (start, end) = (x(span.start_s), x(span.end_s));
+        let of = span
+            .layer
+            .map_or_else(|| "outside layers".to_owned(), |layer| format!("layer {layer}"));
+        let room = (end - start) / LETTER;
+        DrawnSpan {
+            x: start,
+            width: (end - start).max(0.4),
+            odd: span.layer.is_some_and(|layer| layer % 2 == 1),
+            label: (room >= span.op.chars().count() as f64 + 1.0).then(|| span.op.clone()),
+            title: format!(
+                "{} of {of}, batch {}: {}",
+                span.op,
+                span.batch,
+                seconds(span.end_s - span.start_s)
+            ),
+        }
+    });
+    LaneRow { name: name.to_owned(), y: f64::from(row) * LANE, spans: spans.collect() }
+}
+
+/// Times between two tokens, from the shortest to the longest.
+#[derive(Debug, Serialize)]
+pub(super) struct Curve {
+    height: f64,
+    lines: Vec<CurveLine>,
+    marks: Vec<Mark>,
+}
+
+#[derive(Debug, Serialize)]
+struct CurveLine {
+    letter: &'static str,
+    /// Of a polyline.
+    points: String,
+    cells: Vec<Cell>,
+}
+
+/// A time on the left.
+#[derive(Debug, Serialize)]
+struct Mark {
+    y: f64,
+    text: String,
+}
+
+/// `None` where no report has them.
+pub(super) fn curve(runs: &[Run<'_>]) -> Option<Curve> {
+    let of = |run: &Run<'_>| {
+        let steps = run.report.decode_step.as_ref()?;
+        (steps.quantiles_s.len() > 1).then(|| steps.quantiles_s.clone())
+    };
+    let all: Vec<(&Run<'_>, Vec<f64>)> =
+        runs.iter().filter_map(|run| Some((run, of(run)?))).collect();
+    let longest_s = all.iter().flat_map(|(_, times)| times).copied().fold(0.0, f64::max);
+    if longest_s <= 0.0 {
+        return None;
+    }
+    let y = |time_s: f64| CURVE * (1.0 - time_s / longest_s);
+    let line = |(run, times): &(&Run<'_>, Vec<f64>)| {
+        let last = (times.len() - 1) as f64;
+        let point = |(place, time_s): (usize, &f64)| {
+            format!("{:.1},{:.1}", place as f64 / last * WIDTH, y(*time_s))
+        };
+        let points: Vec<String> = times.iter().enumerate().map(point).collect();
+        let named = ["median_s", "p95_s", "max_s"];
+        let cells =
+            named.iter().filter_map(|name| cell(run, &format!("/decode_step/{name}"), seconds));
+        CurveLine { letter: run.letter, points: points.join(" "), cells: cells.collect() }
+    };
+    let mark = |share: f64| Mark { y: y(share * longest_s), text: seconds(share * longest_s) };
+    Some(Curve {
+        height: CURVE,
+        lines: all.iter().map(line).collect(),
+        marks: [1.0, 0.75, 0.5, 0.25].map(mark).into(),
+    })
+}

@@ -1,0 +1,141 @@
+//! A line of the input: `{"custom_id", "prompt", "continuations": [...]}`, texts or token ids.
+
+use serde_json::{Map, Value};
+
+use super::item::Question;
+use super::tokens::{Prefix, no_prefix, split};
+use crate::boundary::codec::TextCodec;
+use crate::job::input::{read_custom_id, text_of};
+use crate::openai::item::{ErrorCode, Rejection};
+use crate::openai::json::parse_object;
+use crate::openai::prompt::Limits;
+
+/// What applies to every line.
+#[derive(Debug, Clone, Copy)]
+pub struct LineOptions<'a> {
+    pub limits: Limits,
+    pub prefix: Prefix,
+    /// `None` when the model has no tokenizer.
+    pub codec: Option<&'a dyn TextCodec>,
+}
+
+/// What one line says, looked at by itself.
+#[derive(Debug)]
+pub struct ReadLine {
+    /// Its own id, if it gives one.
+    pub custom_id: Option<String>,
+    /// It really is a question: malformed lines get an id but take none.
+    pub is_question: bool,
+    /// A question gets its id where all lines are put together.
+    pub result: Result<Question, Rejection>,
+}
+
+/// Reads one line, of which there is more than blanks.
+pub fn read_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ReadLine {
+    let (mut custom_id, mut is_question) = (None, false);
+    let result = (|| {
+        let example = "{\"prompt\": \"...\", \"continuations\": [\"...\"]}";
+        let fields = parse_object(text_of(raw)?, "line", example)?;
+        custom_id = read_custom_id(&fields)?;
+        is_question = true;
+        let (prompt, continuations) = read_texts(&fields, options)?;
+        let custom_id = String::new();
+        let question = Question { line, custom_id, prompt, continuations };
+        check(&question, options.limits)?;
+        Ok(question)
+    })();
+    ReadLine { custom_id, is_question, result }
+}
+
+fn read_texts(
+    fields: &Map<String, Value>,
+    options: &LineOptions<'_>,
+) -> Result<(Vec<u32>, Vec<Vec<u32>>), Rejection> {
+    let known = ["custom_id", "prompt", "continuations"];
+    if let Some((field, _)) = fields.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        let message = format!(
+            "The field \"{field}\" is not known here; a line has custom_id, prompt and \
+             continuations."
+        );
+        return Err(Rejection::new(ErrorCode::UnsupportedField, message));
+    }
+    let need = |name: &str| {
+        let missing =
+            || Rejection::new(ErrorCode::MissingField, format!("The field \"{name}\" is missing."));
+        fields.get(name).filter(|value| !value.is_null()).ok_or_else(missing)
+    };
+    let (prompt, list) = (need("prompt")?, need("continuations")?);
+    let list = list.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong_list)?;
+    match prompt {
+        Value::String(prompt) => {
+            let texts = list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
+            let codec = options.codec.ok_or_else(|| {
+                let message = "This model has no tokenizer; give lists of token ids.";
+                Rejection::new(ErrorCode::NoTokenizer, message)
+            })?;
+            split(prompt, &texts.ok_or_else(wrong_list)?, options.prefix, codec)
+        }
+        Value::Array(prompt) => {
+            let mut prompt = ids(prompt)?;
+            if prompt.is_empty() {
+                prompt = vec![options.prefix.0.ok_or_else(no_prefix)?];
+            }
+            let lists = list.iter().map(|entry| ids(entry.as_array().ok_or_else(wrong_list)?));
+            Ok((prompt, lists.collect::<Result<_, _>>()?))
+        }
+        _ => {
+            let message = "The field \"prompt\" must be a text or a list of token ids.";
+            Err(Rejection::new(ErrorCode::InvalidValue, message))
+        }
+    }
+}
+
+fn wrong_list() -> Rejection {
+    let message = "The field \"continuations\" must be a list, not empty: of texts where the \
+                   prompt is a text, of lists of token ids where it is such a list.";
+    Rejection::new(ErrorCode::InvalidValue, message)
+}
+
+fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
+    let id = |entry: &Value| {
+        // Too large for u32 is certainly outside the vocabulary, which is judged later.
+        let id = entry.as_u64().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
+        id.ok_or_else(|| {
+            let message = format!("{entry} is no token id: a whole number, 0 or more.");
+            Rejection::new(ErrorCode::InvalidValue, message)
+        })
+    };
+    list.iter().map(id).collect()
+}
+
+/// Refuses what the model cannot be asked.
+///
+/// # Errors
+/// A rejection.
+pub fn check(question: &Question, limits: Limits) -> Result<(), Rejection> {
+    let all = std::iter::once(&question.prompt).chain(&question.continuations);
+    let mut tokens = all.flatten();
+    if let Some(token) = tokens.find(|token| **token as usize >= limits.vocab_size) {
+        let last = limits.vocab_size - 1;
+        let message =
+            format!("The token id {token} is outside the vocabulary, which ends at {last}.");
+        return Err(Rejection::new(ErrorCode::TokenOutOfVocabulary, message));
+    }
+    for (place, continuation) in question.continuations.iter().enumerate() {
+        if continuation.is_empty() {
+            let message = format!("Continuation {} has no tokens behind the prompt's.", place + 1);
+            return Err(Rejection::new(ErrorCode::InvalidValue, message));
+        }
+        let length = question.prompt.len() + continuation.len();
+        if length > limits.context {
+            let message = format!(
+                "Continuation {} ends at token {length}, and the context is {}; shorten the \
+                 prompt.",
+                place + 1,
+                limits.context
+            );
+            return Err(Rejection::new(ErrorCode::PromptTooLong, message));
+        }
+    }
+    Ok(())
+}

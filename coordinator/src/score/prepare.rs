@@ -1,0 +1,158 @@
+//! A job before it can run: what its input asks, then, once it is decided how that is computed,
+//! what its output already says.
+
+use std::ops::ControlFlow;
+
+use super::item::{Item, Shown};
+use super::job::Job;
+use super::line::{LineOptions, read_line};
+use super::resume::Resume;
+use super::windows::Windows;
+use crate::job::error::JobError;
+use crate::job::input::Format;
+use crate::job::read::{Ids, lines_of, read_lines};
+use crate::job::reading::Reading;
+use crate::job::sink::{OutputMode, Place, Sink};
+use crate::job::source::Source;
+use crate::openai::item::LineError;
+
+/// What the user asked for.
+#[derive(Debug, Clone)]
+pub struct ScoreOptions {
+    /// A `.txt` file is one text, anything else questions.
+    pub input: Place,
+    pub output: Place,
+    pub mode: OutputMode,
+    /// How a text is cut.
+    pub windows: Windows,
+    pub shown: Shown,
+}
+
+/// A job whose input is read; its output is locked, and nothing is written.
+#[derive(Debug)]
+pub struct ReadJob<'o> {
+    options: &'o ScoreOptions,
+    items: Vec<Item>,
+    sink: Sink,
+    existing: Vec<u8>,
+}
+
+/// Why nothing can be scored. Every message is a sentence that a user can act on.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreError {
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error("This model has no tokenizer, so a text has no tokens; give lines with token ids.")]
+    NoTokenizer,
+    #[error("The text is not UTF-8 (byte {byte}); save the file as UTF-8.")]
+    Utf8 { byte: usize },
+    #[error("The text cannot be tokenised: {0}.")]
+    Tokenizer(String),
+    #[error("The text has {0} tokens; two at least can be scored.")]
+    Short(usize),
+}
+
+impl<'o> ReadJob<'o> {
+    /// Locks the output and reads the input.
+    ///
+    /// # Errors
+    /// An interruption while the input is read, an input that cannot be read, or an output that
+    /// must not or cannot be written.
+    pub fn read(
+        options: &'o ScoreOptions,
+        of_lines: &LineOptions<'_>,
+        reading: &mut Reading,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<ReadJob<'o>, ScoreError> {
+        // Before anything that takes long: an output that cannot be written is told at once.
+        let (sink, existing) =
+            Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let input = Source::read(&options.input, interrupted)?;
+        let items = match Format::of(&options.input) {
+            Format::Text => windows(&input.bytes, options.windows, of_lines)?,
+            Format::JsonLines => lines(&input.bytes, of_lines, reading, interrupted)?,
+        };
+        Ok(ReadJob { options, items, sink, existing })
+    }
+
+    /// Tokens of the longest sequence that the input asks for; `None` when it asks for none.
+    pub fn longest(&self) -> Option<usize> {
+        let questions = self.items.iter().filter_map(|item| match item {
+            Item::Question(question) => Some(question.longest()),
+            Item::Error(_) => None,
+        });
+        questions.max()
+    }
+
+    /// Finds out what is left to do for a system of this fingerprint.
+    ///
+    /// # Errors
+    /// An output with other scores than these.
+    pub fn open(self, system_fingerprint: String) -> Result<Job, JobError> {
+        let ReadJob { options, items, mut sink, existing } = self;
+        let resume = match &options.output {
+            Place::File(path) if options.mode.resumes() => Resume::read(
+                &existing,
+                &path.display().to_string(),
+                (&items, options.shown),
+                &system_fingerprint,
+                options.mode == OutputMode::ResumeReplacing,
+            )?,
+            _ => Resume::nothing(&items),
+        };
+        sink.keep(resume.whole_bytes);
+        let of_text = Format::of(&options.input) == Format::Text;
+        let Resume { kept: lines, tallies, replaced, .. } = resume;
+        let shown = options.shown;
+        Ok(Job { items, lines, tallies, replaced, sink, shown, of_text, system_fingerprint })
+    }
+}
+
+/// The questions of a file of lines.
+fn lines(
+    bytes: &[u8],
+    options: &LineOptions<'_>,
+    reading: &mut Reading,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Vec<Item>, JobError> {
+    let lines = lines_of(bytes);
+    let read = read_lines(&lines, &|raw, line| read_line(raw, line, options), &mut |done, all| {
+        reading.update(done, all);
+        if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    reading.end();
+    let mut ids = Ids::default();
+    let read = lines.iter().zip(read.ok_or(JobError::Interrupted)?);
+    let items = read.map(|((line, raw), read)| {
+        let custom_id = match ids.take(read.custom_id, read.is_question, raw, *line) {
+            Ok(custom_id) => custom_id,
+            Err(error) => return Item::Error(error),
+        };
+        match read.result {
+            Ok(mut question) => {
+                question.custom_id = custom_id;
+                Item::Question(question)
+            }
+            Err(rejection) => Item::Error(LineError { line: *line, custom_id, rejection }),
+        }
+    });
+    Ok(items.collect())
+}
+
+/// The windows of a text.
+fn windows(
+    bytes: &[u8],
+    windows: Windows,
+    options: &LineOptions<'_>,
+) -> Result<Vec<Item>, ScoreError> {
+    let codec = options.codec.ok_or(ScoreError::NoTokenizer)?;
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| ScoreError::Utf8 { byte: error.valid_up_to() + 1 })?;
+    let tokens = codec.encode(text).map_err(ScoreError::Tokenizer)?;
+    let questions = windows.of(&tokens);
+    if questions.is_empty() {
+        return Err(ScoreError::Short(tokens.len()));
+    }
+    Ok(questions.into_iter().map(Item::Question).collect())
+}

@@ -1,0 +1,103 @@
+//! What an existing output already says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use super::item::{Item, Shown};
+use super::output::{ScoreLine, error_line};
+use super::summary::Tally;
+use crate::job::error::JobError;
+use crate::job::resume::{other_system, whole_lines};
+
+/// Which items need nothing more.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resume {
+    /// Bytes of whole lines; what lies behind is a torn line.
+    pub(super) whole_bytes: u64,
+    /// For each item, where its line lies in the file.
+    pub(super) kept: Vec<Option<Range<u64>>>,
+    /// What these lines say, for each item.
+    pub(super) tallies: Vec<Tally>,
+    /// Scores that the input no longer asks for.
+    pub(super) replaced: usize,
+}
+
+impl Resume {
+    /// Nothing is there yet.
+    pub(super) fn nothing(items: &[Item]) -> Resume {
+        Resume {
+            whole_bytes: 0,
+            kept: vec![None; items.len()],
+            tallies: vec![Tally::default(); items.len()],
+            replaced: 0,
+        }
+    }
+
+    /// Matches the lines of `existing` with the input's items, as a batch job's are: scores are
+    /// kept while the same is asked in the same way, an error while the same line still gives it. With
+    /// `replaces` other scores are left out, without it they are an error.
+    ///
+    /// # Errors
+    /// A line that is none of this program, was scored by another system, or says what the input
+    /// does not ask.
+    pub(super) fn read(
+        existing: &[u8],
+        path: &str,
+        (items, shown): (&[Item], Shown),
+        system_fingerprint: &str,
+        replaces: bool,
+    ) -> Result<Resume, JobError> {
+        let by_id: HashMap<&str, usize> = items.iter().map(Item::custom_id).zip(0..).collect();
+        let whole = whole_lines(existing);
+        let mut resume = Resume::nothing(items);
+        resume.whole_bytes = whole.len() as u64;
+        let (mut others, mut start) = (BTreeMap::new(), 0);
+        for (bytes, line) in whole.split_inclusive(|byte| *byte == b'\n').zip(1..) {
+            let range = start..start + bytes.len() as u64;
+            start = range.end;
+            let foreign = || JobError::ResumeForeign { path: path.to_owned(), line };
+            let found: ScoreLine = serde_json::from_slice(bytes).map_err(|_| foreign())?;
+            let item = by_id.get(found.custom_id.as_str()).copied();
+            let Some(scores) = &found.scores else {
+                let same = |item: &usize| match &items[*item] {
+                    Item::Error(error) => error_line(error) == bytes,
+                    Item::Question(_) => false,
+                };
+                if let Some(item) = item.filter(same) {
+                    resume.kept[item] = Some(range);
+                }
+                continue;
+            };
+            let system = found.system_fingerprint.as_deref().ok_or_else(foreign)?;
+            if system != system_fingerprint {
+                return Err(other_system(path, line, system, system_fingerprint));
+            }
+            let same = |item: &usize| match &items[*item] {
+                Item::Question(question) => found.request_id == Some(question.request_id(shown)),
+                Item::Error(_) => false,
+            };
+            match item.filter(same) {
+                Some(item) => {
+                    resume.tallies[item] = Tally::of(scores);
+                    resume.kept[item] = Some(range);
+                }
+                None => drop(others.entry(found.custom_id.clone()).or_insert((line, item))),
+            }
+        }
+        others.retain(|_, (_, item)| !item.is_some_and(|item| resume.kept[item].is_some()));
+        resume.replaced = others.len();
+        let first = others.iter().min_by_key(|(_, (line, _))| *line);
+        if let (Some((custom_id, (line, _))), false) = (first, replaces) {
+            let unasked = others.values().filter(|(_, item)| item.is_none()).count();
+            return Err(JobError::ResumeOther {
+                path: path.to_owned(),
+                kept: resume.kept.iter().flatten().count(),
+                changed: others.len() - unasked,
+                unasked,
+                line: *line,
+                custom_id: custom_id.clone(),
+            });
+        }
+        Ok(resume)
+    }
+}

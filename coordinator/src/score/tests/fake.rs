@@ -1,0 +1,85 @@
+//! An engine without a model: what it says of a token follows from the token before it.
+
+use std::sync::Mutex;
+
+use crate::boundary::engine::{Finish, Logprob};
+use crate::boundary::serving::{
+    Event, Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
+};
+
+/// Behind a token the same one is the most likely, with this log-probability.
+pub(super) const LIKELY: f32 = -0.25;
+
+/// Log-probability of a token behind another.
+pub(super) fn logprob(before: u32, token: u32) -> f32 {
+    if token == before { LIKELY } else { -1.0 - token as f32 / 64.0 }
+}
+
+/// Tells all there is to a submission at once.
+#[derive(Debug, Default)]
+pub(super) struct Fake {
+    /// Sequences with this token have logits that are not finite.
+    pub(super) broken: Option<u32>,
+    /// Sequences that are scored before it fails.
+    pub(super) most: Option<usize>,
+    pub(super) submissions: Mutex<Vec<Submission>>,
+}
+
+impl Serving for Fake {
+    fn limits(&self) -> Limits {
+        Limits { slots: 2, context: 64, logprobs: 4 }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            state: State::Ready,
+            running: 0,
+            waiting: 0,
+            kv_positions: 0,
+            kv_positions_used: 0,
+            steps: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            generated_tokens: 0,
+            preemptions: 0,
+            restarts: 0,
+            worker_allocations: 0,
+        }
+    }
+
+    fn submit(
+        &self,
+        submission: Submission,
+        mut listener: Box<dyn Listener>,
+    ) -> Result<SubmissionId, Refused> {
+        let mut submissions = self.submissions.lock().expect("no thread of a test panics");
+        let id = SubmissionId(submissions.len() as u64);
+        if self.most.is_some_and(|most| submissions.len() >= most) {
+            listener.tell(Event::Failed("The device is on fire.".to_owned()));
+            return Ok(id);
+        }
+        let from = submission.prompt_logprobs_from as usize;
+        let broken = self.broken.is_some_and(|token| submission.prompt.contains(&token));
+        let likely = usize::from(submission.prompt_logprobs) - 1;
+        let of = |place: usize| -> Vec<Logprob> {
+            let (before, token) = (submission.prompt[place - 1], submission.prompt[place]);
+            let of = |token| Logprob { token, logprob: logprob(before, token) };
+            let own = Logprob {
+                logprob: if broken { f32::NEG_INFINITY } else { of(token).logprob },
+                ..of(token)
+            };
+            let others = (0..).filter(|other| *other != before).map(of);
+            std::iter::once(own).chain([of(before)]).chain(others).take(likely + 1).collect()
+        };
+        let logprobs = (from..submission.prompt.len()).flat_map(of).collect();
+        let cached_tokens = (from as u32 - 1) / 2;
+        submissions.push(submission);
+        listener.tell(Event::Prompt { cached_tokens, logprobs });
+        listener.tell(Event::Finished(Finish::Length));
+        Ok(id)
+    }
+
+    fn cancel(&self, _: SubmissionId) {}
+
+    fn drain(&self) {}
+}

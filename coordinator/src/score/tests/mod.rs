@@ -1,0 +1,6 @@
+//! Scoring without a model.
+
+mod fake;
+mod lines;
+mod run;
+mod windows;

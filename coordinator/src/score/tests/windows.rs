@@ -1,0 +1,59 @@
+//! A text's windows are those of transformers' documentation.
+
+use crate::score::output::Score;
+use crate::score::summary::{Summary, Tally};
+use crate::score::windows::Windows;
+
+/// `begin`, `end` and how many of the last tokens are scored, as the documentation's loop has them.
+fn expected(length: usize, context: usize, stride: usize) -> Vec<(usize, usize, usize)> {
+    let (mut windows, mut previous_end) = (Vec::new(), 0);
+    for begin in (0..length).step_by(stride) {
+        let end = length.min(begin + context);
+        windows.push((begin, end, end - previous_end));
+        previous_end = end;
+        if end == length {
+            break;
+        }
+    }
+    windows
+}
+
+#[test]
+fn every_token_but_the_first_is_scored_once_in_the_windows_of_the_documentation() {
+    for (length, context, stride) in
+        [(100, 16, 8), (100, 16, 16), (33, 16, 5), (16, 16, 4), (9, 16, 3), (17, 16, 16), (2, 2, 1)]
+    {
+        let tokens: Vec<u32> = (0..length as u32).collect();
+        let questions = Windows { context, stride }.of(&tokens);
+        let found = questions.iter().map(|question| {
+            let (first, scored) = (question.prompt[0] as usize, &question.continuations[0]);
+            // Of the first window the first token is what the others follow.
+            (first, question.longest() + first, scored.len() + usize::from(first == 0))
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected(length, context, stride));
+        let scored: Vec<u32> =
+            questions.iter().flat_map(|question| question.continuations.concat()).collect();
+        assert_eq!(scored, tokens[1..], "{length} {context} {stride}");
+    }
+    assert!(Windows { context: 4, stride: 2 }.of(&[3]).is_empty());
+}
+
+#[test]
+fn perplexity_counts_tokens_or_windows() {
+    let score = |logprobs: &[f32]| {
+        let logprob = logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
+        let token_logprobs = logprobs.to_vec();
+        let (tokens, top_logprobs) = (None, None);
+        Tally::of(&[Score { logprob, token_logprobs, greedy: false, tokens, top_logprobs }])
+    };
+    let tallies = [score(&[-1.0, -2.0, -3.0]), score(&[-0.5, -1.5])];
+    let text = Summary::sums(&tallies, true);
+    assert_eq!(text.tokens, 5);
+    let close = |found: Option<f64>, expected: f64| (found.expect("a number") - expected).abs();
+    assert!(close(text.perplexity, (8.0_f64 / 5.0).exp()) < 1e-12);
+    // 3 labels of the first window, and of the second one less than its 2.
+    let of_windows = ((2.0 * 3.0 + 1.0 * 1.0) / 4.0_f64).exp();
+    assert!(close(text.perplexity_of_windows, of_windows) < 1e-12);
+    assert_eq!(Summary::sums(&tallies, false).perplexity_of_windows, None);
+    assert_eq!(Summary::sums(&[], true).perplexity, None);
+}

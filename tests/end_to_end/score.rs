@@ -1,0 +1,336 @@
+//! Scoring: transformers' log-probabilities, whatever computes them and whatever dies meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, real_model, text};
+use crate::serve::workers_of_any;
+
+/// How far a log-probability may be from transformers'.
+const CLOSE: f64 = 1e-4;
+/// The same of a perplexity, relatively.
+const CLOSE_PERPLEXITY: f64 = 1e-3;
+
+fn expected(name: &str) -> Value {
+    let text = std::fs::read_to_string(fixture(name).join("scores.json")).expect("scores.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().expect("an array")
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    array(value).iter().map(|number| number.as_f64().expect("a number")).collect()
+}
+
+/// A score of `in.jsonl`, or of the file that the options name.
+fn run(place: &Place, model: &Path, options: &[&str]) -> Output {
+    let mut command = coordinator();
+    command.arg("score").arg("--model").arg(model).arg("--output").arg(place.path("out.jsonl"));
+    if !options.contains(&"--input") {
+        command.arg("--input").arg(place.path("in.jsonl"));
+    }
+    command.args(options).stderr(Stdio::piped());
+    finish(command.spawn().expect("starts"))
+}
+
+/// The same, which succeeds; its lines.
+fn scored(place: &Place, model: &Path, options: &[&str]) -> Vec<Value> {
+    let done = run(place, model, &[options, &["--force"]].concat());
+    assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+    lines(&place.path("out.jsonl"))
+}
+
+fn ask(place: &Place, questions: impl Iterator<Item = Value>) {
+    let input: String = questions.map(|question| format!("{question}\n")).collect();
+    std::fs::write(place.path("in.jsonl"), input).expect("writable");
+}
+
+fn asked(question: &Value) -> Value {
+    json!({"prompt": question["prompt"], "continuations": question["continuations"]})
+}
+
+fn assert_close(found: &Value, expected: &Value, case: &str) {
+    let (found, expected) = (numbers(found), numbers(expected));
+    assert_eq!(found.len(), expected.len(), "{case}");
+    for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert!((found - expected).abs() < CLOSE, "{case}, token {place}: {found} {expected}");
+    }
+}
+
+fn check_questions(place: &Place, name: &str, model: &Path, options: &[&str]) {
+    let expected = expected(name);
+    let questions = array(&expected["questions"]);
+    ask(place, questions.iter().map(asked));
+    let found = scored(place, model, &[&["--dtype", "f32"], options].concat());
+    for (line, question) in found.iter().zip(questions) {
+        let scores = array(&line["scores"]).iter().zip(array(&question["scores"]));
+        for (score, expected) in scores {
+            let case = format!("{name} {options:?} {line}");
+            assert_close(&score["token_logprobs"], &expected["token_logprobs"], &case);
+            assert_eq!(score["greedy"], expected["greedy"], "{case}");
+            let sum: f64 = numbers(&score["token_logprobs"]).iter().sum();
+            assert!((score["logprob"].as_f64().expect("a sum") - sum).abs() < CLOSE, "{case}");
+        }
+        let count = array(&line["scores"]).len();
+        assert_eq!(count, array(&question["scores"]).len(), "{name}");
+    }
+    assert_eq!(found.len(), questions.len(), "{name}");
+}
+
+#[test]
+fn scores_are_transformers() {
+    let place = Place::new();
+    for name in ["llama", "opt", "gemma3", "olmoe"] {
+        for options in [&[][..], &["--device", "emulated"], &["--slots", "1"]] {
+            check_questions(&place, name, &fixture(name), options);
+        }
+    }
+}
+
+/// The perplexity of an excerpt, by its windows.
+fn check_text(place: &Place, name: &str, model: &Path) {
+    let expected = expected(name);
+    let (file, of_text) = (place.path("text.txt"), &expected["text"]);
+    std::fs::write(&file, expected["excerpt"].as_str().expect("a text")).expect("writable");
+    let number = |key: &str| of_text[key].as_u64().expect("a number").to_string();
+    let summary = place.path("sums.json");
+    let (context, stride) = (number("context"), number("stride"));
+    let [file, sums] = [&file, &summary].map(|path| path.to_str().expect("UTF-8"));
+    let options = ["--input", file, "--context", &context, "--stride", &stride];
+    let more = ["--dtype", "f32", "--tokens", "--summary", sums];
+    let found = scored(place, model, &[&options[..], &more].concat());
+    let of_window = |line: &Value| array(&line["scores"][0]["token_logprobs"]).to_vec();
+    let all: Vec<Value> = found.iter().flat_map(of_window).collect();
+    assert_close(&json!(all), &of_text["token_logprobs"], name);
+    let sums: Value =
+        serde_json::from_slice(&std::fs::read(&summary).expect("sums")).expect("JSON");
+    for key in ["perplexity", "perplexity_of_windows"] {
+        let [found, expected] = [&sums, of_text].map(|all| all[key].as_f64().expect("a number"));
+        assert!((found / expected - 1.0).abs() < CLOSE_PERPLEXITY, "{name} {key} {sums}");
+    }
+    let tokens = of_text["tokens"].as_u64().expect("a number");
+    assert_eq!(sums["tokens"], json!(tokens - 1), "every token but the first, once");
+}
+
+#[test]
+fn a_text_has_the_perplexity_of_transformers_windows() {
+    check_text(&Place::new(), "llama", &fixture("llama"));
+}
+
+fn check_texts(place: &Place, name: &str, model: &Path) {
+    let expected = expected(name);
+    let texts = array(&expected["texts"]);
+    ask(place, texts.iter().map(asked));
+    let found = scored(place, model, &["--tokens"]);
+    for (line, text) in found.iter().zip(texts) {
+        for (score, split) in array(&line["scores"]).iter().zip(array(&text["tokens"])) {
+            assert_eq!(score["tokens"], split[1], "{name}: {text}");
+        }
+    }
+    assert_eq!(found.len(), texts.len());
+}
+
+#[test]
+fn texts_are_split_as_lm_eval_does_it() {
+    check_texts(&Place::new(), "llama", &fixture("llama"));
+}
+
+/// The real model over 2,000 tokens of a text, against transformers loading the same file.
+#[test]
+fn smollm2_is_scored() {
+    let Some(model) = real_model() else {
+        println!("SKIP smollm2_is_scored: the model is not there; scripts/model.sh fetches it");
+        return;
+    };
+    let place = Place::new();
+    check_texts(&place, "smollm2", &model);
+    check_questions(&place, "smollm2", &model, &[]);
+    check_text(&place, "smollm2", &model);
+}
+
+/// Questions whose prompts begin alike, for a model that needs a while for them.
+fn many(place: &Place, count: u32) {
+    ask(
+        place,
+        (0..count).map(|i| {
+            let prompt: Vec<u32> =
+                (0..20 + i % 30).map(|j| 5 + j * 3 % 200 + (j / 12) * (i % 4)).collect();
+            let after = |k: u32| (0..1 + k).map(|j| 9 + (i + j * k) % 300).collect::<Vec<u32>>();
+            json!({"custom_id": format!("q{i}"), "prompt": prompt,
+            "continuations": (0..4).map(after).collect::<Vec<_>>()})
+        }),
+    );
+}
+
+fn bytes(place: &Place) -> Vec<u8> {
+    std::fs::read(place.path("out.jsonl")).expect("written")
+}
+
+#[test]
+fn no_slots_chunks_or_placement_change_a_bit() {
+    let place = Place::new();
+    many(&place, 40);
+    scored(&place, &fixture("llama"), &["--top", "5"]);
+    let whole = bytes(&place);
+    for options in [
+        &["--slots", "1"][..],
+        &["--slots", "7", "--prefill-chunk", "16"],
+        &["--device", "emulated", "--split", "scores:norm1"],
+        &["--device", "emulated", "--policy", "gpu-only", "--slots", "3"],
+    ] {
+        scored(&place, &fixture("llama"), &[&["--top", "5"], options].concat());
+        assert!(bytes(&place) == whole, "{options:?}");
+    }
+}
+
+#[test]
+fn a_prompt_is_computed_once_for_its_continuations() {
+    let place = Place::new();
+    let prompt: Vec<u32> = (0..65).map(|i| 5 + i * 7 % 300).collect();
+    let continuations: Vec<[u32; 2]> = (0..8).map(|i| [5 + i, 9]).collect();
+    ask(&place, std::iter::once(json!({"prompt": prompt, "continuations": continuations})));
+    let sums = place.path("sums.json");
+    scored(&place, &fixture("llama"), &["--summary", sums.to_str().expect("UTF-8")]);
+    let sums: Value = serde_json::from_slice(&std::fs::read(sums).expect("sums")).expect("JSON");
+    // Whole pages of 16 before the last token of the prompt, from which the first one follows.
+    assert_eq!(sums["cached_tokens"], json!(7 * 64), "{sums}");
+    assert_eq!(sums["computed_tokens"], json!(66 + 7 * 2), "{sums}");
+}
+
+#[test]
+fn all_of_a_vocabulary_adds_up_to_one() {
+    let place = Place::new();
+    many(&place, 2);
+    let found = scored(&place, &fixture("llama"), &["--top", "320", "--dtype", "f32"]);
+    let top = array(&found[1]["scores"][3]["top_logprobs"][2]);
+    let logprob = |pair: &Value| pair[1].as_f64().expect("a number");
+    assert_eq!(top.len(), 320);
+    let sum: f64 = top.iter().map(|pair| logprob(pair).exp()).sum();
+    assert!((sum - 1.0).abs() < 1e-4, "{sum}");
+    assert!(top.windows(2).all(|pair| logprob(&pair[0]) >= logprob(&pair[1])));
+    let done = run(&place, &fixture("llama"), &["--top", "321", "--force"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+}
+
+/// A model large enough that scoring takes a while.
+const SLOW: [&str; 6] = ["--dummy-weights", "--layers", "6", "--slots", "4", "--quiet"];
+
+/// Starts to score, and waits until some lines are on disk.
+fn begin(place: &Place, model: &str, extra: &[&str]) -> std::process::Child {
+    let mut command = coordinator();
+    command.arg("score").args(["--model", model]).args(SLOW).args(extra);
+    command.arg("--input").arg(place.path("in.jsonl"));
+    command.arg("--output").arg(place.path("out.jsonl")).stderr(Stdio::piped());
+    let child = command.spawn().expect("starts");
+    let until = Instant::now() + WATCHDOG;
+    let written = || std::fs::read(place.path("out.jsonl")).unwrap_or_default();
+    while written().is_empty() {
+        assert!(Instant::now() < until, "nothing is written");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child
+}
+
+fn pid(child: u32) -> Pid {
+    Pid::from_raw(child.cast_signed()).expect("a process id")
+}
+
+#[test]
+fn deaths_change_no_byte() {
+    let place = Place::new();
+    many(&place, 120);
+    let slow =
+        |extra: &[&str]| run(&place, Path::new("smollm2-135m"), &[&SLOW[..], extra].concat());
+    let done = slow(&[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let whole = bytes(&place);
+    let remove = || std::fs::remove_file(place.path("out.jsonl")).expect("removed");
+
+    // The coordinator, in the middle.
+    remove();
+    let mut child = begin(&place, "smollm2-135m", &[]);
+    kill_process(pid(child.id()), Signal::KILL).expect("it runs");
+    child.wait().expect("it ends");
+    let left = bytes(&place);
+    assert!(left.len() < whole.len(), "it was killed too late");
+    let done = slow(&["--resume"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(bytes(&place) == whole, "as if nothing had happened");
+
+    // A worker, in the middle.
+    remove();
+    let child = begin(&place, "smollm2-135m", &[]);
+    let workers = workers_of_any(child.id());
+    kill_process(pid(workers[0].0), Signal::KILL).expect("it runs");
+    let done = finish(child);
+    let said = text(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    assert!(said.contains("started again"), "{said}");
+    assert!(bytes(&place) == whole, "as if nothing had happened");
+
+    // Ctrl-C, in the middle.
+    remove();
+    let child = begin(&place, "smollm2-135m", &[]);
+    kill_process(pid(child.id()), Signal::INT).expect("it runs");
+    let done = finish(child);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(130), "{said}");
+    assert!(said.contains("go on with --resume"), "{said}");
+    assert!(slow(&["--resume"]).status.success());
+    assert!(bytes(&place) == whole, "as if nothing had happened");
+}
+
+#[test]
+fn what_goes_wrong_is_said() {
+    let place = Place::new();
+    let refused = |options: &[&str], code: i32, sentence: &str| {
+        let done = run(&place, &fixture("llama"), options);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(code), "{options:?}: {said}");
+        assert!(said.contains(sentence), "{options:?}: {said}");
+    };
+    let input: Vec<String> = [r#"{"prompt": "a", "continuations": ["b"]}"#, r#"{"prompt": "a"}"#]
+        .map(str::to_owned)
+        .into();
+    std::fs::write(place.path("in.jsonl"), input.join("\n")).expect("writable");
+    refused(&[], 3, "line 2: The field \"continuations\" is missing.");
+    refused(&[], 1, "--resume");
+    refused(&["--force", "--stride", "4"], 2, "--stride");
+    refused(&["--resume", "--dtype", "f32"], 1, "another model, dtype");
+    let file = place.path("short.txt");
+    std::fs::write(&file, "").expect("writable");
+    let file = file.to_str().expect("UTF-8");
+    refused(&["--force", "--input", file], 1, "tokens; two at least");
+    refused(&["--force", "--input", file, "--context", "4096"], 2, "positions");
+}
+
+/// The lines of README's "Evaluate", on a tiny model.
+#[test]
+fn readme_evaluates() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(path).expect("README.md");
+    let section = readme.split("\n## Evaluate\n").nth(1).expect("a section");
+    let block = section.split("```").nth(1).expect("a block").trim_start_matches("sh\n");
+    assert_eq!(block.lines().filter(|line| line.contains("coordinator score")).count(), 2);
+    let place = Place::new();
+    std::fs::write(place.path("text.txt"), expected("llama")["excerpt"].as_str().expect("a text"))
+        .expect("writable");
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_coordinator"));
+    let script = block
+        .replace("coordinator score", &format!("{} score", binary.display()))
+        .replace("./SmolLM2-135M-Instruct", &fixture("llama").display().to_string())
+        .replace("--context 1024 --stride 512", "--context 64 --stride 32");
+    let mut command = std::process::Command::new("sh");
+    command.arg("-ec").arg(&script).current_dir(place.path("")).stderr(Stdio::piped());
+    let done = finish(command.spawn().expect("starts"));
+    assert!(done.status.success(), "{script}\n{}", text(&done.stderr));
+    let found = lines(&place.path("scores.jsonl"));
+    assert_eq!(array(&found[0]["scores"]).len(), 2, "{found:?}");
+    assert!(text(&done.stderr).contains("perplexity"), "{}", text(&done.stderr));
+}
