@@ -154,7 +154,8 @@ impl SafetensorsSource {
         &self,
         id: TensorId,
         first_row: usize,
-        (out, size): (&mut [T], &dyn Fn(&Piece) -> usize),
+        out: &mut [T],
+        size: impl Fn(&Piece) -> usize,
         mut read: impl FnMut(&Part<'_>, usize, &mut [T]) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
         let (mut skipped, mut rest) = (first_row, out);
@@ -187,7 +188,7 @@ impl SafetensorsSource {
     ) -> Result<(), SourceError> {
         // Parts of a vector are one behind the other, whatever they take for rows.
         let of_row = |piece: &Piece| piece.columns;
-        self.each_part(id, first_row, (out, &of_row), |part, from, out| {
+        self.each_part(id, first_row, out, of_row, |part, from, out| {
             // Refuses what cannot be read or is not in order.
             self.type_of(part)?;
             match &part.form {
@@ -334,7 +335,8 @@ impl WeightSource for SafetensorsSource {
         let (_, columns) = self.shape(id)?;
         let row_bytes = stored.row_bytes(columns);
         assert_eq!(out.len() % row_bytes, 0, "{id:?}: not whole rows");
-        self.each_part(id, first_row, (out, &|_| row_bytes), |part, from, out| {
+        let of_row = |_: &Piece| row_bytes;
+        self.each_part(id, first_row, out, of_row, |part, from, out| {
             let rows = PackedRows::of(&part.piece);
             rows.each_run(from, out, row_bytes, |row, out| match &part.form {
                 Form::Packed(Packed::Mxfp4(matrix)) => matrix.read_blocks(&self.files, row, out),
