@@ -129,14 +129,12 @@ fn report(
     run.device = "emulated:timed".to_owned();
     let pair = programs.pair(spans, simulated.map(|one| one.spans.as_slice()));
     let decode_s = measured.totals.decode_ns as f64 / 1e9;
-    run.replayed = simulated
-        .filter(|_| pair.has_simulated())
-        .map(|one| Replayed {
-            simulated_s: one.total_ns / 1e9,
-            measured_s: decode_s,
-            lanes: BTreeMap::new(),
-            layers: None,
-        });
+    run.replayed = simulated.filter(|_| pair.has_simulated()).map(|one| Replayed {
+        simulated_s: one.total_ns / 1e9,
+        measured_s: decode_s,
+        lanes: BTreeMap::new(),
+        layers: None,
+    });
     let (batches, layers) = (plan.shape.batches, plan.config.num_layers);
     TimedReport { run, timed: TimedPart { origin: programs.origin, batches, layers, pair } }
 }
