@@ -59,8 +59,10 @@ fn a_file_with_a_mistake_is_refused_with_its_place() {
 }
 
 /// Cells of serving that are further from the paper than their goal; all have a cause.
-const BEYOND: &[(&str, &str, &[u32])] =
-    &[("fig. 10a", "g5-16xlarge", &[200, 300, 400]), ("fig. 7", "xeon6342x2-a10", &[])];
+const BEYOND: &[(&str, &str, &[u32])] = &[
+    ("fig. 10a", "g5-16xlarge", &[200, 300, 400]),
+    ("fig. 7", "xeon6342x2-a10", &[500, 600, 800]),
+];
 
 fn of_serving() -> Vec<serving::cells::Paper> {
     let read = |file| serving::cells::read(file).expect("a valid file");
