@@ -23,15 +23,14 @@ pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, and Mistral";
 impl CallFormat {
     /// The one that a template shows its model; `None` where it shows none that is known.
     pub fn of_template(template: &str) -> Option<CallFormat> {
-        type Shows = fn(&str) -> bool;
-        let formats: [(CallFormat, Shows); 4] = [
-            (CallFormat::MistralNamed, mistral::is_named),
-            (CallFormat::MistralList, mistral::is_list),
-            (CallFormat::Hermes, hermes::is_shown),
-            (CallFormat::Llama, llama::is_shown),
+        let formats = [
+            (CallFormat::MistralNamed, mistral::is_named(template)),
+            (CallFormat::MistralList, mistral::is_list(template)),
+            (CallFormat::Hermes, hermes::is_shown(template)),
+            (CallFormat::Llama, llama::is_shown(template)),
         ];
-        let found = formats.into_iter().find(|(_, is_shown)| is_shown(template));
-        found.filter(|_| takes_tools(template)).map(|(format, _)| format)
+        let found = formats.into_iter().find(|(_, is_shown)| *is_shown && takes_tools(template));
+        found.map(|(format, _)| format)
     }
 
     /// How calls are written with a tokenizer that says which token is a text and no part of
