@@ -133,7 +133,11 @@ def make(name):
     load = {"dtype": torch.float32, "attn_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(source, **load, **more).eval()
     config = model.config.get_text_config()
-    made = {"questions": questions(model, config.vocab_size)}
+    made = {}
+    # Of random tokens a trained model makes activations so large that float32 itself is off by more
+    # than texts ever show.
+    if name != "smollm2":
+        made["questions"] = questions(model, config.vocab_size)
     if name in ("llama", "smollm2"):
         tokenizer = AutoTokenizer.from_pretrained(source, **more)
         prefix = tokenizer.bos_token_id

@@ -2,10 +2,9 @@
 //! reports. `main.rs` is only the door.
 //!
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
-//! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a model makes
-//! of texts, `openai` is their
-//! language, `engine` computes. Job or server and engine meet at `boundary` alone. `load` measures
-//! a server from outside.
+//! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a
+//! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine
+//! meet at `boundary` alone. `load` measures a server from outside.
 
 pub mod boundary;
 pub mod cli;

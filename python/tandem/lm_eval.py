@@ -12,14 +12,18 @@ is computed once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 # Models are looked up there only while no model is known: this one would hide them.
 import lm_eval.models  # noqa: F401
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.utils import (
+    get_rolling_token_windows,
+    make_disjoint_window,
+    simple_parse_args_string,
+)
 
 from ._errors import Error
 from ._http import Refused
@@ -46,8 +50,6 @@ class Tandem(TemplateLM):
         prefix_token_id: Optional[int] = None,
         add_bos_token: Optional[bool] = None,
         max_gen_toks: int = MAX_GEN_TOKS,
-        batch_size: object = None,
-        max_batch_size: object = None,
         **options: Any,
     ) -> None:
         """Starts the server.
@@ -57,7 +59,6 @@ class Tandem(TemplateLM):
             for a beginning or an end. None: what its tokenizer puts before every text.
         :param add_bos_token: whether texts get the tokens that the tokenizer puts before and
             behind them. None: as the tokenizer does.
-        :param batch_size: left out, as ``max_batch_size`` is: the server fills its slots.
         :param options: options of ``coordinator serve``: ``slots=8``, ``dtype=f32``, ...
         :raises tandem.Error: the server cannot be started; its sentence.
         """
@@ -67,7 +68,23 @@ class Tandem(TemplateLM):
         self._adds_special = True if add_bos_token is None else bool(add_bos_token)
         self._server = WarmServer(model, **options)
         self._prefix = prefix_token_id
+        self._known: Dict[Tuple[str, bool], List[int]] = {}
         self._max_length = int(self._server.model()["max_model_len"])
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Dict[str, Any], additional_config: Optional[Dict[str, Any]] = None
+    ) -> Tandem:
+        """The model of ``model_args``. What lm-eval adds for every model, a batch size and a device
+        of torch's, is left out: the server fills its slots, and finds its device."""
+        return cls(**arg_dict)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: Optional[Dict[str, Any]] = None
+    ) -> Tandem:
+        """The same of arguments as a text."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string))
 
     @property
     def eot_token_id(self) -> int:
@@ -125,6 +142,19 @@ class Tandem(TemplateLM):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
 
+    def loglikelihood(
+        self, requests: Sequence[Instance], disable_tqdm: bool = False
+    ) -> List[Scored]:
+        """The log-probability of each continuation behind its context."""
+        texts: Set[str] = set()
+        for context, continuation in (request.args for request in requests if request.args[0]):
+            # Spaces at a context's end are scored with the continuation.
+            texts.update((context.rstrip(), context + continuation))
+        self._know(sorted(texts))
+        found: List[Scored] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        self._known.clear()
+        return found
+
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> List[float]:
@@ -181,9 +211,18 @@ class Tandem(TemplateLM):
         }
         return COMPLETIONS, body
 
+    def _know(self, texts: Sequence[str]) -> None:
+        """Has the tokens of texts that will be asked for, all at once."""
+        special = self._adds_special
+        asks: List[Ask] = [("/tokenize", _tokenized(text, special)) for text in texts]
+        for text, body in zip(texts, self._answers(asks)):
+            self._known[text, special] = body["tokens"]
+
     def _tokens(self, text: str, special: bool) -> List[int]:
-        body = {"prompt": text, "add_special_tokens": special}
-        tokens: List[int] = self._ask("/tokenize", body)["tokens"]
+        known = self._known.get((text, special))
+        if known is not None:
+            return known
+        tokens: List[int] = self._ask("/tokenize", _tokenized(text, special))["tokens"]
         return tokens
 
     def _ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
@@ -196,6 +235,10 @@ class Tandem(TemplateLM):
                 raise Error(str(one))
             found.append(one)
         return found
+
+
+def _tokenized(text: str, special: bool) -> Dict[str, Any]:
+    return {"prompt": text, "add_special_tokens": special}
 
 
 def _scored(logprobs: Dict[str, Any], count: int) -> Scored:

@@ -16,7 +16,9 @@ class Model(unittest.TestCase):
     def setUpClass(cls):
         from tandem.lm_eval import Tandem
 
-        cls.model = Tandem(MODEL, prefix_token_id=1, **OPTIONS)
+        said = {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"}
+        given = ",".join(f"{name}={value}" for name, value in OPTIONS.items())
+        cls.model = Tandem.create_from_arg_string(f"model={MODEL},prefix_token_id=1,{given}", said)
         cls.addClassCleanup(cls.model._server.close)
 
     def instances(self, kind, *arguments):
@@ -42,6 +44,19 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(said[0], told, places=4)
         self.assertEqual((said[1], unsaid[1]), (True, False))
         self.assertLess(unsaid[0], said[0])
+
+    def test_contexts_and_continuations_are_split_as_tokens(self):
+        pairs = (("Once upon ", "a time"), ("Once upon", " a time"), ("", "Once upon"))
+        found = self.model.loglikelihood(self.instances("loglikelihood", *pairs), True)
+        self.assertEqual(found[0], found[1])
+        whole, context = (
+            self.model.tok_encode("Once upon a time"),
+            self.model.tok_encode("Once upon"),
+        )
+        rest = whole[len(context) :]
+        alone = [1], self.model.tok_encode("Once upon", add_special_tokens=False)
+        by_tokens = [(pairs[0], context, rest), (pairs[2], *alone)]
+        self.assertEqual(self.model._loglikelihood_tokens(by_tokens), found[1:])
 
     def test_a_text_is_the_sum_of_its_windows(self):
         text = "The quick brown fox jumps over the lazy dog. " * 12

@@ -150,7 +150,6 @@ fn smollm2_is_scored() {
     };
     let place = Place::new();
     check_texts(&place, "smollm2", &model);
-    check_questions(&place, "smollm2", &model, &[]);
     check_text(&place, "smollm2", &model);
 }
 

@@ -10,6 +10,7 @@ use workers::device::RateSizes;
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::outputs::{mode_of, place_of};
 use super::plan_serve::plan_serve;
 use super::report::report;
 use super::request::{
@@ -17,7 +18,7 @@ use super::request::{
     PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest,
     ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
-use super::score::scoring;
+use super::scoring::scoring;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
@@ -26,7 +27,7 @@ use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
 };
 use crate::job::input::Format;
-use crate::job::sink::{OutputMode, Place};
+use crate::job::sink::Place;
 use crate::openai::body::defaults::Defaults;
 
 /// Benchmark: tokens of each prompt.
@@ -363,34 +364,6 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         stop_at_eof: low.stop_at_eof,
         verbosity,
     })
-}
-
-/// A file, or a standard stream.
-pub(super) fn place_of(path: &PathBuf) -> Place {
-    if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
-}
-
-/// Where the output goes, and what becomes of one that is there.
-///
-/// # Errors
-/// Stdout, which nothing can be gone on with.
-pub(super) fn mode_of(
-    output: Option<&PathBuf>,
-    resume: bool,
-    force: bool,
-) -> Result<(Place, OutputMode), UsageError> {
-    let output = output.map_or(Place::Standard, place_of);
-    let (mode, flag) = match (resume, force) {
-        (true, false) => (OutputMode::Resume, "resume"),
-        (true, true) => (OutputMode::ResumeReplacing, "resume"),
-        (false, true) => (OutputMode::Overwrite, "force"),
-        (false, false) => (OutputMode::New, ""),
-    };
-    // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
-    match mode.resumes() && output == Place::Standard {
-        true => Err(UsageError::ModeOfStdout { flag }),
-        false => Ok((output, mode)),
-    }
 }
 
 fn work(low: &LowRun) -> Result<Work, UsageError> {

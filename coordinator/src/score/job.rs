@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::item::{Item, Question, Shown};
 use super::summary::Tally;
+use super::windows::Windows;
 use crate::job::sink::Sink;
 use crate::openai::item::LineError;
 
@@ -19,8 +20,8 @@ pub struct Job {
     pub(super) replaced: usize,
     pub(super) sink: Sink,
     pub(super) shown: Shown,
-    /// The items are the windows of a text.
-    pub(super) of_text: bool,
+    /// Of a text, whose windows the items are.
+    pub(super) windows: Option<Windows>,
     pub(super) system_fingerprint: String,
 }
 

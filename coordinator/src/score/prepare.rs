@@ -101,10 +101,11 @@ impl<'o> ReadJob<'o> {
             _ => Resume::nothing(&items),
         };
         sink.keep(resume.whole_bytes);
-        let of_text = Format::of(&options.input) == Format::Text;
+        let is_text = Format::of(&options.input) == Format::Text;
+        let windows = is_text.then_some(options.windows);
         let Resume { kept: lines, tallies, replaced, .. } = resume;
         let shown = options.shown;
-        Ok(Job { items, lines, tallies, replaced, sink, shown, of_text, system_fingerprint })
+        Ok(Job { items, lines, tallies, replaced, sink, shown, windows, system_fingerprint })
     }
 }
 

@@ -58,7 +58,7 @@ impl Job {
             seconds: begun.elapsed().as_secs_f64(),
             interrupted: ran?,
             resumable: self.sink.is_log(),
-            ..Summary::sums(&self.tallies, self.of_text)
+            ..Summary::sums(&self.tallies, self.windows)
         })
     }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::output::Score;
+use super::windows::Windows;
 use crate::exit::Exit;
 
 /// What the scores of an item add to the whole.
@@ -72,19 +73,18 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of the items that have scores; a text's windows are `of_text`.
-    pub(super) fn sums(tallies: &[Tally], of_text: bool) -> Summary {
+    /// Of the items that have scores, which may be the windows of a text.
+    pub(super) fn sums(tallies: &[Tally], windows: Option<Windows>) -> Summary {
         let all = tallies.iter().fold(Tally::default(), |all, tally| all.with(*tally));
         let perplexity = |logprob: f64, tokens: f64| (-logprob / tokens).exp();
         let mut of_windows = (0.0, 0.0);
         for (index, tally) in tallies.iter().enumerate().filter(|(_, tally)| tally.tokens > 0) {
-            let tokens = tally.tokens as f64;
-            let weight = if index == 0 { tokens } else { tokens - 1.0 };
-            of_windows.0 += tally.logprob / tokens * weight;
+            let weight = windows.map_or(0.0, |windows| windows.weight(index, tally.tokens));
+            of_windows.0 += tally.logprob / tally.tokens as f64 * weight;
             of_windows.1 += weight;
         }
         let perplexity_of_windows =
-            (of_text && of_windows.1 > 0.0).then(|| perplexity(of_windows.0, of_windows.1));
+            (of_windows.1 > 0.0).then(|| perplexity(of_windows.0, of_windows.1));
         Summary {
             items: tallies.len(),
             failed: 0,

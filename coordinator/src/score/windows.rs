@@ -1,6 +1,7 @@
 //! A text as windows, as transformers' documentation evaluates the perplexity of models with a
 //! fixed context: a window begins every so many tokens, and of each those tokens are scored that no
-//! window before it had. Every token but the first is scored once.
+//! window before it had. Every token but the first is scored once; where windows do not overlap, no
+//! window's first one is.
 
 use super::item::Question;
 
@@ -18,18 +19,28 @@ impl Windows {
     /// one.
     pub fn of(self, tokens: &[u32]) -> Vec<Question> {
         let mut questions = Vec::new();
-        // Of the first window the first token is what the others follow.
-        let (mut scored, mut begin) = (1, 0);
+        let (mut scored, mut begin) = (0, 0);
         while scored < tokens.len() {
             let end = tokens.len().min(begin + self.context);
-            questions.push(Question {
-                line: questions.len() + 1,
-                custom_id: format!("tokens-{scored}-{end}"),
-                prompt: tokens[begin..scored].to_vec(),
-                continuations: vec![tokens[scored..end].to_vec()],
-            });
+            // Something must stand before the first one that is scored.
+            let first = scored.max(begin + 1);
+            if first < end {
+                questions.push(Question {
+                    line: questions.len() + 1,
+                    custom_id: format!("tokens-{first}-{end}"),
+                    prompt: tokens[begin..first].to_vec(),
+                    continuations: vec![tokens[first..end].to_vec()],
+                });
+            }
             (scored, begin) = (end, begin + self.stride);
         }
         questions
+    }
+
+    /// What a window of so many scored tokens counts in the documentation's loop: the labels that
+    /// are not masked, less one. Where nothing is before a window, its first token is among these.
+    pub(super) fn weight(self, index: usize, tokens: u64) -> f64 {
+        let begins_anew = index == 0 || self.stride >= self.context;
+        (tokens - u64::from(!begins_anew)) as f64
     }
 }

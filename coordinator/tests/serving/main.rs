@@ -217,6 +217,7 @@ fn continuations_share_their_prompt() {
                 let wanted = &expected.prompt_logprobs()[of_prompt..];
                 assert_eq!(found.prompt_logprobs(), wanted, "{case}");
             }
+            wait_until("all is shown", || engine.status().running == 0);
             let status = engine.status();
             let pages = u64::from((PROMPT - 1) / 16 * 16);
             let cached = if kept == Kept::Extents { 0 } else { 9 * pages };

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Run;
+use super::run::Run;
 
 /// A number of a report.
 #[derive(Debug, Clone, Serialize)]
@@ -72,7 +72,8 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
         let cells: Vec<Cell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
         (!cells.is_empty()).then_some(Figure { name, cells, ratio })
     };
-    let all: [(&'static str, &str, fn(f64) -> String); 6] = [
+    type Shown = fn(f64) -> String;
+    let all: [(&'static str, &str, Shown); 6] = [
         ("decode, tokens/s", "/decode_tokens_per_s", plain),
         ("prefill, tokens/s", "/prefill_tokens_per_s", plain),
         ("between two tokens", "/decode_step/median_s", seconds),
@@ -85,88 +86,81 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
 
 /// The sections with bars, of those that the reports have something for.
 pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
-    let keys = |of: &str| -> Vec<String> {
-        let mut keys: Vec<String> = Vec::new();
-        let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
-        for key in objects.flat_map(|object| object.keys()) {
-            if !keys.contains(key) {
-                keys.push(key.clone());
-            }
+    let all = times(runs).into_iter().chain(memory(runs));
+    all.filter(|section| !section.rows.is_empty()).collect()
+}
+
+/// Names that the reports have under a pointer, in the order of the first that has them.
+fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
+    for key in objects.flat_map(|object| object.keys()) {
+        if !keys.contains(key) {
+            keys.push(key.clone());
         }
-        keys
-    };
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let all = [
+    }
+    keys
+}
+
+/// Phases and lanes.
+fn times(runs: &[Run<'_>]) -> [Section; 3] {
+    let phases = ["prefill", "decode"].map(str::to_owned);
+    let predicted: &[Kind<'_>] = &[
+        ("predicted", &|name| format!("/predicted/{name}_s")),
+        ("measured", &|name| format!("/{name}_s")),
+    ];
+    let simulated: &[Kind<'_>] = &[
+        ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
+        ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
+    ];
+    let busy: &[Kind<'_>] = &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))];
+    [
         Section {
             id: "phases",
             title: "Predicted and measured",
             note: "What the simulator said before the workers started, where this machine was \
                    measured: for all steps that there could be, and for prompts that begin \
                    together.",
-            rows: rows(
-                runs,
-                &names(&["prefill", "decode"]),
-                seconds,
-                &[
-                    ("predicted", &|name| format!("/predicted/{name}_s")),
-                    ("measured", &|name| format!("/{name}_s")),
-                ],
-            ),
+            rows: rows(runs, &phases, seconds, predicted),
         },
         Section {
             id: "replay",
             title: "Lanes: simulated and measured",
             note: "Time inside work in the second half of the last decode steps: simulated with \
                    each instruction's median cost in the first half, and measured.",
-            rows: rows(
-                runs,
-                &keys("/replayed/lanes"),
-                seconds,
-                &[
-                    ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
-                    ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
-                ],
-            ),
+            rows: rows(runs, &keys(runs, "/replayed/lanes"), seconds, simulated),
         },
         Section {
             id: "lanes",
             title: "Lanes: the whole run",
             note: "Time inside work.",
-            rows: rows(
-                runs,
-                &keys("/lanes"),
-                seconds,
-                &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))],
-            ),
+            rows: rows(runs, &keys(runs, "/lanes"), seconds, busy),
         },
+    ]
+}
+
+/// What was granted, and what was used.
+fn memory(runs: &[Run<'_>]) -> [Section; 2] {
+    let planned: &[Kind<'_>] = &[("planned", &|name| format!("/budget_bytes/{name}"))];
+    let used: &[Kind<'_>] = &[
+        ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
+        ("running", &|name| format!("/peak_pss_bytes/{name}")),
+    ];
+    [
         Section {
             id: "budget",
             title: "Memory: planned",
             note: "What the plan was granted before anything was loaded.",
-            rows: rows(
-                runs,
-                &keys("/budget_bytes"),
-                bytes,
-                &[("planned", &|name| format!("/budget_bytes/{name}"))],
-            ),
+            rows: rows(runs, &keys(runs, "/budget_bytes"), bytes, planned),
         },
         Section {
             id: "memory",
             title: "Memory: used",
             note: "The largest proportional set size of each process and of all, while loading \
                    and from then on.",
-            rows: rows(
-                runs,
-                &keys("/peak_pss_bytes"),
-                bytes,
-                &[
-                    ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
-                    ("running", &|name| format!("/peak_pss_bytes/{name}")),
-                ],
-            ),
+            rows: rows(runs, &keys(runs, "/peak_pss_bytes"), bytes, used),
         },
-    ];
-    all.into_iter().filter(|section| !section.rows.is_empty()).collect()
+    ]
 }
 
 /// A row for each name, with a bar for each kind and run; without those that have none.
@@ -209,7 +203,7 @@ pub(super) fn plain(value: f64) -> String {
 /// Seconds in the unit that suits them.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
-        zero if zero == 0.0 => "0 s".to_owned(),
+        0.0 => "0 s".to_owned(),
         long if long >= 1.0 => format!("{} s", plain(value)),
         middle if middle >= 1e-3 => format!("{} ms", plain(value * 1e3)),
         _ => format!("{} µs", plain(value * 1e6)),

@@ -115,7 +115,7 @@ impl Series {
     pub fn cells(&self) -> impl Iterator<Item = (u32, Printed)> {
         self.output.iter().enumerate().filter_map(|(index, output)| {
             let value = self.value.get(index).map(|value| Printed::Value(*value));
-            let bound = self.least.map(Printed::AtLeast).or(self.most.map(Printed::AtMost));
+            let bound = self.least.map(Printed::AtLeast).or_else(|| self.most.map(Printed::AtMost));
             Some((*output, value.or(bound)?))
         })
     }
