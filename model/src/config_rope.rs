@@ -108,8 +108,8 @@ fn of_block(
             hint: " in this family",
         });
     }
-    let rotated = partial.unwrap_or(defaults.rotated);
-    let rotary_dim = Some((defaults.head_dim as f64 * rotated) as usize);
+    let rotated = partial.or(Some(defaults.rotated).filter(|part| *part != 1.0));
+    let rotary_dim = rotated.map(|factor| (defaults.head_dim as f64 * factor) as usize);
     if let Some(odd) =
         rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
     {
