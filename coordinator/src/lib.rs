@@ -2,9 +2,8 @@
 //! reports. `main.rs` is only the door.
 //!
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
-//! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a model makes
-//! of texts, `openai` is their
-//! language, `engine` computes. Job or server and engine meet at `boundary` alone. `load` measures
+//! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a
+//! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine meet at `boundary` alone. `load` measures
 //! a server from outside.
 
 pub mod boundary;

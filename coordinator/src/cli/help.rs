@@ -157,11 +157,12 @@ Examples:
     echo '{\"prompt\": \"The sky is\", \"continuations\": [\" blue\", \" green\"]}' > ask.jsonl
     coordinator score --model ./SmolLM2-135M --input ask.jsonl --output scores.jsonl
   The perplexity of a text, in windows of 1024 tokens every 512:
-    coordinator score --model ./SmolLM2-135M --input text.txt --context 1024 --stride 512 --output windows.jsonl
+    coordinator score --model ./SmolLM2-135M --input text.txt --context 1024 --stride 512
   The ten likeliest tokens in the place of each, and the sums as JSON:
     coordinator score --model ./SmolLM2-135M --input ask.jsonl --top 10 --tokens --summary sums.json
 
 Output, one line a line of the input, in its order:
-  {\"custom_id\": \"a\", \"scores\": [{\"logprob\": -3.1, \"token_logprobs\": [-3.1], \"greedy\": true}, ...], ...}
+  {\"custom_id\": \"a\", \"scores\": [{\"logprob\": -3.1, \"token_logprobs\": [-3.1], \
+   \"greedy\": true}, ...]}
 
 Exit codes are those of a batch job. docs/evaluation.md says how texts become tokens.";

@@ -9,10 +9,12 @@ pub mod low;
 mod report;
 pub mod request;
 mod score;
+mod scoring;
 mod serve;
 mod serving;
 mod shared;
 mod stage;
+pub mod usage;
 pub mod values;
 
 #[cfg(test)]
@@ -22,8 +24,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::exit::Exit;
-use high::{Command, UsageError};
+use high::Command;
 use low::Low;
+use usage::UsageError;
 
 /// Why there is nothing to run.
 #[derive(Debug)]

@@ -4,13 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::high::{UsageError, mode_of, place_of};
-use super::low::LowRun;
-use super::request::{Run, ScoreRequest};
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
-use crate::job::input::Format;
-use crate::score::item::Shown;
 
 /// Most log-probabilities beside a token's own: a word of the step table counts both.
 const TOP_MAX: i64 = u16::MAX as i64 - 1;
@@ -69,46 +64,4 @@ pub struct LowScore {
     /// Say nothing but errors
     #[arg(long, short, help_heading = "Verbosity")]
     pub quiet: bool,
-}
-
-/// The run that computes, and what it scores.
-///
-/// # Errors
-/// Arguments that do not go together.
-pub(super) fn scoring(
-    low: LowScore,
-) -> Result<(LowRun, impl FnOnce(Run) -> ScoreRequest), UsageError> {
-    let input = place_of(&low.input);
-    let (output, mode) = mode_of(low.output.as_ref(), low.resume, low.force)?;
-    let (context, stride) = (low.context, low.stride);
-    if Format::of(&input) == Format::JsonLines && (context.is_some() || stride.is_some()) {
-        return Err(UsageError::WindowsOfLines);
-    }
-    if let (Some(context), Some(stride)) = (context, stride)
-        && stride > context
-    {
-        return Err(UsageError::LongStride { stride, context });
-    }
-    let shown = Shown { tokens: low.tokens, top: low.top };
-    let (slots, summary) = (low.slots, low.summary);
-    let run = LowRun {
-        of_model: low.of_model,
-        placement: low.placement,
-        nvme: low.nvme,
-        seed: low.seed,
-        quiet: low.quiet,
-        ..LowRun::default()
-    };
-    let meant = move |run| ScoreRequest {
-        run,
-        input,
-        output,
-        mode,
-        context,
-        stride,
-        shown,
-        slots,
-        summary,
-    };
-    Ok((run, meant))
 }

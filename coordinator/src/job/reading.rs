@@ -1,4 +1,5 @@
-//! How far a count of many things is: a bar on a terminal, a line now and then otherwise, on stderr.
+//! How far a count of many things is: a bar on a terminal, a line now and then otherwise, on
+//! stderr.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

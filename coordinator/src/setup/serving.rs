@@ -121,8 +121,8 @@ fn rows(run: &Run, served: Served) -> u32 {
     run.prefill_chunk.unwrap_or(STEP_ROWS).max(served.slots.unwrap_or(SLOTS).into())
 }
 
-/// Positions that there are caches for, for each slot: few sequences are as long as the context, and
-/// where caches are in pages they share the room.
+/// Positions that there are caches for, for each slot: few sequences are as long as the context,
+/// and where caches are in pages they share the room.
 fn share(context: u32, served: Served) -> u32 {
     let slots = u32::from(served.slots.unwrap_or(SLOTS));
     context.min(SLOT_POSITIONS.max(context.div_ceil(slots)))

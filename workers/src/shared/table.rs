@@ -53,7 +53,7 @@ pub struct Item {
     pub shared_row: Option<usize>,
     /// Whether the sequence's next token is drawn from the logits of the last row.
     pub samples: bool,
-    /// Rows whose logits are computed, the last ones: what is drawn, and what is said of the prompt.
+    /// Rows whose logits are computed, the last ones: for what is drawn, and said of the prompt.
     pub logits_rows: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Run;
+use super::run::Run;
 
 /// A number of a report.
 #[derive(Debug, Clone, Serialize)]
@@ -50,9 +50,6 @@ pub(super) struct Section {
     rows: Vec<Row>,
 }
 
-/// A kind of bar: its name, and the pointer that it has behind a row's name.
-type Kind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
-
 /// The number at a pointer; `None` where the report has none.
 pub(super) fn cell(run: &Run<'_>, of: &str, shown: fn(f64) -> String) -> Option<Cell> {
     let value = run.value.pointer(of)?;
@@ -83,90 +80,90 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
     all.into_iter().filter_map(figure).collect()
 }
 
+/// A section as it is looked for in a report.
+struct Wanted {
+    id: &'static str,
+    title: &'static str,
+    note: &'static str,
+    /// The object whose keys are the rows; the rows themselves where it is none.
+    rows: Result<&'static str, &'static [&'static str]>,
+    shown: fn(f64) -> String,
+    /// Kinds of bars, each with the pointer of a row's number: `*` stands for the row's name.
+    kinds: &'static [(&'static str, &'static str)],
+}
+
+const WANTED: [Wanted; 5] = [
+    Wanted {
+        id: "phases",
+        title: "Predicted and measured",
+        note: "What the simulator said before the workers started, where this machine was measured: \
+               for all steps that there could be, and for prompts that begin together.",
+        rows: Err(&["prefill", "decode"]),
+        shown: seconds,
+        kinds: &[("predicted", "/predicted/*_s"), ("measured", "/*_s")],
+    },
+    Wanted {
+        id: "replay",
+        title: "Lanes: simulated and measured",
+        note: "Time inside work in the second half of the last decode steps: simulated with each \
+               instruction's median cost in the first half, and measured.",
+        rows: Ok("/replayed/lanes"),
+        shown: seconds,
+        kinds: &[
+            ("simulated", "/replayed/lanes/*/simulated_busy_s"),
+            ("measured", "/replayed/lanes/*/measured_busy_s"),
+        ],
+    },
+    Wanted {
+        id: "lanes",
+        title: "Lanes: the whole run",
+        note: "Time inside work.",
+        rows: Ok("/lanes"),
+        shown: seconds,
+        kinds: &[("measured", "/lanes/*/busy_s")],
+    },
+    Wanted {
+        id: "budget",
+        title: "Memory: planned",
+        note: "What the plan was granted before anything was loaded.",
+        rows: Ok("/budget_bytes"),
+        shown: bytes,
+        kinds: &[("planned", "/budget_bytes/*")],
+    },
+    Wanted {
+        id: "memory",
+        title: "Memory: used",
+        note: "The largest proportional set size of each process and of all, while loading and from \
+               then on.",
+        rows: Ok("/peak_pss_bytes"),
+        shown: bytes,
+        kinds: &[("loading", "/load_peak_pss_bytes/*"), ("running", "/peak_pss_bytes/*")],
+    },
+];
+
 /// The sections with bars, of those that the reports have something for.
 pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
-    let keys = |of: &str| -> Vec<String> {
-        let mut keys: Vec<String> = Vec::new();
-        let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
-        for key in objects.flat_map(|object| object.keys()) {
-            if !keys.contains(key) {
-                keys.push(key.clone());
-            }
-        }
-        keys
+    let section = |wanted: &Wanted| {
+        let names = match wanted.rows {
+            Ok(of) => keys(runs, of),
+            Err(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let Wanted { id, title, note, shown, kinds, .. } = *wanted;
+        Section { id, title, note, rows: rows(runs, &names, shown, kinds) }
     };
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let all = [
-        Section {
-            id: "phases",
-            title: "Predicted and measured",
-            note: "What the simulator said before the workers started, where this machine was \
-                   measured: for all steps that there could be, and for prompts that begin \
-                   together.",
-            rows: rows(
-                runs,
-                &names(&["prefill", "decode"]),
-                seconds,
-                &[
-                    ("predicted", &|name| format!("/predicted/{name}_s")),
-                    ("measured", &|name| format!("/{name}_s")),
-                ],
-            ),
-        },
-        Section {
-            id: "replay",
-            title: "Lanes: simulated and measured",
-            note: "Time inside work in the second half of the last decode steps: simulated with \
-                   each instruction's median cost in the first half, and measured.",
-            rows: rows(
-                runs,
-                &keys("/replayed/lanes"),
-                seconds,
-                &[
-                    ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
-                    ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
-                ],
-            ),
-        },
-        Section {
-            id: "lanes",
-            title: "Lanes: the whole run",
-            note: "Time inside work.",
-            rows: rows(
-                runs,
-                &keys("/lanes"),
-                seconds,
-                &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))],
-            ),
-        },
-        Section {
-            id: "budget",
-            title: "Memory: planned",
-            note: "What the plan was granted before anything was loaded.",
-            rows: rows(
-                runs,
-                &keys("/budget_bytes"),
-                bytes,
-                &[("planned", &|name| format!("/budget_bytes/{name}"))],
-            ),
-        },
-        Section {
-            id: "memory",
-            title: "Memory: used",
-            note: "The largest proportional set size of each process and of all, while loading \
-                   and from then on.",
-            rows: rows(
-                runs,
-                &keys("/peak_pss_bytes"),
-                bytes,
-                &[
-                    ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
-                    ("running", &|name| format!("/peak_pss_bytes/{name}")),
-                ],
-            ),
-        },
-    ];
-    all.into_iter().filter(|section| !section.rows.is_empty()).collect()
+    WANTED.iter().map(section).filter(|section| !section.rows.is_empty()).collect()
+}
+
+/// The keys of an object, of any report that has it.
+fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
+    for key in objects.flat_map(|object| object.keys()) {
+        if !keys.contains(key) {
+            keys.push(key.clone());
+        }
+    }
+    keys
 }
 
 /// A row for each name, with a bar for each kind and run; without those that have none.
@@ -174,12 +171,12 @@ fn rows(
     runs: &[Run<'_>],
     names: &[String],
     shown: fn(f64) -> String,
-    kinds: &[Kind<'_>],
+    kinds: &[(&'static str, &'static str)],
 ) -> Vec<Row> {
     let row = |name: &String| {
         let key = name.replace('~', "~0").replace('/', "~1");
         let bars = kinds.iter().flat_map(|(kind, pointer)| {
-            let of = pointer(&key);
+            let of = pointer.replace('*', &key);
             runs.iter().filter_map(move |run| {
                 let cell = cell(run, &of, shown)?;
                 Some(Bar { kind, letter: run.letter, width: 0.0, cell })

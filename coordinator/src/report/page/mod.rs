@@ -5,6 +5,7 @@
 
 mod figures;
 mod pictures;
+mod run;
 
 use minijinja::{Environment, context};
 use program::map::Device;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::file::{LayerRange, Report};
 use figures::{headline, sections};
 use pictures::{LayerStrip, Timeline, curve, strip, timelines};
+use run::Run;
 
 /// The page without its contents.
 const TEMPLATE: &str = include_str!("page.html");
@@ -24,16 +26,6 @@ pub enum PageError {
     Json(#[from] serde_json::Error),
     #[error("the page cannot be written: {0}")]
     Template(#[from] minijinja::Error),
-}
-
-/// A report, and what it is called on the page.
-#[derive(Debug)]
-struct Run<'r> {
-    /// `a`, or `b` of the one beside it.
-    letter: &'static str,
-    report: &'r Report,
-    /// The same, for pointers.
-    value: serde_json::Value,
 }
 
 /// What a run was.

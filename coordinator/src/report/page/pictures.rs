@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::Run;
 use super::figures::{Cell, cell, seconds};
+use super::run::Run;
 use crate::report::file::{LayerRange, LayerTimes};
 
 /// Width of a picture, in its own units.

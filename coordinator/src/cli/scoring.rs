@@ -1,0 +1,50 @@
+//! Arguments of `score` as meant.
+
+use super::low::LowRun;
+use super::request::{Run, ScoreRequest};
+use super::score::LowScore;
+use super::usage::{UsageError, mode_of, place_of};
+use crate::job::input::Format;
+use crate::score::item::Shown;
+
+/// The run that computes, and what it scores.
+///
+/// # Errors
+/// Arguments that do not go together.
+pub(super) fn scoring(
+    low: LowScore,
+) -> Result<(LowRun, impl FnOnce(Run) -> ScoreRequest), UsageError> {
+    let input = place_of(&low.input);
+    let (output, mode) = mode_of(low.output.as_ref(), low.resume, low.force)?;
+    let (context, stride) = (low.context, low.stride);
+    if Format::of(&input) == Format::JsonLines && (context.is_some() || stride.is_some()) {
+        return Err(UsageError::WindowsOfLines);
+    }
+    if let (Some(context), Some(stride)) = (context, stride)
+        && stride > context
+    {
+        return Err(UsageError::LongStride { stride, context });
+    }
+    let shown = Shown { tokens: low.tokens, top: low.top };
+    let (slots, summary) = (low.slots, low.summary);
+    let run = LowRun {
+        of_model: low.of_model,
+        placement: low.placement,
+        nvme: low.nvme,
+        seed: low.seed,
+        quiet: low.quiet,
+        ..LowRun::default()
+    };
+    let meant = move |run| ScoreRequest {
+        run,
+        input,
+        output,
+        mode,
+        context,
+        stride,
+        shown,
+        slots,
+        summary,
+    };
+    Ok((run, meant))
+}

@@ -1,0 +1,104 @@
+//! What is wrong with a command line, and what several commands read alike.
+
+use std::path::PathBuf;
+
+use planner::split::SplitError;
+
+use ::cuda::CudaError;
+
+use crate::job::sink::{OutputMode, Place};
+
+/// What is wrong with a combination of arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
+    NoModel,
+    #[error("plan needs --model MODEL, or --tables FILE with the times of a layer.")]
+    NothingToPlan,
+    #[error("--device cuda:{device}: {source} --device emulated studies a placement without one.")]
+    NoCuda { device: u32, source: CudaError },
+    #[error(
+        "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
+         --policy cpu-only."
+    )]
+    NoDevice { policy: &'static str },
+    #[error(
+        "--split needs a GPU to run its part, and this run has none; add --device emulated, or \
+         leave --split out."
+    )]
+    SplitWithoutDevice,
+    #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
+    SplitWithPolicy { policy: &'static str },
+    #[error("{0}.")]
+    Split(#[from] SplitError),
+    #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
+    ModeOfStdout { flag: &'static str },
+    #[error(
+        "--stride and --context cut one text into windows, and the input holds lines; leave them \
+         out, or give --input a .txt file."
+    )]
+    WindowsOfLines,
+    #[error(
+        "--stride {stride} leaves tokens out between windows of {context}; give at most \
+         --context."
+    )]
+    LongStride { stride: u32, context: u32 },
+    #[error(
+        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave \
+         it out."
+    )]
+    SystemWithoutChat,
+    #[error(
+        "--device emulated:timed lets given times pass and computes nothing; add --tables FILE or \
+         --machine MACHINE, or use --device emulated."
+    )]
+    TimedWithoutTables,
+    #[error(
+        "--json is for --tables, --machine and the subcommands; a run's numbers go to --report \
+         FILE."
+    )]
+    JsonWithoutTables,
+    #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
+    TimesWithoutTimed { flag: &'static str },
+    #[error("--emulated-threads is only for --device emulated; leave it out.")]
+    EmulatedThreads,
+    #[error(
+        "--export describes a machine with its device, and none is measured; add --device cuda:0 \
+         or --device emulated."
+    )]
+    ExportWithoutDevice,
+    #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
+    ExportWithoutBf16,
+    #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
+    Vram,
+    #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
+    VramTwice,
+}
+
+/// A file, or a standard stream.
+pub(super) fn place_of(path: &PathBuf) -> Place {
+    if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
+}
+
+/// Where the output goes, and what becomes of one that is there.
+///
+/// # Errors
+/// Stdout, which nothing can be gone on with.
+pub(super) fn mode_of(
+    output: Option<&PathBuf>,
+    resume: bool,
+    force: bool,
+) -> Result<(Place, OutputMode), UsageError> {
+    let output = output.map_or(Place::Standard, place_of);
+    let (mode, flag) = match (resume, force) {
+        (true, false) => (OutputMode::Resume, "resume"),
+        (true, true) => (OutputMode::ResumeReplacing, "resume"),
+        (false, true) => (OutputMode::Overwrite, "force"),
+        (false, false) => (OutputMode::New, ""),
+    };
+    // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
+    match mode.resumes() && output == Place::Standard {
+        true => Err(UsageError::ModeOfStdout { flag }),
+        false => Ok((output, mode)),
+    }
+}
