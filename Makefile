@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers report-picture install
+.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -55,4 +55,19 @@ report-picture:
 
 install:
 	cargo build --release --package coordinator
-	install -D -s -m 755 "$${CARGO_TARGET_DIR:-target}/release/coordinator" "$(DESTDIR)$(PREFIX)/bin/coordinator"
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh
+
+# The Python package with the program in it, into dist/.
+wheel:
+	@scripts/install_deps.sh
+	@scripts/wheel.sh
+
+# The wheel in a fresh environment and, with BARE=1, in a fresh system that has Python alone; then the package's own tests on it.
+test-python:
+	@scripts/install_deps.sh
+	@BARE="$(BARE)" scripts/test_python.sh
+
+# Rows dealt to three coordinators of a real Ray cluster, all on this machine; installs Ray.
+test-ray:
+	@scripts/install_deps.sh
+	@scripts/test_ray.sh

@@ -7,10 +7,11 @@
 # 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
 # 5. Twenty cells of described machines under every policy, the same way: a steady step emulated beside simulated.
 # 6. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
-# 7. Workers killed and stopped: until the run has ended, and that no answer is lost.
+# 7. Workers killed and stopped: until the run has ended or the server goes on, and that no answer is lost.
 # 8. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# 9. With PEERS=DIR: `coordinator serve` in turn with llama.cpp's server, all requests at once.
+# 9. A long prompt beside streams; with PEERS=DIR `coordinator serve` in turn with llama.cpp's server, with
+#    LENGTHS=FILE.csv also at the lengths of the Azure code trace of 2023.
 # ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers or serve runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
@@ -65,6 +66,9 @@ if wanted recovery; then
     small=$(scripts/model.sh | tail -n 1)
     say python3 scripts/recovery_rows.py --coordinator "$release/coordinator" --model "$small" \
         --rounds "${ROUNDS:-5}" --json out/recovery.jsonl
+    rm -f out/serving-recovery.jsonl
+    say python3 scripts/serving_recovery_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --rounds "${ROUNDS:-20}" --json out/serving-recovery.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then
@@ -81,8 +85,12 @@ if wanted peers; then
         fi
     fi
 fi
-if wanted serve && [ -n "${PEERS:-}" ]; then
-    rm -f out/serve.jsonl
-    say python3 scripts/peers/serve.py "$PEERS" --coordinator "$release/coordinator" \
-        --rounds "${ROUNDS:-2}" --json out/serve.jsonl
+if wanted serve; then
+    rm -f out/long-prompt.jsonl out/serve.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/long_prompt_rows.py --coordinator "$release/coordinator" --model "$small" --json out/long-prompt.jsonl
+    if [ -n "${PEERS:-}" ]; then
+        say python3 scripts/peers/serve.py "$PEERS" --coordinator "$release/coordinator" \
+            ${LENGTHS:+--lengths "$LENGTHS"} --rounds "${ROUNDS:-2}" --json out/serve.jsonl
+    fi
 fi

@@ -2,10 +2,12 @@
 # Real clients against `coordinator serve` with SmolLM2-135M:
 #     scripts/clients.sh [openai] [lm-eval] [guidellm]
 # openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
-#            completions with echo, n and stop, the client's own error types
+#            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
+#            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
 #            asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
-#            through transformers in float32, within 0.001 of a logarithm
+#            through transformers in float32, within 0.001 of a logarithm. The same through the Python package's
+#            model `tandem`, and a task that generates, whose answers are those of transformers
 # guidellm   a short benchmark at once and one at a constant rate, over chat and text completions: every request is
 #            answered, with the tokens that were asked for
 # Installs the packages into $CARGO_TARGET_DIR/clients (target/clients) once: about 6 GB, most of it
@@ -48,17 +50,29 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-"$target/release/coordinator" serve --model "$model" --dtype f32 --device none --port 0 --slots 8 --context 2048 \
-    > "$work/served" 2>&1 &
-server=$!
-url=
-for _ in $(seq 600); do
-    kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; exit 1; }
-    url=$(sed -n 's/^serving .* at \(http:[^ ]*\)$/\1/p' "$work/served")
-    [ -n "$url" ] && "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
-    sleep 0.5
-done
-echo "served at $url"
+# Serves a model, at $url.
+serve() {
+    "$target/release/coordinator" serve --model "$1" --dtype f32 --device none --port 0 --slots 8 --context 2048 \
+        > "$work/served" 2>&1 &
+    server=$!
+    url=
+    for _ in $(seq 600); do
+        kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; exit 1; }
+        url=$(sed -n 's/^serving .* at \(http:[^ ]*\)$/\1/p' "$work/served")
+        [ -n "$url" ] && "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
+        sleep 0.5
+    done
+    echo "served at $url"
+}
+
+# A client's mistakes are its own: the server is still whole, and ends when it is asked to.
+end() {
+    kill -TERM "$server"
+    wait "$server"
+    server=
+}
+
+serve "$model"
 
 # The tokenizer of the very file, as a folder that transformers reads.
 if wanted lm-eval || wanted guidellm; then
@@ -77,18 +91,30 @@ fi
 
 if wanted lm-eval; then
     mkdir "$work/tasks"
-    sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" scripts/clients/capitals.yaml > "$work/tasks/capitals.yaml"
+    for task in capitals capitals_said; do
+        sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" "scripts/clients/$task.yaml" > "$work/tasks/$task.yaml"
+    done
+    # lm_eval with the Python package's model added.
     evaluate() {
-        echo "+ lm_eval --tasks tandem_capitals $*"
-        "$bin/lm_eval" --tasks tandem_capitals --include_path "$work/tasks" --log_samples "$@" \
+        task=$1
+        shift
+        echo "+ python -m tandem.lm_eval --tasks $task $*"
+        TANDEM_COORDINATOR=$(realpath "$target/release/coordinator") PYTHONPATH="$(pwd)/python" \
+            "$bin/python" -m tandem.lm_eval --tasks "$task" --include_path "$work/tasks" --log_samples "$@" \
             > "$work/lm-eval" 2>&1 || { tail -n 30 "$work/lm-eval" >&2; exit 1; }
     }
+    by_transformers="pretrained=$(dirname "$model"),gguf_file=$(basename "$model"),tokenizer=$work/tokenizer,dtype=float32"
+    by_package="model=$model,dtype=f32,device=none,slots=8,context=2048"
     name=$("$bin/python" -c "import json, urllib.request as u; print(json.load(u.urlopen('$url/v1/models'))['data'][0]['id'])")
-    evaluate --model local-completions --output_path "$work/by-server" --model_args \
+    evaluate tandem_capitals --model local-completions --output_path "$work/by-server" --model_args \
         "model=$name,base_url=$url/v1/completions,tokenizer=$work/tokenizer,tokenizer_backend=huggingface,tokenized_requests=True,num_concurrent=4"
-    evaluate --model hf --device cpu --output_path "$work/by-transformers" --model_args \
-        "pretrained=$(dirname "$model"),gguf_file=$(basename "$model"),tokenizer=$work/tokenizer,dtype=float32"
+    evaluate tandem_capitals --model hf --device cpu --output_path "$work/by-transformers" --model_args "$by_transformers"
+    evaluate tandem_capitals --model tandem --output_path "$work/by-package" --model_args "$by_package"
     say python3 scripts/clients/same_likelihoods.py "$work/by-server" "$work/by-transformers" 0.001
+    say python3 scripts/clients/same_likelihoods.py "$work/by-package" "$work/by-transformers" 0.001
+    evaluate tandem_capitals_said --model hf --device cpu --output_path "$work/said-by-transformers" --model_args "$by_transformers"
+    evaluate tandem_capitals_said --model tandem --output_path "$work/said-by-package" --model_args "$by_package"
+    say python3 scripts/clients/same_texts.py "$work/said-by-package" "$work/said-by-transformers"
 fi
 
 if wanted guidellm; then
@@ -107,8 +133,13 @@ if wanted guidellm; then
     benchmark text /v1/completions kind=constant,rate=2
 fi
 
-# A client's mistakes are its own: the server is still whole, and ends when it is asked to.
-kill -TERM "$server"
-wait "$server"
-server=
+end
+
+# SmolLM2's own template tells of no functions: the same model with one that does, in Hermes' manner.
+if wanted openai; then
+    say "$bin/gguf-new-metadata" --chat-template-file scripts/clients/tools.jinja "$model" "$work/tools.gguf" > /dev/null
+    serve "$work/tools.gguf"
+    say "$bin/python" scripts/clients/openai_checks.py "$url" tools
+    end
+fi
 echo "all as expected"

@@ -12,7 +12,8 @@ Everything is seeded: the same versions write the same bytes, on another CPU but
 of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
-fixtures_plain.py, fixtures_dense.py, fixtures_positions.py and fixtures_moe.py. Its folder has the
+fixtures_plain.py, fixtures_dense.py, fixtures_positions.py, fixtures_moe.py and
+fixtures_delta.py. Its folder has the
 checkpoint, often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -32,6 +33,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
+import fixtures_delta
 import fixtures_dense
 import fixtures_gguf
 import fixtures_moe
@@ -55,6 +57,7 @@ MODELS = {
     **fixtures_dense.MODELS,
     **fixtures_positions.MODELS,
     **fixtures_moe.MODELS,
+    **fixtures_delta.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 

@@ -38,6 +38,131 @@ TOOLS = [
     {"role": "user", "content": "Thanks."},
 ]
 
+FUNCTIONS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "sum",
+            "description": "Adds 'numbers' & more: <é>.",
+            "parameters": {
+                "type": "object",
+                "properties": {"b": {"type": "integer"}, "a": {"type": "array", "items": {}}},
+                "required": ["b"],
+            },
+            "strict": True,
+        },
+    },
+    {"type": "function", "function": {"name": "now"}},
+]
+
+# Templates that tell of functions, in the four ways of writing calls that are known.
+TOOL_TEMPLATES = {
+    "hermes with tools": r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- "# Functions\n\nThese may be called:\n<tools>" }}
+    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- '\n</tools>\n\nWrite each call as\n<tool_call>\n{"name": <its name>, "arguments": <an object>}\n</tool_call><|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\n' + message.content }}{%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\n<tool_call>\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}{{- tool_call.arguments | tojson }}{{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+""",
+    "llama with tools": r"""
+{{- bos_token }}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
+{%- if tools is not none %}{{- "Environment: ipython\n" }}{%- endif %}
+{%- if tools is not none %}
+    {{- 'Answer with a call, {"name": its name, "parameters": its arguments}.\n\n' }}
+    {%- for t in tools %}{{- t | tojson(indent=4) }}{{- "\n\n" }}{%- endfor %}
+{%- endif %}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}{{- raise_exception("One call at a time!") }}{%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+        {{- '{"name": "' + tool_call.name + '", ' }}{{- '"parameters": ' }}{{- tool_call.arguments | tojson }}{{- "}" }}{{- "<|eot_id|>" }}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\n\n" }}
+        {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}
+""",
+    "mistral with tools": r"""
+{{- bos_token }}
+{%- set user_messages = messages | selectattr("role", "equalto", "user") | list %}
+{%- for message in messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}{{- '"' + key + '": "' + val + '"' }}{%- else %}{{- '"' + key + '": ' + val|tojson }}{%- endif %}
+                    {%- if not loop.last %}{{- ", " }}{%- endif %}
+                {%- endfor %}
+                {{- "}}" }}{%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" }}{%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {{- "[INST] " + message["content"] + "[/INST]" }}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function|tojson %}{{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id|length != 9 %}{{- raise_exception("Ids are nine long!") }}{%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}{%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" + eos_token }}{%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}{{- " " + message["content"] + eos_token }}
+    {%- elif message["role"] == "tool" %}
+        {{- '[TOOL_RESULTS] {"content": ' + message.content|string + ", " }}{{- '"call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- endif %}
+{%- endfor %}
+""",
+    "mistral with named calls": r"""
+{{- bos_token }}
+{%- if tools is defined and tools is not none and tools|length > 0 %}{{- '[AVAILABLE_TOOLS]' + (tools|tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}{{- '[INST]' + message['content'] + '[/INST]' }}
+    {%- elif message['role'] == 'assistant' %}
+        {%- if message['tool_calls'] is defined and message['tool_calls']|length > 0 %}
+            {%- for tool_call in message['tool_calls'] %}
+                {%- set arguments = tool_call['function']['arguments'] %}
+                {%- if arguments is not string %}{%- set arguments = arguments|tojson|safe %}{%- elif arguments == '' %}{%- set arguments = '{}' %}{%- endif %}
+                {{- '[TOOL_CALLS]' + tool_call['function']['name'] + '[ARGS]' + arguments }}
+            {%- endfor %}
+        {%- else %}{{- message['content'] }}
+        {%- endif %}
+        {{- eos_token }}
+    {%- elif message['role'] == 'tool' %}{{- '[TOOL_RESULTS]' + message['content']|string + '[/TOOL_RESULTS]' }}
+    {%- endif %}
+{%- endfor %}
+""",
+}
+
 TEMPLATES = {
     "qwen3": r"""
 {%- if messages[0].role == 'system' %}
@@ -277,11 +402,11 @@ TEMPLATES = {
 }
 
 
-def render(template, messages):
+def render(template, messages, tools):
     compiled = _compile_jinja_template(template)
     return compiled.render(
         messages=messages,
-        tools=None,
+        tools=tools,
         documents=None,
         add_generation_prompt=True,
         bos_token="<s>",
@@ -292,11 +417,15 @@ def render(template, messages):
 
 def main():
     cases = []
-    for name, template in TEMPLATES.items():
+    asked = [(name, template, None) for name, template in TEMPLATES.items()]
+    asked += [(name, template, tools) for name, template in TOOL_TEMPLATES.items() for tools in [FUNCTIONS, None]]
+    for name, template, tools in asked:
         for messages in [TURNS, TOOLS]:
             case = {"name": name, "template": template, "messages": messages}
+            if tools is not None:
+                case["tools"] = tools
             try:
-                case["expected"] = render(template, messages)
+                case["expected"] = render(template, messages, tools)
             except jinja2.exceptions.TemplateError as error:
                 case["refusal"] = str(error)
             cases.append(case)

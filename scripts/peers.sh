@@ -3,9 +3,10 @@
 #     scripts/peers.sh DIR [--torch]
 # DIR/bin        llama.cpp's server, bench, quantise and perplexity tools, built natively from the source package of
 #                llama-cpp-python (no binary, so that both engines are compiled for this very machine)
-# DIR/models     the files that both engines load: SmolLM2-135M as Q4_1 and bf16, a seeded 1.1B LLaMA in bf16
+# DIR/models     the files that both engines load: SmolLM2-135M, a seeded 1.1B LLaMA and two seeded layers of
+#                Qwen3-30B-A3B, in bf16 and as llama.cpp's own tool quantises them (Q4_K_M, Q6_K, MXFP4)
 # DIR/torch      with --torch: the Python environment of scripts/fixtures_env.sh, for torch's linears
-# What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 20 minutes, 6 GB.
+# What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 25 minutes, 10 GB.
 set -eu
 
 version=0.3.36
@@ -103,6 +104,23 @@ fi
 if [ ! -f "$dir/models/llama-1.1b-bf16.gguf" ]; then
     say "$python" "$scripts/peers/models.py" random "$small" "$dir/models/llama-1.1b-bf16.gguf"
 fi
+if [ ! -f "$dir/models/qwen3-30b-a3b-2l-bf16.gguf" ]; then
+    say "$python" "$scripts/peers/models.py" experts "$small" "$dir/models/qwen3-30b-a3b-2l-bf16.gguf"
+fi
+# quantise MODEL NAME TYPE [OPTION...]: DIR/models/MODEL-NAME.gguf from the bf16 file.
+quantise() {
+    from=$dir/models/$1-bf16.gguf to=$dir/models/$1-$2.gguf type=$3
+    shift 3
+    [ -f "$to" ] && return
+    say "$dir/bin/llama-quantize" "$@" "$from" "$to.part" "$type" >> "$dir/build.log" 2>&1
+    mv "$to.part" "$to"
+}
+for model in smollm2-135m llama-1.1b; do
+    quantise $model q4_k_m Q4_K_M
+    quantise $model q6_k Q6_K
+done
+quantise qwen3-30b-a3b-2l q4_k_m Q4_K_M
+quantise smollm2-135m mxfp4 Q8_0 --tensor-type attn=mxfp4 --tensor-type ffn=mxfp4
 if [ "${2:-}" = --torch ] && [ ! -x "$dir/torch/bin/python" ]; then
     say "$scripts/fixtures_env.sh" "$dir/torch"
 fi

@@ -1,7 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP: the first asks, the second insists.
 
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
+use std::thread;
 
 use shm::sync::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -47,6 +48,21 @@ impl Interrupt {
         self.requested.load(Ordering::Relaxed)
     }
 
+    /// Asks the run to end once `input` ends, which a pipe does when whoever holds its other end
+    /// has ended, however that came about. What comes through it is left out.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub fn ask_at_end_of(&self, mut input: impl Read + Send + 'static) -> io::Result<()> {
+        let interrupt = self.clone();
+        let wait = move || {
+            // What cannot be read has no more to say either.
+            let _ = io::copy(&mut input, &mut io::sink());
+            interrupt.ask();
+        };
+        thread::Builder::new().name("stdin".to_owned()).spawn(wait).map(drop)
+    }
+
     /// Asks the run to end, as a first signal would.
     pub fn ask(&self) {
         self.requested.store(true, Ordering::Relaxed);
@@ -59,4 +75,22 @@ fn is_ignored(signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_input_asks_and_what_comes_before_it_does_not() {
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        let interrupt = Interrupt::new();
+        interrupt.ask_at_end_of(reader).expect("a thread");
+        io::Write::write_all(&mut writer, b"hello\n").expect("somebody reads");
+        assert!(!interrupt.is_requested());
+        drop(writer);
+        while !interrupt.is_requested() {
+            thread::yield_now();
+        }
+    }
 }

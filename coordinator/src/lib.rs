@@ -3,8 +3,8 @@
 //!
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
 //! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a
-//! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine meet at `boundary` alone. `load` measures
-//! a server from outside.
+//! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine
+//! meet at `boundary` alone. `load` measures a server from outside.
 
 pub mod boundary;
 pub mod cli;

@@ -4,12 +4,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
+use coordinator::cli::shell;
 use coordinator::cli::{Refusal, parse};
 use coordinator::commands::bench_serve;
 use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
+use coordinator::commands::pull;
 use coordinator::commands::report;
 use coordinator::commands::run;
 use coordinator::commands::score;
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         }
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
+        // A signal ends it at once: what was fetched is kept.
+        Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::Report(request) => {
             report::run(&request).unwrap_or_else(|error| refuse(&error)).into()
@@ -76,15 +80,27 @@ fn main() -> ExitCode {
         Command::DeviceRates(request) => {
             device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
         }
-        Command::Formats => {
-            // A closed stdout leaves nobody to tell.
-            let _ = std::io::stdout().write_all(FORMATS.as_bytes());
-            Exit::Done.into()
-        }
+        Command::Formats => print(FORMATS.as_bytes()),
+        Command::Completions(shell) => print(&shell::completions(shell)),
+        Command::ManPages(folder) => match shell::write_pages(&folder) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => refuse(&anyhow::Error::from(error)).into(),
+        },
+        Command::Man(command) => match shell::page(command.as_deref()) {
+            Ok(page) => print(&page),
+            Err(error) => refuse(&Usage(error.to_string()).into()).into(),
+        },
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => interruptible(|interrupt| timed::run(&request, interrupt)),
         Command::Run(run) => interruptible(|interrupt| run::run(&run, interrupt)),
     }
+}
+
+/// Prints a text that is there.
+fn print(text: &[u8]) -> ExitCode {
+    // A closed stdout leaves nobody to tell.
+    let _ = std::io::stdout().write_all(text);
+    Exit::Done.into()
 }
 
 /// Runs what a signal may interrupt.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::boundary::codec::{TextCodec, TextStream, Turn};
+use coordinator::boundary::codec::{Conversation, TextCodec, TextStream};
 use coordinator::job::input::{Format, InputOptions};
 use coordinator::job::read::read_items;
 use coordinator::openai::body::defaults::Defaults;
@@ -51,8 +51,16 @@ impl TextCodec for OneTokenPerByte {
         self.encode(text)
     }
 
-    fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {
-        self.encode(&turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
+    fn encode_chat(&self, chat: &Conversation, _now_s: u64) -> Result<Vec<u32>, String> {
+        self.encode(&chat.turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
+    }
+
+    fn tools_template(&self) -> Result<Option<String>, String> {
+        Ok(Some("tools: <tool_call>arguments</tool_call>".to_owned()))
+    }
+
+    fn special_token(&self, _text: &str) -> Result<Option<u32>, String> {
+        Ok(None)
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {

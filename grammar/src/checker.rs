@@ -6,6 +6,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use crate::cache::{Bounds, Cache};
+use crate::calls::{Calls, Function, Tokens};
 use crate::error::GrammarError;
 use crate::form::{Grammar, factory, parser_of};
 use crate::keys::Keys;
@@ -43,15 +44,43 @@ impl Checker {
     /// # Errors
     /// A schema or an expression that is wrong, or asks for what is not implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        if let Some(rules) = grammar.rules()? {
-            parser_of(&self.factory, rules)?;
-        }
         match grammar {
-            Grammar::JsonSchema(text, _) if grammar.keys_run_out() => {
-                room::check(&self.factory, &schema::read(text)?)
+            Grammar::Calls(calls) => {
+                for function in &calls.functions {
+                    self.check(&arguments_of(function)).map_err(|error| function.of(&error))?;
+                }
+                // Bytes are the only tokens here.
+                parser_of(&self.factory, calls.rules(Tokens::Left)?).map(drop)
             }
-            _ => Ok(()),
+            Grammar::JsonSchema(text, _) => {
+                self.parse(grammar)?;
+                if grammar.keys_run_out() {
+                    room::check(&self.factory, &schema::read(text)?)?;
+                }
+                Ok(())
+            }
+            Grammar::Regex(_) | Grammar::Choice(_) => self.parse(grammar),
         }
+    }
+
+    fn parse(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        grammar.rules()?.map_or(Ok(()), |rules| parser_of(&self.factory, rules).map(drop))
+    }
+
+    /// Whether a function may be called with these arguments.
+    ///
+    /// # Errors
+    /// What is wrong with them, as "it ...".
+    pub fn check_call(
+        &mut self,
+        calls: &Calls,
+        name: &str,
+        arguments: &str,
+    ) -> Result<(), GrammarError> {
+        let function = calls.functions.iter().find(|function| function.name == name);
+        let unknown = || GrammarError(format!("it calls `{name}`, which is no function"));
+        let form = arguments_of(function.ok_or_else(unknown)?);
+        self.check_text(&form, arguments.as_bytes())
     }
 
     /// Whether a text as a whole is of the form.
@@ -76,6 +105,11 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+/// The form of a function's arguments.
+fn arguments_of(function: &Function) -> Grammar {
+    Grammar::json_schema(function.parameters.clone())
 }
 
 /// Whether a parser takes a text as a whole.

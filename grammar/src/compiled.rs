@@ -8,7 +8,6 @@ use crate::cache::{Bounds, Cache, Measured};
 use crate::error::GrammarError;
 use crate::form::{Grammar, factory};
 use crate::grammars::{Form, Grammars};
-use crate::json::Json;
 use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 use crate::walk::Walk;
@@ -112,9 +111,7 @@ impl Compiled {
                 lent.push(parser);
             }
         }
-        let is_json = matches!(asked, Grammar::JsonSchema(..));
-        let json = |matcher| Json::new(matcher, Arc::clone(marked), asked.keys_run_out());
-        Walk::parsed(forms, parser, is_json.then_some(json))
+        Walk::parsed(forms, grammar, parser, marked)
     }
 
     /// Parsers of running answers that are no longer kept take room from those that are.

@@ -7,9 +7,8 @@ use llguidance::ParserFactory;
 use crate::cache::Measured;
 use crate::compiled::marked;
 use crate::error::GrammarError;
-use crate::form::{Grammar, factory};
+use crate::form::factory;
 use crate::grammars::{Form, Grammars};
-use crate::json::Json;
 use crate::parser::Parser;
 use crate::walk::Walk;
 
@@ -71,12 +70,10 @@ impl Compiler {
 impl Ready {
     /// A walk from the form's beginning.
     pub fn begin(&self) -> Walk {
-        let (Some(parser), Form::Parsed(grammar)) = (&self.parser, &self.forms.forms[0]) else {
-            return Walk::choosing(&self.forms, 0);
-        };
-        let is_json = matches!(grammar, Grammar::JsonSchema(..));
-        let json = |matcher| Json::new(matcher, Arc::clone(&self.marked), grammar.keys_run_out());
-        Walk::parsed(&self.forms, Ok(Arc::clone(parser)), is_json.then_some(json))
+        match &self.parser {
+            Some(parser) => Walk::parsed(&self.forms, 0, Ok(Arc::clone(parser)), &self.marked),
+            None => Walk::choosing(&self.forms, 0),
+        }
     }
 
     /// Memory of its parser.
@@ -88,6 +85,7 @@ impl Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::form::Grammar;
     use crate::vocabulary::Vocabulary;
 
     fn spoken(walk: &mut Walk, text: &str) -> Vec<bool> {

@@ -4,18 +4,16 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::TokEnv;
 use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::bounds;
+use crate::calls::{Calls, Tokens};
 use crate::error::GrammarError;
+use crate::whitespace::Whitespace;
 use crate::{regex, schema};
 
 /// States of a form's lexer, about 1.2 KiB each: an answer that needs more cannot go on.
 pub(crate) const LEXER_STATES: usize = 50_000;
-
-/// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has
-/// one spelling, so that no key can be said as if it were another.
-pub(crate) const ESCAPES: &str = "nrbtf\\\"";
 
 /// A form of answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,18 +24,8 @@ pub enum Grammar {
     Regex(String),
     /// One of some texts.
     Choice(Vec<String>),
-}
-
-/// What may stand between the parts of a JSON text.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Whitespace {
-    /// A space or nothing: a model may write as it is used to, and cannot go on with spaces until
-    /// its tokens are used up.
-    #[default]
-    OneSpace,
-    Nothing,
-    /// What matches a regular expression, or nothing.
-    Pattern(String),
+    /// Calls of functions, a text before them unless they are required.
+    Calls(Box<Calls>),
 }
 
 /// What makes parsers over a vocabulary.
@@ -58,29 +46,6 @@ pub(crate) fn parser_of(
     factory.create_parser(rules).map_err(|error| GrammarError::new(&error))
 }
 
-impl Whitespace {
-    /// Into a schema, which may say itself how its answers are written.
-    fn write(&self, schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
-        let written = schema.entry("x-guidance").or_insert_with(|| json!({}));
-        let Value::Object(written) = written else { return Ok(()) };
-        if !["whitespace_flexible", "whitespace_pattern"]
-            .iter()
-            .any(|name| written.contains_key(*name))
-        {
-            let (name, value) = match self {
-                Whitespace::OneSpace => ("whitespace_pattern", json!(" ")),
-                Whitespace::Nothing => ("whitespace_flexible", json!(false)),
-                Whitespace::Pattern(pattern) => {
-                    ("whitespace_pattern", json!(regex::whitespace(pattern)?))
-                }
-            };
-            written.insert(name.to_owned(), value);
-        }
-        written.entry("json_allowed_escapes").or_insert_with(|| json!(ESCAPES));
-        Ok(())
-    }
-}
-
 impl Grammar {
     /// A JSON value of a schema, with the usual whitespace.
     pub fn json_schema(schema: impl Into<String>) -> Grammar {
@@ -92,7 +57,11 @@ impl Grammar {
     pub(crate) fn keys_run_out(&self) -> bool {
         // An escape may spell the keyword.
         let spells = |text: &String| text.contains("patternProperties") || text.contains(r"\u");
-        matches!(self, Grammar::JsonSchema(text, _) if spells(text))
+        match self {
+            Grammar::JsonSchema(text, _) => spells(text),
+            Grammar::Calls(calls) => calls.functions.iter().any(|one| spells(&one.parameters)),
+            Grammar::Regex(_) | Grammar::Choice(_) => false,
+        }
     }
 
     /// Of what was asked for, in bytes.
@@ -100,6 +69,7 @@ impl Grammar {
         match self {
             Grammar::JsonSchema(text, _) | Grammar::Regex(text) => text.len(),
             Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+            Grammar::Calls(calls) => calls.text_bytes(),
         }
     }
 
@@ -127,6 +97,7 @@ impl Grammar {
                 bounds::check_choices(texts)?;
                 return Ok(None);
             }
+            Grammar::Calls(calls) => calls.rules(Tokens::Theirs)?,
         }))
     }
 }

@@ -60,6 +60,12 @@ impl Json {
         None
     }
 
+    /// What its parser was begun with.
+    pub(crate) fn said(&mut self, bytes: &[u8]) {
+        // The parser has taken them, so they repeat no key that a parser would refuse.
+        let _ = self.keys.take(bytes);
+    }
+
     /// Goes on with a token; why it cannot.
     pub(crate) fn take(&mut self, vocabulary: &Vocabulary, token: u32) -> Option<GrammarError> {
         let word = vocabulary.word(token).unwrap_or_default();

@@ -6,6 +6,8 @@
 
 mod bounds;
 mod cache;
+mod calling;
+mod calls;
 mod checker;
 mod choosing;
 mod compiled;
@@ -23,12 +25,15 @@ mod schema;
 mod spell;
 mod vocabulary;
 mod walk;
+mod whitespace;
 
+pub use calls::{CallSyntax, Calls, Function, Part, Trigger, Word, is_function_name};
 pub use checker::Checker;
 pub use compiled::Compiled;
 pub use compiler::{Compiler, Ready};
 pub use error::GrammarError;
-pub use form::{Grammar, Whitespace};
+pub use form::Grammar;
 pub use grammars::{Form, Grammars};
 pub use vocabulary::Vocabulary;
 pub use walk::Walk;
+pub use whitespace::Whitespace;

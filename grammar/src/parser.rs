@@ -44,6 +44,14 @@ impl Measured for Parser {
     }
 }
 
+/// A matcher that has taken bytes, which need not be whole tokens; `None` where it does not.
+pub(crate) fn begun_with(parser: &Parser, bytes: &[u8]) -> Option<Matcher> {
+    let mut begun = parser.begin();
+    // No token: what it is only matters where it is the bytes.
+    let left = begun.parser.apply_token(bytes, u32::MAX);
+    left.is_ok_and(|left| left == 0).then(|| Matcher::new(Ok(begun)))
+}
+
 /// Sets the bits of what a parser lets follow; why it gives up.
 pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
     match matcher.compute_mask_or_eos() {

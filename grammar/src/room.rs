@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::{PATTERN_PROPERTIES_LEAST, within};
 use crate::error::GrammarError;
-use crate::form::{ESCAPES, parser_of};
+use crate::form::parser_of;
 use crate::mask::tokens;
 use crate::schema;
+use crate::whitespace::ESCAPES;
 
 /// Of the beginnings of keys that are looked at for one schema, each with what it is copied with.
 const BEGINNING_BYTES: usize = 1 << 19;

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use crate::calling::Calling;
+use crate::calls::Trigger;
 use crate::choosing::Choosing;
 use crate::error::GrammarError;
+use crate::form::Grammar;
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::mask::{is_set, set};
@@ -26,6 +29,8 @@ pub struct Walk {
 enum Way {
     Parsed(Box<Matcher>),
     Json(Box<Json>),
+    /// Through a text to the calls of the form of this number.
+    Calling(Box<Calling>, usize),
     /// To one of the texts of the form of this number.
     Chosen(Choosing, usize),
 }
@@ -37,18 +42,29 @@ impl std::fmt::Debug for Walk {
 }
 
 impl Walk {
-    /// At the beginning of a parser, or failed; `json` makes what follows a JSON text.
+    /// At the beginning of the parser of a form, or failed; `marked` are the tokens that can
+    /// complete a key or be followed by one.
     pub(crate) fn parsed(
         forms: &Arc<Grammars>,
+        form: usize,
         parser: Result<Arc<Parser>, GrammarError>,
-        json: Option<impl FnOnce(Matcher) -> Json>,
+        marked: &Arc<[u32]>,
     ) -> Walk {
         let failure = parser.as_ref().err().map(ToString::to_string);
         let begun = parser.as_ref().map(|parser| parser.begin());
         let matcher = Matcher::new(begun.map_err(|error| error.clone().into()));
-        let way = match json {
-            Some(json) => Way::Json(Box::new(json(matcher))),
-            None => Way::Parsed(Box::new(matcher)),
+        let Form::Parsed(grammar) = &forms.forms[form] else {
+            return Walk::choosing(forms, form);
+        };
+        let (marked, runs_out) = (Arc::clone(marked), grammar.keys_run_out());
+        let way = match (grammar, &parser) {
+            (Grammar::Calls(calls), Ok(parser)) if !calls.is_required => {
+                Way::Calling(Box::new(Calling::new(Arc::clone(parser), marked, runs_out)), form)
+            }
+            (Grammar::JsonSchema(..) | Grammar::Calls(_), _) => {
+                Way::Json(Box::new(Json::new(matcher, marked, runs_out)))
+            }
+            (Grammar::Regex(_) | Grammar::Choice(_), _) => Way::Parsed(Box::new(matcher)),
         };
         Walk { forms: Arc::clone(forms), way, _parser: parser.ok(), failure }
     }
@@ -59,6 +75,11 @@ impl Walk {
         Walk { forms: Arc::clone(forms), way, _parser: None, failure: None }
     }
 
+    /// Whether every token can follow, so that there is no need to ask.
+    pub fn is_free(&self) -> bool {
+        matches!(&self.way, Way::Calling(calling, _) if calling.is_free())
+    }
+
     /// Sets the bits of the tokens that can follow, of which there is always one: at the end of the
     /// grammar, and where nothing can follow, those that end the answer.
     pub fn allow(&mut self, mask: &mut [u32]) {
@@ -66,6 +87,7 @@ impl Walk {
         let error = match &mut self.way {
             Way::Parsed(matcher) => allowed(matcher, mask),
             Way::Json(json) => json.allow(&self.forms.vocabulary, mask),
+            Way::Calling(calling, _) => calling.allow(&self.forms.vocabulary, mask),
             Way::Chosen(choosing, form) => {
                 let texts = texts(&self.forms, *form);
                 choosing.next(texts).for_each(|token| set(mask, token));
@@ -91,6 +113,10 @@ impl Walk {
         let error = match &mut self.way {
             Way::Parsed(matcher) => taken(matcher, token),
             Way::Json(json) => json.take(&self.forms.vocabulary, token),
+            Way::Calling(calling, form) => {
+                let triggers = triggers(&self.forms, *form);
+                calling.take(&self.forms.vocabulary, triggers, token)
+            }
             Way::Chosen(choosing, form) => {
                 let is_possible = choosing.take(texts(&self.forms, *form), token);
                 (!is_possible).then(|| GrammarError("no choice goes on like this".to_owned()))
@@ -110,6 +136,7 @@ impl Walk {
             && match &mut self.way {
                 Way::Parsed(matcher) => matcher.is_accepting().unwrap_or(false),
                 Way::Json(json) => json.is_complete(),
+                Way::Calling(calling, _) => calling.is_complete(),
                 Way::Chosen(choosing, form) => choosing.is_complete(texts(&self.forms, *form)),
             }
     }
@@ -119,6 +146,14 @@ impl Walk {
         if self.failure.is_none() {
             self.failure = error.map(|error| error.0);
         }
+    }
+}
+
+/// What tells that the calls of a form begin.
+fn triggers(forms: &Grammars, form: usize) -> &[Trigger] {
+    match &forms.forms[form] {
+        Form::Parsed(Grammar::Calls(calls)) => &calls.syntax.triggers,
+        _ => &[],
     }
 }
 

@@ -3,12 +3,13 @@
 use half::bf16;
 
 use crate::attention::AttentionTasks;
+use crate::delta::DeltaTasks;
 use crate::linear::LinearTasks;
 use crate::norm_row::NormTasks;
 use crate::rope::RopeTasks;
 
 /// A number format that every kernel is compiled for.
-pub trait Element: LinearTasks + AttentionTasks + NormTasks + RopeTasks {}
+pub trait Element: LinearTasks + AttentionTasks + NormTasks + RopeTasks + DeltaTasks {}
 
 impl Element for f32 {}
 impl Element for bf16 {}

@@ -1,5 +1,6 @@
 //! CPU kernels of every operation in the model's table, for the cpu worker and for the emulated
-//! device: linears, mixtures of experts, norms, rope, embedding, attention, sampling.
+//! device: linears, mixtures of experts, norms, rope, embedding, attention, recurrent states,
+//! sampling.
 //!
 //! [`Kernels`] is built once per worker with an instruction set, a number of threads and limits for
 //! its scratch. After that no call allocates, takes a lock or reads the environment.
@@ -15,6 +16,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod delta;
 mod element;
 mod embed;
 pub mod grouped;
@@ -38,6 +40,7 @@ mod variant;
 pub use attention::{
     AttentionShape, Cache, Columns, PageLists, Unit, Units, paged_place, scores_len,
 };
+pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{ExpertLimits, ExpertWeight, Experts, Linear, LinearGrouped, LinearOut};
 pub use logprobs::{Logprob, logprobs};

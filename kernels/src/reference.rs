@@ -2,6 +2,7 @@
 //!
 //! Used by tests only; nothing here is fast or shares code with the kernels.
 
+use model::delta::DeltaNet;
 use model::experts::Scoring;
 
 use crate::attention::{AttentionShape, Unit};
@@ -84,6 +85,61 @@ pub fn expert_down<T: Number>(
         }
     }
     sum
+}
+
+/// The causal convolution of a sequence's rows from its first on, `[rows, channels]`, with SiLU.
+pub fn delta_convolution<T: Number>(net: &DeltaNet, x: &[T], weight: &[f32]) -> Vec<f64> {
+    let channels = net.channels();
+    let mut out = Vec::with_capacity(x.len());
+    for at in 0..x.len() {
+        let (row, channel) = (at / channels, at % channels);
+        let taps = (0..net.taps).filter(|tap| row + tap + 1 >= net.taps);
+        let products = taps.map(|tap| {
+            let value = x[(row + tap + 1 - net.taps) * channels + channel].to_f32();
+            f64::from(value) * f64::from(weight[tap * channels + channel])
+        });
+        out.push(silu(products.sum()));
+    }
+    out
+}
+
+/// The gated delta rule of a sequence's rows from its first on, `[rows, value_heads, value_dim]`.
+pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32]) -> Vec<f64> {
+    let (key_dim, value_dim, heads) = (net.key_dim, net.value_dim, net.value_heads);
+    let rows = mixed.len() / net.channels();
+    let mut out = vec![0.0; rows * net.value_size()];
+    for head in 0..heads {
+        let mut state = vec![0.0f64; key_dim * value_dim];
+        for row in 0..rows {
+            let wide = |from: usize, len: usize| -> Vec<f64> {
+                let part = &mixed[row * net.channels() + from..][..len];
+                part.iter().map(|value| f64::from(value.to_f32())).collect()
+            };
+            let unit = |from: usize| -> Vec<f64> {
+                let vector = wide(from + head / net.group() * key_dim, key_dim);
+                let length = (vector.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                vector.iter().map(|x| x / length).collect()
+            };
+            let (q, k) = (unit(0), unit(net.key_size()));
+            let v = wide(2 * net.key_size() + head * value_dim, value_dim);
+            let number = |at: usize| f64::from(ba[row * 2 * heads + at].to_f32());
+            let (b, a) = (number(head), number(heads + head));
+            let rate = f64::from(rates[head]).exp();
+            let step = (a + f64::from(rates[heads + head])).exp().ln_1p();
+            state.iter_mut().for_each(|state| *state *= (-rate * step).exp());
+            let beta = 1.0 / (1.0 + (-b).exp());
+            let read = |state: &[f64], at: &[f64], column: usize| -> f64 {
+                at.iter().enumerate().map(|(i, x)| x * state[i * value_dim + column]).sum()
+            };
+            for column in 0..value_dim {
+                let correction = beta * (v[column] - read(&state, &k, column));
+                (0..key_dim).for_each(|i| state[i * value_dim + column] += k[i] * correction);
+                let value = read(&state, &q, column) / (key_dim as f64).sqrt();
+                out[(row * heads + head) * value_dim + column] = value;
+            }
+        }
+    }
+    out
 }
 
 /// RMS norm of one row.

@@ -9,9 +9,10 @@ use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
     AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped,
-    LinearOut, Logprob, RopeTables, Routed, Routing, SampleScratch, Sampling, Unit,
+    LinearOut, Logprob, RopeTables, Routed, Routing, SampleScratch, Sampling, StateRows, Unit,
 };
 use model::compressed::Grouped;
+use model::delta::DeltaNet;
 use model::experts::Scoring;
 use shm::sync::{AtomicU64, Ordering};
 
@@ -74,20 +75,22 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
     kernels.layer_norm(ROWS, HIDDEN, residual, gain, gain, 1e-5, None, x);
     kernels.add_rms_norm(ROWS, x, gain, 1e-5, residual);
-    for kind in 0..7 {
+    for kind in 0..8 {
         let target = match kind {
             0 => LinearOut::Store(&mut out[..]),
             1 => LinearOut::Relu(&mut out[..]),
             2 => LinearOut::Gelu(&mut out[..]),
             3 => LinearOut::SiluMul { gate: x, out: &mut out[..] },
             4 => LinearOut::GeluTanhMul { gate: x, out: &mut out[..] },
-            5 => LinearOut::AddScaled { out: residual, factor: 0.1 },
+            5 => LinearOut::TimesSigmoid { x, out: &mut out[..] },
+            6 => LinearOut::AddScaled { out: residual, factor: 0.1 },
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
         let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
         kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
     }
     every_expert_call(kernels, (residual, logits), x, weight, out);
+    every_state_call(kernels, (gain, logits), x, weight, out);
     for (format, records) in records {
         let (format, rows, n, k) = (*format, ROWS, HIDDEN, HIDDEN);
         let target = LinearOut::StoreF32(&mut logits[..]);
@@ -133,6 +136,28 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let masks = [0xffff_fff0; ROWS * HIDDEN / 32];
     kernels.sample_rows(logits, &[draw; ROWS], &masks, scratch, &mut [0; ROWS]);
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
+}
+
+/// Channels of q, k and v that are as wide as a row.
+const NET: DeltaNet =
+    DeltaNet { key_heads: 2, value_heads: 4, key_dim: 64, value_dim: 64, taps: 2 };
+
+fn every_state_call(
+    kernels: &Kernels,
+    (weight, states): (&[f32], &mut [f32]),
+    x: &[bf16],
+    ba: &[bf16],
+    out: &mut [bf16],
+) {
+    let rows = ROWS as u32 / 2;
+    let sequences = [0, 1].map(|slot| StateRows { row0: slot * rows, rows, slot, begins: true });
+    let (inputs, states) = states.split_at_mut(2 * NET.inputs_len());
+    let weight: [f32; 2 * HIDDEN] = std::array::from_fn(|place| weight[place % HIDDEN]);
+    kernels.delta_convolution(&NET, &sequences, x, &weight, inputs, out);
+    let (ba, states) = (&ba[..ROWS * 8], &mut states[..2 * NET.state_len()]);
+    let out = &mut out[..ROWS * NET.value_size()];
+    kernels.delta_rule(&NET, &sequences, x, ba, &[0.1; 8], states, out);
+    kernels.shared_gate(ROWS, x, &weight[..HIDDEN], ba, &mut out[..ROWS * 8]);
 }
 
 /// Two passes, of which the second has fewer rows.

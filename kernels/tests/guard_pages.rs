@@ -37,11 +37,13 @@ enum Out {
     SiluMul,
     GeluTanhMul,
     Clamped,
+    TimesSilu,
+    TimesSigmoid,
     AddTo,
     StoreF32,
 }
 
-const OUTS: [Out; 8] = [
+const OUTS: [Out; 10] = [
     Out::Store,
     Out::Relu,
     Out::Gelu,
@@ -50,6 +52,8 @@ const OUTS: [Out; 8] = [
     Out::StoreF32,
     Out::GeluTanhMul,
     Out::Clamped,
+    Out::TimesSilu,
+    Out::TimesSigmoid,
 ];
 
 /// Calls `run` with the output kind `out` on ordinary memory, then on guarded memory, and compares.
@@ -69,6 +73,8 @@ fn compare_outs<T: Element>(
             Out::Clamped => {
                 LinearOut::ClampedSwiGlu { gate, out: memory, alpha: 1.702, limit: 0.8 }
             }
+            Out::TimesSilu => LinearOut::TimesSilu { x: gate, out: memory },
+            Out::TimesSigmoid => LinearOut::TimesSigmoid { x: gate, out: memory },
             _ => LinearOut::SiluMul { gate, out: memory },
         };
         run(side, target);

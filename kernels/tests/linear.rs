@@ -122,7 +122,7 @@ fn check_outputs<T: Element>(variant: Variant) {
     }
 }
 
-/// Forms with a gate other than SiLU.
+/// Forms with a gate other than SiLU, and those that are a gate.
 fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: &[T]) {
     let (rows, n, _) = case.shape;
     let context = |form: &str| format!("{:?} bias {bias} {form}", kernels.variant());
@@ -136,6 +136,15 @@ fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: 
     case.run(kernels, bias, LinearOut::GeluTanhMul { gate, out: &mut out });
     let expected = gated(&|gate, sum| reference::gelu_tanh(gate) * sum);
     assert_close(&out, &expected, (n, 1.0), loose, &context("gelu by tanh"));
+    // The result is the gate.
+    let mut out = poison::<T>(rows * n);
+    case.run(kernels, bias, LinearOut::TimesSilu { x: gate, out: &mut out });
+    let expected = gated(&|x, sum| x * reference::silu(sum));
+    assert_close(&out, &expected, (n, 1.0), loose, &context("times silu"));
+    let mut out = poison::<T>(rows * n);
+    case.run(kernels, bias, LinearOut::TimesSigmoid { x: gate, out: &mut out });
+    let expected = gated(&|x, sum| x / (1.0 + (-sum).exp()));
+    assert_close(&out, &expected, (n, 1.0), loose, &context("times sigmoid"));
     // Limits that many gates and sums pass, and those of gpt-oss.
     for (alpha, limit) in [(1.702f32, 0.7f32), (1.702, 7.0), (0.5, 1.25)] {
         let mut out = poison::<T>(rows * n);

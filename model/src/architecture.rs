@@ -2,7 +2,7 @@
 //! mean.
 
 /// The values of `architectures` in `config.json` that are supported.
-pub const ARCHITECTURES: [&str; 16] = [
+pub const ARCHITECTURES: [&str; 21] = [
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "GptOssForCausalLM",
@@ -18,6 +18,11 @@ pub const ARCHITECTURES: [&str; 16] = [
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
     "SmolLM3ForCausalLM",
 ];
 
@@ -39,6 +44,11 @@ pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
         "qwen2" => "Qwen2ForCausalLM",
         "qwen3" => "Qwen3ForCausalLM",
         "qwen3_moe" => "Qwen3MoeForCausalLM",
+        "qwen3_next" => "Qwen3NextForCausalLM",
+        "qwen3_5" => "Qwen3_5ForConditionalGeneration",
+        "qwen3_5_text" => "Qwen3_5ForCausalLM",
+        "qwen3_5_moe" => "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_5_moe_text" => "Qwen3_5MoeForCausalLM",
         "smollm3" => "SmolLM3ForCausalLM",
         _ => return None,
     })
@@ -93,8 +103,9 @@ const LACKING: &[(&str, &str)] = &[
     ("qwen2moe", "experts that every row passes"),
     ("qwen2vl", "rotary positions of images"),
     ("qwen25vl", "rotary positions of images"),
-    ("qwen35", "gated DeltaNet layers"),
-    ("qwen3next", "gated DeltaNet layers"),
+    // Names in GGUF files, whose tensors of such layers lie otherwise.
+    ("qwen35", "a checkpoint in safetensors"),
+    ("qwen3next", "a checkpoint in safetensors"),
     ("qwen3vl", "rotary positions of images"),
     ("rwkv", "recurrent layers"),
     ("starcoder2", "a feed-forward network with GELU behind LayerNorms with rotary positions"),
@@ -117,7 +128,7 @@ mod tests {
     #[test]
     fn what_is_lacking_is_said() {
         assert_eq!(lacking("DeepseekV3ForCausalLM"), ": it needs multi-head latent attention");
-        assert_eq!(lacking("Qwen3NextForCausalLM"), ": it needs gated DeltaNet layers");
+        assert_eq!(lacking("qwen3next"), ": it needs a checkpoint in safetensors");
         assert_eq!(lacking("SomethingNew"), "");
     }
 }

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 
 mod bounds;
@@ -54,6 +54,7 @@ pub enum ChatError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    text: String,
     bos_token: String,
     eos_token: String,
 }
@@ -93,17 +94,28 @@ impl ChatTemplate {
             .map_err(|error| ChatError::Template(error.to_string()))?;
         Ok(ChatTemplate {
             environment,
+            text: template.to_owned(),
             bos_token: bos_token.unwrap_or_default().to_owned(),
             eos_token: eos_token.unwrap_or_default().to_owned(),
         })
     }
 
-    /// The text up to where the assistant's answer begins. `now` is what a template that asks for
-    /// the date is told.
+    /// The template itself.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The text up to where the assistant's answer begins. `tools` are JSON texts of the functions
+    /// that the model is told of, and `now` is what a template that asks for the date is told.
     ///
     /// # Errors
     /// A conversation that the template refuses.
-    pub fn render(&self, messages: &[Message], now: SystemTime) -> Result<String, ChatError> {
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: &[String],
+        now: SystemTime,
+    ) -> Result<String, ChatError> {
         let refused = |error: Error| {
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             ChatError::Render(detail)
@@ -113,7 +125,8 @@ impl ChatTemplate {
             .add_function("strftime_now", move |format: String| dates::strftime(&format, now));
         environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
         let template = environment.get_template(NAME).map_err(refused)?;
-        let given: usize = messages.iter().map(Message::given).sum();
+        let given = messages.iter().map(Message::given).sum::<usize>()
+            + tools.iter().map(String::len).sum::<usize>();
         let limit = given.saturating_mul(OUTPUT_BYTES_PER_BYTE).saturating_add(OUTPUT_BYTES);
         let mut output = Bounded { text: Vec::new(), limit, exceeded: false };
         let rendered = template.render_captured_to(
@@ -123,7 +136,7 @@ impl ChatTemplate {
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,
                 // transformers passes these as None, and templates ask "is not none".
-                tools => (),
+                tools => told(tools)?,
                 documents => (),
             },
             &mut output,
@@ -139,6 +152,17 @@ impl ChatTemplate {
         })?;
         String::from_utf8(output.text).map_err(|error| ChatError::Render(error.to_string()))
     }
+}
+
+/// The functions as a template is told of them.
+fn told(tools: &[String]) -> Result<Value, ChatError> {
+    if tools.is_empty() {
+        return Ok(Value::from(()));
+    }
+    let read = |text: &String| serde_json::from_str::<serde_json::Value>(text);
+    let tools: Result<Vec<_>, _> = tools.iter().map(read).collect();
+    let tools = tools.map_err(|error| ChatError::Render(error.to_string()))?;
+    Ok(Value::from_serialize(tools))
 }
 
 /// Text that grows up to a limit.

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::layers::Layers;
+use crate::layers::{FeedForward, Layers};
 pub use crate::rope::{Rope, RopeScaling};
 
 /// Number format of weights, activations that cross a cut, and the KV cache.
@@ -55,6 +56,9 @@ pub enum Family {
     Qwen2,
     Qwen3,
     Qwen3Moe,
+    Qwen3Next,
+    Qwen35,
+    Qwen35Moe,
     SmolLm3,
 }
 
@@ -135,6 +139,10 @@ pub struct ModelConfig {
     pub layers: Layers,
     /// Of the layers that have them.
     pub experts: Option<Experts>,
+    /// Of the layers with a state.
+    pub delta: Option<DeltaNet>,
+    /// What attention computed is multiplied by the sigmoid of a linear of its input.
+    pub output_gate: bool,
     /// Biases of q, k and v.
     pub qkv_bias: bool,
     /// Bias of the attention output projection.
@@ -174,6 +182,12 @@ impl ModelConfig {
     /// Rows of the table of learned positions, 0 where there is none.
     pub fn learned_position_rows(&self) -> usize {
         self.learned_positions.map_or(0, |offset| self.max_positions + offset)
+    }
+
+    /// Whether layers with experts have one that every row passes.
+    pub fn has_shared_expert(&self) -> bool {
+        let kinds = self.layers.kinds().iter();
+        kinds.into_iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
     }
 
     /// Factor of every score of attention.

@@ -2,6 +2,7 @@
 //! of a configuration alone (operations, programs, tables) is large and no product overflows.
 
 use crate::config::ModelConfig;
+use crate::delta::DeltaNet;
 use crate::experts::Experts;
 
 /// A program names a layer in 16 bits; the deepest models that are published have some 130.
@@ -14,6 +15,10 @@ const HEAD_DIM_MAX: usize = 1 << 14;
 /// The largest vocabularies have some 2^18 tokens.
 const VOCABULARY_MAX: usize = 1 << 22;
 const ENDS_MAX: usize = 1 << 10;
+/// Those that are published have 128.
+const STATE_DIM_MAX: usize = 1 << 10;
+/// Likewise 4.
+const TAPS_MAX: usize = 1 << 5;
 const EXPERTS_MAX: usize = 1 << 12;
 /// Learned positions are a table of weights.
 const LEARNED_POSITIONS_MAX: usize = 1 << 22;
@@ -46,6 +51,10 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     let positions = config.learned_position_rows();
     let of_experts = |experts: Experts| [experts.count, experts.per_token, experts.ffn_size];
     let [count, per_token, ffn_size] = config.experts.map_or([0; 3], of_experts);
+    let of_delta = |delta: DeltaNet| {
+        [delta.value_heads, delta.key_dim, delta.value_dim, delta.taps, delta.key_heads]
+    };
+    let [value_heads, key_dim, value_dim, taps, key_heads] = config.delta.map_or([0; 5], of_delta);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
@@ -57,6 +66,11 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("experts", count, EXPERTS_MAX),
         ("experts of a row", per_token, EXPERTS_MAX),
         ("values of an expert's layer", ffn_size, FFN_MAX),
+        ("heads of a state", value_heads, HEADS_MAX),
+        ("heads of keys of a state", key_heads, HEADS_MAX),
+        ("values of a state's key", key_dim, STATE_DIM_MAX),
+        ("values of a state's head", value_dim, STATE_DIM_MAX),
+        ("rows of a convolution", taps, TAPS_MAX),
         ("learned positions", positions, LEARNED_POSITIONS_MAX),
         ("end-of-sequence tokens", config.eos_token_ids.len(), ENDS_MAX),
     ];

@@ -19,6 +19,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) max_positions: usize,
     /// The family can rotate a part of each head.
     pub(crate) can_be_partial: bool,
+    /// The part where the file says none.
+    pub(crate) rotated: f64,
 }
 
 /// The rotary positions of all layers.
@@ -76,6 +78,10 @@ fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
 }
 
 fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
+    // How the places of an image are dealt to frequencies; in a text all three are the position.
+    for field in ["mrope_section", "mrope_interleaved"] {
+        block.present(field);
+    }
     match block.unread().next() {
         None => Ok(()),
         Some((field, value)) => Err(ConfigError::Unsupported {
@@ -102,7 +108,8 @@ fn of_block(
             hint: " in this family",
         });
     }
-    let rotary_dim = partial.map(|factor| (defaults.head_dim as f64 * factor) as usize);
+    let rotated = partial.unwrap_or(defaults.rotated);
+    let rotary_dim = Some((defaults.head_dim as f64 * rotated) as usize);
     if let Some(odd) =
         rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
     {

@@ -16,6 +16,7 @@ pub mod opt;
 mod phi3;
 pub mod qwen2;
 mod qwen3;
+mod qwen3_next;
 mod smollm3;
 mod tensors;
 
@@ -26,6 +27,7 @@ pub use tensors::{Layouts, Piece};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
 use crate::config_unread;
+use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
 /// The configuration of an architecture from its fields; begin and end tokens are left empty.
@@ -54,6 +56,15 @@ pub(crate) fn config(
         "Qwen2ForCausalLM" => qwen2::config(name, fields),
         "Qwen3ForCausalLM" => qwen3::config(name, fields),
         "Qwen3MoeForCausalLM" => qwen3::config_with_experts(name, fields),
+        "Qwen3NextForCausalLM" => qwen3_next::next_config(name, fields),
+        "Qwen3_5ForCausalLM" => qwen3_next::dense_config(name, fields),
+        "Qwen3_5ForConditionalGeneration" => {
+            of_text("qwen3_5_text", fields, |text| qwen3_next::dense_config(name, text))
+        }
+        "Qwen3_5MoeForCausalLM" => qwen3_next::moe_config(name, fields),
+        "Qwen3_5MoeForConditionalGeneration" => {
+            of_text("qwen3_5_moe_text", fields, |text| qwen3_next::moe_config(name, text))
+        }
         "SmolLM3ForCausalLM" => smollm3::config(name, fields),
         other => Err(ConfigError::Architecture { found: other.to_owned() }),
     }
@@ -66,7 +77,7 @@ fn of_text(
     fields: &Fields<'_>,
     config: impl FnOnce(&Fields<'_>) -> Result<ModelConfig, ConfigError>,
 ) -> Result<ModelConfig, ConfigError> {
-    const OF_IMAGES: [&str; 11] = [
+    const OF_IMAGES: [&str; 14] = [
         "vision_config",
         "image_token_index",
         "image_token_id",
@@ -75,6 +86,9 @@ fn of_text(
         "eoi_token_index",
         "eoi_token_id",
         "mm_tokens_per_image",
+        "video_token_id",
+        "vision_start_token_id",
+        "vision_end_token_id",
         "multimodal_projector_bias",
         "projector_hidden_act",
         "vision_feature_layer",
@@ -109,6 +123,7 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         Family::Mixtral | Family::Olmoe | Family::Qwen3Moe | Family::GraniteMoe => {
             expert_tensors::layouts(config, id)
         }
+        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => qwen3_next::layouts(config, id),
         Family::Llama
         | Family::Mistral
         | Family::Qwen2
@@ -116,7 +131,9 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         | Family::SmolLm3
         | Family::Granite => vec![llama::pieces(config, id)],
     };
-    if matches!(config.family, Family::Gemma3 | Family::Mistral) {
+    const BESIDE_IMAGES: [Family; 4] =
+        [Family::Gemma3, Family::Mistral, Family::Qwen35, Family::Qwen35Moe];
+    if BESIDE_IMAGES.contains(&config.family) {
         layouts.iter_mut().flatten().for_each(add_names_beside_images);
     }
     layouts
@@ -139,5 +156,13 @@ pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
         id,
         TensorId::FinalNorm { part: Part::Gain } | TensorId::Layer { part: Part::Gain, .. }
     );
-    if config.family == Family::Gemma3 && is_gain { 1.0 } else { 0.0 }
+    // What has a gain without being a norm of this kind.
+    let is_other =
+        matches!(id, TensorId::Layer { op: Op::Delta | Op::DeltaConv | Op::SharedGate, .. });
+    let lacks_one = match config.family {
+        Family::Gemma3 => true,
+        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => !is_other,
+        _ => false,
+    };
+    if lacks_one && is_gain { 1.0 } else { 0.0 }
 }

@@ -130,6 +130,7 @@ impl GgufTokenizer {
                 .boolean("tokenizer.ggml.add_space_prefix")?
                 .unwrap_or(model == "llama"),
             chat_template: chat_template(metadata)?.map(str::to_owned),
+            tools_template: metadata.text("tokenizer.chat_template.tool_use")?.map(str::to_owned),
         };
         Ok(Some(Self { text: TextTokenizer::new(tokenizer, prepend_bos), config }))
     }

@@ -260,6 +260,8 @@ impl Entry {
             tied_embeddings: self.tied,
             qk_norm: None,
             post_norms: false,
+            delta: None,
+            output_gate: false,
             sinks: false,
             scales: Scales::default(),
             bos_token_id: None,

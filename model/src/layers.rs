@@ -1,5 +1,6 @@
 //! What differs between the layers of a model: attention that looks back a window or all the way,
-//! with rotary positions or without, and a dense feed-forward network or experts.
+//! with rotary positions or without, or a recurrent state; and a dense feed-forward network or
+//! experts.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +9,21 @@ use crate::rope::Rope;
 /// A kind of layer. Sizes are the model's and the same for all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerKind {
+    pub mixing: Mixing,
     /// `None`: q and k are not rotated.
     pub rope: Option<Rope>,
     /// Positions that a row attends to, its own included; `None`: all before it.
     pub window: Option<usize>,
     pub feed_forward: FeedForward,
+}
+
+/// The first half of a layer, in which a row sees those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixing {
+    Attention,
+    /// A recurrent state (`ModelConfig::delta`).
+    Delta,
 }
 
 /// The second half of a layer.
@@ -22,12 +33,25 @@ pub enum FeedForward {
     Dense,
     /// A router and the model's experts (`ModelConfig::experts`).
     Experts,
+    /// The same beside a dense network that every row passes, weighed by a gate.
+    SharedExpert,
 }
 
 impl LayerKind {
     /// Attention to all positions and a dense network.
     pub const fn dense(rope: Option<Rope>) -> LayerKind {
-        LayerKind { rope, window: None, feed_forward: FeedForward::Dense }
+        let mixing = Mixing::Attention;
+        LayerKind { mixing, rope, window: None, feed_forward: FeedForward::Dense }
+    }
+
+    /// A recurrent state in place of attention.
+    pub const fn delta(feed_forward: FeedForward) -> LayerKind {
+        LayerKind { mixing: Mixing::Delta, rope: None, window: None, feed_forward }
+    }
+
+    /// Whether it keeps a state of fixed size instead of a cache of positions.
+    pub fn has_state(&self) -> bool {
+        self.mixing == Mixing::Delta
     }
 
     /// Positions that the cache keeps of a sequence of so many.
@@ -87,6 +111,12 @@ impl Layers {
     /// What a layer is.
     pub fn of(&self, layer: usize) -> &LayerKind {
         &self.kinds[self.kind_index(layer)]
+    }
+
+    /// Whether any layer keeps a state: what a sequence has computed is then nobody else's, and
+    /// cannot be taken up again in its middle.
+    pub fn have_states(&self) -> bool {
+        self.kinds.iter().any(LayerKind::has_state)
     }
 
     /// The different windows shorter than `positions`, ascending: those of layers whose caches keep

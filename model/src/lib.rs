@@ -10,6 +10,7 @@ pub mod config_fields;
 pub mod config_json;
 mod config_rope;
 mod config_unread;
+pub mod delta;
 pub mod experts;
 pub mod family;
 pub mod generation;

@@ -87,7 +87,7 @@ pub enum LocateError {
     OnlyBin { path: String },
     #[error(
         "--model {model}: {file} is a pointer of Git LFS, not the file itself; fetch it with git \
-         lfs pull where it was cloned, or download the model with: hf download org/name"
+         lfs pull where it was cloned, or download the model with: coordinator pull org/name"
     )]
     LfsPointer { model: String, file: String },
     #[error(
@@ -108,13 +108,13 @@ pub enum LocateError {
     )]
     Opt350m { name: String },
     #[error(
-        "--model {name} was not found. Looked for {}. Download it with: hf download \
+        "--model {name} was not found. Looked for {}. Download it with: coordinator pull \
          {repository}{}", .looked.join("; "), .hint
     )]
     NotFound { name: String, looked: Vec<String>, repository: String, hint: &'static str },
     #[error(
         "--model {name} is neither a path, nor org/name in the Hugging Face cache, nor a known \
-         name ({}). Looked for {}. Models can be downloaded with: hf download org/name",
+         name ({}). Looked for {}. Models can be downloaded with: coordinator pull org/name",
          known::names().collect::<Vec<_>>().join(", "), .looked.join("; ")
     )]
     Unknown { name: String, looked: Vec<String> },

@@ -16,6 +16,8 @@ pub struct TokenizerConfig {
     pub add_prefix_space: bool,
     /// A Jinja template; of several named ones, `default`.
     pub chat_template: Option<String>,
+    /// Of several named ones `tool_use`, for conversations with functions.
+    pub tools_template: Option<String>,
 }
 
 /// A tokenizer's configuration that exists but cannot be read.
@@ -37,8 +39,9 @@ impl TokenizerConfig {
         let map = read_object(&directory.join("special_tokens_map.json"))?;
         let config = read_object(&directory.join("tokenizer_config.json"))?;
         let token = |key: &str| token_text(config.get(key)).or_else(|| token_text(map.get(key)));
-        let template = read_text(&directory.join("chat_template.jinja"))?
-            .or_else(|| default_template(config.get("chat_template")));
+        let of_file = read_text(&directory.join("chat_template.jinja"))?;
+        let in_config = config.get("chat_template").filter(|_| of_file.is_none());
+        let named = in_config.filter(|value| value.is_array());
         Ok(Self {
             bos_token: token("bos_token"),
             eos_token: token("eos_token"),
@@ -49,7 +52,8 @@ impl TokenizerConfig {
                 .get("add_prefix_space")
                 .and_then(Value::as_bool)
                 .unwrap_or(false),
-            chat_template: template,
+            chat_template: of_file.or_else(|| template(in_config, "default")),
+            tools_template: template(named, "tool_use"),
         })
     }
 
@@ -70,13 +74,13 @@ fn token_text(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// A template is a string, or one of a list of `{name, template}`.
-fn default_template(value: Option<&Value>) -> Option<String> {
+/// A template is a string, or the one of this name of a list of `{name, template}`.
+fn template(value: Option<&Value>, name: &str) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),
         Value::Array(named) => named
             .iter()
-            .find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))
+            .find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))
             .and_then(|entry| entry.get("template")?.as_str())
             .map(str::to_owned),
         _ => None,

@@ -123,9 +123,25 @@ impl Request<'_> {
         let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
         let sequences = u64::from(batches) * u64::from(batch_size);
         let layers = (0..self.config.num_layers).filter(|layer| is_counted(*layer));
-        let kept = |layer| self.config.layers.of(layer).kept_positions(self.max_context as usize);
-        let positions: usize = layers.map(kept).sum();
-        2 * (self.config.num_kv_heads * position) as u64 * positions as u64 * sequences
+        let of_layer = |layer: usize| {
+            let kind = self.config.layers.of(layer);
+            match self.config.delta.filter(|_| kind.has_state()) {
+                Some(delta) => delta.inputs_bytes() + delta.state_bytes(),
+                None => {
+                    let positions = kind.kept_positions(self.max_context as usize);
+                    2 * self.config.num_kv_heads * position * positions
+                }
+            }
+        };
+        layers.map(of_layer).sum::<usize>() as u64 * sequences
+    }
+
+    /// Where a map keeps the caches of the first layer that attends.
+    fn cache_home(&self, map: &DeviceMap) -> MemoryId {
+        let kinds = map.kv.iter().enumerate();
+        let mut attending = kinds.filter(|(layer, _)| !self.config.layers.of(*layer).has_state());
+        let first = attending.next().and_then(|(_, homes)| homes.k.first());
+        first.copied().unwrap_or(MemoryId::DRAM)
     }
 
     /// Weights of a layer in these formats.
@@ -172,7 +188,7 @@ impl Request<'_> {
     pub fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
         let found = self.roomiest(batches, batch_size)?;
         let homes = found.map(|Candidate { map, .. }| Homes {
-            kv: map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(MemoryId::DRAM),
+            kv: self.cache_home(&map),
             prefill_hidden: map.prefill_hidden,
         });
         Ok(homes.unwrap_or(Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM }))

@@ -8,6 +8,7 @@ pub mod lia;
 pub mod machine;
 pub mod policy;
 pub mod priced;
+pub mod serving;
 pub mod split;
 #[cfg(test)]
 mod tests;

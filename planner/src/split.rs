@@ -1,7 +1,7 @@
 //! `--split A:B` and `--split-chunks scores=8`: positions in a layer's list, by name.
 
 use model::config::ModelConfig;
-use program::map::{ChunkOrder, Chunking, OpChunk, layer_list};
+use program::map::{ChunkOrder, Chunking, OpChunk, leading_list};
 
 /// The half-open interval `[start, end)` of a layer's list that the GPU runs (Park-Egger eq. 6,
 /// read half-open). Empty when both are equal.
@@ -66,7 +66,7 @@ pub fn parse_split(
     if end.contains(':') {
         return Err(syntax());
     }
-    let list = layer_list(config, 0, chunking);
+    let list = leading_list(config, chunking);
     let split = Split {
         start: if start.is_empty() { 0 } else { position(text, start, config, &list, chunking)? },
         end: if end.is_empty() {

@@ -10,6 +10,8 @@ mod compare;
 mod markdown;
 #[path = "../examples/papers/place.rs"]
 mod place;
+#[path = "../examples/papers/serving/mod.rs"]
+mod serving;
 
 use std::collections::BTreeSet;
 
@@ -21,7 +23,8 @@ fn papers() -> Vec<cells::Paper> {
 fn the_document_is_what_the_planner_says() {
     let path = format!("{}/../docs/papers.md", env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(path).expect("docs/papers.md can be read");
-    let rendered = markdown::render(&papers());
+    let serving = serving::markdown::render(&of_serving()).expect("runs that can be");
+    let rendered = markdown::render(&papers()) + &serving;
     for (index, (ours, theirs)) in rendered.lines().zip(document.lines()).enumerate() {
         assert_eq!(ours, theirs, "docs/papers.md:{}: run `make papers`", index + 1);
     }
@@ -53,4 +56,74 @@ fn a_file_with_a_mistake_is_refused_with_its_place() {
     assert!(refusal(&unknown).contains("luck"));
     let shapeless = text.replacen("place = \"section 7.1, fig. 9\"\n", "", 1);
     assert!(refusal(&shapeless).starts_with("lia.toml: lia fig. 9: "));
+}
+
+/// Cells of serving that are further from the paper than their goal; all have a cause.
+const BEYOND: &[(&str, &str, &[u32])] =
+    &[("fig. 10a", "g5-16xlarge", &[200, 300, 400]), ("fig. 7", "xeon6342x2-a10", &[])];
+
+fn of_serving() -> Vec<serving::cells::Paper> {
+    let read = |file| serving::cells::read(file).expect("a valid file");
+    serving::cells::FILES.into_iter().map(read).collect()
+}
+
+#[test]
+fn serving_is_within_its_goals_but_for_what_is_said() {
+    let mut runs = serving::runs::Runs::default();
+    for figure in of_serving().iter().flat_map(|paper| &paper.figure) {
+        for series in &figure.series {
+            let mut beyond = Vec::new();
+            for (output, printed) in series.cells() {
+                let ratio = runs.ratio(figure, series, output).expect("a run that can be");
+                if printed.compare(ratio.of(figure.by), figure.goal).1 == Some(false) {
+                    beyond.push(output);
+                }
+            }
+            let known = BEYOND.iter().find(|one| (one.0, one.1) == (&figure.id, &series.machine));
+            assert_eq!(
+                beyond,
+                known.map_or(&[][..], |one| one.2),
+                "{} {}",
+                figure.id,
+                series.machine
+            );
+            assert!(beyond.is_empty() || !series.cause.is_empty(), "{}: no cause", figure.id);
+        }
+    }
+}
+
+/// What the figures look like, whatever their values.
+#[test]
+fn serving_has_the_shapes_of_the_papers_figures() {
+    let papers = of_serving();
+    let mut runs = serving::runs::Runs::default();
+    let mut line = |id: &str, machine: &str| -> Vec<(u32, f64)> {
+        let figure = papers.iter().flat_map(|paper| &paper.figure).find(|figure| figure.id == id);
+        let figure = figure.expect("a figure");
+        let series = figure.series.iter().find(|series| series.machine == machine);
+        let series = series.expect("a machine");
+        let of = |output: &u32| {
+            let ratio = runs.ratio(figure, series, *output).expect("a run that can be");
+            (*output, ratio.of(figure.by))
+        };
+        series.output.iter().map(of).collect()
+    };
+    let neo = line("fig. 10a", "g5-16xlarge");
+    let peak = neo.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("cells");
+    assert!((200..=300).contains(&peak.0), "the peak of the fastest host: {neo:?}");
+    let apex = line("fig. 7", "xeon6342x2-a10");
+    let from_100: Vec<f64> = apex.iter().filter(|one| one.0 >= 100).map(|one| one.1).collect();
+    assert!(from_100.is_sorted(), "APEX gains with the answers' length: {apex:?}");
+    let [.., before, last] = from_100[..] else { panic!("{apex:?}") };
+    assert!(last - before < 0.03, "and no more behind 600: {apex:?}");
+}
+
+#[test]
+fn a_figure_of_serving_with_a_mistake_is_refused_with_its_place() {
+    let (name, text) = serving::cells::FILES[0];
+    let refusal = |text: &str| serving::cells::read((name, text)).expect_err("a mistake");
+    assert!(refusal(&text.replacen("policy", "polizy", 1)).contains("polizy"));
+    assert!(refusal(&text.replacen("1.04, 1.12", "1.12", 1)).contains("an output without a value"));
+    let unknown = text.replacen("host_gb = 15", "host_gb = 15\ncause = [\"luck\"]", 1);
+    assert!(refusal(&unknown).contains("luck"));
 }

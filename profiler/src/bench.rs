@@ -149,8 +149,9 @@ impl Bench {
                 let bytes = sizes.value_bytes(value, self.shape.rows_max(), sequences);
                 (host(device, SegmentId::HOST_ACTIVATIONS), bytes)
             }
-            Slot::Cache(_, _, chunk, device) => {
-                (host(device, SegmentId::HOST_KV), sizes.largest_cache_bytes(chunk.of))
+            Slot::Cache(kv, layer, chunk, device) => {
+                let bytes = sizes.cache_bytes(usize::from(layer), kv, chunk.of);
+                (host(device, SegmentId::HOST_KV), bytes)
             }
             Slot::Table(_) => (SegmentId::CONTROL, 0),
         }
@@ -198,7 +199,8 @@ impl Bench {
             .iter()
             .map(|value| self.value(*value, device, chunk))
             .collect();
-        let kinds = if phase == Phase::Decode { op.caches() } else { &[] };
+        let has_caches = phase == Phase::Decode || op.updates_state();
+        let kinds = if has_caches { op.caches() } else { &[] };
         let part = chunk.unwrap_or(Chunk::WHOLE);
         let caches = kinds
             .iter()

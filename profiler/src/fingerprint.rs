@@ -104,11 +104,14 @@ fn profiled(request: &Request) -> BTreeMap<String, String> {
         "heads",
         format!("{} of {}, {} of KV", config.num_heads, config.head_dim, config.num_kv_heads),
     );
+    if let Some(delta) = config.delta {
+        set("states", format!("{delta:?}"));
+    }
     set("vocabulary", config.vocab_size.to_string());
     set("family", format!("{:?}", config.family).to_lowercase());
     set("biases", format!("{} {} {}", config.qkv_bias, config.out_bias, config.ffn_bias));
     set("dtype", request.dtype.name().to_owned());
-    let kinds = request.layer_kinds().into_iter().map(|kind| format!("{kind:?}"));
+    let kinds = request.layer_kinds().into_iter().map(|(_, formats)| format!("{formats:?}"));
     set("weight formats", kinds.collect::<Vec<_>>().join("; "));
     let outer = request.weight_formats.first();
     set(

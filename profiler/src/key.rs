@@ -114,7 +114,8 @@ impl Key {
                     Some(shape) if shape.matrix.is_some() => stored(compute.op, compute.at.layer),
                     _ => WeightFormat::Plain,
                 },
-                kv: (!compute.op.caches().is_empty()).then_some(kv),
+                // A state is f32 in every run.
+                kv: (compute.op.is_attention() && !compute.op.caches().is_empty()).then_some(kv),
             },
             Instruction::Copy(copy) => match copy.moved {
                 // Attention in one has the weights of its softmax.
@@ -181,7 +182,9 @@ impl Work {
             | Work::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
                 Depends::Sequences
             }
-            Work::Compute { op, .. } if op.is_attention() => Depends::SequencesAndPositions,
+            Work::Compute { op, .. } if op.is_attention() || op.updates_state() => {
+                Depends::SequencesAndPositions
+            }
             Work::CopyValue { value: Value::Scores | Value::Probabilities, .. }
             | Work::CopyCache { .. }
             | Work::Append { .. } => Depends::SequencesAndPositions,

@@ -81,6 +81,9 @@ impl Price {
             sum_ns += match self.key.work {
                 Work::CopyCache { .. } => at(1, first as u32)?,
                 Work::Append { .. } => at(1, prompt_len)? * (share(next) - share(first)),
+                Work::Compute { op, .. } if op.updates_state() => {
+                    at(1, prompt_len)? * (share(next) - share(first))
+                }
                 _ => {
                     let pairs = self.pairs(next) - self.pairs(first);
                     at(1, prompt_len)? * pairs / self.pairs(length)

@@ -97,16 +97,35 @@ impl Request {
         [first, first.midpoint(last), last]
     }
 
+    /// The layers that are measured, with the formats of their operations' matrices: those that
+    /// attend first, then those with a state.
+    pub(crate) fn layer_kinds(&self) -> Vec<(LayerKind, Vec<WeightFormat>)> {
+        let kinds = self.config.layers.kinds();
+        let attending = kinds.iter().find(|kind| !kind.has_state());
+        let with_state = kinds.iter().find(|kind| kind.has_state());
+        let of_kind = |kind: &LayerKind| {
+            // A window is priced as that of so many positions.
+            let measured = LayerKind { window: None, ..kind.clone() };
+            let formats = self.formats_of(kind.has_state()).into_iter();
+            formats.map(|formats| (measured.clone(), formats)).collect::<Vec<_>>()
+        };
+        attending.into_iter().chain(with_state).flat_map(of_kind).collect()
+    }
+
     /// Distinct formats of each operation's matrix, in the order of the request: entry `v` of the
-    /// result is layer kind `v`, with the `v`-th form of every operation (its last one where it has
-    /// fewer).
-    pub(crate) fn layer_kinds(&self) -> Vec<Vec<WeightFormat>> {
-        let ops = self.config.layer_ops(0).len();
+    /// result has the `v`-th form of every operation (its last one where it has fewer). Of the
+    /// layers that attend, or of those with a state.
+    fn formats_of(&self, have_state: bool) -> Vec<Vec<WeightFormat>> {
+        let is_meant = |layer: &usize| self.config.layers.of(*layer).has_state() == have_state;
+        let meant: Vec<usize> = (0..self.config.num_layers).filter(is_meant).collect();
+        let ops = meant.first().map_or(0, |layer| self.config.layer_ops(*layer).len());
         let mut distinct: Vec<Vec<WeightFormat>> = vec![Vec::new(); ops];
-        for layer in self.weight_formats.iter().flat_map(|formats| &formats.layers) {
-            for (known, format) in distinct.iter_mut().zip(layer) {
-                if !known.contains(format) {
-                    known.push(*format);
+        for formats in &self.weight_formats {
+            for layer in meant.iter().filter_map(|layer| formats.layers.get(*layer)) {
+                for (known, format) in distinct.iter_mut().zip(layer) {
+                    if !known.contains(format) {
+                        known.push(*format);
+                    }
                 }
             }
         }
@@ -120,17 +139,17 @@ impl Request {
     /// The model with `copies` layers of each kind, and their formats. Their attention looks back
     /// at everything: that of a window is priced as that of so many positions.
     pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
-        let kinds = self.layer_kinds();
+        let layers: Vec<_> =
+            self.layer_kinds().into_iter().flat_map(|kind| vec![kind; copies]).collect();
         let mut config = self.config.clone();
-        let first = config.layers.of(0).clone();
-        config.layers = Layers::alike(LayerKind { window: None, ..first });
-        config.num_layers = kinds.len() * copies;
+        config.layers = Layers::each(layers.iter().map(|(kind, _)| kind.clone()));
+        config.num_layers = layers.len();
         config.vocab_size = self.vocabulary();
         let mut formats = WeightFormats::plain(&config);
         if let Some(first) = self.weight_formats.first() {
             (formats.embedding, formats.head) = (first.embedding, first.head);
         }
-        formats.layers = kinds.into_iter().flat_map(|kind| vec![kind; copies]).collect();
+        formats.layers = layers.into_iter().map(|(_, formats)| formats).collect();
         (config, formats)
     }
 
@@ -151,8 +170,9 @@ impl Request {
         u64::from(sequences) * u64::from(positions) * position
     }
 
-    /// The layer's operations that are no attention.
-    pub(crate) fn row_ops(&self) -> Vec<Op> {
-        self.config.every_layer_op().into_iter().filter(|op| !op.is_attention()).collect()
+    /// Operations of a layer whose cost depends on rows alone: no attention and no states.
+    pub(crate) fn row_ops(ops: &[Op]) -> Vec<Op> {
+        let is_of_rows = |op: &&Op| !op.is_attention() && !op.updates_state();
+        ops.iter().filter(is_of_rows).copied().collect()
     }
 }

@@ -26,11 +26,12 @@ impl WeightFormats {
         WeightFormats::with_layers(config, WeightFormat::Plain)
     }
 
-    /// The linears of the layers in `format`; embedding, head and routers stay in the run's dtype,
-    /// since the first is looked up by row and the others decide between tokens and experts.
+    /// The linears of the layers in `format`; embedding, head, routers and the rates of states stay
+    /// in the run's dtype, since the first is looked up by row, and the others decide between
+    /// tokens, between experts, or what is forgotten.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
         let of = |op: &Op| match op {
-            Op::Router => WeightFormat::Plain,
+            Op::Router | Op::DeltaBa => WeightFormat::Plain,
             op if op.can_be_grouped(config) => format,
             _ => WeightFormat::Plain,
         };

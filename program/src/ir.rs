@@ -117,7 +117,8 @@ pub struct Compute {
     pub chunk: Option<Chunk>,
     /// In the order of `Op::reads`.
     pub inputs: Vec<Region>,
-    /// In the order of `Op::caches`; empty where nothing is cached yet.
+    /// In the order of `Op::caches`; empty where nothing is cached yet. Written too by what
+    /// updates a state, which has it in every program.
     pub caches: Vec<Region>,
     /// The weight blob; for `Embed` of a model with learned positions also that table.
     pub weights: Vec<Region>,
@@ -235,7 +236,10 @@ impl Instruction {
     pub fn writes(&self) -> Vec<Region> {
         match self {
             Instruction::Compute(compute) if self.is_sample() => vec![compute.table],
-            Instruction::Compute(compute) => compute.output.into_iter().collect(),
+            Instruction::Compute(compute) => {
+                let states = if compute.op.updates_state() { &compute.caches[..] } else { &[] };
+                compute.output.iter().chain(states).copied().collect()
+            }
             Instruction::Copy(copy) => vec![copy.to],
             Instruction::Append(append) => vec![append.to],
             Instruction::Decompress(decompress) => vec![decompress.to],

@@ -77,13 +77,22 @@ impl OpChunk {
 
 /// The ordered list of a decoder layer with attention split as `chunking` says.
 pub fn layer_list(config: &ModelConfig, layer: usize, chunking: Option<Chunking>) -> Vec<OpChunk> {
+    list_of(config.layer_ops(layer), chunking)
+}
+
+/// The same of the layer by whose operations placements go (`ModelConfig::leading_ops`).
+pub fn leading_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
+    list_of(config.leading_ops(), chunking)
+}
+
+fn list_of(ops: &[Op], chunking: Option<Chunking>) -> Vec<OpChunk> {
     let whole = |op| OpChunk { op, chunk: None };
     let Some(Chunking { order, chunks }) = chunking else {
-        return config.layer_ops(layer).iter().copied().map(whole).collect();
+        return ops.iter().copied().map(whole).collect();
     };
     let part = |op, index| OpChunk { op, chunk: Some(Chunk { index, of: chunks }) };
     let mut list = Vec::new();
-    for &op in config.layer_ops(layer) {
+    for &op in ops {
         match (op, order) {
             (Op::Scores, ChunkOrder::Scores) => list.extend((0..chunks).map(|i| part(op, i))),
             (Op::Scores, ChunkOrder::Attention) => list.extend(

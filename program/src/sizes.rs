@@ -3,7 +3,7 @@
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::layers::LayerKind;
-use model::ops::Value;
+use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, decompressed};
 use crate::step_table::chunk_positions_max;
@@ -37,14 +37,23 @@ impl Sizes<'_> {
         elements * value.element_bytes(self.dtype)
     }
 
-    /// One of `parts` parts of the K or V cache of a layer and batch.
-    pub fn cache_bytes(&self, layer: usize, parts: u16) -> usize {
-        self.cache_bytes_of(self.config.layers.of(layer), parts)
+    /// One of `parts` parts of the K or V cache of a layer and batch. Of a layer with a state it
+    /// is what each sequence keeps, which is never in parts.
+    pub fn cache_bytes(&self, layer: usize, kv: Kv, parts: u16) -> usize {
+        let kind = self.config.layers.of(layer);
+        let Some(delta) = self.config.delta.filter(|_| kind.has_state()) else {
+            return self.cache_bytes_of(kind, parts);
+        };
+        usize::from(self.batch_size)
+            * match kv {
+                Kv::K => delta.inputs_bytes(),
+                Kv::V => delta.state_bytes(),
+            }
     }
 
-    /// The same of the kind of layer with the largest caches.
+    /// The same of the kind of layer with the largest caches of those that attend.
     pub fn largest_cache_bytes(&self, parts: u16) -> usize {
-        let kinds = self.config.layers.kinds().iter();
+        let kinds = self.config.layers.kinds().iter().filter(|kind| !kind.has_state());
         kinds.map(|kind| self.cache_bytes_of(kind, parts)).max().unwrap_or(0)
     }
 

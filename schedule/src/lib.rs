@@ -5,6 +5,7 @@
 //! coordinator before the first, and tests alike. [`Pages`] are the coordinator's alone.
 
 mod costs;
+pub mod hybrid;
 mod pages;
 mod step;
 

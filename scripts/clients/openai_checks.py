@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""openai-python against a served model: scripts/clients/openai_checks.py URL
+"""openai-python against a served model: scripts/clients/openai_checks.py URL [tools]
 
 Each check asks as an application would and compares what the client's own types hold. Any difference ends with code 1."""
 
@@ -106,6 +106,68 @@ def check_completions(client, model):
     assert (stopped.text, stopped.finish_reason) == (whole.text.split(stop)[0], "stop"), (stopped, whole.text)
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            # No field in which a small model may go on for ever.
+            "properties": {"city": {"enum": ["Oslo", "Paris"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+NOW = {"type": "function", "function": {"name": "now", "description": "The time."}}
+
+
+class Add(BaseModel):
+    a: Literal[1, 2]
+    b: Literal[3, 4]
+
+
+def check_tools(client, model):
+    """Of a model whose template tells it of functions."""
+    messages = [{"role": "user", "content": "Will it be cold in Oslo?"}]
+    ask = {"model": model, "messages": messages, "tools": [WEATHER, NOW], "max_tokens": 90}
+    for seed in range(10):
+        drawn = ask | {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 1, "seed": seed}
+        choice = client.chat.completions.create(**drawn).choices[0]
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None), choice
+        (call,) = choice.message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        if call.function.name == "get_weather":
+            assert arguments["city"] in ("Oslo", "Paris") and 1 <= arguments["days"] <= 9, arguments
+        else:
+            assert (call.function.name, arguments) == ("now", {}), call
+        with client.chat.completions.stream(**drawn) as stream:
+            final = stream.get_final_completion().choices[0]
+        (streamed,) = final.message.tool_calls
+        assert streamed.function.arguments == call.function.arguments, (streamed, call)
+        assert (final.finish_reason, streamed.function.name) == ("tool_calls", call.function.name), final
+    # A conversation goes on with the result.
+    result = {"role": "tool", "tool_call_id": call.id, "content": "-4 degrees"}
+    told = client.chat.completions.create(**(ask | {"messages": [*messages, choice.message, result]}))
+    assert told.choices[0].finish_reason in ("stop", "length", "tool_calls"), told
+    plain = ask | {"temperature": 0, "tool_choice": "auto"}
+    auto = client.chat.completions.create(**plain).choices[0]
+    assert auto.message.content or auto.message.tool_calls, auto
+    named = {"type": "function", "function": {"name": "Add"}}
+    tools = [openai.pydantic_function_tool(Add)]
+    parsed = client.chat.completions.parse(**(ask | {"tools": tools, "tool_choice": named, "temperature": 0}))
+    (call,) = parsed.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Add), call
+    try:
+        client.chat.completions.create(**(ask | {"tools": [{"type": "function", "function": {"name": "a b"}}]}))
+    except openai.BadRequestError as error:
+        assert (error.code, error.param) == ("invalid_value", "tools"), error
+    else:
+        raise AssertionError("a function's name with a space was accepted")
+
+
 def check_errors(client, model):
     cases = [
         (openai.NotFoundError, {"model": "no-such-model"}, "model_not_found"),
@@ -124,6 +186,10 @@ def check_errors(client, model):
 def main():
     client = openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none", max_retries=0, timeout=120)
     model = client.models.list().data[0].id
+    if sys.argv[2:] == ["tools"]:
+        check_tools(client, model)
+        print(f"openai {openai.__version__}: function calls: as expected")
+        return
     check_models(client)
     text, usage = check_chat(client, model)
     check_stream(client, model, text, usage)

@@ -1,44 +1,65 @@
 #!/usr/bin/env python3
-"""How far Q4_1's next-token distributions lie from those of the same weights in bf16, by llama.cpp.
+"""How far the next-token distributions of low-bit files lie from those of the same weights expanded to bf16.
 
-    scripts/peers/divergence.py DIR TEXT...
+    scripts/peers/divergence.py DIR --tandem FILE TEXT...
 
-DIR is what scripts/peers.sh made; TEXT are files of prose, 5000 tokens at least. llama.cpp judges the second half
-of each window of CONTEXT tokens: about 2,000 tokens are judged. Prints the mean KL divergence and its error."""
+DIR is what scripts/peers.sh made, FILE is target/release/examples/divergence, TEXT are files of prose, 5000 tokens
+at least. Each engine is compared with itself on the expanded weights. The second half of each window of CONTEXT
+tokens is judged, about 2,000 tokens. Prints a line for each file and engine: the mean KL divergence and its error."""
 
+import argparse
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import models
+
 CONTEXT, WINDOWS, THREADS = 512, 8, 2
-KLD = re.compile(r"Mean\s+KLD:\s+([-\d.e]+)\s+±\s+([-\d.e]+)")
+FILES = [f"smollm2-135m-{kind}" for kind in ("q4_1", "q4_k_m", "q6_k", "mxfp4")]
+OURS = re.compile(r"mean KL divergence ([-\d.e]+) \+- ([-\d.e]+)")
+PEERS = re.compile(r"Mean\s+KLD:\s+([-\d.e]+)\s+±\s+([-\d.e]+)")
 
 
-def perplexity(folder, model, text, base, *options):
-    command = [folder / "bin" / "llama-perplexity", "-m", folder / "models" / f"{model}.gguf", "-f", text]
-    command += ["-t", THREADS, "-c", CONTEXT, "-b", CONTEXT, "--chunks", WINDOWS, "--kl-divergence-base", base]
-    done = subprocess.run([*map(str, command), *options], capture_output=True, text=True, check=False)
+def output(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"llama-perplexity failed ({done.returncode}):\n{done.stderr[-2000:]}")
+        sys.exit(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     return done.stdout + done.stderr
 
 
+def ours(tool, model, expanded, text):
+    return OURS.search(output([tool, expanded, model, text]))
+
+
+def peers(folder, model, expanded, text, logits):
+    options = ["-f", text, "-t", THREADS, "-c", CONTEXT, "-b", CONTEXT, "--chunks", WINDOWS]
+    options += ["--kl-divergence-base", logits]
+    tool = folder / "bin" / "llama-perplexity"
+    output([tool, "-m", expanded, *options])
+    return PEERS.search(output([tool, "-m", model, *options, "--kl-divergence"]))
+
+
 def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    folder = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        text, base = Path(work) / "text", Path(work) / "base"
-        text.write_text("\n".join(Path(path).read_text(encoding="utf-8") for path in sys.argv[2:]), encoding="utf-8")
-        perplexity(folder, "smollm2-135m-bf16", text, base)
-        output = perplexity(folder, "smollm2-135m-q4_1", text, base, "--kl-divergence")
-    found = KLD.search(output)
-    if not found:
-        sys.exit(f"llama-perplexity told no mean KL divergence:\n{output[-2000:]}")
-    judged = WINDOWS * (CONTEXT // 2 - 1)
-    print(f"llama.cpp, Q4_1 to bf16, {judged} tokens: mean KL divergence {found[1]} +- {found[2]}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--tandem", type=Path, required=True)
+    parser.add_argument("text", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as work:
+        text, logits, expanded = (Path(work) / name for name in ("text", "logits", "expanded.gguf"))
+        text.write_text("\n".join(path.read_text(encoding="utf-8") for path in arguments.text), encoding="utf-8")
+        for name in FILES:
+            model = arguments.dir / "models" / f"{name}.gguf"
+            models.widen(model, expanded)
+            for engine, found in (
+                ("tandem", ours(arguments.tandem, model, expanded, text)),
+                ("llama.cpp", peers(arguments.dir, model, expanded, text, logits)),
+            ):
+                if not found:
+                    sys.exit(f"{engine} told no mean KL divergence of {name}.")
+                print(f"{name}: {engine} {float(found[1]):.5f} +- {float(found[2]):.5f}", flush=True)
 
 
 if __name__ == "__main__":

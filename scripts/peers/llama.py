@@ -27,6 +27,7 @@ REST_S = 3.0
 # From the end of what is timed to the end of a program, about.
 EXIT_S = 0.3
 SMALL, LARGE, FOUR_BIT = "smollm2-135m-bf16", "llama-1.1b-bf16", "smollm2-135m-q4_1"
+SMALL_K, LARGE_K, EXPERTS_K = "smollm2-135m-q4_k_m", "llama-1.1b-q4_k_m", "qwen3-30b-a3b-2l-q4_k_m"
 
 # Model, sequences, prompt tokens, new tokens, what is compared, ratio that must be reached. The shapes of the
 # large model are shorter: only the rate matters, and no run may take minutes.
@@ -48,6 +49,17 @@ CASES = [
     (FOUR_BIT, 8, 128, 64, "decode", None),
     (FOUR_BIT, 32, 128, 32, "decode", None),
     (FOUR_BIT, 60, 128, 16, "decode", 2.0),
+    (SMALL_K, 1, 512, 2, "prefill", 1.4),
+    (SMALL_K, 1, 128, 64, "decode", 1.2),
+    (SMALL_K, 8, 128, 64, "decode", 2.0),
+    (SMALL_K, 60, 128, 16, "decode", 2.0),
+    (LARGE_K, 1, 512, 2, "prefill", 1.4),
+    (LARGE_K, 1, 32, 24, "decode", 1.2),
+    (LARGE_K, 8, 64, 12, "decode", 2.0),
+    (LARGE_K, 60, 16, 8, "decode", 2.0),
+    (EXPERTS_K, 1, 32, 128, "decode", 1.0),
+    (EXPERTS_K, 8, 32, 64, "decode", 1.5),
+    (EXPERTS_K, 60, 32, 32, "decode", 1.5),
 ]
 # Bytes that one decode step of a single sequence must read: every matrix but the embedding's other rows.
 STEP_BYTES = {LARGE: 2 * (1_100_048_384 - 32000 * 2048)}
@@ -150,7 +162,7 @@ def table(lines):
         print(f"round trip of the cores: median {statistics.median(spins):.0f} ns, {max(spins):.0f} at most")
     print(f"{len(lines)} pairs, {len(lines) - len(kept)} discarded because the machine was busy\n")
     head = ("model", "B", "prompt", "new", "what", "ours", "llama.cpp", "ratio", "min..max", "n", "goal")
-    layout = "{:20} {:>3} {:>6} {:>4} {:8} {:>8} {:>10} {:>6} {:>12} {:>3} {:>5} {}"
+    layout = "{:23} {:>3} {:>6} {:>4} {:8} {:>8} {:>10} {:>6} {:>12} {:>3} {:>5} {}"
     print(layout.format(*head, "").rstrip())
     for model, batch, prompt, new, what, goal in CASES:
         shape = (model, batch, prompt, new)

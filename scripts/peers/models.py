@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes the model files that both engines of a comparison load.
 
-    scripts/peers/models.py widen  Q4_1.gguf OUT.gguf    the same model, every matrix dequantised to bf16
-    scripts/peers/models.py random Q4_1.gguf OUT.gguf    a LLaMA of 1.1 billion seeded random weights in bf16
+    scripts/peers/models.py widen   ANY.gguf OUT.gguf     the same model, every matrix dequantised to bf16
+    scripts/peers/models.py random  Q4_1.gguf OUT.gguf    a LLaMA of 1.1 billion seeded random weights in bf16
+    scripts/peers/models.py experts Q4_1.gguf OUT.gguf    two layers of Qwen3-30B-A3B, seeded random weights in bf16
 
-The random model has TinyLlama's shape. Its tokenizer is the first 32000 tokens of the given file's, with the
-merges that make them: token and merge lie in the same order there, so the cut leaves a whole tokenizer."""
+The random LLaMA has TinyLlama's shape. Random models have the first tokens of the given file's tokenizer, with the
+merges that make them: token and merge lie in the same order there, so the cut leaves a whole tokenizer. The layers of
+Qwen3-30B-A3B are true, its vocabulary is cut to 4096 tokens, since the head of two layers would count for half a model's."""
 
 import sys
 from pathlib import Path
@@ -43,35 +45,20 @@ def widen(source, target):
 
 
 def random(source, target):
-    reader = gguf.GGUFReader(source)
-    tokens = {name: reader.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges")}
-    cut = VOCABULARY - len(tokens["tokens"]) + len(tokens["merges"])
-    made = ["".join(merge.split(" ")) for merge in tokens["merges"][:cut]]
-    if made != tokens["tokens"][VOCABULARY - cut : VOCABULARY]:
-        sys.exit(f"The merges of {source} are not in the order of its tokens, so its tokenizer cannot be cut.")
-    replaced = {
-        "general.name": "seeded random 1.1B",
-        "general.size_label": "1.1B",
-        "general.file_type": int(gguf.LlamaFileType.MOSTLY_BF16),
-        "llama.block_count": LAYERS,
-        "llama.context_length": 2048,
-        "llama.embedding_length": HIDDEN,
-        "llama.feed_forward_length": FEED_FORWARD,
-        "llama.attention.head_count": HEADS,
-        "llama.attention.head_count_kv": KV_HEADS,
-        "llama.rope.freq_base": 10000.0,
-        "llama.rope.dimension_count": HIDDEN // HEADS,
-        "llama.vocab_size": VOCABULARY,
-        "tokenizer.ggml.tokens": tokens["tokens"][:VOCABULARY],
-        "tokenizer.ggml.token_type": tokens["token_type"][:VOCABULARY],
-        "tokenizer.ggml.merges": tokens["merges"][:cut],
-        **{name: None for name in reader.fields if name.startswith("general.") and name.split(".")[1] in UNTRUE},
-    }
-    writer = gguf.GGUFWriter(target, "llama", use_temp_file=True)
-    copy_metadata(reader, writer, replaced)
-    generator = np.random.default_rng(SEED)
     kv = HIDDEN // HEADS * KV_HEADS
-    matrices = {
+    shape = {
+        "context_length": 2048,
+        "block_count": LAYERS,
+        "embedding_length": HIDDEN,
+        "feed_forward_length": FEED_FORWARD,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 10000.0,
+        "rope.dimension_count": HIDDEN // HEADS,
+    }
+    writer = seeded_writer(source, target, "llama", "seeded random 1.1B", VOCABULARY, shape)
+    layer = {
         "attn_q": (HIDDEN, HIDDEN),
         "attn_k": (kv, HIDDEN),
         "attn_v": (kv, HIDDEN),
@@ -79,29 +66,94 @@ def random(source, target):
         "ffn_gate": (FEED_FORWARD, HIDDEN),
         "ffn_up": (FEED_FORWARD, HIDDEN),
         "ffn_down": (HIDDEN, FEED_FORWARD),
+        "attn_norm": (HIDDEN,),
+        "ffn_norm": (HIDDEN,),
     }
-
-    def matrix(rows, columns):
-        # The size that keeps activations as large as they are, so that no sum overflows or dies out.
-        return generator.standard_normal((rows, columns), dtype=np.float32) / np.float32(columns**0.5)
-
-    add(writer, "token_embd.weight", matrix(VOCABULARY, HIDDEN))
-    for layer in range(LAYERS):
-        for name, (rows, columns) in matrices.items():
-            add(writer, f"blk.{layer}.{name}.weight", matrix(rows, columns))
-        for name in ("attn_norm", "ffn_norm"):
-            add(writer, f"blk.{layer}.{name}.weight", np.ones(HIDDEN, np.float32))
-    add(writer, "output_norm.weight", np.ones(HIDDEN, np.float32))
-    add(writer, "output.weight", matrix(VOCABULARY, HIDDEN))
+    add_seeded(writer, VOCABULARY, HIDDEN, LAYERS, layer)
     write(writer)
 
 
-# Of the file that lends its tokenizer, and nothing that the random model is.
-UNTRUE = {"organization", "finetune", "basename", "license", "languages"}
+def experts(source, target):
+    hidden, heads, kv_heads, head_size, count, width, layers, vocabulary = 2048, 32, 4, 128, 128, 768, 2, 4096
+    shape = {
+        "context_length": 4096,
+        "block_count": layers,
+        "embedding_length": hidden,
+        "feed_forward_length": 6144,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_size,
+        "attention.value_length": head_size,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1e6,
+        "expert_count": count,
+        "expert_used_count": 8,
+        "expert_feed_forward_length": width,
+    }
+    writer = seeded_writer(source, target, "qwen3moe", "two layers of Qwen3-30B-A3B, seeded", vocabulary, shape)
+    layer = {
+        "attn_q": (heads * head_size, hidden),
+        "attn_k": (kv_heads * head_size, hidden),
+        "attn_v": (kv_heads * head_size, hidden),
+        "attn_output": (hidden, heads * head_size),
+        "attn_q_norm": (head_size,),
+        "attn_k_norm": (head_size,),
+        "ffn_gate_inp": (count, hidden),
+        "ffn_gate_exps": (count, width, hidden),
+        "ffn_up_exps": (count, width, hidden),
+        "ffn_down_exps": (count, hidden, width),
+        "attn_norm": (hidden,),
+        "ffn_norm": (hidden,),
+    }
+    add_seeded(writer, vocabulary, hidden, layers, layer)
+    write(writer)
 
 
-def add(writer, name, values):
-    if values.ndim == 1:
+def seeded_writer(source, target, architecture, name, vocabulary, shape):
+    """A file with the architecture's `shape` and the first `vocabulary` tokens of the source's tokenizer."""
+    reader = gguf.GGUFReader(source)
+    tokens = {name: reader.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges")}
+    cut = vocabulary - len(tokens["tokens"]) + len(tokens["merges"])
+    made = ["".join(merge.split(" ")) for merge in tokens["merges"][:cut]]
+    if made != tokens["tokens"][vocabulary - cut : vocabulary]:
+        sys.exit(f"The merges of {source} are not in the order of its tokens, so its tokenizer cannot be cut.")
+    replaced = {
+        "tokenizer.ggml.tokens": tokens["tokens"][:vocabulary],
+        "tokenizer.ggml.token_type": tokens["token_type"][:vocabulary],
+        "tokenizer.ggml.merges": tokens["merges"][:cut],
+        **{field: None for field in reader.fields if field.startswith(("general.", "llama."))},
+    }
+    writer = gguf.GGUFWriter(target, architecture, use_temp_file=True)
+    copy_metadata(reader, writer, replaced)
+    writer.add_name(name)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    for field, value in {**shape, "vocab_size": vocabulary}.items():
+        add_number = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add_number(f"{architecture}.{field}", value)
+    return writer
+
+
+def add_seeded(writer, vocabulary, hidden, layers, layer):
+    """Embedding, head and `layers` times `layer`. Gains are 1, and a matrix keeps activations as large as they are, so
+    that no sum overflows or dies out."""
+    generator = np.random.default_rng(SEED)
+
+    def values(*shape):
+        if len(shape) == 1:
+            return np.ones(shape, np.float32)
+        return generator.standard_normal(shape, dtype=np.float32) / np.float32(shape[-1] ** 0.5)
+
+    add(writer, "token_embd.weight", values(vocabulary, hidden))
+    for index in range(layers):
+        for name, shape in layer.items():
+            # llama.cpp takes a router in f32 alone.
+            add(writer, f"blk.{index}.{name}.weight", values(*shape), plain=name == "ffn_gate_inp")
+    add(writer, "output_norm.weight", values(hidden))
+    add(writer, "output.weight", values(vocabulary, hidden))
+
+
+def add(writer, name, values, plain=False):
+    if values.ndim == 1 or plain:
         writer.add_tensor(name, values.astype(np.float32))
         return
     writer.add_tensor(name, to_bf16(values.astype(np.float32)), raw_dtype=BF16)
@@ -126,6 +178,7 @@ def write(writer):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("widen", "random"):
+    kinds = {"widen": widen, "random": random, "experts": experts}
+    if len(sys.argv) != 4 or sys.argv[1] not in kinds:
         sys.exit(__doc__)
-    (widen if sys.argv[1] == "widen" else random)(sys.argv[2], sys.argv[3])
+    kinds[sys.argv[1]](sys.argv[2], sys.argv[3])

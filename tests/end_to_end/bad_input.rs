@@ -69,8 +69,12 @@ fn arguments() {
 
 #[test]
 fn models() {
-    refused(&["--model", "no/such-model"], 1, &["no/such-model", "hf download"]);
-    refused(&["--model", "opt-125m"], 1, &["hf download facebook/opt-125m", "--dummy-weights"]);
+    refused(&["--model", "no/such-model"], 1, &["no/such-model", "coordinator pull"]);
+    refused(
+        &["--model", "opt-125m"],
+        1,
+        &["coordinator pull facebook/opt-125m", "--dummy-weights"],
+    );
     refused(&["--model", "/nonexistent/model"], 1, &["/nonexistent/model"]);
     refused(&["--model", "opt-350m", "--dummy-weights"], 1, &["opt-350m"]);
     let place = Place::new();

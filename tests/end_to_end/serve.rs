@@ -4,17 +4,18 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, text};
+use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, golden, lines, text};
 use crate::death::{nothing_left, workers_of};
 
 /// A server, which ends with this value.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     /// Kept open, as the server may have something to say.
     stderr: BufReader<ChildStderr>,
@@ -27,7 +28,7 @@ impl Served {
         Served::of(&[&["--model", &model], options].concat())
     }
 
-    fn of(options: &[&str]) -> Served {
+    pub(crate) fn of(options: &[&str]) -> Served {
         let mut command = coordinator();
         command.args(["serve", "--port", "0"]).args(options);
         command.stderr(Stdio::piped()).stdout(Stdio::null());
@@ -49,7 +50,7 @@ impl Served {
         Served { child, stderr, address }
     }
 
-    fn post(&self, path: &str, body: &Value) -> (u16, String) {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, String) {
         post(&self.address, path, body)
     }
 
@@ -233,28 +234,63 @@ fn answers_over_http_are_those_of_a_batch_job() {
     }
 }
 
-#[test]
-fn answers_survive_the_death_of_a_worker() {
+/// Strikes the worker at an instant of each seed, while requests are answered.
+fn strike_workers(signal: Signal, seeds: Range<u64>) {
     let bodies = bodies(40);
     let expected = expected(&bodies, &[]);
-    for (seed, signal) in [(0, Signal::KILL), (1, Signal::STOP), (2, Signal::KILL)] {
+    for seed in seeds {
         let served = Served::start(&["--slots", "5", "--step-ms", "1"]);
         let found = std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask_all(&served, &bodies));
-            std::thread::sleep(Duration::from_millis(20 + 15 * seed));
+            std::thread::sleep(Duration::from_millis(5 + seed * 29 % 40));
             let workers = workers_of_any(served.child.id());
             let (pid, _) = &workers[0];
             let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
             kill_process(pid, signal).expect("it runs");
             asking.join().expect("all answers")
         });
-        assert_eq!(found, expected, "{signal:?}");
+        assert_eq!(found, expected, "{signal:?}, seed {seed}");
         assert_eq!(served.get("/health").0, 200);
         let metrics = served.get("/metrics").1;
         assert!(metrics.contains("engine_restarts_total 1"), "{metrics}");
         let said = served.end();
         assert!(said.contains("started again"), "{said}");
     }
+}
+
+#[test]
+fn answers_survive_the_death_of_a_worker() {
+    strike_workers(Signal::KILL, 0..20);
+}
+
+#[test]
+fn answers_survive_a_worker_that_falls_silent() {
+    strike_workers(Signal::STOP, 0..10);
+}
+
+#[test]
+fn answers_survive_a_worker_that_falls_silent_at_other_instants() {
+    strike_workers(Signal::STOP, 10..20);
+}
+
+/// Heap allocations of the workers, once they have said so.
+fn allocations(served: &Served) -> f64 {
+    // A heartbeat says how many there were.
+    std::thread::sleep(Duration::from_millis(500));
+    let metrics = served.get("/metrics").1;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tandem_worker_allocations "));
+    line.expect("a metric").parse().expect("a number")
+}
+
+#[test]
+fn workers_that_serve_allocate_nothing_but_for_forms() {
+    let (with_forms, without): (Vec<Value>, Vec<Value>) =
+        bodies(50).into_iter().partition(|body| body.get("structured_outputs").is_some());
+    let served = Served::start(&["--slots", "5"]);
+    ask_all(&served, &without);
+    assert_eq!(allocations(&served), 0.0);
+    ask_all(&served, &with_forms);
+    assert!(allocations(&served) > 0.0, "what is measured is not nothing");
 }
 
 /// Of threads that start workers too, where the server's do.
@@ -348,4 +384,30 @@ fn echo_tells_what_the_model_says_of_a_prompt() {
     let logprobs = told["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("numbers");
     assert_eq!(logprobs.len(), 64);
     assert!(logprobs[0].is_null() && logprobs[1..].iter().all(Value::is_number));
+}
+
+/// Layers with a state: prompts in chunks of a step, in slots that others have left, and called off
+/// for want of pages, give transformers' tokens.
+#[test]
+fn models_with_states_answer_as_transformers_do() {
+    for name in ["qwen35", "qwen3_next"] {
+        let golden = golden(name);
+        let model = fixture(name).to_string_lossy().into_owned();
+        let served =
+            Served::of(&["--model", &model, "--slots", "3", "--dtype", "f32", "--context", "128"]);
+        let (prompts, tokens) = (&golden["prompts"], &golden["tokens"]);
+        let count = prompts.as_array().expect("prompts").len();
+        let ask = |i: usize| {
+            let mut body = json!({"prompt": prompts[i], "max_tokens": 32, "temperature": 0});
+            body["ignore_eos"] = json!(true);
+            let (status, reply) = served.post("/v1/completions", &body);
+            assert_eq!(status, 200, "{reply}");
+            let answer: Value = serde_json::from_str(&reply).expect("JSON");
+            assert_eq!(answer["choices"][0]["token_ids"], tokens[i], "{name}, prompt {i}");
+        };
+        std::thread::scope(|scope| {
+            // Twice, so that what is asked again could begin behind what was answered.
+            (0..2 * count).for_each(|i| drop(scope.spawn(move || ask(i % count))));
+        });
+    }
 }

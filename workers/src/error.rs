@@ -208,6 +208,15 @@ pub enum WorkerError {
         /// The most.
         most: u32,
     },
+    /// An operation that is not among the kernels of a CUDA device.
+    #[error(
+        "Layers of this model keep a state or have a gate ({op}), which the kernels for CUDA \
+         devices do not compute: run with --device none."
+    )]
+    NotOnDevice {
+        /// Its name.
+        op: &'static str,
+    },
     /// A lane.
     #[error("{0}")]
     Lane(#[from] LaneError),

@@ -112,8 +112,11 @@ impl Worker<'_> {
                 self.begin(builder.spawn_scoped(scope, body), gate, culprit)?;
             }
             if let Some((grammars, forms)) = &coming {
-                let (ended, channel) = (&ended, self.channel);
-                let body = move || compile_all(channel, grammars, forms, (ended, count));
+                let (arrived, ended, channel) = (&arrived, &ended, self.channel);
+                let body = move || {
+                    arrived.signal();
+                    compile_all(channel, grammars, forms, (ended, count));
+                };
                 let builder = std::thread::Builder::new().name("forms".to_owned());
                 let builder = builder.stack_size(FORMS_STACK_BYTES);
                 self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
@@ -121,7 +124,8 @@ impl Worker<'_> {
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
             // A thread that starts allocates a little; only then does counting begin. Nobody else
             // poisons before the first group, and a failed wait shows in the lanes.
-            let _ = arrived.wait_at_least(count, poison, MESSAGE_SLICE);
+            let threads = count + u32::from(coming.is_some());
+            let _ = arrived.wait_at_least(threads, poison, MESSAGE_SLICE);
             self.state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
             if let Err(error) = &sent {

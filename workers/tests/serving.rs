@@ -5,7 +5,7 @@
 mod common;
 
 use common::placed::{cpu_only, shape, start, two_split};
-use common::{llama, opt};
+use common::{delta, delta_experts, llama, opt};
 use kernels::{Sampling, Variant};
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{Homes, Policy, device_map};
@@ -200,6 +200,8 @@ fn sequences_that_come_and_go_have_the_bits_of_a_batch_job() {
         (llama(), Dtype::Bf16, KvFormat::Plain),
         (opt(), Dtype::F32, KvFormat::Plain),
         (llama(), Dtype::Bf16, KvFormat::Four),
+        (delta(), Dtype::F32, KvFormat::Plain),
+        (delta_experts(), Dtype::Bf16, KvFormat::Plain),
     ] {
         let with_format = |map: DeviceMap| DeviceMap { kv_format, ..map };
         let expected = alone(&config, &shape(1, 1, 1, dtype), &with_format(cpu_only(&config)));

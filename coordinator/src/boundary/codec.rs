@@ -27,6 +27,27 @@ impl Turn {
     }
 }
 
+/// A conversation, and the functions that the model is told of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    pub turns: Vec<Turn>,
+    /// JSON texts, in the form of the request.
+    pub tools: Vec<String>,
+}
+
+impl Conversation {
+    /// Without functions.
+    pub fn new(turns: Vec<Turn>) -> Conversation {
+        Conversation { turns, tools: Vec::new() }
+    }
+
+    /// Bytes of all its texts.
+    pub fn size_bytes(&self) -> usize {
+        let turns = self.turns.iter().map(Turn::size_bytes).sum::<usize>();
+        turns + self.tools.iter().map(String::len).sum::<usize>()
+    }
+}
+
 /// A model's text side, which several threads may ask at once. Every error is a sentence (or the
 /// end of one) for the user.
 pub trait TextCodec: Debug + Sync {
@@ -48,7 +69,20 @@ pub trait TextCodec: Debug + Sync {
     ///
     /// # Errors
     /// A model without template, or a template that refuses the conversation.
-    fn encode_chat(&self, turns: &[Turn], now_s: u64) -> Result<Vec<u32>, String>;
+    fn encode_chat(&self, chat: &Conversation, now_s: u64) -> Result<Vec<u32>, String>;
+
+    /// The text of the chat template that renders conversations with functions; `None` where there
+    /// is no template.
+    ///
+    /// # Errors
+    /// A tokenizer that does not answer.
+    fn tools_template(&self) -> Result<Option<String>, String>;
+
+    /// The token that is a text and no part of others; `None` where there is none.
+    ///
+    /// # Errors
+    /// A tokenizer that does not answer.
+    fn special_token(&self, text: &str) -> Result<Option<u32>, String>;
 
     /// The bytes that a token adds to a text, which may end or begin within a character.
     fn bytes(&self, token: u32) -> Vec<u8>;

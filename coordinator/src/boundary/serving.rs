@@ -116,6 +116,8 @@ pub struct Status {
     pub preemptions: u64,
     /// Times that workers were started again.
     pub restarts: u64,
+    /// Heap allocations of the workers that run now, since they were ready.
+    pub worker_allocations: u64,
 }
 
 /// Why a submission was not taken.

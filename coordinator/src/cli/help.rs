@@ -40,7 +40,8 @@ Input, one request a line:
    {\"prompt\": \"Hi\"}}
   A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16, chats 1024) or
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
-  stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form).
+  stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form), tools,
+  tool_choice, parallel_tool_calls (function calls).
   Another field of OpenAI's, vLLM's or llama.cpp's with a value that is not its default gives
   that request an error line, or is left out with --ignore-unknown-fields. Columns of your own
   (id, label) go into the answer's line.
@@ -57,6 +58,27 @@ Exit codes:
   130  interrupted by Ctrl-C or SIGTERM; finished answers are kept (a second one stops at once)
   141  the reader of stdout went away";
 
+/// Last lines of `completions --help`.
+pub const AFTER_COMPLETIONS: &str = "\
+Examples:
+  coordinator completions bash > ~/.local/share/bash-completion/completions/coordinator
+  coordinator completions zsh > ~/.zfunc/_coordinator
+  coordinator completions fish > ~/.config/fish/completions/coordinator.fish";
+
+/// Last lines of `pull --help`.
+pub const AFTER_PULL: &str = "\
+Examples:
+  A checkpoint, then answers from it:
+    coordinator pull HuggingFaceTB/SmolLM2-135M-Instruct
+    coordinator --model HuggingFaceTB/SmolLM2-135M-Instruct --chat --input ask.txt
+  One file of many:
+    coordinator pull bartowski/Qwen2.5-7B-Instruct-GGUF --file Qwen2.5-7B-Instruct-Q4_K_M.gguf
+
+Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), which other programs use too, and are
+compared with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN
+is sent for models that are not for everybody; HF_ENDPOINT is another hub. Without a network, copy
+the model's folder and give its path as --model.";
+
 /// Last lines of `plan --help`.
 pub const AFTER_PLAN: &str = "\
 Examples:
@@ -69,6 +91,8 @@ Examples:
   The same for a machine of one's own; every field of the file is explained in it:
     coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
+  Requests that come to a server, under every policy of who attends for them:
+    coordinator plan --serve --machine g5-16xlarge --model llama-3.1-8b --rate 2
   Which of them for OPT-30B, and what to improve: a row for each, the best batches of each:
     coordinator plan --compare my-machine.toml,spr-a100 --model opt-30b --batches auto
 
@@ -157,12 +181,13 @@ Examples:
     echo '{\"prompt\": \"The sky is\", \"continuations\": [\" blue\", \" green\"]}' > ask.jsonl
     coordinator score --model ./SmolLM2-135M --input ask.jsonl --output scores.jsonl
   The perplexity of a text, in windows of 1024 tokens every 512:
-    coordinator score --model ./SmolLM2-135M --input text.txt --context 1024 --stride 512
+    coordinator score --model ./SmolLM2-135M --input text.txt --context 1024 --stride 512 \
+    --output windows.jsonl
   The ten likeliest tokens in the place of each, and the sums as JSON:
     coordinator score --model ./SmolLM2-135M --input ask.jsonl --top 10 --tokens --summary sums.json
 
 Output, one line a line of the input, in its order:
-  {\"custom_id\": \"a\", \"scores\": [{\"logprob\": -3.1, \"token_logprobs\": [-3.1], \
-   \"greedy\": true}, ...]}
+  {\"custom_id\": \"a\", \"scores\": [{\"logprob\": -3.1, \
+   \"token_logprobs\": [-3.1], \"greedy\": true}, ...], ...}
 
 Exit codes are those of a batch job. docs/evaluation.md says how texts become tokens.";

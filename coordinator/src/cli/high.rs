@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 use planner::split::parse_chunking;
 use workers::device::RateSizes;
@@ -9,21 +10,24 @@ use workers::device::RateSizes;
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::outputs::{mode_of, place_of};
+use super::plan_serve::plan_serve;
 use super::report::report;
 use super::request::{
     BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest, Source, StageRequest,
-    Template, TimedRequest, TimedSource, Verbosity, Work,
+    PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest,
+    ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::scoring::scoring;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
-use super::usage::{UsageError, mode_of, place_of};
+use super::usage_error::UsageError;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
 };
 use crate::job::input::Format;
+use crate::job::sink::Place;
 use crate::openai::body::defaults::Defaults;
 
 /// Benchmark: tokens of each prompt.
@@ -43,6 +47,8 @@ pub enum Command {
     Stage(Box<StageRequest>),
     /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
+    /// Fetch a model.
+    Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
     /// Write a page of a report.
@@ -55,6 +61,12 @@ pub enum Command {
     Plan(Box<PlanRequest>),
     /// Describe all files by example.
     Formats,
+    /// Print what a shell completes.
+    Completions(Shell),
+    /// Print a page for `man`, of a command or of the program.
+    Man(Option<String>),
+    /// Write all pages for `man` into a folder.
+    ManPages(PathBuf),
     /// Say what this machine has.
     Doctor {
         json: bool,
@@ -107,7 +119,13 @@ impl Command {
                 let sizes = (!memory).then_some(sizes);
                 Ok(Command::DeviceRates(RatesRequest { device, sizes }))
             }
+            Some(LowCommand::Pull { model, revision, files, quiet }) => {
+                Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
+            }
             Some(LowCommand::Formats) => Ok(Command::Formats),
+            Some(LowCommand::Completions { shell }) => Ok(Command::Completions(shell)),
+            Some(LowCommand::Man { to: Some(folder), .. }) => Ok(Command::ManPages(folder)),
+            Some(LowCommand::Man { command, to: None }) => Ok(Command::Man(command)),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Serve(low)) => {
@@ -146,6 +164,9 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
         (Some(tables), _) => Source::Tables(tables),
         (None, false) => return Err(UsageError::NothingToPlan),
         (None, true) => match (low.machine.clone(), low.compare.clone()) {
+            (Some(machine), _) if low.serving.serve => {
+                Source::Serving { machine, serving: Box::new(serving_plan(low)?) }
+            }
             (Some(machine), _) => Source::Machine { machine, described: described(low)? },
             (None, machines) if !machines.is_empty() => {
                 Source::Compare { machines, described: described(low)? }
@@ -154,6 +175,12 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
         },
     };
     Ok(PlanRequest { source, json, chart })
+}
+
+/// What would be served on a described machine.
+fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
+    let model = configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers);
+    Ok(plan_serve(model, low.dtype.dtype(), low.serving))
 }
 
 /// A model of which only the configuration is read: its weights need not be there.
@@ -289,6 +316,11 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         return Err(UsageError::JsonWithoutTables);
     }
     let work = work(&low)?;
+    if low.stop_at_eof
+        && matches!(&work, Work::Requests(requests) if requests.input == Place::Standard)
+    {
+        return Err(UsageError::StdinTwice);
+    }
     let device = device(&low)?;
     let placement = placement(&low, device)?;
     let verbosity = verbosity(&low);
@@ -329,6 +361,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
         report: low.report,
         trace: low.trace,
+        stop_at_eof: low.stop_at_eof,
         verbosity,
     })
 }

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 
 use super::bench_serve::LowBenchServe;
 use super::help;
+use super::plan_serve::LowPlanServe;
 use super::report::LowReport;
 use super::score::LowScore;
 use super::serve::LowServe;
@@ -14,7 +16,8 @@ use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches,
-    parse_batches_choice, parse_device, parse_policy, parse_size, parse_temperature, parse_top_p,
+    parse_batches_choice, parse_device, parse_policy, parse_repository, parse_size,
+    parse_temperature, parse_top_p,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -47,6 +50,23 @@ pub enum LowCommand {
     /// Write a model's weights to NVMe drives, from which runs read what memory has no room for
     #[command(after_long_help = help::AFTER_STAGE)]
     Stage(Box<LowStage>),
+    /// Fetch a model from the Hugging Face hub, or another, to where --model ORG/NAME finds it
+    #[command(after_long_help = help::AFTER_PULL)]
+    Pull {
+        /// The model, as org/name
+        #[arg(value_name = "ORG/NAME", value_parser = parse_repository)]
+        model: String,
+        /// Branch, tag or commit [default: main]
+        #[arg(long, value_name = "REVISION")]
+        revision: Option<String>,
+        /// A file of the repository, once for each; of a GGUF file in parts any part [default: a
+        /// checkpoint in safetensors with what describes it, else the only GGUF file]
+        #[arg(long = "file", value_name = "FILE")]
+        files: Vec<String>,
+        /// Say nothing but where it is
+        #[arg(long)]
+        quiet: bool,
+    },
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
@@ -60,6 +80,20 @@ pub enum LowCommand {
     BenchServe(Box<LowBenchServe>),
     /// Describe all files by example: input, output, report, tables, machines
     Formats,
+    /// Print what a shell needs to complete this program's arguments
+    #[command(after_long_help = help::AFTER_COMPLETIONS)]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print a page for man, as in: coordinator man serve | man -l -
+    Man {
+        /// The page of a command [default: the program's]
+        command: Option<String>,
+        /// Write all pages, of the program and of its commands, into this folder
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        to: Option<PathBuf>,
+    },
     /// Say what this machine has and lacks, and what each absence costs
     Doctor {
         /// Say it as one JSON object
@@ -227,6 +261,11 @@ pub struct LowRun {
     #[command(flatten)]
     pub placement: LowPlacement,
 
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Work")]
+    pub stop_at_eof: bool,
+
     /// Write what was measured as JSON
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub report: Option<PathBuf>,
@@ -341,6 +380,8 @@ pub struct LowPlan {
     /// Write the simulated layer as JSON, every operation as a span of a lane
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
+    #[command(flatten)]
+    pub serving: LowPlanServe,
     /// Print a machine file to begin with, every field explained; --machine takes it as it is
     #[arg(long, exclusive = true)]
     pub machine_template: bool,

@@ -6,6 +6,8 @@ pub(crate) mod cuda;
 mod help;
 pub mod high;
 pub mod low;
+mod outputs;
+mod plan_serve;
 mod report;
 pub mod request;
 mod score;
@@ -13,8 +15,9 @@ mod scoring;
 mod serve;
 mod serving;
 mod shared;
+pub mod shell;
 mod stage;
-pub mod usage;
+mod usage_error;
 pub mod values;
 
 #[cfg(test)]
@@ -26,7 +29,7 @@ use clap::error::ErrorKind;
 use crate::exit::Exit;
 use high::Command;
 use low::Low;
-use usage::UsageError;
+use usage_error::UsageError;
 
 /// Why there is nothing to run.
 #[derive(Debug)]

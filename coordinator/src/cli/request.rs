@@ -55,6 +55,8 @@ pub struct Run {
     pub nvme_direct: NvmeDirect,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
+    /// The end of stdin asks for the end, as a signal does.
+    pub stop_at_eof: bool,
     pub verbosity: Verbosity,
 }
 
@@ -228,6 +230,18 @@ pub struct StageRequest {
     pub quiet: bool,
 }
 
+/// A model to fetch from a hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRequest {
+    /// As `org/name`.
+    pub model: String,
+    /// Branch, tag or commit.
+    pub revision: Option<String>,
+    /// The files; without any those that a model needs.
+    pub files: Vec<String>,
+    pub quiet: bool,
+}
+
 /// What to do with a staging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageAction {
@@ -257,6 +271,8 @@ pub enum Source {
     Tables(PathBuf),
     /// A machine by description, which is a file or the name of one that comes with the program.
     Machine { machine: String, described: Box<Described> },
+    /// Requests that come to such a machine, under every policy of serving.
+    Serving { machine: String, serving: Box<ServingPlan> },
     /// Several of them, side by side.
     Compare { machines: Vec<String>, described: Box<Described> },
     /// No costs: a file to begin with is printed.
@@ -284,6 +300,21 @@ pub struct Described {
     pub gen_len: u32,
     pub policy: PolicyName,
     pub chunking: Option<Chunking>,
+}
+
+/// A model and requests for a described machine that serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServingPlan {
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    pub lengths: LengthsChoice,
+    /// `None`: all at once, and a trace as it was.
+    pub rate: Option<Rate>,
+    /// `None`: the usual number, and all of a trace.
+    pub requests: Option<usize>,
+    pub seed: u64,
+    /// Most rows of an iteration.
+    pub step_rows: u32,
 }
 
 /// Programs to run in which nothing but time passes, and how to say it.

@@ -1,9 +1,10 @@
 //! Arguments of `score` as meant.
 
 use super::low::LowRun;
+use super::outputs::{mode_of, place_of};
 use super::request::{Run, ScoreRequest};
 use super::score::LowScore;
-use super::usage::{UsageError, mode_of, place_of};
+use super::usage_error::UsageError;
 use crate::job::input::Format;
 use crate::score::item::Shown;
 

@@ -73,6 +73,11 @@ pub struct LowServe {
     #[command(flatten)]
     pub nvme: LowNvme,
 
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Clients")]
+    pub stop_at_eof: bool,
+
     /// Write a line of JSON for each request; - is stderr
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub log: Option<PathBuf>,

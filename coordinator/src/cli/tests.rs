@@ -289,6 +289,22 @@ fn a_described_machine_is_asked_as_plan_asks_it() {
 }
 
 #[test]
+fn a_described_machine_serves_where_it_is_asked_to() {
+    let line = "plan --serve --machine g5-16xlarge --model m --input-len 1000 --rate 2 --json";
+    let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
+    let Source::Serving { machine, serving } = plan.source else { panic!("it does not serve") };
+    assert_eq!((machine.as_str(), plan.json, serving.requests), ("g5-16xlarge", true, None));
+    let lengths = LengthsChoice::Alike { prompt_tokens: 1000, answer_tokens: 128 };
+    assert_eq!((serving.lengths, serving.rate), (lengths, Some(Rate::PerSecond(2.0))));
+    let serve = |more: &str| format!("plan --model m {more}");
+    refused(&serve("--serve"), Exit::Usage, &["--machine"]);
+    refused(&serve("--machine x --trace t.csv"), Exit::Usage, &["--serve"]);
+    let both = serve("--machine x --serve --trace t.csv --input-len 9");
+    refused(&both, Exit::Usage, &["--input-len"]);
+    refused(&serve("--machine x --serve --policy lia"), Exit::Usage, &["--policy"]);
+}
+
+#[test]
 fn a_description_is_of_a_machine_with_a_device() {
     let export = |rest: &str| format!("profile --model m --export m.toml {rest}");
     let Ok(Command::Profile(request)) = parse(words(&export("--device emulated"))) else {
@@ -350,4 +366,52 @@ fn a_load_is_alike_from_a_table_or_a_trace() {
     refused("bench-serve --trace t --input-len 3", Exit::Usage, &["--trace", "--input-len"]);
     refused("bench-serve --rate 0", Exit::Usage, &["inf"]);
     refused("bench-serve --url localhost", Exit::Usage, &["http://127.0.0.1:8000"]);
+}
+
+#[test]
+fn shells_and_man_know_the_commands_and_options_that_users_have() {
+    use clap_complete::Shell;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let script = text(super::shell::completions(shell));
+        for known in ["bench-serve", "max-tokens", "step-ms", "two-split", "completions"] {
+            // Fish names values of enums alone, and a policy is none.
+            let is_said = script.contains(known) || known == "two-split";
+            assert!(is_said, "{shell}: {known}");
+        }
+        for hidden in ["open-device-memory", "read-to-device", "worker process"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
+    }
+    // Hyphens are escaped in pages.
+    let page = |command| super::shell::page(command).map(|page| text(page).replace('\\', ""));
+    let whole = page(None).expect("a page");
+    for known in [".TH coordinator 1", "--max-tokens", "coordinator-serve(1)", "Exit codes:"] {
+        assert!(whole.contains(known), "{known}: {whole}");
+    }
+    let serve = page(Some("serve")).expect("a page");
+    for known in [".TH coordinator-serve 1", "--step-ms", "coordinator serve"] {
+        assert!(serve.contains(known), "{known}: {serve}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    super::shell::write_pages(&folder.path().join("man1")).expect("writable");
+    let written = |name: &str| std::fs::read(folder.path().join("man1").join(name)).ok();
+    assert_eq!(written("coordinator.1"), super::shell::page(None).ok());
+    assert_eq!(written("coordinator-serve.1"), super::shell::page(Some("serve")).ok());
+    assert_eq!(written("coordinator-worker.1"), None);
+    for missing in ["worker", "nothing"] {
+        let error = page(Some(missing)).expect_err("no page").to_string();
+        assert!(error.contains(missing) && error.contains("bench-serve"), "{error}");
+    }
+}
+
+#[test]
+fn stdin_is_read_by_one_reader() {
+    assert!(!run("--model m").stop_at_eof);
+    assert!(run("--model m --input i.jsonl --stop-at-eof").stop_at_eof);
+    refused("--model m --input - --stop-at-eof", Exit::Usage, &["--input -", "--stop-at-eof"]);
+    match parse(words("serve --model m --stop-at-eof")) {
+        Ok(Command::Serve(request)) => assert!(request.run.stop_at_eof),
+        other => panic!("{other:?}"),
+    }
 }

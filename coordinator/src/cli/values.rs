@@ -329,3 +329,18 @@ pub fn parse_nvme_ops(text: &str) -> Result<NvmeOps, String> {
         }
     }
 }
+
+/// Reads `org/name`.
+///
+/// # Errors
+/// A sentence that says what a repository's name looks like.
+pub fn parse_repository(text: &str) -> Result<String, String> {
+    let is_word = |word: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !word.is_empty() && word.chars().all(known) && !word.starts_with('.')
+    };
+    match text.split_once('/') {
+        Some((org, name)) if is_word(org) && is_word(name) => Ok(text.to_owned()),
+        _ => Err("a repository is org/name, as in HuggingFaceTB/SmolLM2-135M-Instruct".into()),
+    }
+}

@@ -91,6 +91,7 @@ fn description(
             bf16: of_device(&cpu),
             f32: None,
             op_overhead_us: cpu.overhead_us,
+            stage_overhead_ms: 0.0,
         },
         gpu: Gpu {
             name: name(fingerprint.profiled.get("device")),

@@ -8,6 +8,7 @@ mod drives;
 mod export;
 pub mod plan;
 pub mod profile;
+pub mod pull;
 pub mod report;
 pub mod run;
 pub mod score;

@@ -109,6 +109,7 @@ fn check_report(path: &Path) -> anyhow::Result<()> {
 /// A sentence for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     check_distinct(run)?;
+    heed_stdin(run, interrupt)?;
     if let Some(path) = run.report.as_ref().filter(|path| *path != Path::new("-")) {
         check_report(path)?;
     }
@@ -122,6 +123,17 @@ pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         }
         Work::Requests(_) => requests(run, &opened, interrupt),
     }
+}
+
+/// From now on the end of stdin asks for the end, where it should.
+///
+/// # Errors
+/// The system gives no more threads.
+pub(super) fn heed_stdin(run: &Run, interrupt: &Interrupt) -> anyhow::Result<()> {
+    if run.stop_at_eof {
+        interrupt.ask_at_end_of(std::io::stdin()).context("the thread that reads stdin")?;
+    }
+    Ok(())
 }
 
 /// What to say of a file or a pipe on stdin that a benchmark leaves unread.

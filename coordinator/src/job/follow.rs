@@ -8,7 +8,8 @@ use super::answers::Answers;
 use super::error::JobError;
 use super::progress::Progress;
 use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::{Generated, Observer, Sequence, Verdict};
+use crate::boundary::engine::{Generated, Observer, Verdict};
+use crate::openai::following::Following;
 use crate::openai::forms::Forms;
 use crate::openai::item::Request;
 use crate::openai::stop::{StopWatcher, finish};
@@ -24,14 +25,13 @@ pub(super) struct Ticket {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending<'a> {
     pub(super) ticket: Ticket,
-    pub(super) stop: &'a [String],
-    pub(super) grammar: Option<&'a Grammar>,
+    pub(super) request: &'a Request,
 }
 
 impl<'a> Pending<'a> {
     /// One of a request's answers.
     pub(super) fn new(ticket: Ticket, request: &'a Request) -> Pending<'a> {
-        Pending { ticket, stop: &request.stop, grammar: request.grammar.as_deref() }
+        Pending { ticket, request }
     }
 }
 
@@ -39,7 +39,6 @@ impl<'a> Pending<'a> {
 pub(super) struct Follower<'f, 'j> {
     codec: Option<&'f dyn TextCodec>,
     pending: &'f [Pending<'f>],
-    sequences: &'f [Sequence<'f>],
     watchers: Vec<Option<StopWatcher<'f>>>,
     progress: &'f mut dyn Progress,
     answers: &'f mut Answers<'j>,
@@ -53,19 +52,18 @@ impl<'f, 'j> Follower<'f, 'j> {
     pub(super) fn new(
         codec: Option<&'f dyn TextCodec>,
         pending: &'f [Pending<'f>],
-        sequences: &'f [Sequence<'f>],
         progress: &'f mut dyn Progress,
         answers: &'f mut Answers<'j>,
     ) -> Follower<'f, 'j> {
         let watchers = pending.iter().map(|pending| {
-            let codec = codec.filter(|_| !pending.stop.is_empty())?;
-            Some(StopWatcher::new(codec, pending.stop))
+            let stop = &pending.request.stop;
+            let codec = codec.filter(|_| !stop.is_empty())?;
+            Some(StopWatcher::new(codec, stop))
         });
         let watchers = watchers.collect();
         Follower {
             codec,
             pending,
-            sequences,
             watchers,
             progress,
             answers,
@@ -106,14 +104,13 @@ impl Observer for Follower<'_, '_> {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Pending { ticket, stop, grammar } = self.pending[sequence];
+        let Pending { ticket, request } = self.pending[sequence];
         self.finished += 1;
-        let width = usize::from(self.sequences[sequence].logprobs);
-        let mut answer = finish(generated, stop, width, self.codec);
+        let mut answer = finish(generated, &Following::new(request, false), self.codec);
         self.progress.finished(sequence, answer.generated);
         if answer.error.is_none() {
-            let wrong = |grammar| self.forms.wrong(grammar, &answer, self.codec);
-            answer.error = grammar.and_then(wrong);
+            let wrong = |grammar: &Grammar| self.forms.wrong(grammar, &answer, self.codec);
+            answer.error = request.grammar.as_deref().and_then(wrong);
         }
         self.answers.add(ticket.item, ticket.choice, answer);
         match self.failed {

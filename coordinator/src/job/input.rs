@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::sink::Place;
-use crate::boundary::codec::{TextCodec, Turn};
+use crate::boundary::codec::{Conversation, TextCodec, Turn};
 use crate::boundary::engine::Sampling;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
@@ -149,7 +149,7 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
         match prompt {
             RawPrompt::Text(text) if !text.is_empty() => {
                 let content = std::mem::take(text);
-                *prompt = RawPrompt::Chat(vec![Turn::new("user", content)]);
+                *prompt = RawPrompt::Chat(Conversation::new(vec![Turn::new("user", content)]));
             }
             _ => {}
         }

@@ -1,5 +1,4 @@
-//! How far a count of many things is: a bar on a terminal, a line now and then otherwise, on
-//! stderr.
+//! How far a count of many things is, on stderr: a bar on a terminal, else a line now and then.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

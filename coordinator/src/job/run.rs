@@ -184,7 +184,7 @@ impl<'a> Job<'a> {
             .iter()
             .map(|ticket| Pending::new(*ticket, request(items, ticket.item)))
             .collect();
-        let mut follower = Follower::new(*codec, &pending, &sequences, progress, &mut answers);
+        let mut follower = Follower::new(*codec, &pending, progress, &mut answers);
         let ran = engine.run(&sequences, &mut follower);
         let finished = follower.end()?;
         // Whatever happened to the others.

@@ -19,11 +19,12 @@ pub enum LengthsError {
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error(
-        "{}, line {line}: \"{text}\" is not tokens of a prompt and of an answer, both at least 1, \
-         with a comma between, or these behind a time in seconds or as 2023-11-16 18:17:03.98",
+        "{}, line {line}, column {column}: \"{text}\" is not tokens of a prompt and of an answer, \
+         both at least 1, with a comma between, or these behind a time in seconds or as \
+         2023-11-16 18:17:03.98",
         path.display()
     )]
-    Line { path: PathBuf, line: usize, text: String },
+    Line { path: PathBuf, line: usize, column: usize, text: String },
     #[error("{} has no column of times, which a trace begins with", path.display())]
     NoTimes { path: PathBuf },
     #[error("{}, line {line}: it comes before the one above it", path.display())]
@@ -43,12 +44,14 @@ pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError>
     let mut rows: Vec<Row> = Vec::new();
     for (index, text) in text.lines().enumerate() {
         let line = index + 1;
-        let Some((row, timed)) = row(text) else {
-            let is_head = index == 0 && text.chars().any(char::is_alphabetic);
-            if is_head || text.trim().is_empty() {
-                continue;
+        let (row, timed) = match row(text) {
+            Ok(row) => row,
+            Err(_) if index == 0 && text.chars().any(char::is_alphabetic) => continue,
+            Err(_) if text.trim().is_empty() => continue,
+            Err(column) => {
+                let (path, text) = (path.into(), text.to_owned());
+                return Err(LengthsError::Line { path, line, column, text });
             }
-            return Err(LengthsError::Line { path: path.into(), line, text: text.to_owned() });
         };
         if has_times && !timed {
             return Err(LengthsError::NoTimes { path: path.into() });
@@ -65,17 +68,23 @@ pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError>
 }
 
 /// A row, and whether it has a time.
-fn row(text: &str) -> Option<(Row, bool)> {
+///
+/// # Errors
+/// The first column, from 1, that is missing, too many, or not what it should be.
+fn row(text: &str) -> Result<(Row, bool), usize> {
     let cells: Vec<&str> = text.split(',').map(str::trim).collect();
     let (time, [prompt, answer]) = match cells[..] {
         [prompt, answer] => (None, [prompt, answer]),
         [time, prompt, answer] => (Some(time), [prompt, answer]),
-        _ => return None,
+        _ => return Err(if cells.len() < 2 { 2 } else { 4 }),
     };
-    let tokens = |text: &str| text.parse().ok().filter(|tokens| *tokens > 0);
-    let at_s = time.map_or(Some(0.0), seconds)?;
-    let row = Row { at_s, prompt_tokens: tokens(prompt)?, answer_tokens: tokens(answer)? };
-    Some((row, time.is_some()))
+    let before = usize::from(time.is_some());
+    let tokens = |text: &str, column: usize| {
+        text.parse().ok().filter(|tokens| *tokens > 0).ok_or(before + column)
+    };
+    let at_s = time.map_or(Some(0.0), seconds).ok_or(1_usize)?;
+    let row = Row { at_s, prompt_tokens: tokens(prompt, 1)?, answer_tokens: tokens(answer, 2)? };
+    Ok((row, time.is_some()))
 }
 
 /// Seconds since the year 0 or since whatever the number counts from.
@@ -139,9 +148,13 @@ mod tests {
     #[test]
     fn what_is_no_table_is_said() {
         let said = |text, has_times| read(text, has_times).expect_err("no table").to_string();
-        assert!(said("1,2\n3,0\n", false).contains("line 2: \"3,0\""));
+        assert!(said("1,2\n3,0\n", false).contains("line 2, column 2: \"3,0\""));
+        assert!(said("9,1,2\n9,0,2\n", true).contains("line 2, column 2: "));
+        assert!(said("9,1,2\n9,1,x\n", true).contains("line 2, column 3: "));
+        assert!(said("9,1,2\nsoon,1,2\n", true).contains("line 2, column 1: "));
+        assert!(said("9,1,2\n9,1,2,3\n", true).contains("line 2, column 4: "));
         assert!(said("1,2\nin,out\n", false).contains("line 2"));
-        assert!(said("1\n", false).contains("line 1"));
+        assert!(said("1\n", false).contains("line 1, column 2"));
         assert!(said("in,out\n", false).contains("no rows"));
         assert!(said("1,2\n", true).contains("no column of times"));
         assert!(said("5,1,2\n4,1,2\n", true).contains("line 2"));

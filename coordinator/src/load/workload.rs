@@ -17,6 +17,14 @@ pub struct Planned {
     pub answer_tokens: u32,
 }
 
+/// When a request arrives, from the measurement's start, and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    pub at: Duration,
+    pub prompt_tokens: u32,
+    pub answer_tokens: u32,
+}
+
 /// Where lengths and arrivals are from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shape {
@@ -43,6 +51,21 @@ pub struct Draw {
 /// Draws requests. Their prompts have nothing in common, so a cache of prefixes saves nothing.
 pub fn workload(shape: &Shape, draw: Draw) -> Vec<Planned> {
     let mut random = ChaCha8Rng::seed_from_u64(draw.seed);
+    let arrivals = drawn(shape, draw, &mut random);
+    let planned = arrivals.into_iter().map(|arrival| Planned {
+        at: arrival.at,
+        prompt: prompt(arrival.prompt_tokens, draw.vocab_size, &mut random),
+        answer_tokens: arrival.answer_tokens,
+    });
+    planned.collect()
+}
+
+/// The same requests without their prompts.
+pub fn arrivals(shape: &Shape, draw: Draw) -> Vec<Arrival> {
+    drawn(shape, draw, &mut ChaCha8Rng::seed_from_u64(draw.seed))
+}
+
+fn drawn(shape: &Shape, draw: Draw, random: &mut ChaCha8Rng) -> Vec<Arrival> {
     let lengths: Vec<(u32, u32)> = match shape {
         Shape::Alike { prompt_tokens, answer_tokens } => {
             vec![(*prompt_tokens, *answer_tokens); draw.requests]
@@ -52,20 +75,20 @@ pub fn workload(shape: &Shape, draw: Draw) -> Vec<Planned> {
             .collect(),
         Shape::Trace(rows) => rows.iter().take(draw.requests).map(of).collect(),
     };
-    let arrivals = match shape {
+    let times = match shape {
         Shape::Trace(rows) => {
             let rows = &rows[..lengths.len()];
             replayed(&rows.iter().map(|row| row.at_s).collect::<Vec<_>>(), draw.rate)
         }
-        _ => poisson(draw.rate.unwrap_or(Rate::Infinite), lengths.len(), &mut random),
+        _ => poisson(draw.rate.unwrap_or(Rate::Infinite), lengths.len(), random),
     };
-    let requests = arrivals.into_iter().zip(lengths);
-    let planned = requests.map(|(at, (prompt_tokens, answer_tokens))| Planned {
+    let requests = times.into_iter().zip(lengths);
+    let arrivals = requests.map(|(at, (prompt_tokens, answer_tokens))| Arrival {
         at,
-        prompt: prompt(prompt_tokens, draw.vocab_size, &mut random),
+        prompt_tokens,
         answer_tokens,
     });
-    planned.collect()
+    arrivals.collect()
 }
 
 /// A request like the first one that has nothing in common with any of them, to find out whether
@@ -112,6 +135,8 @@ mod tests {
             assert_eq!((request.prompt.len(), request.answer_tokens), (16, 4));
             assert!(request.prompt.iter().all(|token| *token < 100));
         }
+        let times = arrivals(&alike, DRAW).into_iter().map(|arrival| arrival.at);
+        assert!(times.eq(drawn.iter().map(|request| request.at)), "prompts change nothing");
         let first = first_of_all(&drawn, DRAW).expect("one");
         assert_eq!(first.prompt.len(), 16);
         assert!(drawn.iter().all(|request| request.prompt != first.prompt));

@@ -1,7 +1,9 @@
 //! The events of an answer that is told while it grows.
 
+use grammar::Grammar;
 use serde::Serialize;
 
+use super::calls::told::{ToolCallDelta, tool_call_deltas};
 use super::growing::Delta;
 use super::item::{Endpoint, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
@@ -17,6 +19,11 @@ pub struct ChunkHead {
     system_fingerprint: String,
     #[serde(skip)]
     is_chat: bool,
+    #[serde(skip)]
+    custom_id: String,
+    /// Answers may call functions.
+    #[serde(skip)]
+    may_call: bool,
 }
 
 impl ChunkHead {
@@ -30,6 +37,8 @@ impl ChunkHead {
             model: provenance.model.clone(),
             system_fingerprint: provenance.system_fingerprint.clone(),
             is_chat,
+            custom_id: request.custom_id.clone(),
+            may_call: matches!(request.grammar.as_deref(), Some(Grammar::Calls(_))),
         }
     }
 }
@@ -76,7 +85,11 @@ pub struct ChatDelta {
     /// In the first event of a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
-    pub content: String,
+    /// Left out of an answer that may call functions where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallDelta>,
 }
 
 /// How a choice ended.
@@ -96,11 +109,14 @@ impl ChunkHead {
         delta: Delta,
         ending: Option<Ending>,
     ) -> ChunkChoice {
-        let Delta { text, token_ids, logprobs } = delta;
+        let Delta { text, calls, token_ids, logprobs } = delta;
         let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
         let error = ending.and_then(|ending| ending.error);
         if self.is_chat {
-            let delta = ChatDelta { role: is_first.then_some("assistant"), content: text };
+            let content = (!self.may_call || !text.is_empty()).then_some(text);
+            let tool_calls = tool_call_deltas(&self.custom_id, index, calls);
+            let role = is_first.then_some("assistant");
+            let delta = ChatDelta { role, content, tool_calls };
             let logprobs = logprobs.map(Logprobs::of_chat);
             ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
         } else {

@@ -101,6 +101,11 @@ pub fn id_suffix(custom_id: &str) -> String {
     hex16(custom_id.as_bytes())
 }
 
+/// What a call of an answer is named by: nine letters and digits, as Mistral's templates want it.
+pub fn call_id(custom_id: &str, choice: usize, call: usize) -> String {
+    hex(&Sha256::digest(format!("{custom_id}\n{choice}\n{call}").as_bytes())[..5])[..9].to_owned()
+}
+
 /// With the seed, keys sampling of the `index`-th answer of a request: requests that share the
 /// run's seed draw apart by their ids, those that name one by it alone.
 pub fn sampling_id(request: &Request, index: usize) -> u64 {

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use grammar::{Checker, Grammar, GrammarError};
+use grammar::{Calls, Checker, Grammar, GrammarError};
 
+use super::calls::reader::Call;
 use super::item::{ErrorCode, Rejection, Request};
 use super::stop::Answer;
 use crate::boundary::codec::TextCodec;
@@ -54,7 +55,10 @@ impl Forms {
             None => self.look_at(&grammar),
         };
         if let Err(error) = checked {
-            let message = format!("No answer can have the form that is asked for: {error}.");
+            let message = match *grammar {
+                Grammar::Calls(_) => format!("The field \"tools\" cannot be followed: {error}."),
+                _ => format!("No answer can have the form that is asked for: {error}."),
+            };
             if self.refused.len() >= FORMS_MAX {
                 self.refused.clear();
             }
@@ -87,12 +91,29 @@ impl Forms {
         codec: Option<&dyn TextCodec>,
     ) -> Option<String> {
         let codec = codec.filter(|_| answer.ends_by_itself)?;
+        if let Grammar::Calls(calls) = grammar {
+            return self.wrong_calls(calls, &answer.calls);
+        }
         let text: Vec<u8> = answer.token_ids.iter().flat_map(|token| codec.bytes(*token)).collect();
         let checker = self.checker();
         let error = checker.and_then(|checker| checker.check_text(grammar, &text)).err()?;
         Some(format!(
             "The answer has not the form that was asked for: {error}. A simpler form, or a prompt \
              that asks for it, may help."
+        ))
+    }
+
+    fn wrong_calls(&mut self, calls: &Calls, found: &[Call]) -> Option<String> {
+        if found.is_empty() {
+            let sentence = "The answer calls no function, which it had to.";
+            return calls.is_required.then(|| sentence.to_owned());
+        }
+        let wrong = found.iter().find_map(|Call { name, arguments }| {
+            let checker = self.checker();
+            checker.and_then(|checker| checker.check_call(calls, name, arguments)).err()
+        })?;
+        Some(format!(
+            "The answer has a call whose arguments are not as the function has them: {wrong}."
         ))
     }
 }

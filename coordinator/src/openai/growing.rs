@@ -4,6 +4,8 @@
 //! end. Held back is only what may still be cut: text that may begin a stop string, and tokens that
 //! may belong to one.
 
+use super::calls::reader::{Call, CallDelta, CallReader, Found, extend};
+use super::following::Following;
 use super::logprobs::Logprobs;
 use super::stop::{Answer, completed, finish, may_begin};
 use crate::boundary::codec::{TextCodec, TextStream};
@@ -14,21 +16,12 @@ use crate::boundary::engine::{Finish, Generated, Logprob};
 pub struct Delta {
     /// May be empty.
     pub text: String,
+    /// Of functions that it calls.
+    pub calls: Vec<CallDelta>,
     /// May be none, and of other tokens than the text: those whose place in the answer is certain.
     pub token_ids: Vec<u32>,
     /// Of `token_ids`; `None` where none were asked for.
     pub logprobs: Option<Logprobs>,
-}
-
-/// How an answer is followed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Following {
-    /// It is told while it grows.
-    pub is_streamed: bool,
-    /// It ends before the first of these; none is empty.
-    pub stop: Vec<String>,
-    /// Log-probabilities of each token.
-    pub width: usize,
 }
 
 /// An answer that grows.
@@ -42,8 +35,22 @@ pub struct Growing<'a> {
     text: String,
     /// Bytes and characters of the text after so many tokens.
     ends: Vec<(usize, usize)>,
-    given_bytes: usize,
+    /// Bytes of the text that were read.
+    read_bytes: usize,
+    /// Tokens that were read.
+    read_tokens: usize,
     given_tokens: usize,
+    /// `None` where there can be no calls.
+    reader: Option<CallReader>,
+    /// What was told.
+    told: Told,
+}
+
+/// What was told of an answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Told {
+    content_bytes: usize,
+    calls: Vec<Call>,
 }
 
 impl std::fmt::Debug for Growing<'_> {
@@ -59,13 +66,16 @@ impl<'a> Growing<'a> {
         Growing {
             codec,
             stream: codec.filter(|_| looks).map(|codec| codec.stream()),
+            reader: following.calls().filter(|_| following.is_streamed).map(CallReader::new),
             following,
             tokens: Vec::new(),
             logprobs: Vec::new(),
             text: String::new(),
             ends: vec![(0, 0)],
-            given_bytes: 0,
+            read_bytes: 0,
+            read_tokens: 0,
             given_tokens: 0,
+            told: Told::default(),
         }
     }
 
@@ -108,7 +118,6 @@ impl<'a> Growing<'a> {
             let whole = self.ends.iter().rev().find(|end| end.0 <= safe).map_or(0, |end| end.0);
             self.ends.partition_point(|end| end.0 < whole)
         };
-        let text = self.text[self.given_bytes.min(safe)..safe].to_owned();
         let fresh = self.given_tokens..certain.max(self.given_tokens);
         let width = self.following.width;
         let logprobs = (width > 0).then(|| {
@@ -117,21 +126,60 @@ impl<'a> Growing<'a> {
             Logprobs::new(of_tokens, width, starts, self.codec)
         });
         let token_ids = self.tokens[fresh.clone()].to_vec();
-        (self.given_bytes, self.given_tokens) = (safe.max(self.given_bytes), fresh.end);
-        Delta { text, token_ids, logprobs }
+        let Found { content: text, calls } = self.read(safe, fresh.end);
+        self.given_tokens = fresh.end;
+        self.told.content_bytes += text.len();
+        extend(&mut self.told.calls, &calls);
+        Delta { text, calls, token_ids, logprobs }
+    }
+
+    /// Reads up to where the text is `safe`, with so many tokens that are `certain`.
+    fn read(&mut self, safe: usize, certain: usize) -> Found {
+        let from = self.read_bytes.min(safe);
+        self.read_bytes = safe.max(self.read_bytes);
+        let Some(reader) = &mut self.reader else {
+            return Found { content: self.text[from..safe].to_owned(), calls: Vec::new() };
+        };
+        for (at, char) in self.text[from..safe].char_indices() {
+            while self.read_tokens < self.tokens.len() && self.ends[self.read_tokens].0 <= from + at
+            {
+                reader.push_token(self.tokens[self.read_tokens]);
+                self.read_tokens += 1;
+            }
+            reader.push_char(char);
+        }
+        while self.read_tokens < certain {
+            reader.push_token(self.tokens[self.read_tokens]);
+            self.read_tokens += 1;
+        }
+        reader.take()
     }
 
     /// The whole answer, and what of it was not told.
     pub fn end(self, finish_reason: Finish) -> (Delta, Answer) {
-        let Growing { codec, following, tokens, logprobs, given_bytes, given_tokens, .. } = self;
+        let Growing { codec, following, tokens, logprobs, given_tokens, told, .. } = self;
         let generated = Generated { tokens, logprobs, finish: finish_reason };
-        let answer = finish(generated, &following.stop, following.width, codec);
-        let text = answer.text.as_deref().and_then(|text| text.get(given_bytes..));
+        let answer = finish(generated, &following, codec);
+        let text = answer.text.as_deref().and_then(|text| text.get(told.content_bytes..));
         let delta = Delta {
             text: text.unwrap_or_default().to_owned(),
+            calls: untold(&told.calls, &answer.calls),
             token_ids: answer.token_ids.get(given_tokens..).unwrap_or_default().to_vec(),
             logprobs: answer.logprobs.clone().map(|logprobs| logprobs.skip(given_tokens)),
         };
         (delta, answer)
     }
+}
+
+/// What calls have more than was told of them.
+fn untold(told: &[Call], calls: &[Call]) -> Vec<CallDelta> {
+    let untold = calls.iter().enumerate().filter_map(|(index, call)| {
+        let known = told.get(index);
+        let from = known.map_or(0, |known| known.arguments.len());
+        let arguments = call.arguments.get(from..).unwrap_or_default().to_owned();
+        let name = known.is_none().then(|| call.name.clone());
+        let is_more = name.is_some() || !arguments.is_empty();
+        is_more.then_some(CallDelta { index, name, arguments })
+    });
+    untold.collect()
 }

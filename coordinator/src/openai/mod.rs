@@ -4,9 +4,11 @@
 //! request came from.
 
 pub mod body;
+pub mod calls;
 pub mod chunk;
 pub mod echo;
 pub mod fingerprint;
+pub mod following;
 pub mod forms;
 pub mod growing;
 pub mod item;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::calls::told::{ToolCall, tool_calls};
 use super::fingerprint::{id_suffix, request_id};
 use super::item::{Endpoint, LineError, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
@@ -88,6 +89,8 @@ pub enum Choice {
 pub struct Message {
     pub role: String,
     pub content: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
 }
 
 /// Why an answer ended.
@@ -98,15 +101,20 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
+    /// The same as `Stop`, behind calls of functions.
+    ToolCalls,
     /// It is not what was asked for; `error` says why.
     Error,
 }
 
 impl FinishReason {
-    /// Of an answer that ended so, and that may not be what was asked for.
-    pub fn of(finish: Finish, is_wrong: bool) -> FinishReason {
-        match finish {
-            _ if is_wrong => FinishReason::Error,
+    /// Of an answer.
+    pub fn of(answer: &Answer) -> FinishReason {
+        match answer.finish {
+            _ if answer.error.is_some() => FinishReason::Error,
+            Finish::Stop if answer.ends_by_itself && !answer.calls.is_empty() => {
+                FinishReason::ToolCalls
+            }
             Finish::Stop => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
             Finish::NotFinite => FinishReason::Error,
@@ -118,6 +126,7 @@ impl FinishReason {
         match self {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::ToolCalls => "tool_calls",
             FinishReason::Error => "error",
         }
     }
@@ -238,8 +247,7 @@ impl Completion {
 /// One of a request's answers.
 pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
     let completion_tokens = u64::from(answer.generated);
-    let chat = request.endpoint == Endpoint::ChatCompletions;
-    Done { choice: choice(index, answer, chat), completion_tokens }
+    Done { choice: choice(request, index, answer), completion_tokens }
 }
 
 /// The line of a request with its answers, those to the first prompt first, newline included; and
@@ -323,11 +331,12 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
 /// `code` of the line of a request of which only some answers are there.
 pub const UNFINISHED: &str = "unfinished";
 
-fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
-    let Answer { text, token_ids, logprobs, finish, error, .. } = answer;
-    let finish_reason = FinishReason::of(finish, error.is_some());
-    if chat {
-        let message = Message { role: "assistant".to_owned(), content: text };
+fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
+    let finish_reason = FinishReason::of(&answer);
+    let Answer { text, calls, token_ids, logprobs, error, .. } = answer;
+    if request.endpoint == Endpoint::ChatCompletions {
+        let tool_calls = tool_calls(&request.custom_id, index, calls);
+        let message = Message { role: "assistant".to_owned(), content: text, tool_calls };
         let logprobs = logprobs.map(Logprobs::of_chat);
         Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
     } else {

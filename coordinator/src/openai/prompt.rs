@@ -80,7 +80,7 @@ pub fn tokenise(
                 format!("The prompt cannot be tokenised: {reason}."),
             )
         }),
-        RawPrompt::Chat(turns) => tokenizer()?.encode_chat(turns, now_s).map_err(|reason| {
+        RawPrompt::Chat(chat) => tokenizer()?.encode_chat(chat, now_s).map_err(|reason| {
             Rejection::new(
                 ErrorCode::ChatTemplate,
                 format!("The messages cannot be rendered: {reason}."),

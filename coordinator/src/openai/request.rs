@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use grammar::{Calls, Grammar};
+
+use super::body::tools::Tools;
 use super::body::{Body, RawPrompt};
+use super::calls::format::{CallFormat, KNOWN, takes_tools};
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, fit};
 use crate::boundary::codec::TextCodec;
@@ -36,6 +40,7 @@ impl Building<'_> {
         let needs_text = [
             (!body.stop.is_empty(), "so \"stop\" cannot be looked for"),
             (body.grammar.is_some(), "so its answers cannot have a form"),
+            (body.tools.is_some(), "so its answers cannot call functions"),
         ];
         for (_, consequence) in needs_text.iter().filter(|(is_needed, _)| *is_needed) {
             if self.codec.is_none() {
@@ -45,6 +50,10 @@ impl Building<'_> {
                 ));
             }
         }
+        let grammar = match &body.tools {
+            Some(tools) => Some(Grammar::Calls(Box::new(self.calls(tools)?))),
+            None => body.grammar.clone(),
+        };
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
         // Where only the prompt is echoed a token is drawn all the same, and not told.
@@ -64,9 +73,36 @@ impl Building<'_> {
             stop: body.stop.clone(),
             ignore_eos: body.ignore_eos,
             logprobs: body.logprobs.map(likely),
-            grammar: body.grammar.clone().map(Arc::new),
+            grammar: grammar.map(Arc::new),
             echo: body.echo,
             columns: body.columns.clone(),
+        })
+    }
+
+    /// How the model calls functions.
+    fn calls(&self, tools: &Tools) -> Result<Calls, Rejection> {
+        let refused = |why: &str| {
+            let message = format!("The field \"tools\" cannot be followed: {why}.");
+            Rejection::new(ErrorCode::UnsupportedField, message)
+        };
+        let codec = self.codec.ok_or_else(|| refused("this model has no tokenizer"))?;
+        let template = codec.tools_template().map_err(|reason| refused(&reason))?;
+        let template = template.unwrap_or_default();
+        if !takes_tools(&template) {
+            return Err(refused("this model's chat template tells it of no functions"));
+        }
+        let format = CallFormat::of_template(&template).ok_or_else(|| {
+            refused(&format!(
+                "how this model's chat template writes calls is not known here; known is how \
+                 those of {KNOWN} do"
+            ))
+        })?;
+        let syntax = format.syntax(&|text| codec.special_token(text));
+        Ok(Calls {
+            syntax: syntax.map_err(|reason| refused(&reason))?,
+            functions: tools.functions.clone(),
+            is_required: tools.is_required,
+            are_several: tools.are_several && format.takes_several(),
         })
     }
 }

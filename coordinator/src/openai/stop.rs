@@ -3,6 +3,8 @@
 //! The watcher only saves work. What is cut is decided by [`finish`] from the tokens alone, so that
 //! an answer does not depend on how many steps late the engine obeyed.
 
+use super::calls::reader::{Call, CallReader, joined};
+use super::following::Following;
 use super::logprobs::Logprobs;
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated};
@@ -67,8 +69,10 @@ pub(super) fn may_begin(text: &str, stop: &[String]) -> usize {
 /// The answer to one prompt, as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// `None` when the model has no tokenizer.
+    /// `None` when the model has no tokenizer, or nothing was said beside calls.
     pub text: Option<String>,
+    /// Functions that it calls.
+    pub calls: Vec<Call>,
     /// The tokens whose text lies wholly before a stop string.
     pub token_ids: Vec<u32>,
     /// Tokens that were generated for it: those of a stop string and an end-of-sequence token
@@ -84,16 +88,18 @@ pub struct Answer {
     pub error: Option<String>,
 }
 
-/// Detokenises a finished sequence and cuts it at the first stop string that became complete.
-/// `width` log-probabilities were asked for of each token.
+/// Detokenises a finished sequence, cuts it at the first stop string that became complete and reads
+/// the calls in it.
 pub fn finish(
     generated: Generated,
-    stop: &[String],
-    width: usize,
+    following: &Following,
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
     let Generated { tokens, logprobs, finish } = generated;
-    let Cut { text, starts, generated, at_stop, refused } = cut(&tokens, stop, finish, codec);
+    let Following { stop, width, .. } = following;
+    let (width, cut) = (*width, cut(&tokens, stop, finish, codec));
+    let (text, calls) = read_calls(&tokens, &cut, following);
+    let Cut { starts, generated, at_stop, refused, .. } = cut;
     let token_ids = tokens[..starts.len()].to_vec();
     let of_tokens = &logprobs[..width * starts.len()];
     let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
@@ -103,7 +109,28 @@ pub fn finish(
     let error = overflowed.or_else(|| {
         refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
     });
-    Answer { text, token_ids, generated, logprobs, finish, ends_by_itself, error }
+    Answer { text, calls, token_ids, generated, logprobs, finish, ends_by_itself, error }
+}
+
+/// The text beside calls, and the calls.
+fn read_calls(tokens: &[u32], cut: &Cut, following: &Following) -> (Option<String>, Vec<Call>) {
+    let (Some(calls), Some(text)) = (following.calls(), &cut.text) else {
+        return (cut.text.clone(), Vec::new());
+    };
+    let mut reader = CallReader::new(calls);
+    let mut tokens = tokens.iter().zip(&cut.ends).enumerate().peekable();
+    for (place, char) in text.char_indices() {
+        while let Some((_, (token, _))) = tokens.next_if(|(_, (_, start))| **start <= place) {
+            reader.push_token(*token);
+        }
+        reader.push_char(char);
+    }
+    // What has no text belongs to a stop string that it comes before.
+    tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
+        reader.push_token(*token);
+    });
+    let (content, calls) = joined([reader.take(), reader.end()]);
+    ((calls.is_empty() || !content.is_empty()).then_some(content), calls)
 }
 
 /// Of logits from which no token can be drawn.
@@ -115,6 +142,8 @@ struct Cut {
     text: Option<String>,
     /// Characters of the text before each of its tokens.
     starts: Vec<usize>,
+    /// Bytes of the text before each of all tokens that were looked at.
+    ends: Vec<usize>,
     /// See [`Answer::generated`].
     generated: u32,
     /// Whether a stop string cut it.
@@ -128,7 +157,8 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
     let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
     let Some(codec) = codec else {
         let starts = vec![0; tokens.len()];
-        return Cut { text: None, starts, generated: whole, at_stop: false, refused: None };
+        let ends = Vec::new();
+        return Cut { text: None, starts, ends, generated: whole, at_stop: false, refused: None };
     };
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
@@ -140,15 +170,16 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
         if let Some(cut) = watcher.extend_any(piece) {
-            return cut_at(cut, watcher.text, &ends, generated);
+            return cut_at(cut, watcher.text, ends, generated);
         }
         ends.push(watcher.text.len());
     }
     if let Some(cut) = watcher.extend_any(rest) {
-        return cut_at(cut, watcher.text, &ends, whole);
+        return cut_at(cut, watcher.text, ends, whole);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);
-    Cut { text: Some(watcher.text), starts, generated: whole, at_stop: false, refused }
+    let text = Some(watcher.text);
+    Cut { text, starts, ends, generated: whole, at_stop: false, refused }
 }
 
 impl StopWatcher<'_> {
@@ -163,14 +194,14 @@ impl StopWatcher<'_> {
 }
 
 /// What stands before the `cut`, found with so many tokens.
-fn cut_at(cut: usize, mut text: String, ends: &[usize], generated: u32) -> Cut {
+fn cut_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> Cut {
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
     // The first of several with equal text: what follows without text of its own belongs to the
     // stop string (half a character, a special token).
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = characters(&text, &ends[..kept]);
-    Cut { text: Some(text), starts, generated, at_stop: true, refused: None }
+    Cut { text: Some(text), starts, ends, generated, at_stop: true, refused: None }
 }
 
 /// Characters of `text` before each of some places in ascending order.

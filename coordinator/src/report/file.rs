@@ -203,7 +203,7 @@ impl MapSummary {
     /// Summarises a map.
     pub fn new(config: &ModelConfig, map: &DeviceMap) -> MapSummary {
         let prefill = (0..config.num_layers).map(|layer| {
-            let list = layer_list(config, 0, None);
+            let list = layer_list(config, layer, None);
             list.into_iter().zip(map.prefill.layers[layer].iter().copied()).collect::<Vec<_>>()
         });
         let decode = (0..config.num_layers).map(|layer| map.decode_layer(config, layer));

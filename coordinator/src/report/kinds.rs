@@ -27,6 +27,7 @@ impl ExpectedExperts {
 /// Lines about the layers; none of a model whose layers are alike and dense.
 pub(crate) fn lines(plan: &Plan) -> String {
     let mut text = windows(&plan.config, plan.shape.max_context as usize);
+    text += &states(&plan.config);
     if let Some(experts) = ExpectedExperts::of(plan) {
         let ExpectedExperts { count, per_token, expected_of_batch } = experts;
         text += &format!(
@@ -56,6 +57,20 @@ fn windows(config: &ModelConfig, longest: usize) -> String {
         true => String::new(),
         false => format!("{}; times are the mean of all layers\n", listed.join(", ")),
     }
+}
+
+/// What layers with a state keep of a sequence.
+fn states(config: &ModelConfig) -> String {
+    let Some(delta) = config.delta else { return String::new() };
+    let layers = (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state());
+    let count = layers.count();
+    let of_sequence = count * (delta.inputs_bytes() + delta.state_bytes());
+    format!(
+        "{count} of {} layers keep a state instead of a cache, {:.1} MB of a sequence together; \
+         their operations go where those in their places go\n",
+        config.num_layers,
+        of_sequence as f64 / 1e6
+    )
 }
 
 #[cfg(test)]

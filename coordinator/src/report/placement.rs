@@ -75,9 +75,9 @@ fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
 /// times of one batch.
 pub(crate) fn layer(chosen: &Chosen) -> String {
     let (map, config) = (&chosen.plan.map, &chosen.plan.config);
-    let layer = shown_layer(map);
+    let layer = shown_layer(map, config);
     let devices = &map.decode.layers[layer];
-    let list = layer_list(config, 0, map.chunking);
+    let list = layer_list(config, layer, map.chunking);
     let table = &chosen.table;
     let decompresses = table.ops.iter().any(|op| op.decompress_ms > 0.0);
     let mut shown = plain_table();
@@ -125,9 +125,12 @@ fn attends_whole(list: &[OpChunk], devices: &[Device]) -> bool {
     attention.all(|(_, device)| device == first)
 }
 
-/// The first layer whose weights are streamed, or the first one.
-pub(crate) fn shown_layer(map: &DeviceMap) -> usize {
-    (0..map.weights.len()).find(|layer| !is_resident(map, *layer)).unwrap_or(0)
+/// Of the layers that attend the first whose weights are streamed, or the first one.
+pub(crate) fn shown_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
+    let attends = |layer: &usize| !config.layers.of(*layer).has_state();
+    let attending = || (0..map.weights.len()).filter(attends);
+    let streamed = attending().find(|layer| !is_resident(map, *layer));
+    streamed.or_else(|| attending().next()).unwrap_or(0)
 }
 
 fn is_resident(map: &DeviceMap, layer: usize) -> bool {
@@ -215,10 +218,11 @@ pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) 
         }
         None => String::new(),
     };
-    let layer = shown_layer(map);
+    let layer = shown_layer(map, config);
     let (list, decode): (Vec<OpChunk>, Vec<Device>) =
         map.decode_layer(config, layer).into_iter().unzip();
-    (named(layer_list(config, 0, None), &map.prefill.layers[layer], ""), named(list, &decode, &cut))
+    let whole = layer_list(config, layer, None);
+    (named(whole, &map.prefill.layers[layer], ""), named(list, &decode, &cut))
 }
 
 /// The names that are `on`, neighbours as `first to last`.

@@ -35,8 +35,7 @@ impl Resume {
 
     /// Matches the lines of `existing` with the input's items, as a batch job's are: scores are
     /// kept while the same is asked in the same way, an error while the same line still gives it.
-    /// With
-    /// `replaces` other scores are left out, without it they are an error.
+    /// With `replaces` other scores are left out, without it they are an error.
     ///
     /// # Errors
     /// A line that is none of this program, was scored by another system, or says what the input

@@ -63,7 +63,7 @@ async fn read(
     endpoint: Endpoint,
     request: Request,
 ) -> Result<(Order, Ticket), ApiError> {
-    shared.check_ready()?;
+    shared.check_open()?;
     let mut ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
     let (parts, body) = request.into_parts();
     let body = shared.inbound.read(&parts.headers, body).await?;

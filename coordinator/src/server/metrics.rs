@@ -138,6 +138,11 @@ impl Collector for OfEngine {
             ),
             ("kv_cache_usage_perc", "Used part of the room for keys and values, 0 to 1", used),
             ("engine_ready", "1 while requests are computed as they come", ready),
+            (
+                "worker_allocations",
+                "Heap allocations of the workers since they were ready; only forms need any",
+                status.worker_allocations as f64,
+            ),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(value);

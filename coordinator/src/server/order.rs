@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::admission::Ticket;
 use super::error::ApiError;
 use super::shared::Shared;
-use crate::boundary::codec::{TextCodec, Turn};
+use crate::boundary::codec::TextCodec;
 use crate::boundary::serving::Submission;
 use crate::openai::body::{Body, Origin, RawPrompt, Rules, StreamOptions, read_body};
 use crate::openai::echo::EchoedPrompt;
@@ -94,9 +94,7 @@ fn estimated_tokens(prompt: &RawPrompt) -> u64 {
     let tokens = match prompt {
         RawPrompt::Tokens(tokens) => tokens.len(),
         RawPrompt::Text(text) => text.len() / BYTES_PER_TOKEN,
-        RawPrompt::Chat(turns) => {
-            turns.iter().map(Turn::size_bytes).sum::<usize>() / BYTES_PER_TOKEN
-        }
+        RawPrompt::Chat(chat) => chat.size_bytes() / BYTES_PER_TOKEN,
     };
     tokens.max(1) as u64
 }

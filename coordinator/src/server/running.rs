@@ -181,8 +181,7 @@ impl Running {
                 }
                 self.count.first_token.get_or_insert_with(Instant::now);
                 self.count.generated[choice] = u64::from(ended.answer.generated);
-                let answer = &ended.answer;
-                let reason = FinishReason::of(answer.finish, answer.error.is_some()).name();
+                let reason = FinishReason::of(&ended.answer).name();
                 self.count.ends.push(reason);
                 self.shared.metrics.count_finished(reason);
                 self.ticket.ended();

@@ -56,19 +56,31 @@ impl Shared {
         (self.engine.limits().context as usize).min(self.model.max_positions)
     }
 
-    /// Whether requests are taken.
+    /// Whether requests are computed as they come.
     ///
     /// # Errors
     /// Why not.
     pub fn check_ready(&self) -> Result<(), ApiError> {
-        let state = if *self.phase.borrow() >= Phase::Draining {
-            State::Draining
-        } else {
-            self.engine.status().state
-        };
-        match state {
-            State::Ready => Ok(()),
+        match self.state() {
             State::Loading => Err(ApiError::unavailable("loading", "The model is being loaded.")),
+            _ => self.check_open(),
+        }
+    }
+
+    fn state(&self) -> State {
+        match *self.phase.borrow() >= Phase::Draining {
+            true => State::Draining,
+            false => self.engine.status().state,
+        }
+    }
+
+    /// Whether requests are taken; while workers are started again they wait.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_open(&self) -> Result<(), ApiError> {
+        match self.state() {
+            State::Ready | State::Loading => Ok(()),
             State::Draining => Err(refused(Refused::Draining)),
             State::Ended => Err(refused(Refused::Ended)),
         }

@@ -105,9 +105,8 @@ impl Events {
             What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
             What::Grown(delta) => (delta, None),
             What::Ended(ended) => {
-                let answer = ended.answer;
-                let finish_reason = FinishReason::of(answer.finish, answer.error.is_some());
-                (ended.rest, Some(Ending { finish_reason, error: answer.error }))
+                let finish_reason = FinishReason::of(&ended.answer);
+                (ended.rest, Some(Ending { finish_reason, error: ended.answer.error }))
             }
             What::Failed(_) => return None,
         };

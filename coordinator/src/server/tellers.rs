@@ -15,8 +15,9 @@ use super::sequence::{Begun, Ear, Ended, News, Note, What};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Finish, Logprob};
 use crate::boundary::serving::Event;
+use crate::openai::following::Following;
 use crate::openai::forms::Forms;
-use crate::openai::growing::{Following, Growing};
+use crate::openai::growing::Growing;
 
 /// How many there are: a tokenizer that does not answer holds up a part of the answers only.
 const TELLERS: usize = 2;
@@ -91,11 +92,7 @@ struct Followed<'a> {
 
 impl<'a> Followed<'a> {
     fn new(begun: Begun, codec: Option<&'a dyn TextCodec>) -> Followed<'a> {
-        let following = Following {
-            is_streamed: begun.is_streamed,
-            stop: begun.request.stop.clone(),
-            width: usize::from(begun.request.logprobs_of_token()),
-        };
+        let following = Following::new(&begun.request, begun.is_streamed);
         Followed { begun, growing: Growing::new(codec, following), last: None }
     }
 

@@ -53,11 +53,12 @@ pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usiz
 }
 
 /// Tokens that all prompts begin with, where they are computed together. Where rope goes by length,
-/// not all need share them.
+/// not all need share them, and states cannot be shared.
 fn shared_prompt(run: &Run, config: &ModelConfig, demand: Demand) -> u32 {
     let shared = demand.shared_prompt;
     let ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
-    let shares = run.shares_prompts && !ropes.into_iter().any(Rope::is_by_length);
+    let by_length = ropes.into_iter().any(Rope::is_by_length);
+    let shares = run.shares_prompts && !by_length && !config.layers.have_states();
     if shared < LEAST_TOKENS || !shares { 0 } else { shared as u32 }
 }
 

@@ -6,7 +6,7 @@ use model::tokenizer::{GrowingTokens, Piece};
 
 use super::message::{TextFrom, TextReply, TextRequest, Word};
 use super::process::{TextError, TextLimits, TextProcess};
-use crate::boundary::codec::{TextCodec, TextStream, Turn};
+use crate::boundary::codec::{Conversation, TextCodec, TextStream};
 
 /// A model's tokenizer and chat template, in processes of their own.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct ProcessCodec {
     /// Tokens of the model.
     vocab_size: usize,
     vocabulary: OnceLock<Vec<Word>>,
+    tools_template: OnceLock<Option<String>>,
 }
 
 /// Processes that ended while they were asked something.
@@ -42,8 +43,15 @@ impl ProcessCodec {
     ) -> Result<Option<ProcessCodec>, TextError> {
         let Some(first) = TextProcess::start(&from, limits)? else { return Ok(None) };
         let (idle, losses) = (Mutex::new(vec![first]), Mutex::default());
-        let vocabulary = OnceLock::new();
-        Ok(Some(ProcessCodec { from, limits, idle, losses, vocab_size, vocabulary }))
+        Ok(Some(ProcessCodec {
+            from,
+            limits,
+            idle,
+            losses,
+            vocab_size,
+            vocabulary: OnceLock::new(),
+            tools_template: OnceLock::new(),
+        }))
     }
 
     /// Ends all processes but one, after many were asked at once.
@@ -129,8 +137,27 @@ impl TextCodec for ProcessCodec {
         self.tokens(&TextRequest::EncodePart { text: text.to_owned() })
     }
 
-    fn encode_chat(&self, turns: &[Turn], now_s: u64) -> Result<Vec<u32>, String> {
-        self.tokens(&TextRequest::EncodeChat { turns: turns.to_vec(), now_s })
+    fn encode_chat(&self, chat: &Conversation, now_s: u64) -> Result<Vec<u32>, String> {
+        self.tokens(&TextRequest::EncodeChat { chat: chat.clone(), now_s })
+    }
+
+    fn tools_template(&self) -> Result<Option<String>, String> {
+        if let Some(known) = self.tools_template.get() {
+            return Ok(known.clone());
+        }
+        match self.ask(&TextRequest::ToolsTemplate)? {
+            TextReply::ToolsTemplate(found) => {
+                Ok(self.tools_template.get_or_init(|| found).clone())
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn special_token(&self, text: &str) -> Result<Option<u32>, String> {
+        match self.ask(&TextRequest::SpecialToken { text: text.to_owned() })? {
+            TextReply::SpecialToken(found) => Ok(found),
+            _ => Err(unexpected()),
+        }
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {

@@ -6,7 +6,7 @@ use model::config::Family;
 use model::tokenizer::Piece;
 use serde::{Deserialize, Serialize};
 
-use crate::boundary::codec::Turn;
+use crate::boundary::codec::Conversation;
 
 /// Where a tokenizer and a chat template are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,11 @@ pub enum TextRequest {
     /// The tokens of a text within another one.
     EncodePart { text: String },
     /// The tokens of a conversation, rendered as of `now_s`, seconds since 1970.
-    EncodeChat { turns: Vec<Turn>, now_s: u64 },
+    EncodeChat { chat: Conversation, now_s: u64 },
+    /// The template of conversations with functions.
+    ToolsTemplate,
+    /// The token that is this text and no part of others.
+    SpecialToken { text: String },
     /// The text that each of the tokens completes, and what is left at the end.
     Pieces { tokens: Vec<u32> },
     /// See [`model::tokenizer::TextTokenizer::next_piece`].
@@ -60,6 +64,8 @@ pub enum TextReply {
     Tokens(Vec<u32>),
     Pieces(Vec<String>),
     NextPiece(Option<Piece>),
+    ToolsTemplate(Option<String>),
+    SpecialToken(Option<u32>),
     Vocabulary(Vec<Word>),
     /// The end of a sentence.
     Refused(String),

@@ -10,13 +10,15 @@ use model::tokenizer::{Piece, TextTokenizer, TokenizerError};
 use model::tokenizer_config::TokenizerConfig;
 
 use super::message::{TextFrom, Word};
-use crate::boundary::codec::Turn;
+use crate::boundary::codec::{Conversation, Turn};
 
 /// What a model brings to turn text into tokens and back.
 #[derive(Debug)]
 pub struct ModelText {
     tokenizer: TextTokenizer,
     template: Option<ChatTemplate>,
+    /// Of conversations with functions, where there is one for them alone.
+    tools_template: Option<ChatTemplate>,
 }
 
 impl ModelText {
@@ -39,10 +41,13 @@ impl ModelText {
     }
 
     fn new(tokenizer: TextTokenizer, config: &TokenizerConfig) -> anyhow::Result<ModelText> {
-        let template = config.chat_template.as_deref().map(|template| {
-            ChatTemplate::new(template, config.bos_token.as_deref(), config.eos_token.as_deref())
-        });
-        Ok(ModelText { tokenizer, template: template.transpose()? })
+        let template = |text: &Option<String>| {
+            let text = text.as_deref();
+            let (bos, eos) = (config.bos_token.as_deref(), config.eos_token.as_deref());
+            text.map(|text| ChatTemplate::new(text, bos, eos)).transpose()
+        };
+        let tools_template = template(&config.tools_template)?;
+        Ok(ModelText { tokenizer, template: template(&config.chat_template)?, tools_template })
     }
 
     /// Token ids of a raw prompt.
@@ -65,15 +70,38 @@ impl ModelText {
     ///
     /// # Errors
     /// No template, or one that refuses the conversation.
-    pub fn encode_chat(&self, turns: Vec<Turn>, now_s: u64) -> anyhow::Result<Vec<u32>> {
-        let Some(template) = &self.template else {
+    pub fn encode_chat(&self, chat: Conversation, now_s: u64) -> anyhow::Result<Vec<u32>> {
+        let with_tools = (!chat.tools.is_empty()).then(|| self.with_tools()).flatten();
+        let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
         };
         let message = |Turn { role, content, more }| Message::new(role, content, more);
-        let messages: Vec<Message> = turns.into_iter().map(message).collect();
-        let rendered = template.render(&messages, UNIX_EPOCH + Duration::from_secs(now_s))?;
+        let messages: Vec<Message> = chat.turns.into_iter().map(message).collect();
+        let now = UNIX_EPOCH + Duration::from_secs(now_s);
+        let rendered = template.render(&messages, &chat.tools, now)?;
         // The template writes the special tokens itself; adding them again would double the BOS.
         Ok(self.tokenizer.encode(&rendered, false)?)
+    }
+
+    fn with_tools(&self) -> Option<&ChatTemplate> {
+        self.tools_template.as_ref().or(self.template.as_ref())
+    }
+
+    /// The text of the template that renders conversations with functions.
+    pub fn tools_template(&self) -> Option<&str> {
+        self.with_tools().map(ChatTemplate::text)
+    }
+
+    /// The token that is a text and no part of others.
+    ///
+    /// # Errors
+    /// Text that the vocabulary cannot express.
+    pub fn special_token(&self, text: &str) -> anyhow::Result<Option<u32>> {
+        let tokens = self.tokenizer.encode(text, false)?;
+        Ok(match tokens[..] {
+            [token] if self.tokenizer.is_special(token) => Some(token),
+            _ => None,
+        })
     }
 
     /// The text that each of the tokens completes, and what is left at the end: one more than there

@@ -7,8 +7,6 @@ use std::time::Duration;
 use serde::Serialize;
 use shm::{Channel, ChannelError};
 
-use crate::boundary::codec::Turn;
-
 use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
 
 /// What a text process may use.
@@ -125,8 +123,11 @@ impl TextProcess {
     /// See [`TextError`].
     pub fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
         let size_bytes = match request {
-            TextRequest::Encode { text } | TextRequest::EncodePart { text } => text.len(),
-            TextRequest::EncodeChat { turns, .. } => turns.iter().map(Turn::size_bytes).sum(),
+            TextRequest::Encode { text }
+            | TextRequest::EncodePart { text }
+            | TextRequest::SpecialToken { text } => text.len(),
+            TextRequest::EncodeChat { chat, .. } => chat.size_bytes(),
+            TextRequest::ToolsTemplate => 0,
             TextRequest::Pieces { tokens } | TextRequest::NextPiece { tokens, .. } => {
                 tokens.len() * 8
             }

@@ -58,8 +58,14 @@ fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
     Ok(match request {
         TextRequest::Encode { text: prompt } => TextReply::Tokens(text.encode(&prompt)?),
         TextRequest::EncodePart { text: part } => TextReply::Tokens(text.encode_part(&part)?),
-        TextRequest::EncodeChat { turns, now_s } => {
-            TextReply::Tokens(text.encode_chat(turns, now_s)?)
+        TextRequest::EncodeChat { chat, now_s } => {
+            TextReply::Tokens(text.encode_chat(chat, now_s)?)
+        }
+        TextRequest::ToolsTemplate => {
+            TextReply::ToolsTemplate(text.tools_template().map(str::to_owned))
+        }
+        TextRequest::SpecialToken { text: name } => {
+            TextReply::SpecialToken(text.special_token(&name)?)
         }
         TextRequest::Pieces { tokens } => TextReply::Pieces(text.pieces(&tokens)?),
         TextRequest::NextPiece { tokens, emitted, is_last } => {

@@ -48,6 +48,8 @@ pub fn config() -> ModelConfig {
         tied_embeddings: false,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: None,

@@ -36,6 +36,16 @@ pub enum LinearOut<'a, T> {
         alpha: f32,
         limit: f32,
     },
+    /// `x * silu(result)`: the result is a gate.
+    TimesSilu {
+        x: &'a [T],
+        out: &'a mut [T],
+    },
+    /// `x * sigmoid(result)`.
+    TimesSigmoid {
+        x: &'a [T],
+        out: &'a mut [T],
+    },
     /// `out += result`: the residual stream, in place.
     AddTo(&'a mut [f32]),
     /// `out += factor * result`.
@@ -90,6 +100,8 @@ impl<T: Number> Epilogue<T> {
             LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
                 gated(gate, out, Gate::Clamped { alpha, limit })
             }
+            LinearOut::TimesSilu { x, out } => gated(x, out, Gate::BySilu),
+            LinearOut::TimesSigmoid { x, out } => gated(x, out, Gate::BySigmoid),
             // A factor of 1 changes no bit.
             LinearOut::AddTo(out) => add(out, 1.0),
             LinearOut::AddScaled { out, factor } => add(out, factor),

@@ -1,4 +1,5 @@
-//! What a finished sum of the feed-forward's second matrix makes of its gate.
+//! What a finished sum of the feed-forward's second matrix makes of its gate, and what one that is
+//! a gate itself makes of what it stands before.
 
 use crate::simd::{Simd, math};
 
@@ -12,6 +13,10 @@ pub enum Gate {
     /// `(v + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit`, v the value within
     /// `-limit..=limit`.
     Clamped { alpha: f32, limit: f32 },
+    /// `gate * silu(value)`: the value is the gate.
+    BySilu,
+    /// `gate * sigmoid(value)`.
+    BySigmoid,
 }
 
 impl Gate {
@@ -30,6 +35,8 @@ impl Gate {
         match self {
             Gate::Silu => gates = math::silu(s, gates),
             Gate::GeluTanh => gates = math::gelu_tanh(s, gates),
+            Gate::BySilu => values = math::silu(s, values),
+            Gate::BySigmoid => values = math::sigmoid(s, values),
             Gate::Clamped { alpha, limit } => {
                 let (low, high) = (s.splat(-limit), s.splat(limit));
                 for i in 0..N {

@@ -62,6 +62,16 @@ pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     over_one_plus_exp(s, x, negative)
 }
 
+/// `1 / (1 + e^-x)`, of several vectors as [`exp`].
+#[inline(always)]
+pub fn sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
+    let mut negative = x;
+    for i in 0..N {
+        negative[i] = s.sub(s.zero(), x[i]);
+    }
+    over_one_plus_exp(s, [s.splat(1.0); N], negative)
+}
+
 /// `x / (1 + e^(-factor * x))`, of several vectors as [`exp`].
 #[inline(always)]
 pub fn times_sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N], factor: S::F) -> [S::F; N] {

@@ -22,13 +22,13 @@ fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
 fn chatml_and_llama3() {
     let chatml = ChatTemplate::new(CHATML, None, None).expect("a template");
     assert_eq!(
-        chatml.render(&turns(&[("user", "Hi")]), UNIX_EPOCH).expect("rendered"),
+        chatml.render(&turns(&[("user", "Hi")]), &[], UNIX_EPOCH).expect("rendered"),
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
     let llama3 = ChatTemplate::new(LLAMA3, Some("<bos>"), Some("<eos>")).expect("a template");
     assert_eq!(
         llama3
-            .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), UNIX_EPOCH)
+            .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), &[], UNIX_EPOCH)
             .expect("rendered"),
         "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
          <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
@@ -41,8 +41,11 @@ fn python_methods_and_refusals() {
     let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% \
      endif %}{{ messages[0].content.strip().startswith('a') }}";
     let template = ChatTemplate::new(template, None, None).expect("a template");
-    assert_eq!(template.render(&turns(&[("user", " abc")]), UNIX_EPOCH).expect("rendered"), "True");
-    let error = template.render(&turns(&[("system", "x")]), UNIX_EPOCH).expect_err("refused");
+    assert_eq!(
+        template.render(&turns(&[("user", " abc")]), &[], UNIX_EPOCH).expect("rendered"),
+        "True"
+    );
+    let error = template.render(&turns(&[("system", "x")]), &[], UNIX_EPOCH).expect_err("refused");
     assert!(error.to_string().contains("user first"), "{error}");
     assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
 }
@@ -56,7 +59,10 @@ fn templates_are_told_other_fields_in_their_order() {
     let template = "{{ messages[0].name }} {{ messages[0].tool_calls | tojson }}\
                     {% if messages[0].tool_call_id is defined %}!{% endif %}";
     let template = ChatTemplate::new(template, None, None).expect("a template");
-    assert_eq!(template.render(&[message], UNIX_EPOCH).expect("rendered"), format!("Ada {calls}"));
+    assert_eq!(
+        template.render(&[message], &[], UNIX_EPOCH).expect("rendered"),
+        format!("Ada {calls}")
+    );
 }
 
 #[test]
@@ -64,7 +70,7 @@ fn the_environment_is_that_of_transformers() {
     let render = |template: &str| {
         ChatTemplate::new(template, None, None)
             .and_then(|template| {
-                template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), UNIX_EPOCH)
+                template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), &[], UNIX_EPOCH)
             })
             .expect(template)
     };
@@ -103,7 +109,7 @@ fn hostile_templates_are_refused() {
     ] {
         let error = ChatTemplate::new(template, None, None)
             .and_then(|template| {
-                template.render(&turns(&[("user", &"x".repeat(10_000))]), UNIX_EPOCH)
+                template.render(&turns(&[("user", &"x".repeat(10_000))]), &[], UNIX_EPOCH)
             })
             .expect_err(template);
         assert!(error.to_string().contains(reason), "{template}: {error}");
@@ -124,7 +130,7 @@ fn harmless_filters_do_what_jinja_does() {
     ] {
         let template_made = ChatTemplate::new(template, None, None).expect(template);
         assert_eq!(
-            template_made.render(&turns(&[]), UNIX_EPOCH).expect(template),
+            template_made.render(&turns(&[]), &[], UNIX_EPOCH).expect(template),
             expected,
             "{template}"
         );
@@ -135,7 +141,7 @@ fn harmless_filters_do_what_jinja_does() {
 fn templates_are_told_the_date() {
     let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None);
     let now = UNIX_EPOCH + Duration::from_secs(19_782 * 86400);
-    assert_eq!(template.and_then(|it| it.render(&[], now)).expect("a date"), "29 Feb 2024");
+    assert_eq!(template.and_then(|it| it.render(&[], &[], now)).expect("a date"), "29 Feb 2024");
 }
 
 /// `scripts/fixtures_chat.py` says how these were made.
@@ -157,10 +163,12 @@ fn constructs_of_published_templates_are_rendered_as_elsewhere() {
         };
         let messages: Vec<Message> =
             case["messages"].as_array().expect("a list").iter().map(message).collect();
+        let tools: Vec<String> =
+            case["tools"].as_array().into_iter().flatten().map(ToString::to_string).collect();
         let name = text(&case["name"]).expect("a name");
         let source = text(&case["template"]).expect("a template");
         let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).expect(&name);
-        match (template.render(&messages, now), text(&case["expected"])) {
+        match (template.render(&messages, &tools, now), text(&case["expected"])) {
             (Ok(rendered), Some(expected)) => assert_eq!(rendered, expected, "{name}"),
             (Err(ChatError::Render(words)), None) => {
                 assert_eq!(Some(words), text(&case["refusal"]), "{name}");

@@ -70,6 +70,8 @@ fn llama() {
             tied_embeddings: false,
             qk_norm: None,
             post_norms: false,
+            delta: None,
+            output_gate: false,
             sinks: false,
             scales: Scales::default(),
             bos_token_id: Some(1),

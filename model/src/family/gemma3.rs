@@ -67,6 +67,8 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         qk_norm: Some(QkNorm::PerHead),
         post_norms: true,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales {
             embedding: (hidden as f32).sqrt(),
@@ -101,7 +103,13 @@ fn layers(
 ) -> Result<Layers, ConfigError> {
     let window = fields.optional_size("sliding_window")?.unwrap_or(WINDOW);
     let local_theta = fields.positive("rope_local_base_freq")?.unwrap_or(LOCAL_THETA);
-    let defaults = |theta| RopeDefaults { theta, head_dim, max_positions, can_be_partial: false };
+    let defaults = |theta| RopeDefaults {
+        theta,
+        head_dim,
+        max_positions,
+        can_be_partial: false,
+        rotated: 1.0,
+    };
     let by_type = |kind, theta| rope_of_type(fields, kind, defaults(theta));
     let (local, global) = match by_type("sliding_attention", local_theta)? {
         Some(local) => {

@@ -23,7 +23,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     if fields.present("rope_scaling").or_else(|| fields.present("rope_parameters")).is_none() {
         return Err(ConfigError::Missing { field: "rope_scaling" });
     }
-    let model = llama::base_with(Family::GptOss, name, fields, THETA)?;
+    let model = llama::base_with(Family::GptOss, name, fields, llama::Defaults::of(THETA))?;
     let bias = fields.flag("attention_bias", true)?;
     fields.only("swiglu_limit", &json!(7.0))?;
     // Said by the rope's original length too.

@@ -32,15 +32,33 @@ pub(super) fn base(
     name: &str,
     fields: &Fields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
-    base_with(family, name, fields, 10_000.0)
+    base_with(family, name, fields, Defaults::of(10_000.0))
 }
 
-/// The same with another rope base where the file says none.
+/// What families call differently or mean where a file says nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    /// The rope's base.
+    pub(super) theta: f64,
+    /// The part of each head that is rotated.
+    pub(super) rotated: f64,
+    /// The field with the width of the network that every row passes.
+    pub(super) ffn_field: &'static str,
+}
+
+impl Defaults {
+    /// Whole heads are rotated.
+    pub(super) const fn of(theta: f64) -> Defaults {
+        Defaults { theta, rotated: 1.0, ffn_field: "intermediate_size" }
+    }
+}
+
+/// The same with what else the file leaves out.
 pub(super) fn base_with(
     family: Family,
     name: &str,
     fields: &Fields<'_>,
-    theta: f64,
+    Defaults { theta, rotated, ffn_field }: Defaults,
 ) -> Result<ModelConfig, ConfigError> {
     let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = match fields.optional_size("head_dim")? {
@@ -49,8 +67,8 @@ pub(super) fn base_with(
         None => return Err(ConfigError::HiddenByHeads { hidden, heads }),
     };
     let max_positions = fields.size("max_position_embeddings")?;
-    let can_be_partial = family == Family::Phi3;
-    let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial };
+    let can_be_partial = family == Family::Phi3 || rotated != 1.0;
+    let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated };
     let rope = rope(fields, defaults)?;
     let activations = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     Ok(ModelConfig {
@@ -61,7 +79,7 @@ pub(super) fn base_with(
         num_heads: heads,
         num_kv_heads: fields.optional_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,
-        ffn_size: fields.size("intermediate_size")?,
+        ffn_size: fields.size(ffn_field)?,
         vocab_size: fields.size("vocab_size")?,
         max_positions: rope.stretched(max_positions),
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
@@ -80,6 +98,8 @@ pub(super) fn base_with(
         tied_embeddings: fields.flag("tie_word_embeddings", false)?,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: None,

@@ -11,7 +11,7 @@ const THETA: f64 = 1e6;
 
 /// `MixtralForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
-    let model = llama::base_with(Family::Mixtral, name, fields, THETA)?;
+    let model = llama::base_with(Family::Mixtral, name, fields, llama::Defaults::of(THETA))?;
     let experts = Experts {
         count: experts::count(fields, &["num_local_experts", "num_experts"])?,
         per_token: experts::per_token(fields)?,

@@ -14,7 +14,7 @@ const INTERVAL: usize = 4;
 
 /// `SmolLM3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
-    let model = llama::base_with(Family::SmolLm3, name, fields, THETA)?;
+    let model = llama::base_with(Family::SmolLm3, name, fields, llama::Defaults::of(THETA))?;
     let attention_bias = fields.flag("attention_bias", false)?;
     let rotates = rotating_layers(fields, model.num_layers)?;
     let window = qwen2::window(fields)?;

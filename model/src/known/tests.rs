@@ -47,6 +47,9 @@ const BILLIONS: &[(&str, f64)] = &[
     ("gemma-3-27b", 27.0),
     ("qwen3-30b-a3b", 30.5),
     ("qwen3-235b-a22b", 235.0),
+    ("qwen3-next-80b-a3b", 79.7),
+    ("qwen3.5-9b", 9.0),
+    ("qwen3.5-35b-a3b", 35.0),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
     ("granite-3.1-1b-a400m", 1.33),
@@ -57,7 +60,8 @@ const BILLIONS: &[(&str, f64)] = &[
 
 /// Parameters in billions, from the weights that the operation table asks for.
 fn billions(config: &ModelConfig) -> f64 {
-    let bytes = config.layer_weight_bytes(0, Dtype::Bf16) * config.num_layers;
+    let layers = 0..config.num_layers;
+    let bytes: usize = layers.map(|layer| config.layer_weight_bytes(layer, Dtype::Bf16)).sum();
     let tables =
         config.vocab_size * config.hidden_size * if config.tied_embeddings { 1 } else { 2 };
     bytes as f64 / 2e9 + tables as f64 / 1e9

@@ -139,7 +139,10 @@ fn repositories_in_the_cache() {
     let error = locate(Wanted { revision: Some("v9"), ..wanted }, &places)
         .expect_err("no such revision")
         .to_string();
-    assert!(error.contains("v9") && error.contains("hf download facebook/opt-125m"), "{error}");
+    assert!(
+        error.contains("v9") && error.contains("coordinator pull facebook/opt-125m"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn names() {
     let found = find("opt-30b", None, true).expect("known");
     assert_eq!(found.config.map(|config| config.num_layers), Some(48));
     let error = find("opt-30b", None, false).expect_err("not there").to_string();
-    assert!(error.contains("hf download facebook/opt-30b"), "{error}");
+    assert!(error.contains("coordinator pull facebook/opt-30b"), "{error}");
     assert!(error.contains("--dummy-weights"), "{error}");
     assert!(find("nonsense", None, true).expect_err("unknown").to_string().contains("opt-125m"));
     assert!(matches!(find("facebook/opt-350m", None, true), Err(LocateError::Opt350m { .. })));

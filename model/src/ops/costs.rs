@@ -17,6 +17,12 @@ impl Op {
             Op::Norm0 | Op::PostNorm0 | Op::Norm1 | Op::PostNorm1 | Op::FinalNorm => {
                 4 * rows * config.hidden_size as u64
             }
+            Op::SharedGate => rows * (2 * config.hidden_size + config.ffn_size) as u64,
+            Op::DeltaConv => config
+                .delta
+                .map_or(0, |delta| rows * ((2 * delta.taps + 5) * delta.channels()) as u64),
+            // Forgets, reads at k, corrects, and reads at q.
+            Op::Delta => config.delta.map_or(0, |delta| 7 * rows * delta.state_len() as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
                 let one = experts.ffn_size * config.hidden_size * experts.per_token;
                 2 * rows * one as u64
@@ -28,9 +34,21 @@ impl Op {
         }
     }
 
+    /// Bytes of a sequence's state that are read, and written as well; 0 of what keeps none.
+    pub fn state_bytes(self, config: &ModelConfig) -> u64 {
+        config.delta.map_or(0, |delta| match self {
+            Op::DeltaConv => delta.inputs_bytes() as u64,
+            Op::Delta => delta.state_bytes() as u64,
+            _ => 0,
+        })
+    }
+
     /// Bytes of cache read for `cached_positions` cached positions over all sequences.
     pub fn kv_bytes(self, config: &ModelConfig, dtype: Dtype, cached_positions: u64) -> u64 {
         let one = (config.kv_size() * dtype.size_bytes()) as u64;
+        if self.updates_state() {
+            return 0;
+        }
         self.caches().len() as u64 * one * cached_positions
     }
 

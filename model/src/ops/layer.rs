@@ -2,44 +2,62 @@
 
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
-use crate::layers::FeedForward;
+use crate::layers::{FeedForward, LayerKind, Mixing};
 
-/// The list of a layer whose attention is everybody's, with what follows it.
+/// The list of a layer: its first half by name, and what follows that.
 macro_rules! layer {
-    ($($op:ident),*) => {
-        &[
-            Op::Norm0,
-            Op::Q,
-            Op::K,
-            Op::V,
-            Op::Scores,
-            Op::Softmax,
-            Op::Wv,
-            Op::Out,
-            $(Op::$op),*
-        ]
+    (attention: $($op:ident),*) => {
+        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, Out, $($op),*)
     };
+    (gated_attention: $($op:ident),*) => {
+        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, OutGate, Out, $($op),*)
+    };
+    (delta: $($op:ident),*) => {
+        layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut, $($op),*)
+    };
+    (of: $($op:ident),*) => { &[$(Op::$op),*] };
 }
 
 /// OPT's.
-pub const PLAIN_LAYER: &[Op] = layer![Norm1, Fc0, Fc1];
+pub const PLAIN_LAYER: &[Op] = layer![attention: Norm1, Fc0, Fc1];
 /// LLaMA's, and that of most others.
-pub const GATED_LAYER: &[Op] = layer![Norm1, Gate, Up, Down];
+pub const GATED_LAYER: &[Op] = layer![attention: Norm1, Gate, Up, Down];
 /// Gemma's: each half has a norm before it and one behind it.
-const FOUR_NORM_LAYER: &[Op] = layer![PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
-const EXPERT_LAYER: &[Op] = layer![Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
+const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
+const EXPERT_LAYER: &[Op] = layer![attention: Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
+/// Those of models of which some layers keep a state, with a dense network or experts, of which one
+/// is everybody's.
+const GATED_ATTENTION_LAYER: &[Op] = layer![gated_attention: Norm1, Gate, Up, Down];
+const DELTA_LAYER: &[Op] = layer![delta: Norm1, Gate, Up, Down];
+macro_rules! shared_expert_layer {
+    ($first:ident) => {
+        layer![
+            $first: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, SharedGate, Down
+        ]
+    };
+}
+const GATED_ATTENTION_SHARED_LAYER: &[Op] = shared_expert_layer!(gated_attention);
+const DELTA_SHARED_LAYER: &[Op] = shared_expert_layer!(delta);
 
 impl ModelConfig {
     /// The operations of a decoder layer, in order.
     pub fn layer_ops(&self, layer: usize) -> &'static [Op] {
-        self.ops_of(self.layers.of(layer).feed_forward)
+        self.ops_of(self.layers.of(layer))
+    }
+
+    /// The operations of a layer that attends, by whose names placements go. A model without such
+    /// a layer has the list that one would have.
+    pub fn leading_ops(&self) -> &'static [Op] {
+        let kinds = self.layers.kinds();
+        let leading = kinds.iter().find(|kind| !kind.has_state()).unwrap_or(&kinds[0]);
+        self.ops_of(&LayerKind { mixing: Mixing::Attention, ..leading.clone() })
     }
 
     /// Every operation that any layer has, once; the order is that of the layers.
     pub fn every_layer_op(&self) -> Vec<Op> {
         let mut every = Vec::new();
         for kind in self.layers.kinds() {
-            let ops = self.ops_of(kind.feed_forward);
+            let ops = self.ops_of(kind);
             every.extend(ops.iter().filter(|op| !every.contains(*op)).collect::<Vec<_>>());
         }
         every
@@ -47,7 +65,7 @@ impl ModelConfig {
 
     /// Whether any layer has this operation.
     pub fn has_layer_op(&self, op: Op) -> bool {
-        self.layers.kinds().iter().any(|kind| self.ops_of(kind.feed_forward).contains(&op))
+        self.layers.kinds().iter().any(|kind| self.ops_of(kind).contains(&op))
     }
 
     /// The place of an operation in its layer's list, also of the fused form of attention, whose
@@ -56,12 +74,16 @@ impl ModelConfig {
         self.layer_ops(layer).iter().position(|other| *other == op.weights_op())
     }
 
-    fn ops_of(&self, feed_forward: FeedForward) -> &'static [Op] {
-        match feed_forward {
-            FeedForward::Experts => EXPERT_LAYER,
-            FeedForward::Dense if self.post_norms => FOUR_NORM_LAYER,
-            FeedForward::Dense if self.activation.is_gated() => GATED_LAYER,
-            FeedForward::Dense => PLAIN_LAYER,
+    fn ops_of(&self, kind: &LayerKind) -> &'static [Op] {
+        match (kind.mixing, kind.feed_forward) {
+            (Mixing::Delta, FeedForward::Dense) => DELTA_LAYER,
+            (Mixing::Delta, _) => DELTA_SHARED_LAYER,
+            (Mixing::Attention, FeedForward::SharedExpert) => GATED_ATTENTION_SHARED_LAYER,
+            (Mixing::Attention, FeedForward::Experts) => EXPERT_LAYER,
+            (Mixing::Attention, FeedForward::Dense) if self.output_gate => GATED_ATTENTION_LAYER,
+            (Mixing::Attention, FeedForward::Dense) if self.post_norms => FOUR_NORM_LAYER,
+            (Mixing::Attention, FeedForward::Dense) if self.activation.is_gated() => GATED_LAYER,
+            (Mixing::Attention, FeedForward::Dense) => PLAIN_LAYER,
         }
     }
 

@@ -20,7 +20,21 @@ pub enum Op {
     Wv,
     /// `Scores`, `Softmax` and `Wv` in one pass; bit-equal to the three.
     Attention,
+    /// What attention computed times the sigmoid of a linear of the layer's input (Qwen3-Next).
+    OutGate,
     Out,
+    /// Q, k and v of a layer with a state, as one linear.
+    DeltaQkv,
+    /// How far each value head corrects its state (b), and how much of it it forgets (a).
+    DeltaBa,
+    /// The causal convolution of each channel of `DeltaQkv`, with SiLU; keeps the last inputs.
+    DeltaConv,
+    /// The recurrence of each value head, row by row, and the norm of what it reads; keeps the
+    /// states.
+    Delta,
+    /// What the heads read times the SiLU of a linear of the layer's input.
+    DeltaGate,
+    DeltaOut,
     /// Norm of what attention computed, before it is added to the residual stream (Gemma).
     PostNorm0,
     Norm1,
@@ -32,6 +46,8 @@ pub enum Op {
     ExpertDown,
     Gate,
     Up,
+    /// A shared expert's rows times the sigmoid of one product of each row of its input.
+    SharedGate,
     Down,
     Fc0,
     Fc1,
@@ -44,7 +60,8 @@ pub enum Op {
     Sample,
 }
 
-/// Which of the two caches.
+/// Which of a layer's two caches. Of a layer with a state `K` is what its convolution keeps, and
+/// `V` are the states of its heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kv {
     K,
@@ -66,12 +83,20 @@ impl Op {
             Op::Softmax => "softmax",
             Op::Wv => "wv",
             Op::Attention => "attention",
+            Op::OutGate => "out_gate",
             Op::Out => "out",
+            Op::DeltaQkv => "delta_qkv",
+            Op::DeltaBa => "delta_ba",
+            Op::DeltaConv => "delta_conv",
+            Op::Delta => "delta",
+            Op::DeltaGate => "delta_gate",
+            Op::DeltaOut => "delta_out",
             Op::PostNorm0 => "post_norm0",
             Op::Norm1 if opt => "ln1",
             Op::Norm1 => "norm1",
             Op::Gate => "gate",
             Op::Up => "up",
+            Op::SharedGate => "shared_gate",
             Op::Down => "down",
             Op::Fc0 => "fc0",
             Op::Fc1 => "fc1",
@@ -91,6 +116,25 @@ impl Op {
         matches!(self, Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
     }
 
+    /// Reads what its layer keeps of a sequence and brings it up to date, in place.
+    pub const fn updates_state(self) -> bool {
+        matches!(self, Op::DeltaConv | Op::Delta)
+    }
+
+    /// The operation of a layer that attends by which placements name this one, of a layer with a
+    /// state; others stand for themselves.
+    pub const fn counterpart(self) -> Op {
+        match self {
+            Op::DeltaQkv => Op::Q,
+            Op::DeltaBa => Op::K,
+            Op::DeltaConv => Op::Scores,
+            Op::Delta => Op::Wv,
+            Op::DeltaGate => Op::OutGate,
+            Op::DeltaOut => Op::Out,
+            other => other,
+        }
+    }
+
     /// A linear of which each row has those of its experts.
     pub const fn is_expert(self) -> bool {
         matches!(self, Op::ExpertGate | Op::ExpertUp | Op::ExpertDown)
@@ -98,22 +142,30 @@ impl Op {
 
     /// Values read, in the order in which a program's instruction lists them.
     /// Caches, weights and the step table are listed by the compiler, not here.
-    pub const fn reads(self, config: &ModelConfig) -> &'static [Value] {
+    pub fn reads(self, config: &ModelConfig) -> &'static [Value] {
         match self {
             Op::Embed => &[],
             Op::Norm0 => &[Value::Hidden],
-            Op::Q | Op::K | Op::V => &[Value::Normed0],
+            Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa => &[Value::Normed0],
             Op::Scores => &[Value::Query, Value::Key],
             Op::Softmax => &[Value::Scores],
             Op::Wv => &[Value::Probabilities, Value::Value],
             Op::Attention => &[Value::Query, Value::Key, Value::Value],
+            Op::OutGate => &[Value::Normed0, Value::Attended],
+            Op::Out if config.output_gate => &[Value::GatedAttended, Value::Hidden],
             Op::Out if config.post_norms => &[Value::Attended],
             Op::Out => &[Value::Attended, Value::Hidden],
+            Op::DeltaConv => &[Value::DeltaQkv],
+            Op::Delta => &[Value::DeltaConvolved, Value::DeltaBa],
+            Op::DeltaGate => &[Value::Normed0, Value::DeltaRead],
+            Op::DeltaOut => &[Value::GatedDelta, Value::Hidden],
             Op::PostNorm0 => &[Value::Projected0, Value::Hidden],
             Op::PostNorm1 => &[Value::Projected1, Value::Hidden],
             Op::Norm1 => &[Value::Hidden],
             Op::Gate | Op::Fc0 | Op::Router => &[Value::Normed1],
             Op::Up => &[Value::Normed1, Value::Gate],
+            Op::SharedGate => &[Value::Normed1, Value::Ffn],
+            Op::Down if config.has_shared_expert() => &[Value::SharedFfn, Value::Hidden],
             Op::Down | Op::Fc1 if config.post_norms => &[Value::Ffn],
             Op::Down | Op::Fc1 => &[Value::Ffn, Value::Hidden],
             Op::ExpertGate => &[Value::Normed1, Value::Routing],
@@ -126,12 +178,13 @@ impl Op {
     }
 
     /// The value written; `None` for `Sample`, which writes the step table.
-    pub const fn writes(self, config: &ModelConfig) -> Option<Value> {
+    pub fn writes(self, config: &ModelConfig) -> Option<Value> {
         Some(match self {
             Op::Out if config.post_norms => Value::Projected0,
             Op::Down | Op::Fc1 if config.post_norms => Value::Projected1,
             Op::Embed
             | Op::Out
+            | Op::DeltaOut
             | Op::PostNorm0
             | Op::Down
             | Op::Fc1
@@ -144,9 +197,16 @@ impl Op {
             Op::Scores => Value::Scores,
             Op::Softmax => Value::Probabilities,
             Op::Wv | Op::Attention => Value::Attended,
+            Op::OutGate => Value::GatedAttended,
+            Op::DeltaQkv => Value::DeltaQkv,
+            Op::DeltaBa => Value::DeltaBa,
+            Op::DeltaConv => Value::DeltaConvolved,
+            Op::Delta => Value::DeltaRead,
+            Op::DeltaGate => Value::GatedDelta,
             Op::Norm1 => Value::Normed1,
             Op::Gate => Value::Gate,
             Op::Up | Op::Fc0 => Value::Ffn,
+            Op::SharedGate => Value::SharedFfn,
             Op::Router => Value::Routing,
             Op::ExpertGate => Value::ExpertGate,
             Op::ExpertUp => Value::ExpertFfn,
@@ -162,11 +222,12 @@ impl Op {
         reads_it && self.writes(config) == Some(Value::Hidden)
     }
 
-    /// Caches read: `Scores` reads K, `Wv` reads V, the fused form both.
+    /// Caches read: `Scores` reads K, `Wv` reads V, the fused form both. Those that update a
+    /// state have it here.
     pub const fn caches(self) -> &'static [Kv] {
         match self {
-            Op::Scores => &[Kv::K],
-            Op::Wv => &[Kv::V],
+            Op::Scores | Op::DeltaConv => &[Kv::K],
+            Op::Wv | Op::Delta => &[Kv::V],
             Op::Attention => &[Kv::K, Kv::V],
             _ => &[],
         }

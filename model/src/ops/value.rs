@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Dtype, ModelConfig};
+use crate::delta::DeltaNet;
 
 /// What flows between operations. Every value has one type in memory ([`Value::element`]) and is
 /// rounded to it whether or not it crosses a cut.
@@ -24,6 +25,18 @@ pub enum Value {
     Probabilities,
     /// `[rows, heads * head_dim]`.
     Attended,
+    /// `[rows, heads * head_dim]`, behind the gate of what attention computed (Qwen3-Next).
+    GatedAttended,
+    /// `[rows, channels]`: q, k and v before their convolution.
+    DeltaQkv,
+    /// `[rows, 2, value heads]`: b and a.
+    DeltaBa,
+    /// `[rows, channels]`: q, k and v behind their convolution.
+    DeltaConvolved,
+    /// `[rows, value heads * value_dim]`: what the states say, normed by heads.
+    DeltaRead,
+    /// The same behind the gate.
+    GatedDelta,
     /// `[rows, hidden]`, what attention computed, before the norm behind it (Gemma).
     Projected0,
     /// `[rows, hidden]`, input of the feed-forward network.
@@ -32,6 +45,8 @@ pub enum Value {
     Gate,
     /// `[rows, ffn]`, input of `Down`/`Fc1`.
     Ffn,
+    /// `[rows, ffn]`, input of `Down` where the network is a shared expert.
+    SharedFfn,
     /// `[rows, hidden]`, what the feed-forward network computed, before the norm behind it.
     Projected1,
     /// `[rows, experts per row]` pairs of a u32 and an f32: an expert and its weight, ascending by
@@ -81,6 +96,7 @@ impl Value {
     pub fn row_elements(self, config: &ModelConfig) -> Option<usize> {
         let per_token = config.experts.map_or(0, |experts| experts.per_token);
         let expert_ffn = config.experts.map_or(0, |experts| experts.ffn_size);
+        let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
         match self {
             Value::Hidden
             | Value::Normed0
@@ -88,9 +104,12 @@ impl Value {
             | Value::Projected1
             | Value::Normed1
             | Value::LastNormed => Some(config.hidden_size),
-            Value::Query | Value::Attended => Some(config.q_size()),
+            Value::Query | Value::Attended | Value::GatedAttended => Some(config.q_size()),
+            Value::DeltaQkv | Value::DeltaConvolved => Some(delta(DeltaNet::channels)),
+            Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),
+            Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
             Value::Key | Value::Value => Some(config.kv_size()),
-            Value::Gate | Value::Ffn => Some(config.ffn_size),
+            Value::Gate | Value::Ffn | Value::SharedFfn => Some(config.ffn_size),
             Value::Routing => Some(2 * per_token),
             Value::ExpertGate | Value::ExpertFfn => Some(per_token * expert_ffn),
             Value::Logits => Some(config.vocab_size),

@@ -3,6 +3,7 @@
 use super::op::Op;
 use crate::compressed::{ROWS, WeightFormat};
 use crate::config::{Dtype, Family, ModelConfig, QkNorm};
+use crate::delta::DeltaNet;
 use crate::experts::Experts;
 
 /// Shape of an operation's weights: a row-major matrix, vectors of f32 behind it.
@@ -76,6 +77,14 @@ impl Op {
             Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
             Op::Out => linear(hidden, config.q_size(), config.out_bias),
+            Op::OutGate => linear(config.q_size(), hidden, false),
+            Op::DeltaQkv
+            | Op::DeltaBa
+            | Op::DeltaConv
+            | Op::Delta
+            | Op::DeltaGate
+            | Op::DeltaOut => self.delta_weights(&config.delta?, hidden),
+            Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
@@ -88,6 +97,24 @@ impl Op {
             }
             Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
         }
+    }
+
+    /// Weights of a layer with a state: of the convolution a vector `[taps, channels]`; of the
+    /// recurrence the gain of a head's norm, and `[2, value_heads]` numbers: the logarithms of the
+    /// rates of forgetting, and what is added to a.
+    fn delta_weights(self, delta: &DeltaNet, hidden: usize) -> Option<WeightShape> {
+        let (heads, values) = (delta.value_heads, delta.value_size());
+        let linear = |out, input| WeightShape { matrix: Some((out, input)), vectors: [None; 2] };
+        let vectors = |first, second| WeightShape { matrix: None, vectors: [Some(first), second] };
+        Some(match self {
+            Op::DeltaQkv => linear(delta.channels(), hidden),
+            Op::DeltaBa => linear(2 * heads, hidden),
+            Op::DeltaConv => vectors(delta.taps * delta.channels(), None),
+            Op::Delta => vectors(delta.value_dim, Some(2 * heads)),
+            Op::DeltaGate => linear(values, hidden),
+            Op::DeltaOut => linear(hidden, values),
+            _ => return None,
+        })
     }
 
     /// Bytes of this operation's weight blob, uncompressed. The learned position table (OPT) is a

@@ -148,17 +148,20 @@ impl SafetensorsSource {
     }
 
     /// Calls `read` with each part that has some of the rows from `first_row` on, the first of its
-    /// rows that is one of them, and what they fill of `out`, of which a row takes `size`.
+    /// rows that is one of them, and what they fill of `out`, of which a row takes `size` of its
+    /// piece.
     fn each_part<T>(
         &self,
         id: TensorId,
         first_row: usize,
-        (out, size): (&mut [T], usize),
+        out: &mut [T],
+        size: impl Fn(&Piece) -> usize,
         mut read: impl FnMut(&Part<'_>, usize, &mut [T]) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
         let (mut skipped, mut rest) = (first_row, out);
         for part in self.checked(id)? {
             let from = skipped.min(part.piece.rows);
+            let size = size(&part.piece);
             let rows = (part.piece.rows - from).min(rest.len() / size);
             skipped -= from;
             let (own, behind) = rest.split_at_mut(rows * size);
@@ -183,8 +186,9 @@ impl SafetensorsSource {
         same: Stored,
         convert: impl Fn(f32) -> T + Copy,
     ) -> Result<(), SourceError> {
-        let (_, columns) = id.expected_shape(&self.config).unwrap_or((0, 1));
-        self.each_part(id, first_row, (out, columns), |part, from, out| {
+        // Parts of a vector are one behind the other, whatever they take for rows.
+        let of_row = |piece: &Piece| piece.columns;
+        self.each_part(id, first_row, out, of_row, |part, from, out| {
             // Refuses what cannot be read or is not in order.
             self.type_of(part)?;
             match &part.form {
@@ -192,7 +196,8 @@ impl SafetensorsSource {
                     self.read_plain(stretch, &part.piece, from, out, same, convert)
                 }
                 Form::Packed(packed) => {
-                    PackedRows::of(&part.piece).each_run(from, out, columns, |row, out| {
+                    let (rows, columns) = (PackedRows::of(&part.piece), part.piece.columns);
+                    rows.each_run(from, out, columns, |row, out| {
                         let mut values = vec![0.0; out.len()];
                         packed.read(&self.files, row, &mut values)?;
                         out.iter_mut().zip(values).for_each(|(out, value)| *out = convert(value));
@@ -330,7 +335,8 @@ impl WeightSource for SafetensorsSource {
         let (_, columns) = self.shape(id)?;
         let row_bytes = stored.row_bytes(columns);
         assert_eq!(out.len() % row_bytes, 0, "{id:?}: not whole rows");
-        self.each_part(id, first_row, (out, row_bytes), |part, from, out| {
+        let of_row = |_: &Piece| row_bytes;
+        self.each_part(id, first_row, out, of_row, |part, from, out| {
             let rows = PackedRows::of(&part.piece);
             rows.each_run(from, out, row_bytes, |row, out| match &part.form {
                 Form::Packed(Packed::Mxfp4(matrix)) => matrix.read_blocks(&self.files, row, out),

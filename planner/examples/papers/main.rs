@@ -6,9 +6,12 @@ mod cells;
 mod compare;
 mod markdown;
 mod place;
+mod serving;
 
 fn main() -> Result<(), String> {
     let papers = cells::FILES.into_iter().map(cells::read).collect::<Result<Vec<_>, _>>()?;
-    print!("{}", markdown::render(&papers));
+    let of_serving = serving::cells::FILES.into_iter().map(serving::cells::read);
+    let of_serving = of_serving.collect::<Result<Vec<_>, _>>()?;
+    print!("{}{}", markdown::render(&papers), serving::markdown::render(&of_serving)?);
     Ok(())
 }

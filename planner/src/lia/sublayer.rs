@@ -27,8 +27,8 @@ pub struct Sublayer {
 /// Table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many KV
 /// heads as heads); with grouped-query attention K and V are smaller, and a gated FFN has its gate
 /// in FC1. Of experts (LIA §7.1) FC1 and FC2 compute those of each row and read those that are
-/// expected to be hit; the router is a part of FC1. The equations know no windows: every layer
-/// attends to all positions.
+/// expected to be hit; the router is a part of FC1. The equations know no windows and no states:
+/// every layer attends to all positions.
 pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; SUBLAYERS] {
     let bytes = case.dtype.size_bytes() as f64;
     let (batch, length) = (f64::from(case.batch), f64::from(case.length));
@@ -93,14 +93,14 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: Stage, case: &Case) ->
 /// norms with what follows them, softmax with the scores.
 pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
     match op {
-        Op::Norm0 | Op::Q | Op::K | Op::V => Some(0),
-        Op::Scores | Op::Softmax | Op::Attention => Some(1),
-        Op::Wv => Some(2),
-        Op::Out | Op::PostNorm0 => Some(3),
+        Op::Norm0 | Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa => Some(0),
+        Op::Scores | Op::Softmax | Op::Attention | Op::DeltaConv => Some(1),
+        Op::Wv | Op::Delta => Some(2),
+        Op::OutGate | Op::Out | Op::PostNorm0 | Op::DeltaGate | Op::DeltaOut => Some(3),
         Op::Norm1 | Op::Gate | Op::Up | Op::Fc0 | Op::Router | Op::ExpertGate | Op::ExpertUp => {
             Some(4)
         }
-        Op::Down | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => Some(5),
+        Op::SharedGate | Op::Down | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => Some(5),
         Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
     }
 }

@@ -72,6 +72,9 @@ pub struct Cpu {
     /// Time of an operation besides its bytes and its arithmetic.
     #[serde(default)]
     pub op_overhead_us: f64,
+    /// Serving: what each stage takes in which it attends beside the device, besides that.
+    #[serde(default)]
+    pub stage_overhead_ms: f64,
 }
 
 /// The GPU.

@@ -95,6 +95,8 @@ impl Machine {
         }
         let overhead = self.gpu.decompress_overhead_ms;
         bounded("gpu.decompress_overhead_ms", overhead, (0.0, OVERHEAD_MAX_MS, "ms"))?;
+        let overhead = self.cpu.stage_overhead_ms;
+        bounded("cpu.stage_overhead_ms", overhead, (0.0, OVERHEAD_MAX_MS, "ms"))?;
         for (field, us) in [
             ("cpu.op_overhead_us", self.cpu.op_overhead_us),
             ("gpu.op_overhead_us", self.gpu.op_overhead_us),

@@ -58,6 +58,10 @@ fn every_mistake_has_its_sentence() {
         (replaced("name = \"ryzen7950x-a4000\"", "name = \"\""), "no name"),
         (replaced("[memory]", "[memory"), "line"),
         (replaced("decompress_overhead_ms = 5.015", "decompress_overhead_ms = -5"), "less than 0"),
+        (
+            replaced("[cpu.bf16]", "stage_overhead_ms = -1\n[cpu.bf16]"),
+            "cpu.stage_overhead_ms is -1; it must not be less than 0",
+        ),
         (replaced("read_gbps = 4.964", "read_gbps = 0.0"), "nvme[0].read_gbps"),
     ];
     for (sentence, part) in cases {

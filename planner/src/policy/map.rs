@@ -1,9 +1,11 @@
 //! A policy as a device map of the whole model.
 
 use model::config::ModelConfig;
-use model::ops::Op;
+use model::ops::{Kv, Op};
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list};
+use program::map::{
+    Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list, leading_list,
+};
 use program::shares::ReadShares;
 use program::topology::MemoryId;
 
@@ -25,8 +27,8 @@ pub fn device_map(
     homes: Homes,
 ) -> DeviceMap {
     let chunking = policy.chunking();
-    let whole = layer_list(config, 0, None);
-    let list = layer_list(config, 0, chunking);
+    let whole = leading_list(config, None);
+    let list = leading_list(config, chunking);
     let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
     let decode_layer: Vec<Device> = list
         .iter()
@@ -34,6 +36,10 @@ pub fn device_map(
         .map(|(index, entry)| decode_device(policy, index, *entry))
         .collect();
     let layers = config.num_layers;
+    let of_all = |list: &[OpChunk], devices: &[Device], chunking| -> Vec<Vec<Device>> {
+        let own = |layer| layer_list(config, layer, chunking);
+        (0..layers).map(|layer| devices_of(&own(layer), list, devices)).collect()
+    };
     let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
     let head = if all_gpu { Device::Gpu } else { Device::Cpu };
     // Only the last rows cross to a head on the CPU.
@@ -48,13 +54,13 @@ pub fn device_map(
         kv_slots: kv_slots(&list, &decode_layer),
         prefill: PhaseMap {
             embed: Device::Cpu,
-            layers: vec![prefill_layer; layers],
+            layers: of_all(&whole, &prefill_layer, None),
             final_norm,
             head,
         },
         decode: PhaseMap {
             embed: Device::Cpu,
-            layers: vec![decode_layer; layers],
+            layers: of_all(&list, &decode_layer, chunking),
             final_norm: head,
             head,
         },
@@ -75,7 +81,44 @@ pub fn device_map(
         },
     };
     map.kv = (0..layers).map(|layer| kv_homes(&map, config, layer, homes.kv)).collect();
+    place_states(&mut map, config);
     map
+}
+
+/// The devices of a layer's entries, from those of the leading layer's: an operation that this has
+/// not goes where its counterpart goes.
+fn devices_of(own: &[OpChunk], leading: &[OpChunk], devices: &[Device]) -> Vec<Device> {
+    let place = |entry: &OpChunk| {
+        let same = leading.iter().position(|other| other == entry);
+        let counterpart = entry.op.counterpart();
+        same.or_else(|| leading.iter().position(|other| other.op == counterpart))
+    };
+    own.iter().map(|entry| place(entry).map_or(Device::Cpu, |place| devices[place])).collect()
+}
+
+/// Brings states up to date in prefill where decode does, and lets them live there.
+pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
+    for layer in (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state()) {
+        let homes = &mut map.kv[layer];
+        homes.device_batches = 0;
+        for (place, op) in config.layer_ops(layer).iter().enumerate() {
+            if !op.updates_state() {
+                continue;
+            }
+            let device = map.decode.layers[layer][place];
+            map.prefill.layers[layer][place] = device;
+            let home = match device {
+                Device::Gpu => MemoryId::VRAM,
+                Device::Cpu => MemoryId::DRAM,
+            };
+            for kv in op.caches() {
+                match kv {
+                    Kv::K => homes.k = vec![home],
+                    Kv::V => homes.v = vec![home],
+                }
+            }
+        }
+    }
 }
 
 /// The homes of a layer's caches: `device_home` for the parts that the GPU reads.

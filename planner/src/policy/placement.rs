@@ -5,6 +5,7 @@ use model::config::ModelConfig;
 use program::map::{Device, DeviceMap, LayerKv, layer_list};
 use program::topology::MemoryId;
 
+use super::map::place_states;
 use super::{Homes, Policy, Staged, device_map};
 
 /// Where the attention of resident layers runs in decode, and from which cache.
@@ -147,6 +148,7 @@ impl Placement {
             }
         }
         self.residency.apply(&mut map, config);
+        place_states(&mut map, config);
         self.staged.apply(&mut map, config);
         map
     }

@@ -4,7 +4,7 @@
 //! which to compile first.
 
 use model::config::ModelConfig;
-use program::map::{Device, layer_list};
+use program::map::{Device, leading_list};
 use program::topology::MemoryId;
 
 use super::table::Outer;
@@ -121,7 +121,7 @@ impl Bound<'_> {
     /// Whether the GPU runs each operation of a layer that is streamed.
     fn streamed(&self) -> Vec<bool> {
         let policy = &self.placement.policy;
-        let list = layer_list(self.config, 0, policy.chunking());
+        let list = leading_list(self.config, policy.chunking());
         let on_gpu =
             |(index, entry): (usize, &_)| decode_device(policy, index, *entry) == Device::Gpu;
         list.iter().enumerate().map(on_gpu).collect()
@@ -131,7 +131,7 @@ impl Bound<'_> {
     fn resident(&self) -> Vec<bool> {
         let Placement { policy, residency, .. } = self.placement;
         let attends_on_gpu = residency.attention != ResidentAttention::OnCpu;
-        let list = layer_list(self.config, 0, policy.chunking());
+        let list = leading_list(self.config, policy.chunking());
         list.iter().map(|entry| attends_on_gpu || !entry.op.is_attention()).collect()
     }
 

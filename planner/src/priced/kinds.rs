@@ -4,31 +4,41 @@
 use model::config::ModelConfig;
 use model::layers::{LayerKind, Layers};
 
+use program::formats::WeightFormats;
+
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
+use crate::policy::Formats;
 
 /// Whether layers cost the same. How positions are rotated costs nothing else.
 fn cost_alike(a: &LayerKind, b: &LayerKind) -> bool {
-    (a.window, a.feed_forward) == (b.window, b.feed_forward)
+    (a.mixing, a.window, a.feed_forward) == (b.mixing, b.window, b.feed_forward)
 }
 
-/// The model with all layers as those of one kind, for each kind, and the share of its layers that
-/// are of that kind.
-fn kinds(config: &ModelConfig) -> Vec<(f64, ModelConfig)> {
-    let mut counted: Vec<(usize, &LayerKind)> = Vec::new();
+/// The model with all layers as those of one kind, for each kind, and which of its layers are of
+/// that kind.
+fn kinds(config: &ModelConfig) -> Vec<(Vec<usize>, ModelConfig)> {
+    let mut found: Vec<(Vec<usize>, &LayerKind)> = Vec::new();
     for layer in 0..config.num_layers {
         let kind = config.layers.of(layer);
-        match counted.iter_mut().find(|(_, known)| cost_alike(known, kind)) {
-            Some((count, _)) => *count += 1,
-            None => counted.push((1, kind)),
+        match found.iter_mut().find(|(_, known)| cost_alike(known, kind)) {
+            Some((of_kind, _)) => of_kind.push(layer),
+            None => found.push((vec![layer], kind)),
         }
     }
-    let of_kind = |(count, kind): (usize, &LayerKind)| {
+    let of_kind = |(of_kind, kind): (Vec<usize>, &LayerKind)| {
         let layers = Layers::alike(kind.clone());
-        let share = count as f64 / config.num_layers.max(1) as f64;
-        (share, ModelConfig { layers, ..config.clone() })
+        (of_kind, ModelConfig { layers, ..config.clone() })
     };
-    counted.into_iter().map(of_kind).collect()
+    found.into_iter().map(of_kind).collect()
+}
+
+/// Formats of a model whose layers are all as some of another one.
+fn formats_of(formats: &Formats, of_kind: &[usize]) -> Formats {
+    let all = &formats.weights.layers;
+    let layers = (0..all.len()).map(|layer| all[of_kind[layer % of_kind.len()]].clone());
+    let weights = WeightFormats { layers: layers.collect(), ..formats.weights.clone() };
+    Formats { weights, ..formats.clone() }
 }
 
 impl Estimator<'_> {
@@ -41,8 +51,10 @@ impl Estimator<'_> {
         &self,
         of: impl Fn(&Estimator<'_>) -> Result<T, Unpriced>,
     ) -> Result<Vec<(f64, T)>, Unpriced> {
-        let one = |(share, config): (f64, ModelConfig)| {
-            let request = &Request { config: &config, ..*self.request };
+        let one = |(of_kind, config): (Vec<usize>, ModelConfig)| {
+            let formats = &formats_of(self.request.formats, &of_kind);
+            let request = &Request { config: &config, formats, ..*self.request };
+            let share = of_kind.len() as f64 / config.num_layers.max(1) as f64;
             Ok((share, of(&Estimator { request, ..*self })?))
         };
         kinds(self.request.config).into_iter().map(one).collect()
@@ -56,9 +68,9 @@ mod tests {
     use super::kinds;
 
     fn shares(name: &str) -> Vec<(f64, Option<usize>)> {
-        let of_all = |(share, config): (f64, model::config::ModelConfig)| {
+        let of_all = |(of_kind, config): (Vec<usize>, model::config::ModelConfig)| {
             assert_eq!(config.layers.kinds().len(), 1);
-            (share, config.layers.of(0).window)
+            (of_kind.len() as f64 / config.num_layers as f64, config.layers.of(0).window)
         };
         kinds(&model(name).expect("known").config).into_iter().map(of_all).collect()
     }

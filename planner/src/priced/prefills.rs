@@ -134,7 +134,7 @@ fn of_every_layer(staged: &Staged, config: &ModelConfig) -> (Staged, f64) {
         0 if staged.partly == 0 => (staged.clone(), 1.0),
         0 => (Staged { partly: layers, ..staged.clone() }, count(staged.partly as f64)),
         whole => {
-            let matrices = config.layer_ops(0).iter().filter(|op| op.has_matrix(config));
+            let matrices = config.leading_ops().iter().filter(|op| op.has_matrix(config));
             let elements = |op: &model::ops::Op| {
                 let shape = op.weights(config).and_then(|shape| shape.matrix);
                 shape.map_or(0, |(out, input)| out * input)

@@ -2,7 +2,7 @@
 //! in device memory, where KV lives and where prompts are computed.
 
 use program::compile::runs_in_chunks;
-use program::map::{Chunking, layer_list};
+use program::map::{Chunking, leading_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
@@ -121,7 +121,7 @@ impl<'a> Space<'a> {
 
     fn splits(&self, name: PolicyName) -> Vec<Base> {
         let config = self.estimator.request.config;
-        let whole = layer_list(config, 0, None).len();
+        let whole = leading_list(config, None).len();
         let mut all: Vec<Base> = Vec::new();
         for (chunking, table) in &self.tables {
             for (start, end) in name.intervals(table).unwrap_or_default() {

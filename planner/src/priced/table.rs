@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use model::ops::{Kv, Op};
 use program::ir::{Instruction, Moved};
-use program::map::{Chunking, OpChunk, layer_list};
+use program::map::{Chunking, OpChunk, leading_list};
 use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet, MemoryId};
@@ -31,7 +31,7 @@ const ON_THE_DEVICE: Placement = Placement {
 
 /// The layer's table in the middle of the output, of layers of several kinds their mean. CPU times
 /// are those beside transfers of weights, since in a split the link is never idle for long
-/// (Park-Egger fig. 10a).
+/// (Park-Egger fig. 10a). A layer with a state has its costs at the counterparts of its operations.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -63,12 +63,12 @@ fn of_one_kind(
     sides: &[Placement],
 ) -> Result<Table, Unpriced> {
     let config = estimator.request.config;
-    let names: Vec<Op> = config.layer_ops(0).to_vec();
+    let names: Vec<Op> = config.leading_ops().to_vec();
     let (ops, compressed) = operations(estimator, &names, sides)?;
     let attention = |op: &Op| op.is_attention();
     let first = names.iter().position(attention).unwrap_or(0);
     let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
-    let list = layer_list(config, 0, chunking);
+    let list = leading_list(config, chunking);
     Ok(Table {
         fused: match chunking {
             None if estimator.request.fuse_attention => {
@@ -104,6 +104,7 @@ fn operations(
         let priced = Priced::of(&separate, placement)?;
         for (instruction, lane, ms) in priced.layer() {
             let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
+                let op = op.counterpart();
                 if let Some(index) = names.iter().position(|other| *other == op) {
                     set(&mut ops[index]);
                 }
@@ -206,9 +207,11 @@ fn fused(
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, placement)?;
+        // What updates a state is whole as it is.
+        let is_whole = |op: Op| op == Op::Attention || op.updates_state();
         let whole: f64 = priced
             .layer()
-            .filter(|(found, ..)| matches!(found, Instruction::Compute(c) if c.op == Op::Attention))
+            .filter(|(found, ..)| matches!(found, Instruction::Compute(c) if is_whole(c.op)))
             .map(|(.., ms)| ms)
             .sum();
         *saved = (separate - whole).max(0.0);

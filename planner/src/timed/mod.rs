@@ -165,6 +165,8 @@ fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
         tied_embeddings: true,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: None,

@@ -120,6 +120,7 @@ pub fn plain_machine() -> Machine {
             bf16: rates(40.0, 1.0),
             f32: None,
             op_overhead_us: 0.0,
+            stage_overhead_ms: 0.0,
         },
         gpu: Gpu {
             name: "a card".to_owned(),

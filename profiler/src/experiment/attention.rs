@@ -24,6 +24,18 @@ fn chunk(part: Chunk) -> Option<Chunk> {
     (part.of > 1).then_some(part)
 }
 
+/// What updates the states of all layers that have some.
+pub(super) fn updates(bench: &mut Bench, phase: Phase, device: Device) -> Vec<Instruction> {
+    let config = bench.shape().config.clone();
+    let mut list = Vec::new();
+    for layer in 0..config.num_layers {
+        let ops = config.layer_ops(layer).iter().filter(|op| op.updates_state());
+        let layer = Some(layer as u16);
+        list.extend(ops.map(|op| bench.compute(phase, device, *op, layer, None, (0, 0))));
+    }
+    list
+}
+
 fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instruction> {
     let mut list = Vec::new();
     for layer in 0..layers {
@@ -37,6 +49,9 @@ fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instructi
         {
             list.push(bench.append(kv, layer, part, device));
         }
+    }
+    if of == 1 {
+        list.extend(updates(bench, Phase::Decode, device));
     }
     list
 }

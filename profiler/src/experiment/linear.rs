@@ -15,17 +15,24 @@ use crate::request::Request;
 use crate::stages::Stages;
 
 /// Values that are rows, in the order of the layer.
-const ROW_VALUES: [Value; 16] = [
+const ROW_VALUES: [Value; 23] = [
     Value::Hidden,
     Value::Normed0,
     Value::Query,
     Value::Key,
     Value::Value,
     Value::Attended,
+    Value::GatedAttended,
+    Value::DeltaQkv,
+    Value::DeltaBa,
+    Value::DeltaConvolved,
+    Value::DeltaRead,
+    Value::GatedDelta,
     Value::Projected0,
     Value::Normed1,
     Value::Gate,
     Value::Ffn,
+    Value::SharedFfn,
     Value::Projected1,
     Value::Routing,
     Value::ExpertGate,
@@ -62,15 +69,16 @@ fn extents(request: &Request) -> Extents {
     extents
 }
 
-fn ops(bench: &mut Bench, request: &Request, device: Device) -> Vec<Instruction> {
-    let layers = bench.shape().config.num_layers as u16;
+fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
+    let config = bench.shape().config.clone();
     let mut run = |op, layer| bench.compute(Phase::Decode, device, op, layer, None, (0, 0));
     let mut list = Vec::new();
     if device == Device::Cpu {
         list.push(run(Op::Embed, None));
     }
-    for layer in 0..layers {
-        list.extend(request.row_ops().into_iter().map(|op| run(op, Some(layer))));
+    for layer in 0..config.num_layers {
+        let ops = Request::row_ops(config.layer_ops(layer));
+        list.extend(ops.into_iter().map(|op| run(op, Some(layer as u16))));
     }
     list.extend([run(Op::FinalNorm, None), run(Op::Head, None)]);
     list
@@ -83,9 +91,9 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     let most = all.map(|extent| extent.sequences).max().unwrap_or(1);
     let mut bench = decode_bench(request, copies, most.min(u32::from(u16::MAX)) as u16, 1);
     let mut stages = Stages::default();
-    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, request, Device::Cpu));
+    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu));
     if request.device.is_some() {
-        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, request, Device::Gpu));
+        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu));
         let touched = |value: &Value| {
             let reads = |op: &Op| {
                 op.reads(&request.config).contains(value)

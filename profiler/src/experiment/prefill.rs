@@ -8,7 +8,7 @@ use program::map::Device;
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::attention::parts;
+use super::attention::{parts, updates};
 use super::{Experiment, Extents, named};
 use crate::bench::{Bench, BenchShape, compute_lane};
 use crate::request::Request;
@@ -18,6 +18,7 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
     let mut list = Vec::new();
     if of == 1 {
         list.push(bench.compute(Phase::Prefill, device, Op::Attention, Some(0), None, (0, 0)));
+        list.extend(updates(bench, Phase::Prefill, device));
     }
     for kv in [Kv::K, Kv::V] {
         list.extend(parts(of).map(|part| bench.append(kv, 0, part, device)));

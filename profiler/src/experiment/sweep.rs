@@ -30,7 +30,8 @@ pub(crate) fn counts(most: u16) -> Vec<u16> {
 /// The operations that stand for their classes: the largest linear, fused attention, a norm.
 pub(crate) fn representatives(request: &Request) -> [Op; 3] {
     let bytes = |op: &Op| op.weight_bytes(&request.config, request.dtype);
-    let linear = request.row_ops().into_iter().max_by_key(bytes).unwrap_or(Op::Q);
+    let ops = Request::row_ops(request.config.leading_ops());
+    let linear = ops.into_iter().max_by_key(bytes).unwrap_or(Op::Q);
     [linear, Op::Attention, Op::Norm0]
 }
 

@@ -74,7 +74,7 @@ fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
     }
     for entry in next.iter().filter(|entry| entry.device == Device::Gpu) {
         let Some(layer) = entry.layer else { continue };
-        if entry.op.caches().is_empty() || entry.chunk.is_some() {
+        if !entry.op.is_attention() || entry.op.caches().is_empty() || entry.chunk.is_some() {
             continue;
         }
         let regions = emitter.caches(entry);

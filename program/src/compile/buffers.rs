@@ -231,7 +231,7 @@ impl<'a> Buffers<'a> {
                         let home = map.kv[layer as usize].home(kv, part, batch);
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
-                        let size = self.sizes.cache_bytes(usize::from(layer), of);
+                        let size = self.sizes.cache_bytes(usize::from(layer), kv, of);
                         if self.shape.page_positions > 0 {
                             let end = self.ends.entry(segment).or_insert(0);
                             *end = end.next_multiple_of(PAGED_ALIGN_BYTES);

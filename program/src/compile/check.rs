@@ -69,6 +69,7 @@ pub(super) fn check(
     }
     (0..config.num_layers).try_for_each(|layer| {
         check_layer(config, map, layer, routes)?;
+        check_states(config, map, layer, routes)?;
         let topology = routes.topology;
         if shape.is_chunked() { check_chunked(config, map, layer, topology) } else { Ok(()) }
     })
@@ -173,6 +174,28 @@ fn check_layer(
         let homes = [on_device(0), on_device(u16::MAX)];
         if homes.iter().any(|home| routes.topology.is_vram(*home)) && device == Device::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
+        }
+    }
+    Ok(())
+}
+
+/// What a layer keeps of sequences is brought up to date in place, so it lives where that is
+/// computed, in all programs and for all batches.
+fn check_states(
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layer: usize,
+    routes: &Routes<'_>,
+) -> Result<(), CompileError> {
+    let prefill = layer_list(config, layer, None).into_iter().zip(&map.prefill.layers[layer]);
+    let prefill = prefill.map(|(entry, device)| (entry, *device));
+    for (entry, device) in prefill.chain(map.decode_layer(config, layer)) {
+        let states = if entry.op.updates_state() { entry.op.caches() } else { &[] };
+        for kv in states {
+            let homes = [0, u16::MAX].map(|batch| map.kv[layer].home(*kv, 0, batch));
+            if homes.iter().any(|home| *home != routes.near(device)) {
+                return Err(CompileError::StateElsewhere { layer });
+            }
         }
     }
     Ok(())

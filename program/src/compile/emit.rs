@@ -389,9 +389,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Caches read by an attention operation, streamed to the device where it needs them; none
-    /// where nothing is cached yet.
+    /// where nothing is cached yet. A state is where it is computed, in every program.
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
-        let behind_caches = self.program.rows.are_behind_caches();
+        let behind_caches = self.program.rows.are_behind_caches() || entry.op.updates_state();
         let Some(layer) = entry.layer.filter(|_| behind_caches) else { return Vec::new() };
         entry
             .op

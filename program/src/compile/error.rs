@@ -56,6 +56,11 @@ pub enum CompileError {
          KV caches on the host"
     )]
     PagesOnDevice { layer: usize },
+    #[error(
+        "layer {layer}: what it keeps of a sequence is brought up to date where it lives; put \
+         delta_conv, and delta, on one device each in prefill and decode, with its home there"
+    )]
+    StateElsewhere { layer: usize },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(

@@ -65,7 +65,10 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
             from.extend(each("cache", &compute.caches, Holds::Kv));
             from.extend(each("weights", &compute.weights, Holds::Weights));
             let to = compute.output.map(|region| ("value", region, Holds::Activations));
-            let to = to.into_iter().collect();
+            let mut to: Vec<Operand> = to.into_iter().collect();
+            if compute.op.updates_state() {
+                to.extend(each("state", &compute.caches, Holds::Kv));
+            }
             Operands { work: Work::Compute, from, to, table: table(compute.table) }
         }
         Instruction::Append(append) => Operands {

@@ -158,7 +158,8 @@ fn check_compute(
     compute: &Compute,
 ) -> Result<(), String> {
     let (op, values) = (compute.op, compute.op.reads(config));
-    let expected_caches = if behind_caches { op.caches().len() } else { 0 };
+    let has_caches = behind_caches || op.updates_state();
+    let expected_caches = if has_caches { op.caches().len() } else { 0 };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),
@@ -228,9 +229,12 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     lasting.extend(plan.resident.iter().map(|resident| resident.to));
     for program in &plan.programs {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
-        lasting.extend(all.filter_map(|instruction| match instruction {
-            Instruction::Append(append) => Some(append.to.buffer),
-            _ => None,
+        lasting.extend(all.flat_map(|instruction| match instruction {
+            Instruction::Append(append) => vec![append.to.buffer],
+            Instruction::Compute(compute) if compute.op.updates_state() => {
+                compute.caches.iter().map(|cache| cache.buffer).collect()
+            }
+            _ => Vec::new(),
         }));
     }
     for (program, used) in plan.programs.iter().zip(used) {

@@ -38,6 +38,8 @@ pub fn opt() -> ModelConfig {
         tied_embeddings: true,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: Some(2),

@@ -33,7 +33,7 @@ mod verdict;
 
 pub use direct::DirectDevice;
 pub use lane::{DeviceLane, DeviceLaneSetup};
-pub(crate) use limits::check;
+pub use limits::check;
 pub use open::{Device, Exported};
 pub use products::finds_blas;
 pub use rates::{RateSizes, Rates, memory_bytes, rates};

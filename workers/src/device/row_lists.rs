@@ -33,8 +33,7 @@ fn half(config: &ModelConfig, rope: &Rope) -> usize {
 
 /// Where the parts of a list begin, in words: positions of the rows, the rows whose logits are
 /// computed, and for each kind of layer whose tables go by length each row's table, then the tables
-/// of the
-/// sequences if each has its own.
+/// of the sequences if each has its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowList {
     rows: usize,

@@ -1,7 +1,8 @@
 //! One operation of the model's table on this lane's kernels.
 
-use kernels::{Element, Kernels, Pool, PoolOptions, ScratchLimits, Unit, Variant};
+use kernels::{Element, Kernels, Pool, PoolOptions, ScratchLimits, StateRows, Unit, Variant};
 use model::compressed::WeightFormat;
+use model::delta::DeltaNet;
 use model::ops::{Op, Value};
 use program::ir::{Compute, ProgramId};
 use program::map::Device;
@@ -9,7 +10,7 @@ use program::plan::Plan;
 
 use super::operands::Operands;
 use super::positions::Positions;
-use super::{attention, experts, linear, sample};
+use super::{attention, delta, experts, linear, sample};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
@@ -28,6 +29,8 @@ pub struct ComputeState {
     units: Vec<Unit>,
     /// Pages of their caches.
     pages: Vec<u32>,
+    /// Sequences of a layer with a state.
+    states: Vec<StateRows>,
     sample: sample::SampleState,
 }
 
@@ -45,11 +48,17 @@ impl ComputeState {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
+        let inputs = [
+            config.hidden_size,
+            config.q_size(),
+            config.ffn_size,
+            config.delta.as_ref().map_or(0, DeltaNet::value_size),
+        ];
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
         let logits_rows = logits_rows.max().unwrap_or(0);
         let limits = ScratchLimits {
             rows,
-            linear_inputs: config.hidden_size.max(config.q_size()).max(config.ffn_size),
+            linear_inputs: inputs.into_iter().max().unwrap_or(0),
             positions: shape.max_context as usize,
             group: config.group_size(),
             head_dim: config.head_dim,
@@ -69,6 +78,7 @@ impl ComputeState {
             pages: Vec::with_capacity(
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
+            states: Vec::with_capacity(if config.delta.is_some() { sequences } else { 0 }),
             sample: sample::SampleState::new(plan, forms, logits_rows, pool.threads)?,
         })
     }
@@ -118,6 +128,14 @@ impl ComputeState {
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 experts::run::<T>(&self.kernels, &operands, compute, rows);
                 0
+            }
+            Op::SharedGate => {
+                self.shared_gate::<T>(&operands, compute, rows);
+                0
+            }
+            op if op.updates_state() => {
+                let Self { kernels, states, .. } = self;
+                delta::run::<T>((kernels, states), &operands, compute, rows)
             }
             op if op.is_attention() => {
                 let Self { kernels, units, pages, .. } = self;
@@ -211,6 +229,14 @@ impl ComputeState {
             Some(bias) => self.kernels.layer_norm(rows, hidden, x, gain, bias, eps, index, out),
             None => self.kernels.rms_norm(rows, hidden, x, gain, eps, index, out),
         }
+    }
+
+    fn shared_gate<T: Element>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+        let input = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
+        let x = operands.rows::<T>(compute.inputs[1], Value::Ffn, rows);
+        let Some(weight) = operands.vector(compute, 0) else { panic!("a gate has weights") };
+        let out = operands.output::<T>(compute, rows);
+        self.kernels.shared_gate(rows, input, weight, x, out);
     }
 
     fn post_norm<T: Element>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) {

@@ -87,6 +87,14 @@ fn output<'a, T: Element>(
             let gate = operands.rows::<T>(compute.inputs[1], Value::Gate, rows);
             gated(config.activation, gate, operands.output::<T>(compute, rows))
         }
+        Op::OutGate => LinearOut::TimesSigmoid {
+            x: operands.rows::<T>(compute.inputs[1], Value::Attended, rows),
+            out: operands.output::<T>(compute, rows),
+        },
+        Op::DeltaGate => LinearOut::TimesSilu {
+            x: operands.rows::<T>(compute.inputs[1], Value::DeltaRead, rows),
+            out: operands.output::<T>(compute, rows),
+        },
         Op::Fc0 if config.activation == Activation::Relu => {
             LinearOut::Relu(operands.output::<T>(compute, rows))
         }

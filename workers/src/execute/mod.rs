@@ -8,6 +8,7 @@ mod attention;
 mod compute;
 mod copy;
 mod decompress;
+mod delta;
 mod experts;
 mod linear;
 mod operands;

@@ -137,7 +137,7 @@ impl SampleState {
                     let tokens = said.map(|place| rows.table.output(batch, slot, place));
                     tokens.for_each(|token| walks.take((batch, slot), token));
                 }
-                walks.allow(row, (batch, slot));
+                draws[row].masked = walks.allow(row, (batch, slot));
             }
         }
         let masks = walks.as_ref().map_or(&[][..], Walks::masks);

@@ -88,12 +88,15 @@ impl Walks {
         true
     }
 
-    /// Sets the mask of a row, whose slot's answer follows a form.
-    pub(super) fn allow(&mut self, row: usize, (batch, slot): (usize, usize)) {
+    /// Sets the mask of a row, whose slot's answer follows a form; whether it has one, which it has
+    /// not where every token can follow.
+    pub(super) fn allow(&mut self, row: usize, (batch, slot): (usize, usize)) -> bool {
         let words = self.mask_words;
-        if let Some(on) = &mut self.walks[batch * self.batch_size + slot] {
+        let on = self.walks[batch * self.batch_size + slot].as_mut();
+        on.filter(|on| !on.walk.is_free()).is_some_and(|on| {
             on.walk.allow(&mut self.masks[row * words..][..words]);
-        }
+            true
+        })
     }
 
     /// The token that a slot's answer goes on with.

@@ -4,7 +4,8 @@
 //! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which
 //! leaves nothing to anybody. K and V of those rows are appended to the caches of both, so nothing
 //! differs after prefill; and since a row's bits depend on that row alone, nothing differs in it
-//! either. Sequences whose rope has other frequencies, as their lengths are others, share nothing.
+//! either. Sequences whose rope has other frequencies, as their lengths are others, share nothing,
+//! nor do those of a model whose layers keep states.
 
 use std::ops::Range;
 
@@ -18,6 +19,9 @@ pub const LEAST_TOKENS: usize = 16;
 /// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases
 /// groups, once all are placed: `least` tokens or more.
 pub fn share(table: &StepTable, least: usize) {
+    if !table.shares_beginnings() {
+        return;
+    }
     for batch in 0..table.batches() {
         if table.prefill_chunk().is_some() {
             share_among(table, batch, least, 0..table.batch_size());

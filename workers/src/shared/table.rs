@@ -34,6 +34,8 @@ pub struct StepTable {
     windows: Vec<Option<u8>>,
     /// Those whose frequencies a sequence's length decides.
     ropes: Vec<Rope>,
+    /// See [`StepTable::shares_beginnings`].
+    shares: bool,
     micro_sequences: usize,
     serves: bool,
     page_positions: u32,
@@ -53,7 +55,7 @@ pub struct Item {
     pub shared_row: Option<usize>,
     /// Whether the sequence's next token is drawn from the logits of the last row.
     pub samples: bool,
-    /// Rows whose logits are computed, the last ones: for what is drawn, and said of the prompt.
+    /// Rows whose logits are computed, the last ones: what is drawn, and what is said of prompts.
     pub logits_rows: usize,
 }
 
@@ -75,11 +77,17 @@ impl StepTable {
             max_context: plan.shape.max_context as usize,
             windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
             ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
+            shares: !plan.config.layers.have_states(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
             serves: plan.shape.serves,
             page_positions: plan.shape.page_positions,
             chunking: plan.map.chunking,
         }
+    }
+
+    /// Whether a sequence can begin behind rows of another one: a state is of all of its own.
+    pub fn shares_beginnings(&self) -> bool {
+        self.shares
     }
 
     /// Whether sequences come while the run goes on.

@@ -4,8 +4,10 @@
 
 pub mod placed;
 
-use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::layers::{LayerKind, Layers};
+use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
+use model::delta::DeltaNet;
+use model::experts::{Experts, Scoring};
+use model::layers::{FeedForward, LayerKind, Layers};
 
 /// A LLaMA with grouped heads.
 pub fn llama() -> ModelConfig {
@@ -31,6 +33,8 @@ pub fn llama() -> ModelConfig {
         tied_embeddings: false,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: None,
@@ -53,5 +57,35 @@ pub fn opt() -> ModelConfig {
         ffn_bias: true,
         tied_embeddings: true,
         ..llama()
+    }
+}
+
+/// A Qwen3.5: a layer with a state, and one that attends, with a gate.
+pub fn delta() -> ModelConfig {
+    let attending = LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)));
+    ModelConfig {
+        name: "tiny-delta".to_owned(),
+        family: Family::Qwen35,
+        layers: Layers::each([LayerKind::delta(FeedForward::Dense), attending]),
+        delta: Some(DeltaNet { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 10, taps: 4 }),
+        output_gate: true,
+        qk_norm: Some(QkNorm::PerHead),
+        qkv_bias: false,
+        ..llama()
+    }
+}
+
+/// The same with experts, of which one is everybody's.
+pub fn delta_experts() -> ModelConfig {
+    let config = delta();
+    let with_experts =
+        |kind: &LayerKind| LayerKind { feed_forward: FeedForward::SharedExpert, ..kind.clone() };
+    let kinds = [0, 1].map(|layer| with_experts(config.layers.of(layer)));
+    let scoring = Scoring::SoftmaxTopK { renormalise: true };
+    ModelConfig {
+        family: Family::Qwen35Moe,
+        layers: Layers::each(kinds),
+        experts: Some(Experts { count: 5, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        ..config
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Three sources of costs: this machine as measured, a table of measured operations (`--tables`),
 //! which needs no model, and descriptions of machines that one need not have (`--machine`,
-//! `--compare`).
+//! `--compare`; with `--serve` requests come to them one by one).
 
 mod chart_file;
 mod compare;
 mod described;
 mod here;
+mod serving;
 mod show;
 mod tables;
 pub mod templates;
@@ -29,6 +30,9 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         Source::Here(run) => here::plan(run, request, interrupt)?,
         Source::Tables(path) => tables::plan(path, request)?,
         Source::Machine { machine, described } => described::plan(machine, described, request)?,
+        Source::Serving { machine, serving } => {
+            serving::plan(machine, serving, request.json, interrupt)?
+        }
         Source::Compare { machines, described } => {
             compare::plan(machines, described, request, interrupt)?
         }

@@ -183,7 +183,7 @@ impl Answer<'_> {
     /// The operations of the layer that is shown.
     fn ops(&self) -> Vec<Value> {
         let map = &self.chosen.plan.map;
-        let devices = &map.decode.layers[shown_layer(map)];
+        let devices = &map.decode.layers[shown_layer(map, &self.chosen.plan.config)];
         let op = |(op, device): (&OpCost, &program::map::Device)| {
             json!({
                 "name": op.name, "device": device, "cpu_ms": op.cpu_ms, "gpu_ms": op.gpu_ms,

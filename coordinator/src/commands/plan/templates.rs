@@ -25,6 +25,7 @@ mod tests {
         assert!(machine.gpu.decompress_gbps.is_some() && !machine.nvme.is_empty());
         assert!(machine.cpu.bf16.four_bit.is_some() && machine.running.is_some());
         assert!(machine.memory.os_reserve_gib.is_some());
+        assert!(machine.cpu.stage_overhead_ms > 0.0);
         assert!(machine.cpu.op_overhead_us > 0.0 && machine.gpu.op_overhead_us > 0.0);
         let table = Table::from_json(text(Template::Table)).expect("a table");
         assert!(table.ops.iter().any(|op| op.kv) && table.ops.iter().any(|op| op.s2d_ms > 0.0));

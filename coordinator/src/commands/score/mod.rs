@@ -66,7 +66,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let codec = opened.codec()?;
     let of_lines = LineOptions {
         limits: Limits { context: config.max_positions, vocab_size: config.vocab_size },
-        prefix: Prefix(config.bos_token_id.or(config.eos_token_ids.first().copied())),
+        prefix: Prefix(config.bos_token_id.or_else(|| config.eos_token_ids.first().copied())),
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
     let mut reading = Reading::for_stderr(quiet, "lines read");
@@ -92,12 +92,12 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
 
 /// How a text is cut.
 fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> {
-    let context = request.context.map_or(WINDOW.min(positions), |context| context as usize);
+    let context = request.context.map_or_else(|| WINDOW.min(positions), |context| context as usize);
     if context > positions {
         let sentence = format!("--context {context}: the model has {positions} positions");
         return Err(Usage(sentence).into());
     }
-    let stride = request.stride.map_or(context.div_ceil(2), |stride| stride as usize);
+    let stride = request.stride.map_or_else(|| context.div_ceil(2), |stride| stride as usize);
     if stride > context {
         let sentence =
             format!("--stride {stride} leaves tokens out between windows of {context} tokens");
@@ -122,7 +122,7 @@ fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
         return Err(Usage(sentence).into());
     }
     Ok(Served {
-        slots: request.slots.or((most < SLOTS).then_some(most)),
+        slots: request.slots.or_else(|| (most < SLOTS).then_some(most)),
         context: Some(context),
         step: STEP,
         logprobs,

@@ -10,7 +10,7 @@ pub(super) fn render(summary: &Summary) -> String {
     let mut table = plain_table();
     table.set_header(["", "scored", "greedy", "tokens", "log-probability", "perplexity"]);
     let perplexity =
-        |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"));
     table.add_row([
         "all".to_owned(),
         summary.continuations.to_string(),

@@ -12,8 +12,12 @@ use crate::setup::serving::{Served, start};
 /// Log-probabilities of a token: its own, and of the twenty most likely ones.
 const LOGPROBS: u16 = 21;
 
-/// Positions of a page of the caches.
+/// Positions of a page of the caches: few, so that much of what begins alike is found.
 const PAGE_POSITIONS: u32 = 256;
+/// The same where longer contexts than `LONG_CONTEXT` are asked for: attention over so many short
+/// pages would take a sixth longer.
+const LONG_PAGE_POSITIONS: u32 = 1024;
+const LONG_CONTEXT: u32 = 32 << 10;
 
 /// How long a step should take, unless it is said: what a reader takes for fluent.
 const STEP_MS: u32 = 100;
@@ -27,6 +31,7 @@ pub(super) fn start_engine(
     opened: &Opened,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Arc<dyn Serving>> {
+    let is_long = request.context.is_some_and(|context| context > LONG_CONTEXT);
     let step = Duration::from_millis(request.step_ms.unwrap_or(STEP_MS).into());
     let served = Served {
         slots: request.slots,
@@ -34,7 +39,7 @@ pub(super) fn start_engine(
         step,
         logprobs: LOGPROBS,
         logits_bytes: 0,
-        page_positions: PAGE_POSITIONS,
+        page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
     };
     Ok(Arc::new(start(&request.run, opened, served, interrupt)?))
 }

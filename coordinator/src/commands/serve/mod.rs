@@ -10,7 +10,7 @@ use anyhow::Context;
 use model::generation::Generation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::run::kernels_of;
+use super::run::{heed_stdin, kernels_of};
 use crate::boundary::engine::Sampling;
 use crate::boundary::serving::Serving;
 use crate::cli::request::{ServeRequest, Verbosity};
@@ -33,6 +33,7 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     // Before anything that takes long: a port that is taken is told at once.
     let listener = listen(&request.host, request.port)?;
     let address = listener.local_addr().context("the address that is listened at")?;
+    heed_stdin(&request.run, interrupt)?;
     raise_descriptors();
     let opened = Opened::open(&request.run.model, request.run.seed)?;
     let model = card(request, &opened)?;

@@ -17,7 +17,8 @@ pub(super) struct Caches {
     /// Pages of a sequence as long as the context.
     pages_max: u32,
     max_context: u32,
-    /// Whether sequences that begin alike can share pages: a ring of positions is a sequence's own.
+    /// Whether sequences that begin alike can share pages: a ring of positions is a sequence's own,
+    /// and so is a state.
     shares: bool,
 }
 
@@ -56,7 +57,7 @@ impl Caches {
             batches: pages,
             pages_max: plan.table.pages,
             max_context: shape.max_context,
-            shares: plan.table.windows.is_empty(),
+            shares: plan.table.windows.is_empty() && !plan.config.layers.have_states(),
         }
     }
 

@@ -192,6 +192,7 @@ impl Drive {
             self.own.steps += u64::from(steps);
         }
         self.desk.observe(&crew.table, plan, &mut self.own);
+        self.own.worker_allocations = crew.allocations();
         crew.look(plan)
     }
 
@@ -323,6 +324,13 @@ impl Crew {
                 settle(number, failure);
             }
         }
+    }
+
+    /// Heap allocations of all workers since they were ready.
+    fn allocations(&self) -> u64 {
+        let of =
+            |worker: &Worker| self.launched.control.worker(worker.id.index()).allocations_seen();
+        self.launched.supervisor.workers.iter().map(of).sum()
     }
 
     /// Looks after the workers, if it is time to.

@@ -64,6 +64,7 @@ impl ServingEngine {
             generated_tokens: 0,
             preemptions: 0,
             restarts: 0,
+            worker_allocations: 0,
         }));
         let (commands, received) = channel();
         let (started, ready) = channel();

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::boundary::codec::{TextCodec, TextStream, Turn};
+use crate::boundary::codec::{Conversation, TextCodec, TextStream, Turn};
 use crate::boundary::engine::{
     Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
 };
@@ -32,7 +32,11 @@ pub(crate) const BOS: u32 = 256;
 /// Ends an answer.
 pub(crate) const EOS: u32 = 257;
 
-/// Token = byte of UTF-8; `BOS` before a raw prompt; a chat template in angle brackets.
+/// In a chat, becomes `EOS`.
+pub(crate) const END_OF_TEXT: char = '\u{3}';
+
+/// Token = byte of UTF-8; `BOS` before a raw prompt; a chat template in angle brackets, with
+/// functions that are called as Hermes' are.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     pub(crate) chat: bool,
@@ -50,18 +54,28 @@ impl TextCodec for Bytes {
         Ok(self.encode(text)?.split_off(1))
     }
 
-    fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {
+    fn encode_chat(&self, chat: &Conversation, _now_s: u64) -> Result<Vec<u32>, String> {
         if !self.chat {
             return Err("this model has no chat template".to_owned());
         }
         let more = |turn: &Turn| -> String {
             turn.more.iter().map(|(name, value)| format!(" {name}={value}")).collect()
         };
-        let rendered: String = turns
-            .iter()
-            .map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content))
-            .collect();
-        Ok(rendered.bytes().map(u32::from).collect())
+        let tools: String = chat.tools.iter().map(|tool| format!("<tool>{tool}")).collect();
+        let turns = chat.turns.iter();
+        let turns = turns.map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content));
+        let rendered = tools + &turns.collect::<String>();
+        let token = |byte| if byte == END_OF_TEXT as u8 { EOS } else { u32::from(byte) };
+        Ok(rendered.bytes().map(token).collect())
+    }
+
+    fn tools_template(&self) -> Result<Option<String>, String> {
+        let template = "tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>";
+        Ok(self.chat.then(|| template.to_owned()))
+    }
+
+    fn special_token(&self, _text: &str) -> Result<Option<u32>, String> {
+        Ok(None)
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! Stop strings: where text and tokens are cut, and that lateness does not show.
 
 use crate::boundary::engine::{Finish, Generated};
+use crate::openai::following::Following;
 use crate::openai::stop::{Answer, StopWatcher, finish};
 
 use super::fake::Bytes;
@@ -11,7 +12,8 @@ fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
     let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
-    finish(generated, &stop, 0, Some(&CODEC))
+    let following = Following { stop, ..Following::default() };
+    finish(generated, &following, Some(&CODEC))
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn the_watcher_agrees_with_the_cut() {
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
     let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
-    let answer = finish(generated, &[], 0, Some(&CODEC));
+    let answer = finish(generated, &Following::default(), Some(&CODEC));
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
 }
@@ -73,9 +75,10 @@ fn unfinished_characters_become_replacements() {
 #[test]
 fn without_tokenizer_there_is_no_text() {
     let generated = Generated { tokens: vec![5, 6], logprobs: Vec::new(), finish: Finish::Stop };
-    let answer = finish(generated, &[], 0, None);
+    let answer = finish(generated, &Following::default(), None);
     let token_ids = vec![5, 6];
     let expected = Answer {
+        calls: Vec::new(),
         text: None,
         token_ids,
         generated: 3,

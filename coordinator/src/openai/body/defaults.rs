@@ -60,7 +60,8 @@ impl Defaults {
         let Some(system) = &self.system else { return Ok(()) };
         for prompt in &mut body.prompts {
             match prompt {
-                RawPrompt::Chat(turns) => {
+                RawPrompt::Chat(chat) => {
+                    let turns = &mut chat.turns;
                     if !turns.iter().any(|turn| ["system", "developer"].contains(&&*turn.role)) {
                         turns.insert(0, Turn::new("system", system.clone()));
                     }

@@ -7,6 +7,7 @@ mod prompts;
 mod rules;
 mod sampling;
 mod stream;
+pub mod tools;
 pub mod unread;
 mod values;
 
@@ -19,6 +20,7 @@ pub use origin::Origin;
 pub use prompts::RawPrompt;
 pub use rules::Rules;
 pub use stream::StreamOptions;
+use tools::Tools;
 use unread::Unread;
 pub use values::Fields;
 use values::{count, flag, given, invalid};
@@ -44,6 +46,8 @@ pub struct Body {
     pub logprobs: Option<u16>,
     /// The form that answers must have.
     pub grammar: Option<Grammar>,
+    /// The functions that answers may call; nothing else has a form then.
+    pub tools: Option<Tools>,
     /// The answer begins with the prompt; of a client only.
     pub echo: bool,
     /// The answer is told while it grows; of a client only.
@@ -64,9 +68,14 @@ pub fn read_body(
     let columns = rules.unread.check(fields, rules.origin)?;
     let is_client = rules.origin == Origin::Client;
     let echo = is_client && read_echo(fields, endpoint)?;
+    let grammar = form::read(fields)?;
+    let tools = tools::read(fields, endpoint)?;
+    check_together(fields, grammar.as_ref(), tools.as_ref())?;
+    let mut prompts = prompts::read(fields, endpoint, rules)?;
+    tell_of(&mut prompts, tools.as_ref());
     Ok(Body {
         columns,
-        prompts: prompts::read(fields, endpoint, rules)?,
+        prompts,
         max_tokens: read_max_tokens(fields, echo)?,
         sampling: sampling::sampling(fields, rules.sampling)?,
         n: count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),
@@ -74,7 +83,8 @@ pub fn read_body(
         stop: read_stop(fields)?,
         ignore_eos: flag(fields, "ignore_eos")?,
         logprobs: sampling::logprobs(fields, endpoint)?,
-        grammar: form::read(fields)?,
+        grammar,
+        tools,
         echo,
         stream: if is_client { stream::read(fields)? } else { None },
     })
@@ -89,7 +99,36 @@ pub fn read_prompts(fields: &Fields) -> Result<Vec<RawPrompt>, Rejection> {
     let endpoint = if is_chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
     let unread = Unread::default();
     let rules = Rules { origin: Origin::Client, sampling: Sampling::GREEDY, unread: &unread };
-    prompts::read(fields, endpoint, &rules)
+    let mut prompts = prompts::read(fields, endpoint, &rules)?;
+    let tools = tools::read(fields, endpoint)?;
+    tell_of(&mut prompts, tools.as_ref());
+    Ok(prompts)
+}
+
+/// Tells the model of functions.
+fn tell_of(prompts: &mut [RawPrompt], tools: Option<&Tools>) {
+    for prompt in prompts {
+        if let (RawPrompt::Chat(chat), Some(tools)) = (prompt, tools) {
+            chat.tools.clone_from(&tools.told);
+        }
+    }
+}
+
+/// Calls are a form of their own, and end an answer.
+fn check_together(
+    fields: &Fields,
+    grammar: Option<&Grammar>,
+    tools: Option<&Tools>,
+) -> Result<(), Rejection> {
+    if tools.is_some() && grammar.is_some() {
+        let message = "The fields \"tools\" and \"response_format\" or \"structured_outputs\" \
+                       both ask for a form; give one of them, or \"tool_choice\": \"none\".";
+        return Err(Rejection::new(ErrorCode::InvalidValue, message));
+    }
+    if tools.is_some() && flag(fields, "ignore_eos")? {
+        return Err(invalid("ignore_eos", "false where there are tools"));
+    }
+    Ok(())
 }
 
 fn read_echo(fields: &Fields, endpoint: Endpoint) -> Result<bool, Rejection> {

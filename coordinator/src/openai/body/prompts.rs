@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::origin::Origin;
 use super::rules::Rules;
+use super::tools::earlier_calls;
 use super::values::{Fields, given, invalid, misplaced, missing};
-use crate::boundary::codec::Turn;
+use crate::boundary::codec::{Conversation, Turn};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 
 /// What a request asks to be continued, before tokenisation.
@@ -13,7 +14,7 @@ use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 pub enum RawPrompt {
     Text(String),
     Tokens(Vec<u32>),
-    Chat(Vec<Turn>),
+    Chat(Conversation),
 }
 
 /// Reads what `endpoint` has continued.
@@ -33,7 +34,7 @@ pub(super) fn read(
         Endpoint::ChatCompletions => {
             misplaced(fields, "prompt", "/v1/chat/completions")?;
             let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
-            Ok(vec![RawPrompt::Chat(read_messages(messages, rules)?)])
+            Ok(vec![RawPrompt::Chat(Conversation::new(read_messages(messages, rules)?))])
         }
     }
 }
@@ -82,8 +83,8 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
 
 /// Roles that OpenAI has; `developer` is how its newer models call `system`.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-/// Fields of a message that templates are told.
-const TOLD: [&str; 3] = ["name", "tool_calls", "tool_call_id"];
+/// Fields of a message that templates are told as they are.
+const TOLD: [&str; 2] = ["name", "tool_call_id"];
 
 fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
     let form = "a list of objects with \"role\" and \"content\"";
@@ -126,6 +127,13 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
         match name.as_str() {
             "role" | "content" => {}
             _ if value.is_null() => {}
+            "tool_calls" => {
+                let calls = earlier_calls(value)?;
+                // An empty list is said by some, and means none.
+                if calls.as_array().is_some_and(|calls| !calls.is_empty()) {
+                    more.push((name.clone(), calls.to_string()));
+                }
+            }
             name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
             // What servers add to their answers comes back with the conversation.
             _ if rules.origin == Origin::Client => {}

@@ -12,7 +12,7 @@ use crate::openai::item::{ErrorCode, Rejection};
 
 /// Fields that change nothing in an answer here: who asks, how a hosted service would file it, and
 /// what a server would keep.
-const IGNORED: [&str; 11] = [
+const IGNORED: [&str; 10] = [
     "model",
     "user",
     "metadata",
@@ -23,11 +23,10 @@ const IGNORED: [&str; 11] = [
     "prompt_cache_retention",
     "cache_prompt",
     "priority",
-    "parallel_tool_calls",
 ];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 16] = [
+pub const IMPLEMENTED: [&str; 19] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -44,6 +43,9 @@ pub const IMPLEMENTED: [&str; 16] = [
     "ignore_eos",
     "response_format",
     "structured_outputs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
 ];
 
 /// Fields that are read of a client of the server alone.
@@ -64,9 +66,9 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         "echo" | "stream" => value == &Value::Bool(false),
         "presence_penalty" | "frequency_penalty" => is(0.0),
         "logit_bias" => empty_object(),
-        "tools" | "functions" => empty_list(),
-        // With no tools both mean that no tool is called.
-        "tool_choice" | "function_call" => value == "none" || value == "auto",
+        "functions" => empty_list(),
+        // With no functions both mean that none is called.
+        "function_call" => value == "none" || value == "auto",
         "suffix" => value == "",
         "modalities" => value == &serde_json::json!(["text"]),
         "stream_options" | "audio" | "prediction" | "reasoning_effort" | "verbosity"

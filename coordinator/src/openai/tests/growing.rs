@@ -3,7 +3,8 @@
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Finish, Generated, Logprob};
 use crate::job::tests::fake::Bytes;
-use crate::openai::growing::{Delta, Following, Growing};
+use crate::openai::following::Following;
+use crate::openai::growing::{Delta, Growing};
 use crate::openai::stop::{Answer, finish};
 
 const CODEC: Bytes = Bytes { chat: true };
@@ -69,7 +70,7 @@ fn whole(tokens: &[u32], following: &Following, ends: Finish) -> Answer {
     let logprobs = tokens.iter().flat_map(|token| vec![logprob(*token); following.width]);
     let generated =
         Generated { tokens: tokens.to_vec(), logprobs: logprobs.collect(), finish: ends };
-    finish(generated, &following.stop, following.width, Some(&CODEC))
+    finish(generated, following, Some(&CODEC))
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn pieces_put_together_are_the_whole() {
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
         let width = numbers.below(3) as usize;
-        let following = Following { is_streamed: true, stop, width };
+        let following = Following { is_streamed: true, stop, width, grammar: None };
         let ends = if numbers.below(2) == 0 { Finish::Stop } else { Finish::Length };
         let (heard, answer) = streamed(&tokens, &following, ends);
         let expected = whole(&tokens, &following, ends);
@@ -114,7 +115,8 @@ fn pieces_put_together_are_the_whole() {
 
 #[test]
 fn nothing_is_told_that_a_stop_string_takes_back() {
-    let following = Following { is_streamed: true, stop: vec!["END".to_owned()], width: 0 };
+    let following =
+        Following { is_streamed: true, stop: vec!["END".to_owned()], ..Following::default() };
     let mut growing = Growing::new(Some(&CODEC), following);
     let mut seen = String::new();
     for byte in b"an EN EN" {
@@ -130,7 +132,7 @@ fn nothing_is_told_that_a_stop_string_takes_back() {
 #[test]
 fn each_token_is_told_at_once_where_nothing_can_take_it_back() {
     let tokens: Vec<u32> = "é€".bytes().map(u32::from).collect();
-    let following = Following { is_streamed: true, stop: Vec::new(), width: 1 };
+    let following = Following { is_streamed: true, width: 1, ..Following::default() };
     let mut growing = Growing::new(Some(&CODEC as &dyn TextCodec), following);
     let mut texts = Vec::new();
     for token in &tokens {

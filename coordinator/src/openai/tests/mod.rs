@@ -1,3 +1,3 @@
-//! The language's own tests, with a model of one byte per token.
-
+mod calls;
+mod formats;
 mod growing;

@@ -50,6 +50,9 @@ pub(super) struct Section {
     rows: Vec<Row>,
 }
 
+/// A kind of bar: its name, and the pointer that it has behind a row's name.
+type Kind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
+
 /// The number at a pointer; `None` where the report has none.
 pub(super) fn cell(run: &Run<'_>, of: &str, shown: fn(f64) -> String) -> Option<Cell> {
     let value = run.value.pointer(of)?;
@@ -69,7 +72,8 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
         let cells: Vec<Cell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
         (!cells.is_empty()).then_some(Figure { name, cells, ratio })
     };
-    let all: [(&'static str, &str, fn(f64) -> String); 6] = [
+    type Shown = fn(f64) -> String;
+    let all: [(&'static str, &str, Shown); 6] = [
         ("decode, tokens/s", "/decode_tokens_per_s", plain),
         ("prefill, tokens/s", "/prefill_tokens_per_s", plain),
         ("between two tokens", "/decode_step/median_s", seconds),
@@ -80,81 +84,13 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
     all.into_iter().filter_map(figure).collect()
 }
 
-/// A section as it is looked for in a report.
-struct Wanted {
-    id: &'static str,
-    title: &'static str,
-    note: &'static str,
-    /// The object whose keys are the rows; the rows themselves where it is none.
-    rows: Result<&'static str, &'static [&'static str]>,
-    shown: fn(f64) -> String,
-    /// Kinds of bars, each with the pointer of a row's number: `*` stands for the row's name.
-    kinds: &'static [(&'static str, &'static str)],
-}
-
-const WANTED: [Wanted; 5] = [
-    Wanted {
-        id: "phases",
-        title: "Predicted and measured",
-        note: "What the simulator said before the workers started, where this machine was measured: \
-               for all steps that there could be, and for prompts that begin together.",
-        rows: Err(&["prefill", "decode"]),
-        shown: seconds,
-        kinds: &[("predicted", "/predicted/*_s"), ("measured", "/*_s")],
-    },
-    Wanted {
-        id: "replay",
-        title: "Lanes: simulated and measured",
-        note: "Time inside work in the second half of the last decode steps: simulated with each \
-               instruction's median cost in the first half, and measured.",
-        rows: Ok("/replayed/lanes"),
-        shown: seconds,
-        kinds: &[
-            ("simulated", "/replayed/lanes/*/simulated_busy_s"),
-            ("measured", "/replayed/lanes/*/measured_busy_s"),
-        ],
-    },
-    Wanted {
-        id: "lanes",
-        title: "Lanes: the whole run",
-        note: "Time inside work.",
-        rows: Ok("/lanes"),
-        shown: seconds,
-        kinds: &[("measured", "/lanes/*/busy_s")],
-    },
-    Wanted {
-        id: "budget",
-        title: "Memory: planned",
-        note: "What the plan was granted before anything was loaded.",
-        rows: Ok("/budget_bytes"),
-        shown: bytes,
-        kinds: &[("planned", "/budget_bytes/*")],
-    },
-    Wanted {
-        id: "memory",
-        title: "Memory: used",
-        note: "The largest proportional set size of each process and of all, while loading and from \
-               then on.",
-        rows: Ok("/peak_pss_bytes"),
-        shown: bytes,
-        kinds: &[("loading", "/load_peak_pss_bytes/*"), ("running", "/peak_pss_bytes/*")],
-    },
-];
-
 /// The sections with bars, of those that the reports have something for.
 pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
-    let section = |wanted: &Wanted| {
-        let names = match wanted.rows {
-            Ok(of) => keys(runs, of),
-            Err(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-        };
-        let Wanted { id, title, note, shown, kinds, .. } = *wanted;
-        Section { id, title, note, rows: rows(runs, &names, shown, kinds) }
-    };
-    WANTED.iter().map(section).filter(|section| !section.rows.is_empty()).collect()
+    let all = times(runs).into_iter().chain(memory(runs));
+    all.filter(|section| !section.rows.is_empty()).collect()
 }
 
-/// The keys of an object, of any report that has it.
+/// Names that the reports have under a pointer, in the order of the first that has them.
 fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
@@ -166,17 +102,78 @@ fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
     keys
 }
 
+/// Phases and lanes.
+fn times(runs: &[Run<'_>]) -> [Section; 3] {
+    let phases = ["prefill", "decode"].map(str::to_owned);
+    let predicted: &[Kind<'_>] = &[
+        ("predicted", &|name| format!("/predicted/{name}_s")),
+        ("measured", &|name| format!("/{name}_s")),
+    ];
+    let simulated: &[Kind<'_>] = &[
+        ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
+        ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
+    ];
+    let busy: &[Kind<'_>] = &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))];
+    [
+        Section {
+            id: "phases",
+            title: "Predicted and measured",
+            note: "What the simulator said before the workers started, where this machine was \
+                   measured: for all steps that there could be, and for prompts that begin \
+                   together.",
+            rows: rows(runs, &phases, seconds, predicted),
+        },
+        Section {
+            id: "replay",
+            title: "Lanes: simulated and measured",
+            note: "Time inside work in the second half of the last decode steps: simulated with \
+                   each instruction's median cost in the first half, and measured.",
+            rows: rows(runs, &keys(runs, "/replayed/lanes"), seconds, simulated),
+        },
+        Section {
+            id: "lanes",
+            title: "Lanes: the whole run",
+            note: "Time inside work.",
+            rows: rows(runs, &keys(runs, "/lanes"), seconds, busy),
+        },
+    ]
+}
+
+/// What was granted, and what was used.
+fn memory(runs: &[Run<'_>]) -> [Section; 2] {
+    let planned: &[Kind<'_>] = &[("planned", &|name| format!("/budget_bytes/{name}"))];
+    let used: &[Kind<'_>] = &[
+        ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
+        ("running", &|name| format!("/peak_pss_bytes/{name}")),
+    ];
+    [
+        Section {
+            id: "budget",
+            title: "Memory: planned",
+            note: "What the plan was granted before anything was loaded.",
+            rows: rows(runs, &keys(runs, "/budget_bytes"), bytes, planned),
+        },
+        Section {
+            id: "memory",
+            title: "Memory: used",
+            note: "The largest proportional set size of each process and of all, while loading \
+                   and from then on.",
+            rows: rows(runs, &keys(runs, "/peak_pss_bytes"), bytes, used),
+        },
+    ]
+}
+
 /// A row for each name, with a bar for each kind and run; without those that have none.
 fn rows(
     runs: &[Run<'_>],
     names: &[String],
     shown: fn(f64) -> String,
-    kinds: &[(&'static str, &'static str)],
+    kinds: &[Kind<'_>],
 ) -> Vec<Row> {
     let row = |name: &String| {
         let key = name.replace('~', "~0").replace('/', "~1");
         let bars = kinds.iter().flat_map(|(kind, pointer)| {
-            let of = pointer.replace('*', &key);
+            let of = pointer(&key);
             runs.iter().filter_map(move |run| {
                 let cell = cell(run, &of, shown)?;
                 Some(Bar { kind, letter: run.letter, width: 0.0, cell })
@@ -206,7 +203,7 @@ pub(super) fn plain(value: f64) -> String {
 /// Seconds in the unit that suits them.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
-        zero if zero == 0.0 => "0 s".to_owned(),
+        0.0 => "0 s".to_owned(),
         long if long >= 1.0 => format!("{} s", plain(value)),
         middle if middle >= 1e-3 => format!("{} ms", plain(value * 1e3)),
         _ => format!("{} µs", plain(value * 1e6)),

@@ -1,4 +1,4 @@
-//! A run on a page.
+//! A run as the page tells it.
 
 use crate::report::file::Report;
 

@@ -43,6 +43,7 @@ impl Serving for Fake {
             generated_tokens: 0,
             preemptions: 0,
             restarts: 0,
+            worker_allocations: 0,
         }
     }
 

@@ -35,7 +35,7 @@ fn every_token_but_the_first_is_scored_once_in_the_windows_of_the_documentation(
         assert_eq!(found.collect::<Vec<_>>(), expected(length, context, stride));
         let scored: Vec<u32> =
             questions.iter().flat_map(|question| question.continuations.concat()).collect();
-        let first_of_any = |token: &u32| *token as usize % context == 0;
+        let first_of_any = |token: &u32| (*token as usize).is_multiple_of(context);
         let wanted: Vec<u32> = match overlap {
             true => tokens[1..].to_vec(),
             false => tokens.iter().copied().filter(|token| !first_of_any(token)).collect(),

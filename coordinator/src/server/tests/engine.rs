@@ -207,6 +207,7 @@ impl Serving for Fake {
             generated_tokens: inner.generated,
             preemptions: 0,
             restarts: 0,
+            worker_allocations: 0,
         }
     }
 

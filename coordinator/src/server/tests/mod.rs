@@ -9,3 +9,4 @@ mod engine;
 mod http;
 mod refusals;
 mod streams;
+mod tools;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::desk::{CHAT, COMPLETIONS, Desk, until};
 use super::engine::Manner;
-use super::http::{connect, exchange, read_reply, request};
+use super::http::{Reply, connect, exchange, read_reply, request};
 use crate::boundary::serving::State;
 use crate::server::api_key::ApiKey;
 use crate::server::facts::ServerOptions;
@@ -156,14 +156,17 @@ fn who_finds_no_room_is_told_when_to_come_back() {
 #[test]
 fn a_server_that_is_not_ready_says_so() {
     let desk = Desk::new();
-    for (state, code) in [(State::Loading, "loading"), (State::Draining, "draining")] {
-        desk.engine.set_state(state);
-        for reply in [desk.get("/health"), desk.post(COMPLETIONS, &json!({"prompt": "a"}))] {
-            assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!(code)));
-            assert!(reply.header("retry-after").is_some());
-        }
-        assert_eq!(desk.get("/v1/models").status, 200);
-    }
+    let unavailable = |reply: Reply, code: &str| {
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!(code)));
+        assert!(reply.header("retry-after").is_some());
+    };
+    desk.engine.set_state(State::Loading);
+    unavailable(desk.get("/health"), "loading");
+    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200, "it is taken");
+    desk.engine.set_state(State::Draining);
+    unavailable(desk.get("/health"), "draining");
+    unavailable(desk.post(COMPLETIONS, &json!({"prompt": "a"})), "draining");
+    assert_eq!(desk.get("/v1/models").status, 200);
     desk.engine.set_state(State::Ready);
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
 }

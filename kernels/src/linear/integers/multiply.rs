@@ -133,8 +133,9 @@ impl Call {
             let mut sums = [[_mm512_setzero_si512(); R]; P];
             let mut low_sums = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.begin(prefetcher.is_some());
+            let ahead = at.ahead(from);
             for _ in 0..vectors {
-                prefetch(s, &mut prefetcher, from);
+                prefetch(s, &mut prefetcher, (from, ahead));
                 // SAFETY: the group's vectors exist, and its packed rows have these steps.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -188,12 +189,14 @@ impl Call {
             let mut high = [[_mm512_setzero_si512(); R]; P];
             let mut low = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.begin(prefetcher.is_some());
+            let ahead = at.ahead(from);
             // SAFETY: the group exists.
             let mut upper = from.map(|from| unsafe { weights.begin(from) });
             from = from.map(|from| from.wrapping_add(64 * W::UPPER));
             for _ in 0..pairs {
                 for vector in 0..W::VECTORS {
-                    prefetch(s, &mut prefetcher, from.map(|from| from.wrapping_add(64 * vector)));
+                    let from = from.map(|from| from.wrapping_add(64 * vector));
+                    prefetch(s, &mut prefetcher, (from, ahead));
                 }
                 let mut pair = [[_mm512_setzero_si512(); P]; 2];
                 for p in 0..P {
@@ -232,6 +235,9 @@ struct At<const P: usize> {
     record_bytes: usize,
     head_bytes: usize,
     group_bytes: usize,
+    /// The end of the first panel, and the size of each.
+    end: *const u8,
+    panel_bytes: usize,
     scales: Scales,
     /// Dwords of the group's packed rows.
     x: *const u32,
@@ -245,7 +251,11 @@ impl<const P: usize> At<P> {
     #[inline(always)]
     fn of(call: &Call) -> At<P> {
         let records = call.records;
+        let end = records.record_at(call.panel + 1, 0);
+        let panel_bytes = end.addr() - records.record_at(call.panel, 0).addr();
         At {
+            end,
+            panel_bytes,
             record: std::array::from_fn(|p| records.record_at(call.panel + p, call.groups.start)),
             place: records.place(call.groups.start),
             in_record: records.in_record(),
@@ -266,15 +276,24 @@ impl<const P: usize> At<P> {
     #[target_feature(enable = "avx512f")]
     fn begin(&self, prefetches: bool) -> [*const u8; P] {
         if !prefetches && self.place == 0 && self.in_record > 1 {
+            let ahead = self.ahead(self.record);
             for record in self.record {
                 for line in 0..self.head_bytes / 64 {
-                    let at = record.wrapping_add(INTEGERS_PREFETCH_BYTES + 64 * line);
+                    let at = record.wrapping_add(ahead + 64 * line);
                     _mm_prefetch::<_MM_HINT_T0>(at.cast());
                 }
             }
         }
         let before = self.head_bytes + self.place * self.group_bytes;
         self.record.map(|record| record.wrapping_add(before))
+    }
+
+    /// How far ahead the panels' lines are prefetched: behind their ends come the panels behind all
+    /// of these.
+    #[inline(always)]
+    fn ahead(&self, from: [*const u8; P]) -> usize {
+        let is_beyond = from[0].wrapping_add(INTEGERS_PREFETCH_BYTES) >= self.end;
+        INTEGERS_PREFETCH_BYTES + if is_beyond { (P - 1) * self.panel_bytes } else { 0 }
     }
 
     /// Adds what the group's sums of integers are worth to the results, and goes on to the next
@@ -318,13 +337,13 @@ impl<const P: usize> At<P> {
 fn prefetch<const P: usize>(
     s: Avx512,
     prefetcher: &mut Option<&mut Prefetcher>,
-    from: [*const u8; P],
+    (from, ahead): ([*const u8; P], usize),
 ) {
     match prefetcher {
         Some(prefetcher) => prefetcher.step(s),
         None => {
             for p in 0..P {
-                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(INTEGERS_PREFETCH_BYTES).cast());
+                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(ahead).cast());
             }
         }
     }

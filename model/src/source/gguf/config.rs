@@ -64,6 +64,8 @@ pub(super) fn model_config(
         learned_positions: None,
         layers: families::layers(&keys, family, num_layers, (&rope, feed_forward))?,
         experts,
+        delta: None,
+        output_gate: false,
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
         ffn_bias: facts.has_ffn_bias,

@@ -146,6 +146,12 @@ impl<'a> Works<'a> {
                 ..Work::NONE
             };
         }
+        if op.updates_state() {
+            // Read and written.
+            let state_bytes = 2.0 * op.state_bytes(config) as f64;
+            let operands = stream.sequences.times(state_bytes);
+            return Work { kind: Kind::Attention, operands, activations, flops, ..Work::NONE };
+        }
         let weights = Weights::of(op, compute.at.layer);
         let is_matrix = op.weights(config).is_some();
         let on_device = matches!(lane.engine, Engine::Gpu { .. });

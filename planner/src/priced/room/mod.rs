@@ -189,13 +189,19 @@ impl<'a> Room<'a> {
         let home = vec![MemoryId::VRAM];
         let own = LayerKv { k: home.clone(), v: home, device_batches: 0 };
         let caches = |layer: usize| match (layers.contains(&layer), residency.attention) {
+            // States are where they are computed, and resident layers are computed on the device.
             (true, ResidentAttention::WithKv) => self.caches_bytes(layer, &own),
+            (true, _) if self.has_state(layer) => self.caches_bytes(layer, &own),
             (true, ResidentAttention::Streamed | ResidentAttention::OnCpu) => 0,
             (false, _) => streamed.caches_bytes[layer],
         };
         weights
             + if residency.head { self.head_bytes } else { 0 }
             + (0..self.weights_bytes.len()).map(caches).sum::<u64>()
+    }
+
+    fn has_state(&self, layer: usize) -> bool {
+        self.estimator.request.config.layers.of(layer).has_state()
     }
 
     /// Caches of a layer in device memory.
@@ -207,7 +213,7 @@ impl<'a> Room<'a> {
             let all = (0..self.estimator.batches)
                 .flat_map(|batch| (0..parts).map(move |part| homes.home(kv, part, batch)));
             let in_vram = all.filter(|home| *home == MemoryId::VRAM).count();
-            bytes += in_vram as u64 * align_up(sizes.cache_bytes(layer, parts)) as u64;
+            bytes += in_vram as u64 * align_up(sizes.cache_bytes(layer, kv, parts)) as u64;
         }
         bytes
     }

@@ -38,7 +38,7 @@ struct Table {
     samples: u32,
 }
 
-/// A part of a cache, as the instructions that append to it say.
+/// A part of a cache, as the instructions that append to it say, or those that update a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cache {
     kv: Kv,
@@ -51,6 +51,15 @@ impl Cache {
     fn of(append: &Append) -> Cache {
         let chunk = normal(Some(append.chunk)).unwrap_or(Chunk::WHOLE);
         Cache { kv: append.kv, layer: append.at.layer, batch: append.at.batch, chunk }
+    }
+
+    /// The states that an operation updates, with their regions.
+    fn updated(compute: &Compute) -> impl Iterator<Item = (Cache, Region)> {
+        let kinds = if compute.op.updates_state() { compute.op.caches() } else { &[] };
+        let At { layer, batch, .. } = compute.at;
+        kinds.iter().zip(&compute.caches).map(move |(kv, region)| {
+            (Cache { kv: *kv, layer, batch, chunk: Chunk::WHOLE }, *region)
+        })
     }
 
     /// It with the rows of all steps before, and of some streams of this one.
@@ -119,15 +128,19 @@ fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
     for program in &plan.programs {
         let all = program.lanes.iter().flat_map(|list| &list.instructions);
         for instruction in all {
-            let Instruction::Append(append) = instruction else { continue };
-            let cache = Cache::of(append);
-            if *caches.entry(append.to.buffer).or_insert(cache) != cache {
-                let name = &plan.buffer(append.to.buffer).name;
+            let filled = match instruction {
+                Instruction::Append(append) => vec![(Cache::of(append), append.to)],
+                Instruction::Compute(compute) => Cache::updated(compute).collect(),
+                _ => Vec::new(),
+            };
+            for (cache, region) in filled {
+                if *caches.entry(region.buffer).or_insert(cache) == cache {
+                    continue;
+                }
+                let name = &plan.buffer(region.buffer).name;
                 let problem = format!("{name} is appended to as two different caches").into();
-                return Err(ValidateError::Incomplete {
-                    program: NamedProgram::new(program),
-                    problem,
-                });
+                let program = NamedProgram::new(program);
+                return Err(ValidateError::Incomplete { program, problem });
             }
         }
     }
@@ -162,7 +175,11 @@ impl<'a> Walk<'a> {
             let content = now.value(*value, at, updates);
             self.need(now, *region, content)?;
         }
-        for (kv, region) in compute.op.caches().iter().zip(&compute.caches) {
+        for (cache, region) in Cache::updated(compute) {
+            self.fill(now, cache, region)?;
+        }
+        let read = if !compute.op.updates_state() { compute.op.caches() } else { &[] };
+        for (kv, region) in read.iter().zip(&compute.caches) {
             let whole = self.plan.map.chunking.is_none_or(|chunking| chunking.parts(*kv) == 1);
             let chunk = normal(compute.chunk).filter(|_| !whole).unwrap_or(Chunk::WHOLE);
             self.need(now, *region, now.cache(*kv, at, chunk))?;
@@ -266,28 +283,35 @@ impl<'a> Walk<'a> {
     }
 
     fn append(&mut self, now: &Now<'_>, append: &Append) -> Result<(), ValidateError> {
-        let (at, step) = (append.at, now.event.step);
+        let at = append.at;
         self.table(now, append.table, at, false)?;
         let value = match append.kv {
             Kv::K => Value::Key,
             Kv::V => Value::Value,
         };
         self.need(now, append.from, now.value(value, at, 0))?;
-        let (cache, streams) = (Cache::of(append), self.program.shape.streams);
+        self.fill(now, Cache::of(append), append.to)
+    }
+
+    /// The rows of a stream into a cache or a state, behind those of the streams before.
+    fn fill(&mut self, now: &Now<'_>, cache: Cache, to: Region) -> Result<(), ValidateError> {
+        let step = now.event.step;
+        let stream = now.event.instruction.at().map_or(0, |at| at.stream);
+        let streams = self.program.shape.streams;
         // Rows may be appended in any order where nobody reads them before the program has ended.
         let before = match self.program.shape.rows {
             Rows::WholePrompts => 0,
-            Rows::Chunks | Rows::Single => at.stream,
+            Rows::Chunks | Rows::Single => stream,
         };
-        self.need(now, append.to, cache.with(step, before))?;
-        let filled = self.filled.entry(append.to.buffer).or_default();
+        self.need(now, to, cache.with(step, before))?;
+        let filled = self.filled.entry(to.buffer).or_default();
         if filled.len() == usize::from(streams) {
             filled.clear();
         }
-        let held = self.buffers[append.to.buffer.0 as usize].read(None).first();
+        let held = self.buffers[to.buffer.0 as usize].read(None).first();
         let held = held.and_then(|part| part.as_ref()).map(|held| held.content);
         let is_of_step = matches!(held, Some(Content::Cache { step: of, .. }) if of == step);
-        if !is_of_step || !filled.insert(at.stream) {
+        if !is_of_step || !filled.insert(stream) {
             let problem = "its rows were appended before".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
@@ -296,7 +320,7 @@ impl<'a> Walk<'a> {
             (true, _) => cache.with(step + 1, 0),
             (false, in_order) => cache.with(step, in_order),
         };
-        self.write(now, append.to, content);
+        self.write(now, to, content);
         Ok(())
     }
 

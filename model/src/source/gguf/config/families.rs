@@ -4,7 +4,7 @@ use super::super::metadata::{Array, Value};
 use super::keys::{ConfigError, Keys, wrong};
 use crate::architecture::lacking;
 use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
-use crate::layers::{FeedForward, LayerKind, Layers};
+use crate::layers::{FeedForward, LayerKind, Layers, Mixing};
 
 /// Names in `general.architecture`, and the family of a model without experts or with its own.
 const ARCHITECTURES: [(&str, Family); 12] = [
@@ -86,7 +86,8 @@ pub(super) fn layers(
     let kind = |layer: usize| {
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
-        LayerKind { rope: rotates(layer).then(|| rope.clone()), window, feed_forward }
+        let (mixing, rope) = (Mixing::Attention, rotates(layer).then(|| rope.clone()));
+        LayerKind { mixing, rope, window, feed_forward }
     };
     Ok(Layers::each((0..count).map(kind)))
 }

@@ -33,6 +33,8 @@ fn llama_metadata_becomes_a_configuration() {
         tied_embeddings: true,
         qk_norm: None,
         post_norms: false,
+        delta: None,
+        output_gate: false,
         sinks: false,
         scales: Scales::default(),
         bos_token_id: Some(1),

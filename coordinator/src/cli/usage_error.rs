@@ -1,12 +1,7 @@
-//! What is wrong with a command line, and what several commands read alike.
-
-use std::path::PathBuf;
-
-use planner::split::SplitError;
+//! What is wrong with a command line, in sentences.
 
 use ::cuda::CudaError;
-
-use crate::job::sink::{OutputMode, Place};
+use planner::split::SplitError;
 
 /// What is wrong with a combination of arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +53,8 @@ pub enum UsageError {
          FILE."
     )]
     JsonWithoutTables,
+    #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
+    StdinTwice,
     #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
     TimesWithoutTimed { flag: &'static str },
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
@@ -73,32 +70,4 @@ pub enum UsageError {
     Vram,
     #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
     VramTwice,
-}
-
-/// A file, or a standard stream.
-pub(super) fn place_of(path: &PathBuf) -> Place {
-    if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
-}
-
-/// Where the output goes, and what becomes of one that is there.
-///
-/// # Errors
-/// Stdout, which nothing can be gone on with.
-pub(super) fn mode_of(
-    output: Option<&PathBuf>,
-    resume: bool,
-    force: bool,
-) -> Result<(Place, OutputMode), UsageError> {
-    let output = output.map_or(Place::Standard, place_of);
-    let (mode, flag) = match (resume, force) {
-        (true, false) => (OutputMode::Resume, "resume"),
-        (true, true) => (OutputMode::ResumeReplacing, "resume"),
-        (false, true) => (OutputMode::Overwrite, "force"),
-        (false, false) => (OutputMode::New, ""),
-    };
-    // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
-    match mode.resumes() && output == Place::Standard {
-        true => Err(UsageError::ModeOfStdout { flag }),
-        false => Ok((output, mode)),
-    }
 }

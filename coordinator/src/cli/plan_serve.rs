@@ -1,0 +1,71 @@
+//! Arguments of `plan --serve`, and what they mean.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use model::config::Dtype;
+
+use super::request::{LengthsChoice, ModelChoice, ServingPlan};
+use crate::load::arrivals::{Rate, parse_rate};
+
+/// Arguments of `plan --serve`.
+#[derive(Debug, Args)]
+pub struct LowPlanServe {
+    /// With --machine: serve requests that come one by one instead of a batch job, under every
+    /// policy: attention on the device (gpu-only), on the host (fastdecode), on both (neo, apex),
+    /// and what each iteration makes best (auto)
+    #[arg(long, requires = "machine", help_heading = "Serving")]
+    #[arg(conflicts_with_all = [
+        "compress", "batches", "policy", "chart", "prompt_len", "gen_len", "split_chunks",
+    ])]
+    pub serve: bool,
+    /// Lengths and arrivals out of a table, row by row: a time in seconds or as 2023-11-16
+    /// 18:17:03.98, tokens of a prompt, tokens of an answer; the first line may be names
+    #[arg(long, value_name = "FILE.csv", requires = "serve", help_heading = "Serving")]
+    #[arg(conflicts_with_all = ["input_len", "output_len"])]
+    pub trace: Option<PathBuf>,
+    /// How many requests [default: 1000; of a trace all]
+    #[arg(long, value_name = "N", requires = "serve", help_heading = "Serving")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: Option<u32>,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Serving")]
+    #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
+    pub input_len: u32,
+    /// Tokens of each answer
+    #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Serving")]
+    #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
+    pub output_len: u32,
+    /// Requests a second on average, at the arrivals of a Poisson process; a trace's own are
+    /// stretched or pressed together; inf: all at once [default: inf, and a trace's own]
+    #[arg(long, value_name = "R", requires = "serve", help_heading = "Serving")]
+    #[arg(value_parser = parse_rate)]
+    pub rate: Option<Rate>,
+    /// Of arrivals
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Serving")]
+    #[arg(requires = "serve")]
+    pub seed: u64,
+    /// Most rows of an iteration; at least as many as the longest request has tokens
+    #[arg(long, value_name = "N", default_value_t = 2048, help_heading = "Serving")]
+    #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
+    pub step_rows: u32,
+}
+
+/// What is meant by it.
+pub(super) fn plan_serve(model: ModelChoice, dtype: Dtype, low: LowPlanServe) -> ServingPlan {
+    let lengths = match low.trace {
+        Some(trace) => LengthsChoice::Trace(trace),
+        None => {
+            LengthsChoice::Alike { prompt_tokens: low.input_len, answer_tokens: low.output_len }
+        }
+    };
+    ServingPlan {
+        model,
+        dtype,
+        lengths,
+        rate: low.rate,
+        requests: low.requests.map(|requests| requests as usize),
+        seed: low.seed,
+        step_rows: low.step_rows,
+    }
+}

@@ -1,0 +1,83 @@
+//! What a shell and `man` know of the arguments, made from the arguments themselves.
+
+use std::io;
+use std::path::Path;
+
+use clap::builder::StyledStr;
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::low::Low;
+
+/// The script with which a shell completes arguments.
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut shown(), "coordinator", &mut script);
+    script
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error("coordinator has no command {name}, and so no page of it. It has {known}.")]
+    NoCommand { name: String, known: String },
+    #[error("the pages cannot be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// The page for `man` of a command, or of the program.
+///
+/// # Errors
+/// There is no such command.
+pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
+    let mut program = shown();
+    // Gives commands the names under which they are typed: "coordinator serve".
+    program.build();
+    let described = match command {
+        None => program,
+        Some(name) => command_of(&program, name)?,
+    };
+    let mut text = Vec::new();
+    Man::new(described).render(&mut text)?;
+    Ok(text)
+}
+
+/// Writes all pages into a folder, each under the name by which `man` finds it; makes the folder.
+///
+/// # Errors
+/// A folder or a file that cannot be written.
+pub fn write_pages(folder: &Path) -> Result<(), PageError> {
+    std::fs::create_dir_all(folder)?;
+    let program = shown();
+    std::fs::write(folder.join("coordinator.1"), page(None)?)?;
+    for name in program.get_subcommands().map(Command::get_name) {
+        let file = folder.join(format!("coordinator-{name}.1"));
+        std::fs::write(file, page(Some(name))?)?;
+    }
+    Ok(())
+}
+
+fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {
+    let found = program.find_subcommand(name).cloned();
+    found.ok_or_else(|| {
+        let known: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
+        PageError::NoCommand { name: name.to_owned(), known: known.join(", ") }
+    })
+}
+
+/// The arguments without the commands that only processes of this program start: generators of
+/// completions would show them.
+fn shown() -> Command {
+    let all = Low::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let said = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
+    Command::new("coordinator")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(said(all.get_about()))
+        .after_help(said(all.get_after_help()))
+        .after_long_help(said(all.get_after_long_help()))
+        .args(all.get_arguments())
+        .subcommands(commands)
+        .disable_help_subcommand(true)
+}

@@ -1,0 +1,198 @@
+//! The policies side by side, as text or JSON.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use model::config::ModelConfig;
+use planner::serving::{Capacity, Served, Spread};
+use schedule::hybrid::{Policy, Shape, Times};
+use serde_json::{Map, Value, json};
+
+use crate::cli::request::{LengthsChoice, ServingPlan};
+use crate::load::arrivals::Rate;
+use crate::report::plain_table::{plain_table, right_aligned};
+
+const NONE: &str = "-";
+
+const COLUMNS: [&str; 13] = [
+    "policy",
+    "tokens/s",
+    "TTFT p50",
+    "p99 s",
+    "TPOT mean",
+    "p50",
+    "p99 ms",
+    "host rows",
+    "GPU",
+    "CPU",
+    "gpu",
+    "pipelined",
+    "async",
+];
+
+/// A part of the times that a machine's lanes work.
+type OfTimes = fn(&Times) -> f64;
+
+/// What of a machine works, for which part of the time.
+const LANES: [(&str, OfTimes); 4] = [
+    ("device", |times| times.device_ms),
+    ("host", |times| times.host_ms),
+    ("to_device", |times| times.to_device_ms),
+    ("to_host", |times| times.to_host_ms),
+];
+
+/// What was served by every policy.
+pub(super) struct Answer<'a> {
+    pub(super) model: &'a ModelConfig,
+    pub(super) machine: &'a str,
+    pub(super) serving: &'a ServingPlan,
+    pub(super) requests: usize,
+    pub(super) capacity: &'a Capacity,
+    /// Most of an iteration.
+    pub(super) rows: u32,
+    pub(super) served: &'a [(Policy, Served)],
+}
+
+impl Answer<'_> {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let Capacity { device_positions, host_positions, streamed_bytes } = *self.capacity;
+        let mut text = format!(
+            "{} on {} · {} requests, {} · simulated\n",
+            self.model.name,
+            self.machine,
+            self.requests,
+            self.workload()
+        );
+        let _ = writeln!(
+            text,
+            "room for {device_positions} positions in device memory and {host_positions} in host \
+             memory; at most {} rows an iteration",
+            self.rows
+        );
+        if streamed_bytes > 0 {
+            let gb = streamed_bytes as f64 / 1e9;
+            let _ = writeln!(text, "{gb:.2} GB of weights stream to the device in each iteration");
+        }
+        let _ = writeln!(text, "{}", self.table());
+        text += "TPOT: between the tokens of an answer, over answers; host rows: between two \
+                 tokens where the CPU attends, the median\n";
+        text += "GPU, CPU: the part of the time in which it computes; gpu, pipelined, async: \
+                 iterations by shape\n";
+        if self.model.layers.kinds().iter().any(|kind| kind.window.is_some()) {
+            text += "Windows are not regarded: attention counts all positions in every layer.\n";
+        }
+        for (policy, served) in self.served.iter().filter(|(_, served)| served.refused > 0) {
+            let _ = writeln!(
+                text,
+                "{}: {} requests have no room in any of its caches and were left out.",
+                policy.name(),
+                served.refused
+            );
+        }
+        text
+    }
+
+    fn workload(&self) -> String {
+        let lengths = match &self.serving.lengths {
+            LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
+                format!("{prompt_tokens} + {answer_tokens} tokens")
+            }
+            LengthsChoice::Rows(path) | LengthsChoice::Trace(path) => {
+                format!("lengths of {}", path.display())
+            }
+        };
+        let rate = match (self.serving.rate, &self.serving.lengths) {
+            (Some(Rate::PerSecond(rate)), _) => format!("{rate} a second"),
+            (None, LengthsChoice::Trace(_)) => "at their own times".to_owned(),
+            _ => "all at once".to_owned(),
+        };
+        format!("{lengths}, {rate}")
+    }
+
+    fn table(&self) -> Table {
+        let mut table = plain_table();
+        table.set_header(COLUMNS);
+        for (policy, served) in self.served {
+            table.add_row(cells(*policy, served));
+        }
+        right_aligned(&mut table, 1..COLUMNS.len());
+        table
+    }
+
+    /// Everything that is known.
+    pub(super) fn json(&self) -> Value {
+        let policies = self.served.iter().map(|(policy, served)| of_policy(*policy, served));
+        json!({
+            "model": self.model.name,
+            "machine": self.machine,
+            "workload": self.workload(),
+            "requests": self.requests,
+            "rows_max": self.rows,
+            "device_positions": self.capacity.device_positions,
+            "host_positions": self.capacity.host_positions,
+            "streamed_bytes_per_iteration": self.capacity.streamed_bytes,
+            "policies": policies.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn cells(policy: Policy, served: &Served) -> Vec<String> {
+    let of = |spread: Option<Spread>, of: fn(Spread) -> f64, per: f64, digits: usize| match spread {
+        Some(spread) => format!("{:.digits$}", of(spread) / per),
+        None => NONE.to_owned(),
+    };
+    let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+    let iterations = Shape::ALL.map(|shape| served.of_shape(shape).iterations);
+    let all = iterations.iter().sum::<u64>().max(1) as f64;
+    let mut cells = vec![
+        policy.name().to_owned(),
+        format!("{:.1}", served.tokens_per_s()),
+        of(served.first_token, |spread| spread.p50_ms, 1e3, 2),
+        of(served.first_token, |spread| spread.p99_ms, 1e3, 2),
+        of(served.per_token, |spread| spread.mean_ms, 1.0, 0),
+        of(served.per_token, |spread| spread.p50_ms, 1.0, 0),
+        of(served.per_token, |spread| spread.p99_ms, 1.0, 0),
+        of(served.host_gaps, |spread| spread.p50_ms, 1.0, 0),
+        percent(served.use_of(|times| times.device_ms)),
+        percent(served.use_of(|times| times.host_ms)),
+    ];
+    cells.extend(iterations.map(|count| percent(count as f64 / all)));
+    cells
+}
+
+fn of_policy(policy: Policy, served: &Served) -> Value {
+    let spread = |spread: Option<Spread>| match spread {
+        Some(Spread { mean_ms, p50_ms, p99_ms }) => {
+            json!({ "mean": mean_ms, "p50": p50_ms, "p99": p99_ms })
+        }
+        None => Value::Null,
+    };
+    let lanes = LANES.map(|(name, of)| (name.to_owned(), json!(served.use_of(of))));
+    let shapes = Shape::ALL.map(|shape| {
+        let of = served.of_shape(shape);
+        (shape.name().to_owned(), json!({ "iterations": of.iterations, "ms": of.ms }))
+    });
+    json!({
+        "policy": policy.name(),
+        "requests": served.requests,
+        "refused": served.refused,
+        "prompt_tokens": served.prompt_tokens,
+        "answer_tokens": served.answer_tokens,
+        "host_tokens": served.host_tokens,
+        "makespan_ms": served.makespan_ms,
+        "tokens_per_s": served.tokens_per_s(),
+        "requests_per_s": served.requests_per_s(),
+        "window_requests_per_s": served.window_requests_per_s,
+        "ttft_ms": spread(served.first_token),
+        "tpot_ms": spread(served.per_token),
+        "device_gap_ms": spread(served.device_gaps),
+        "host_gap_ms": spread(served.host_gaps),
+        "latency_per_token_ms": served.latency_per_token_ms,
+        "lane_use": lanes.into_iter().collect::<Map<_, _>>(),
+        "shapes": shapes.into_iter().collect::<Map<_, _>>(),
+        "moves_in": served.moves_in,
+        "moves_out": served.moves_out,
+        "evictions": served.evictions,
+    })
+}

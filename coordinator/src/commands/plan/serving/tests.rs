@@ -1,0 +1,89 @@
+//! What is said of requests that come to a described machine.
+
+use model::config::Dtype;
+use serde_json::Value;
+
+use super::plan;
+use crate::cli::request::{LengthsChoice, ModelChoice, ServingPlan};
+use crate::interrupt::Interrupt;
+use crate::load::arrivals::Rate;
+
+fn serving(lengths: LengthsChoice) -> ServingPlan {
+    ServingPlan {
+        model: ModelChoice {
+            name: "llama-2-7b".to_owned(),
+            revision: None,
+            dummy_weights: true,
+            layers: Some(8),
+        },
+        dtype: Dtype::Bf16,
+        lengths,
+        rate: None,
+        requests: Some(20),
+        seed: 3,
+        step_rows: 512,
+    }
+}
+
+fn said(serving: &ServingPlan, json: bool) -> anyhow::Result<String> {
+    plan("g4dn-4xlarge", serving, json, &Interrupt::default())
+}
+
+const ALIKE: LengthsChoice = LengthsChoice::Alike { prompt_tokens: 100, answer_tokens: 12 };
+
+#[test]
+fn every_policy_has_a_row_and_json_says_all_of_it() {
+    let serving = ServingPlan { rate: Some(Rate::PerSecond(50.0)), ..serving(ALIKE) };
+    let text = said(&serving, false).expect("planned");
+    let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
+    assert!(text.starts_with(head), "{text}");
+    let answer: Value =
+        serde_json::from_str(&said(&serving, true).expect("planned")).expect("JSON");
+    let policies = answer["policies"].as_array().expect("a list");
+    assert_eq!(policies.len(), 5);
+    for policy in policies {
+        let name = policy["policy"].as_str().expect("a name");
+        let row = text.lines().find(|line| line.trim_start().starts_with(name));
+        let cells: Vec<&str> = row.expect("a row").split_whitespace().collect();
+        let tokens_per_s = policy["tokens_per_s"].as_f64().expect("a number");
+        assert_eq!(cells[1], format!("{tokens_per_s:.1}"), "{text}");
+        let counts = (&policy["answer_tokens"], &policy["requests"]);
+        assert_eq!(counts, (&240.into(), &20.into()));
+        let ttft = policy["ttft_ms"]["p50"].as_f64().expect("a number");
+        assert!(ttft > 0.0 && policy["lane_use"]["device"].as_f64().expect("a number") > 0.0);
+    }
+    assert_eq!(policies[0]["shapes"]["pipelined"]["iterations"], 0, "gpu-only");
+    assert!(policies[1]["host_gap_ms"]["p50"].as_f64().expect("a number") > 0.0, "fastdecode");
+}
+
+#[test]
+fn a_trace_is_replayed_and_one_with_a_mistake_refused_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.csv");
+    let trace = |text: &str| {
+        std::fs::write(&path, text).expect("written");
+        let serving = ServingPlan { requests: None, ..serving(LengthsChoice::Trace(path.clone())) };
+        said(&serving, true)
+    };
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
+                2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:33.9799600,396,10\n";
+    let answer: Value = serde_json::from_str(&trace(rows).expect("planned")).expect("JSON");
+    let first = &answer["policies"][0];
+    assert_eq!((&first["prompt_tokens"], &first["answer_tokens"]), (&770.into(), &54.into()));
+    assert!(first["makespan_ms"].as_f64().expect("a number") > 30_000.0, "half a minute apart");
+    let refused = trace("0.5,374,44\n0.7,39x,10\n").expect_err("no number").to_string();
+    assert!(refused.contains("line 2, column 2"), "{refused}");
+    let refused = trace("0.5,5000,44\n").expect_err("4096 positions").to_string();
+    assert!(refused.contains("4096"), "{refused}");
+}
+
+#[test]
+fn what_does_not_fit_the_device_streams_and_is_said() {
+    let mut serving = serving(ALIKE);
+    serving.model = ModelChoice { name: "llama-2-13b".to_owned(), layers: None, ..serving.model };
+    let text = said(&serving, false).expect("planned");
+    assert!(text.contains(" GB of weights stream to the device in each iteration"), "{text}");
+    serving.model.name = "llama-2-70b".to_owned();
+    let refused = said(&serving, false).expect_err("138 GB").to_string();
+    assert!(refused.contains("host memory"), "{refused}");
+}

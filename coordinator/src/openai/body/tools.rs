@@ -1,0 +1,152 @@
+//! The functions that an answer may call: `tools`, `tool_choice` and `parallel_tool_calls`.
+
+use grammar::{Function, is_function_name};
+use serde_json::{Map, Value, json};
+
+use super::values::{Fields, flag, given, invalid, misplaced};
+use crate::openai::item::{Endpoint, ErrorCode, Rejection};
+
+/// Functions that an answer may call, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tools {
+    /// All that the model is told of: JSON texts, as they were given.
+    pub told: Vec<String>,
+    /// Those that may be called.
+    pub functions: Vec<Function>,
+    /// The answer is calls and nothing else.
+    pub is_required: bool,
+    /// It may be several.
+    pub are_several: bool,
+}
+
+const TOOL: &str = "a list of {\"type\": \"function\", \"function\": {\"name\": ..., \
+                    \"description\": ..., \"parameters\": {...}}}";
+
+/// Reads the three fields; `None` where nothing may be called.
+///
+/// # Errors
+/// A rejection that says what was expected.
+pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Option<Tools>, Rejection> {
+    let tools = given(fields, "tools").map(|tools| tools.as_array().ok_or_else(not_tools));
+    let tools = tools.transpose()?.map_or(&[][..], Vec::as_slice);
+    let are_several =
+        given(fields, "parallel_tool_calls").is_none() || flag(fields, "parallel_tool_calls")?;
+    if !tools.is_empty() && endpoint == Endpoint::Completions {
+        misplaced(fields, "tools", "/v1/completions")?;
+    }
+    let functions = tools.iter().map(function).collect::<Result<Vec<_>, _>>()?;
+    let told = tools.iter().map(Value::to_string).collect();
+    let all = Tools { told, functions, is_required: false, are_several };
+    choose(fields, all)
+}
+
+/// Leaves what `tool_choice` leaves.
+fn choose(fields: &Fields, tools: Tools) -> Result<Option<Tools>, Rejection> {
+    let has_tools = !tools.functions.is_empty();
+    let wanted = if has_tools {
+        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": \
+         ...}}"
+    } else {
+        "\"none\" or \"auto\" where there are no tools"
+    };
+    let refused = || invalid("tool_choice", wanted);
+    let choice = given(fields, "tool_choice");
+    let Some(choice) = choice.filter(|choice| *choice != "auto") else {
+        return Ok(has_tools.then_some(tools));
+    };
+    if choice == "none" {
+        return Ok(None);
+    }
+    if !has_tools {
+        return Err(refused());
+    }
+    if choice == "required" {
+        return Ok(Some(Tools { is_required: true, ..tools }));
+    }
+    if choice["type"] != "function" {
+        return Err(refused());
+    }
+    let name = choice["function"]["name"].as_str().ok_or_else(refused)?;
+    let named = tools.functions.iter().find(|function| function.name == name);
+    let named = named.cloned().ok_or_else(|| invalid("tool_choice", "one of the \"tools\""))?;
+    let functions = vec![named];
+    Ok(Some(Tools { functions, is_required: true, are_several: false, ..tools }))
+}
+
+fn function(tool: &Value) -> Result<Function, Rejection> {
+    let function = tool["function"].as_object().filter(|_| tool["type"] == "function");
+    let function = function.ok_or_else(not_tools)?;
+    let name = function.get("name").and_then(Value::as_str).ok_or_else(not_tools)?;
+    if !is_function_name(name) {
+        let shown: String = name.chars().take(80).collect();
+        let message = format!(
+            "The field \"tools\" has a function of the name {}; a name must be up to 64 letters, \
+             digits, underscores, hyphens and dots.",
+            json!(shown)
+        );
+        return Err(Rejection::new(ErrorCode::InvalidValue, message));
+    }
+    let parameters = match function.get("parameters") {
+        None | Some(Value::Null) => {
+            json!({"type": "object", "properties": {}, "additionalProperties": false})
+        }
+        Some(Value::Object(schema)) => of_object(schema).ok_or_else(|| not_object(name))?,
+        Some(_) => return Err(not_object(name)),
+    };
+    Ok(Function { name: name.to_owned(), parameters: parameters.to_string() })
+}
+
+/// A schema that only objects have; `None` where it is one of something else.
+fn of_object(schema: &Map<String, Value>) -> Option<Value> {
+    let is_object = match schema.get("type") {
+        None => true,
+        Some(Value::Array(types)) => types.contains(&json!("object")),
+        Some(kind) => kind == "object",
+    };
+    let mut schema = schema.clone();
+    schema.insert("type".to_owned(), json!("object"));
+    is_object.then_some(Value::Object(schema))
+}
+
+fn not_tools() -> Rejection {
+    invalid("tools", TOOL)
+}
+
+fn not_object(name: &str) -> Rejection {
+    let message = format!(
+        "The field \"tools\" has a function {} whose \"parameters\" are no JSON Schema of an \
+         object.",
+        json!(name)
+    );
+    Rejection::new(ErrorCode::InvalidValue, message)
+}
+
+/// The calls of an earlier answer as templates take them: arguments are objects there, and texts in
+/// OpenAI's form.
+///
+/// # Errors
+/// A rejection of what is no list of calls.
+pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
+    let wanted = "a list of {\"id\": ..., \"type\": \"function\", \"function\": {\"name\": ..., \
+                  \"arguments\": ...}} whose arguments are the text of a JSON object";
+    let refused = || invalid("tool_calls", wanted);
+    let mut calls = value.as_array().ok_or_else(refused)?.clone();
+    for call in &mut calls {
+        let function = call.get_mut("function").and_then(Value::as_object_mut);
+        let function = function.ok_or_else(refused)?;
+        let name = function.shift_remove("name").filter(Value::is_string).ok_or_else(refused)?;
+        let arguments = match function.shift_remove("arguments") {
+            None | Some(Value::Null) => json!({}),
+            Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+            Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| refused())?,
+            Some(given) => given,
+        };
+        if !arguments.is_object() {
+            return Err(refused());
+        }
+        // In the order in which models write them; clients have any.
+        function.shift_insert(0, "name".to_owned(), name);
+        function.shift_insert(1, "arguments".to_owned(), arguments);
+    }
+    Ok(Value::Array(calls))
+}

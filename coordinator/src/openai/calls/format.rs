@@ -1,0 +1,67 @@
+//! How models write calls, told by what their chat templates say.
+
+use grammar::{CallSyntax, Word};
+
+use super::{hermes, llama, mistral};
+
+/// A way to write calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallFormat {
+    /// Hermes, Qwen 2.5 and 3, and those trained alike: JSON between tags.
+    Hermes,
+    /// Llama 3: JSON alone.
+    Llama,
+    /// Mistral's first: a list of JSON behind a token.
+    MistralList,
+    /// Mistral's later: a name and JSON, each behind a token.
+    MistralNamed,
+}
+
+/// Those that are known, for a sentence.
+pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, and Mistral";
+
+impl CallFormat {
+    /// The one that a template shows its model; `None` where it shows none that is known.
+    pub fn of_template(template: &str) -> Option<CallFormat> {
+        type Shows = fn(&str) -> bool;
+        let formats: [(CallFormat, Shows); 4] = [
+            (CallFormat::MistralNamed, mistral::is_named),
+            (CallFormat::MistralList, mistral::is_list),
+            (CallFormat::Hermes, hermes::is_shown),
+            (CallFormat::Llama, llama::is_shown),
+        ];
+        let found = formats.into_iter().find(|(_, is_shown)| is_shown(template));
+        found.filter(|_| takes_tools(template)).map(|(format, _)| format)
+    }
+
+    /// How calls are written with a tokenizer that says which token is a text and no part of
+    /// others.
+    ///
+    /// # Errors
+    /// A tokenizer that does not answer.
+    pub fn syntax(
+        self,
+        special: &dyn Fn(&str) -> Result<Option<u32>, String>,
+    ) -> Result<CallSyntax, String> {
+        let marker = |name: &str| {
+            let token = special(name)?;
+            Ok(token.map_or_else(|| Word::Text(name.to_owned()), Word::Token))
+        };
+        match self {
+            CallFormat::Hermes => hermes::syntax(&marker),
+            CallFormat::Llama => llama::syntax(&marker),
+            CallFormat::MistralList => mistral::list_syntax(&marker),
+            CallFormat::MistralNamed => mistral::named_syntax(&marker),
+        }
+    }
+
+    /// Whether one answer can have several calls: Llama's templates refuse them in a conversation.
+    pub fn takes_several(self) -> bool {
+        self != CallFormat::Llama
+    }
+}
+
+/// Whether a template tells its model of functions.
+pub fn takes_tools(template: &str) -> bool {
+    template.contains("tools")
+}

@@ -1,0 +1,30 @@
+//! `{"name": "f", "parameters": {...}}` and nothing else, sometimes with its type or behind a
+//! token.
+
+use grammar::{CallSyntax, Part, Trigger, Word};
+
+use super::parts::{Marker, maybe, name_end_and, text};
+
+const TAG: &str = "<|python_tag|>";
+/// What models say of a function before its name, as they were shown it.
+const TYPE: &str = "\"type\": \"function\", ";
+
+pub(super) fn is_shown(template: &str) -> bool {
+    // The role of results.
+    template.contains("ipython") && template.contains("parameters")
+}
+
+pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let tag = marker(TAG)?;
+    let object = |with: &str| Word::Text(format!("{{{with}\"name\":"));
+    let triggers = [tag.clone(), object(""), object(TYPE)];
+    let first = |word| Trigger { word, at_start: true };
+    Ok(CallSyntax {
+        triggers: triggers.map(first).to_vec(),
+        first: vec![Part::May(tag)],
+        open: vec![text("{"), maybe(TYPE), text("\"name\":"), maybe(" "), text("\"")],
+        middle: name_end_and("parameters"),
+        close: vec![text("}")],
+        ..CallSyntax::default()
+    })
+}

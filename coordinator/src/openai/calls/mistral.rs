@@ -1,0 +1,40 @@
+//! `[TOOL_CALLS]` before a list of `{"name": "f", "arguments": {...}}`, or, later, before each
+//! name, which `[ARGS]` and the arguments follow.
+
+use grammar::{CallSyntax, Part};
+
+use super::parts::{Marker, maybe, name_end_and, object_and_name, text, trigger};
+
+const CALLS: &str = "[TOOL_CALLS]";
+const ARGUMENTS: &str = "[ARGS]";
+
+pub(super) fn is_list(template: &str) -> bool {
+    template.contains(CALLS) && !template.contains(ARGUMENTS)
+}
+
+pub(super) fn is_named(template: &str) -> bool {
+    template.contains(CALLS) && template.contains(ARGUMENTS)
+}
+
+pub(super) fn list_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let calls = marker(CALLS)?;
+    Ok(CallSyntax {
+        triggers: vec![trigger(calls.clone())],
+        first: vec![Part::Must(calls), maybe(" "), text("[")],
+        open: object_and_name(),
+        middle: name_end_and("arguments"),
+        close: vec![text("}")],
+        between: vec![text(","), maybe(" ")],
+        last: vec![text("]")],
+    })
+}
+
+pub(super) fn named_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let calls = marker(CALLS)?;
+    Ok(CallSyntax {
+        triggers: vec![trigger(calls.clone())],
+        open: vec![Part::Must(calls)],
+        middle: vec![Part::Must(marker(ARGUMENTS)?)],
+        ..CallSyntax::default()
+    })
+}

@@ -1,0 +1,9 @@
+//! Function calls: how models write them, read out of what they say, and told to clients.
+
+pub mod format;
+mod hermes;
+mod llama;
+mod mistral;
+mod parts;
+pub mod reader;
+pub mod told;

@@ -1,0 +1,386 @@
+//! Calls read out of what a model says, while it says it.
+
+use grammar::{CallSyntax, Calls, Part, Trigger, Word, is_function_name};
+
+/// A call of a function.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    pub name: String,
+    /// JSON as the model wrote it, perhaps not to its end.
+    pub arguments: String,
+}
+
+/// What a call has more than before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallDelta {
+    pub index: usize,
+    /// At its first.
+    pub name: Option<String>,
+    pub arguments: String,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Text beside calls.
+    pub content: String,
+    pub calls: Vec<CallDelta>,
+}
+
+/// What a model said next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Char(char),
+    Token(u32),
+}
+
+/// Where in an answer it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `is_within`: there was more than blanks.
+    Text {
+        is_within: bool,
+    },
+    /// Where a call begins whose head is there.
+    Head {
+        is_first: bool,
+    },
+    Arguments(Nesting),
+    /// Behind the arguments.
+    Tail,
+    /// Behind a call.
+    Between,
+}
+
+/// How deep in a JSON text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Nesting {
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+/// Follows an answer. However it comes in pieces, the same is found.
+#[derive(Debug, Clone)]
+pub struct CallReader {
+    syntax: CallSyntax,
+    names: Vec<String>,
+    place: Place,
+    /// What came last, of which so much is decided.
+    said: Vec<Said>,
+    decided: usize,
+    calls: usize,
+    found: Found,
+}
+
+/// Whether something begins as it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Match<T> {
+    No,
+    /// It does as far as it goes.
+    Partly,
+    Yes(T),
+}
+
+impl CallReader {
+    /// At the beginning of an answer.
+    pub fn new(calls: &Calls) -> CallReader {
+        CallReader {
+            syntax: calls.syntax.clone(),
+            names: calls.functions.iter().map(|function| function.name.clone()).collect(),
+            place: Place::Text { is_within: false },
+            said: Vec::new(),
+            decided: 0,
+            calls: 0,
+            found: Found::default(),
+        }
+    }
+
+    /// Goes on with a text.
+    pub fn push_char(&mut self, char: char) {
+        self.said.push(Said::Char(char));
+    }
+
+    /// Goes on with a token, which matters only where it has no text.
+    pub fn push_token(&mut self, token: u32) {
+        if self.syntax.has_token(token) {
+            self.said.push(Said::Token(token));
+        }
+    }
+
+    /// What is certain and was not told.
+    pub fn take(&mut self) -> Found {
+        while self.advance() {}
+        self.said.drain(..self.decided);
+        self.decided = 0;
+        std::mem::take(&mut self.found)
+    }
+
+    /// What was not told of an answer that ends here. A call whose arguments have not begun is left
+    /// out.
+    pub fn end(mut self) -> Found {
+        while self.advance() {}
+        if let Place::Text { is_within } = self.place {
+            let begun = &self.waiting()[blanks(self.waiting())..];
+            let is_call = self.may_begin(is_within) && self.has_trigger(begun);
+            if !is_call && (self.calls == 0 || !begun.is_empty()) {
+                self.tell(self.waiting().len());
+            }
+        }
+        self.found
+    }
+
+    /// What is not decided.
+    fn waiting(&self) -> &[Said] {
+        &self.said[self.decided..]
+    }
+
+    /// Whether calls may begin here.
+    fn may_begin(&self, is_within: bool) -> bool {
+        self.syntax.triggers.iter().any(|trigger| !trigger.at_start || !is_within)
+    }
+
+    fn has_trigger(&self, said: &[Said]) -> bool {
+        let is_it = |trigger: &Trigger| matches!(match_word(&trigger.word, said), Match::Yes(_));
+        self.syntax.triggers.iter().any(is_it)
+    }
+
+    /// Decides on the first of what waits; whether anything was.
+    fn advance(&mut self) -> bool {
+        if self.waiting().is_empty() {
+            return false;
+        }
+        match self.place {
+            Place::Text { is_within } => self.in_text(is_within),
+            Place::Head { is_first } => self.in_head(is_first),
+            Place::Arguments(nesting) => self.in_arguments(nesting),
+            Place::Tail => {
+                let closed = match_all(&self.syntax.close, self.waiting());
+                self.follow(closed, Place::Between)
+            }
+            Place::Between => self.in_between(),
+        }
+    }
+
+    /// Goes where a match leads, or back to the text.
+    fn follow(&mut self, matched: Match<usize>, to: Place) -> bool {
+        match matched {
+            Match::Partly => return false,
+            Match::Yes(length) => {
+                self.decided += length;
+                self.place = to;
+            }
+            Match::No => self.place = Place::Text { is_within: true },
+        }
+        true
+    }
+
+    fn in_text(&mut self, is_within: bool) -> bool {
+        // Blanks before a call are none of the text.
+        let blanks = blanks(self.waiting());
+        let rest = &self.waiting()[blanks..];
+        let head = if self.may_begin(is_within) { self.head(true, rest) } else { Match::No };
+        match head {
+            Match::Partly => return false,
+            Match::Yes(_) => {
+                self.decided += blanks;
+                self.place = Place::Head { is_first: true };
+            }
+            Match::No => {
+                self.place = Place::Text { is_within: is_within || !rest.is_empty() };
+                self.tell(self.waiting().len().min(blanks + 1));
+            }
+        }
+        true
+    }
+
+    /// Of a head that is there.
+    fn in_head(&mut self, is_first: bool) -> bool {
+        let Match::Yes((name, length)) = self.head(is_first, self.waiting()) else { return false };
+        self.decided += length;
+        let (index, name, arguments) = (self.calls, Some(name), String::new());
+        self.found.calls.push(CallDelta { index, name, arguments });
+        self.calls += 1;
+        self.place = Place::Arguments(Nesting::default());
+        true
+    }
+
+    fn in_arguments(&mut self, mut nesting: Nesting) -> bool {
+        let mut arguments = String::new();
+        let mut taken = 0;
+        let mut is_over = false;
+        for said in self.waiting() {
+            let char = match said {
+                Said::Char(char) if nesting.depth > 0 || *char == '{' => *char,
+                _ => {
+                    is_over = true;
+                    break;
+                }
+            };
+            taken += 1;
+            arguments.push(char);
+            nesting.take(char);
+            if nesting.depth == 0 {
+                is_over = true;
+                break;
+            }
+        }
+        self.decided += taken;
+        self.tell_arguments(&arguments);
+        self.place = if is_over { Place::Tail } else { Place::Arguments(nesting) };
+        is_over
+    }
+
+    fn in_between(&mut self) -> bool {
+        match self.head(false, self.waiting()) {
+            Match::Partly => false,
+            Match::Yes(_) => {
+                self.place = Place::Head { is_first: false };
+                true
+            }
+            Match::No => {
+                let last = match_all(&self.syntax.last, self.waiting());
+                self.follow(last, Place::Text { is_within: true })
+            }
+        }
+    }
+
+    /// A call's name, and how much is written up to its arguments.
+    fn head(&self, is_first: bool, said: &[Said]) -> Match<(String, usize)> {
+        let CallSyntax { first, open, middle, between, .. } = &self.syntax;
+        let before = if is_first { first } else { between };
+        let length = match match_all(before.iter().chain(open), said) {
+            Match::Yes(length) => length,
+            Match::Partly => return Match::Partly,
+            Match::No => return Match::No,
+        };
+        let of_name = |said: &Said| match said {
+            Said::Char(char) if is_function_name(char.encode_utf8(&mut [0; 4])) => Some(*char),
+            _ => None,
+        };
+        let name: String = said[length..].iter().map_while(of_name).collect();
+        let length = length + name.len();
+        if length == said.len() {
+            let begins = self.names.iter().any(|known| known.starts_with(&name));
+            return if begins { Match::Partly } else { Match::No };
+        }
+        if !self.names.contains(&name) {
+            return Match::No;
+        }
+        match_all(middle, &said[length..]).map(|middle| (name, length + middle))
+    }
+
+    /// So much of what waits is text, but for tokens.
+    fn tell(&mut self, count: usize) {
+        for said in &self.said[self.decided..self.decided + count] {
+            if let Said::Char(char) = said {
+                self.found.content.push(*char);
+            }
+        }
+        self.decided += count;
+    }
+
+    fn tell_arguments(&mut self, arguments: &str) {
+        let index = self.calls - 1;
+        match self.found.calls.last_mut().filter(|call| call.index == index) {
+            Some(call) => call.arguments.push_str(arguments),
+            None if arguments.is_empty() => {}
+            None => self.found.calls.push(CallDelta {
+                index,
+                name: None,
+                arguments: arguments.to_owned(),
+            }),
+        }
+    }
+}
+
+/// How many blanks come first.
+fn blanks(said: &[Said]) -> usize {
+    let is_blank = |said: &&Said| matches!(said, Said::Char(char) if char.is_ascii_whitespace());
+    said.iter().take_while(is_blank).count()
+}
+
+impl Nesting {
+    fn take(&mut self, char: char) {
+        match char {
+            _ if self.is_escaped => self.is_escaped = false,
+            '\\' if self.in_string => self.is_escaped = true,
+            '"' => self.in_string = !self.in_string,
+            '{' | '[' if !self.in_string => self.depth += 1,
+            '}' | ']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+}
+
+impl<T> Match<T> {
+    fn map<U>(self, to: impl FnOnce(T) -> U) -> Match<U> {
+        match self {
+            Match::No => Match::No,
+            Match::Partly => Match::Partly,
+            Match::Yes(value) => Match::Yes(to(value)),
+        }
+    }
+}
+
+/// How long a word is where something said begins with it.
+fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
+    let text = match word {
+        Word::Token(token) => {
+            return match said.first() {
+                None => Match::Partly,
+                Some(first) if *first == Said::Token(*token) => Match::Yes(1),
+                Some(_) => Match::No,
+            };
+        }
+        Word::Text(text) => text,
+    };
+    let mut length = 0;
+    for (char, said) in text.chars().zip(said) {
+        if *said != Said::Char(char) {
+            return Match::No;
+        }
+        length += 1;
+    }
+    if length == text.chars().count() { Match::Yes(length) } else { Match::Partly }
+}
+
+/// How long parts are where something said begins with them.
+fn match_all<'p>(parts: impl IntoIterator<Item = &'p Part>, said: &[Said]) -> Match<usize> {
+    let mut length = 0;
+    for part in parts {
+        let (word, may_lack) = match part {
+            Part::Must(word) => (word, false),
+            Part::May(word) => (word, true),
+        };
+        match match_word(word, &said[length..]) {
+            Match::Yes(one) => length += one,
+            Match::Partly => return Match::Partly,
+            Match::No if may_lack => {}
+            Match::No => return Match::No,
+        }
+    }
+    Match::Yes(length)
+}
+
+/// Adds to calls what they have more.
+pub fn extend(calls: &mut Vec<Call>, deltas: &[CallDelta]) {
+    for CallDelta { index, name, arguments } in deltas {
+        if *index == calls.len() {
+            calls.push(Call::default());
+        }
+        let call = &mut calls[*index];
+        call.name.push_str(name.as_deref().unwrap_or_default());
+        call.arguments.push_str(arguments);
+    }
+}
+
+/// The text beside calls, and the calls, of all that was found of an answer.
+pub fn joined(found: impl IntoIterator<Item = Found>) -> (String, Vec<Call>) {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for Found { content: more, calls: deltas } in found {
+        content.push_str(&more);
+        extend(&mut calls, &deltas);
+    }
+    (content, calls)
+}

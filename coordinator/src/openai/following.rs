@@ -1,0 +1,40 @@
+//! How an answer is followed.
+
+use std::sync::Arc;
+
+use grammar::{Calls, Grammar};
+
+use super::item::Request;
+
+/// What of a request decides how its answers are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Following {
+    /// It is told while it grows.
+    pub is_streamed: bool,
+    /// It ends before the first of these; none is empty.
+    pub stop: Vec<String>,
+    /// Log-probabilities of each token.
+    pub width: usize,
+    /// The form that it must have.
+    pub grammar: Option<Arc<Grammar>>,
+}
+
+impl Following {
+    /// Of an answer to a request.
+    pub fn new(request: &Request, is_streamed: bool) -> Following {
+        Following {
+            is_streamed,
+            stop: request.stop.clone(),
+            width: usize::from(request.logprobs_of_token()),
+            grammar: request.grammar.clone(),
+        }
+    }
+
+    /// The calls that it may have.
+    pub fn calls(&self) -> Option<&Calls> {
+        match self.grammar.as_deref() {
+            Some(Grammar::Calls(calls)) => Some(calls),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Calls are read alike, however an answer comes in pieces.
+
+use std::sync::Arc;
+
+use grammar::{Calls, Grammar};
+
+use super::formats::{functions, syntax};
+use crate::boundary::engine::{Finish, Generated};
+use crate::job::tests::fake::Bytes;
+use crate::openai::calls::format::CallFormat;
+use crate::openai::calls::reader::{Call, CallReader, Found, joined};
+use crate::openai::following::Following;
+use crate::openai::growing::Growing;
+use crate::openai::stop::finish;
+
+/// Stand for tokens in the texts of these tests.
+const TOKENS: [char; 3] = ['①', '②', '③'];
+
+fn calls(format: CallFormat) -> Calls {
+    let (syntax, functions) = (syntax(format), functions());
+    Calls { syntax, functions, is_required: false, are_several: true }
+}
+
+fn push(reader: &mut CallReader, char: char) {
+    match TOKENS.iter().position(|token| *token == char) {
+        Some(token) => reader.push_token(token as u32),
+        None => reader.push_char(char),
+    }
+}
+
+/// What is found, taken after each of the places where the text is cut.
+fn found(format: CallFormat, text: &str, cuts: &[usize]) -> (String, Vec<Call>) {
+    let mut reader = CallReader::new(&calls(format));
+    let mut all: Vec<Found> = Vec::new();
+    for (index, char) in text.chars().enumerate() {
+        push(&mut reader, char);
+        if cuts.contains(&index) {
+            all.push(reader.take());
+        }
+    }
+    all.push(reader.end());
+    joined(all)
+}
+
+fn call(name: &str, arguments: &str) -> Call {
+    Call { name: name.to_owned(), arguments: arguments.to_owned() }
+}
+
+/// A text, what is said in it beside calls, and the calls.
+type Case = (CallFormat, &'static str, &'static str, Vec<Call>);
+
+fn cases() -> Vec<Case> {
+    [tagged(), others()].concat()
+}
+
+fn tagged() -> Vec<Case> {
+    use CallFormat::Hermes;
+    let tricky = r#"{"a": "}\"</tool_call>", "b": [{"c": "é{"}]}"#;
+    vec![
+        (Hermes, "Oh <tool_calls and no more", "Oh <tool_calls and no more", vec![]),
+        (Hermes, "a < b\n\n", "a < b\n\n", vec![]),
+        (Hermes, "a <tool", "a <tool", vec![]),
+        (
+            Hermes,
+            "Well.\n\n<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>\n",
+            "Well.",
+            vec![call("get", "{}")],
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"get_all\",\"arguments\":{\"a\": \"}\\\"</tool_call>\", \"b\": \
+             [{\"c\": \"é{\"}]}}</tool_call>\n<tool_call>\n{\"name\": \"put-1\", \"arguments\": \
+             {\"x\": 1}}\n</tool_call>",
+            "",
+            vec![call("get_all", tricky), call("put-1", "{\"x\": 1}")],
+        ),
+        // Cut: within the arguments, before them, and behind a call.
+        (
+            Hermes,
+            "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": \"b",
+            "",
+            vec![call("get", "{\"a\": \"b")],
+        ),
+        (Hermes, "Oh <tool_call>\n{\"name\": \"get\", \"argu", "Oh", vec![]),
+        (
+            Hermes,
+            "<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool",
+            "",
+            vec![call("get", "{}")],
+        ),
+        // What is none of the functions is a text.
+        (
+            Hermes,
+            "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
+            "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
+            vec![],
+        ),
+    ]
+}
+
+fn others() -> Vec<Case> {
+    use CallFormat::{Llama, MistralList, MistralNamed};
+    vec![
+        (
+            Llama,
+            "{\"name\": \"get\", \"parameters\": {\"a\": 1}}",
+            "",
+            vec![call("get", "{\"a\": 1}")],
+        ),
+        (
+            Llama,
+            "\n③{\"type\": \"function\", \"name\": \"get_all\", \"parameters\": {}}",
+            "",
+            vec![call("get_all", "{}")],
+        ),
+        (Llama, "{\"na", "{\"na", vec![]),
+        (Llama, "{\"a\": 1}\n", "{\"a\": 1}\n", vec![]),
+        (
+            Llama,
+            "So: {\"name\": \"get\", \"parameters\": {}}",
+            "So: {\"name\": \"get\", \"parameters\": {}}",
+            vec![],
+        ),
+        (
+            MistralList,
+            "Yes ① [{\"name\": \"get\", \"arguments\": {}}, {\"name\": \"get\", \"arguments\": \
+             {\"a\": 2}}]",
+            "Yes",
+            vec![call("get", "{}"), call("get", "{\"a\": 2}")],
+        ),
+        (
+            MistralNamed,
+            "①get_all②{\"a\": []}①put-1②{\"b\": {}}",
+            "",
+            vec![call("get_all", "{\"a\": []}"), call("put-1", "{\"b\": {}}")],
+        ),
+        // Tokens have no text.
+        (MistralNamed, "a ①get_al②{}", "a get_al{}", vec![]),
+    ]
+}
+
+#[test]
+fn calls_are_found_however_the_text_is_cut() {
+    for (format, text, content, expected) in cases() {
+        let whole = found(format, text, &[]);
+        assert_eq!(whole, (content.to_owned(), expected), "{format:?} {text}");
+        let length = text.chars().count();
+        let all: Vec<usize> = (0..length).collect();
+        assert_eq!(found(format, text, &all), whole, "{format:?} {text}, each character");
+        for cut in 0..length {
+            assert_eq!(found(format, text, &[cut]), whole, "{format:?} {text} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn arguments_are_told_as_they_come() {
+    let mut reader = CallReader::new(&calls(CallFormat::Hermes));
+    let mut told = Vec::new();
+    for char in "Oh\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 1}}".chars() {
+        reader.push_char(char);
+        let Found { content, calls } = reader.take();
+        let calls = calls.into_iter().map(|call| {
+            assert_eq!(call.index, 0);
+            format!("{}({}", call.name.unwrap_or_default(), call.arguments)
+        });
+        told.extend(Some(content).filter(|content| !content.is_empty()));
+        told.extend(calls);
+    }
+    assert_eq!(told, ["O", "h", "get(", "({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
+}
+
+/// What is told in pieces is what is told whole, stop strings or not.
+#[test]
+fn pieces_of_calls_put_together_are_the_whole() {
+    let codec = Bytes { chat: true };
+    let mut found = 0;
+    for (format, text, ..) in cases() {
+        if text.contains(TOKENS) {
+            continue;
+        }
+        let grammar = Some(Arc::new(Grammar::Calls(Box::new(calls(format)))));
+        let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        for stop in ["", "}", "arguments", "l>", "\n", "é"] {
+            let stop: Vec<String> =
+                Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
+            let following =
+                Following { is_streamed: true, stop, grammar: grammar.clone(), width: 0 };
+            let mut growing = Growing::new(Some(&codec), following.clone());
+            let mut all = Vec::new();
+            let mut ids = Vec::new();
+            for token in &tokens {
+                if growing.push(*token, &[]) {
+                    break;
+                }
+                let delta = growing.take();
+                ids.extend(delta.token_ids);
+                all.push(Found { content: delta.text, calls: delta.calls });
+            }
+            let (rest, answer) = growing.end(Finish::Stop);
+            ids.extend(rest.token_ids);
+            all.push(Found { content: rest.text, calls: rest.calls });
+            let generated =
+                Generated { tokens: tokens.clone(), logprobs: Vec::new(), finish: Finish::Stop };
+            let whole = finish(generated, &following, Some(&codec));
+            let context = format!("{format:?} {text} {:?}", following.stop);
+            assert_eq!((&answer.text, &answer.calls), (&whole.text, &whole.calls), "{context}");
+            let (content, calls) = joined(all);
+            assert_eq!(content, whole.text.unwrap_or_default(), "{context}");
+            assert_eq!(calls, whole.calls, "{context}");
+            assert_eq!(ids, whole.token_ids, "{context}");
+            found += calls.len();
+        }
+    }
+    assert!(found > 15, "only {found} calls");
+}

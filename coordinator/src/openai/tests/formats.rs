@@ -1,0 +1,81 @@
+//! How models write calls, told by templates in their manner.
+
+use grammar::{CallSyntax, Calls, Checker, Function, Grammar, Part, Word};
+
+use crate::openai::calls::format::CallFormat;
+
+/// A token for each marker that is one.
+fn special(text: &str) -> Option<u32> {
+    ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+        .iter()
+        .position(|one| *one == text)
+        .map(|at| at as u32)
+}
+
+pub(super) fn syntax(format: CallFormat) -> CallSyntax {
+    format.syntax(&|text| Ok(special(text))).expect("a tokenizer")
+}
+
+/// Functions of which one's name begins another's.
+pub(super) fn functions() -> Vec<Function> {
+    let any = r#"{"type": "object"}"#.to_owned();
+    ["get", "get_all", "put-1"]
+        .map(|name| Function { name: name.to_owned(), parameters: any.clone() })
+        .to_vec()
+}
+
+#[test]
+fn formats_are_told_by_templates() {
+    for (template, format) in [
+        (
+            "{% if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}\
+             <tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call>{% endif %}",
+            Some(CallFormat::Hermes),
+        ),
+        (
+            "{% if tools is not none %}{\"name\": function name, \"parameters\": dictionary}\
+             {% endif %}<|start_header_id|>ipython<|end_header_id|>",
+            Some(CallFormat::Llama),
+        ),
+        (
+            "[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS] [{{ call.function | tojson }}]",
+            Some(CallFormat::MistralList),
+        ),
+        (
+            "[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}",
+            Some(CallFormat::MistralNamed),
+        ),
+        ("{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments", None),
+        ("{% if tools %}<tool_call>name\n<arg_key>k</arg_key>arguments", None),
+        ("{% if tools %}<|channel|>commentary to=functions.name", None),
+        ("{{ messages[0].content }}<tool_call>arguments</tool_call>", None),
+        ("{{ messages[0].content }}", None),
+    ] {
+        assert_eq!(CallFormat::of_template(template), format, "{template}");
+    }
+}
+
+#[test]
+fn what_is_a_token_is_written_as_one() {
+    let named = syntax(CallFormat::MistralNamed);
+    assert_eq!(named.open, [Part::Must(Word::Token(0))]);
+    assert_eq!(named.middle, [Part::Must(Word::Token(1))]);
+    let hermes = syntax(CallFormat::Hermes);
+    assert_eq!(hermes.open[0], Part::Must(Word::Text("<tool_call>".to_owned())));
+    let refused = CallFormat::Hermes.syntax(&|_| Err("it sleeps".to_owned()));
+    assert_eq!(refused, Err("it sleeps".to_owned()));
+}
+
+#[test]
+fn each_format_is_one_that_answers_can_have() {
+    let checker = Checker::new().expect("a checker");
+    for format in
+        [CallFormat::Hermes, CallFormat::Llama, CallFormat::MistralList, CallFormat::MistralNamed]
+    {
+        for (is_required, are_several) in [(false, true), (true, false)] {
+            let (syntax, functions) = (syntax(format), functions());
+            let calls = Calls { syntax, functions, is_required, are_several };
+            checker.check(&Grammar::Calls(Box::new(calls))).expect("a form");
+        }
+    }
+}

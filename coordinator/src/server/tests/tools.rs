@@ -1,0 +1,265 @@
+//! Requests with functions, and answers that call them.
+
+use serde_json::{Value, json};
+
+use super::desk::{CHAT, COMPLETIONS, Desk};
+use crate::job::tests::fake::END_OF_TEXT;
+
+/// Two functions.
+fn tools() -> Value {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
+        "required": ["a"], "additionalProperties": false});
+    json!([
+        {"type": "function", "function": {"name": "get", "description": "Gets.",
+            "parameters": schema, "strict": true}},
+        {"type": "function", "function": {"name": "now"}},
+    ])
+}
+
+/// A request whose answer says what follows `<user>`, and ends.
+fn body(text: &str) -> Value {
+    let content = format!("{text}{END_OF_TEXT}");
+    json!({"messages": [{"role": "user", "content": content}], "tools": tools(), "max_tokens": 900})
+}
+
+/// What is said before the text: the tools, as the model was told of them.
+fn told() -> String {
+    let tools = tools();
+    let tools = tools.as_array().expect("a list").iter();
+    tools.map(|tool| format!("<tool>{tool}")).collect::<String>() + "<user>"
+}
+
+const TWO: &str = "Well. <tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n\
+     </tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+
+fn desk() -> Desk {
+    use super::clients::card;
+    use super::engine::Manner;
+    let manner = Manner { context: 2048, ..Manner::default() };
+    let mut card = card("echo");
+    card.sampling.temperature = 0.0;
+    Desk::of(manner, crate::server::facts::ServerOptions::default(), card)
+}
+
+/// The message and the reason of the end, put together from a stream.
+fn joined(events: &[Value]) -> (Value, Value) {
+    let (mut content, mut calls, mut reason) = (None::<String>, Vec::new(), Value::Null);
+    for event in events {
+        for choice in event["choices"].as_array().expect("choices") {
+            assert_eq!(reason, Value::Null, "nothing follows the end");
+            let delta = &choice["delta"];
+            if let Some(piece) = delta["content"].as_str() {
+                assert!(calls.is_empty(), "{event}");
+                *content.get_or_insert_default() += piece;
+            }
+            for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                let index = call["index"].as_u64().expect("an index") as usize;
+                if index == calls.len() {
+                    let function = json!({"name": call["function"]["name"], "arguments": ""});
+                    let made =
+                        json!({"id": call["id"], "type": call["type"], "function": function});
+                    calls.push(made);
+                } else {
+                    assert_eq!(call.get("id"), None, "{event}");
+                    assert_eq!(call["function"].get("name"), None, "{event}");
+                }
+                let arguments = &mut calls[index]["function"]["arguments"];
+                let piece = call["function"]["arguments"].as_str().expect("a text");
+                *arguments = (arguments.as_str().expect("a text").to_owned() + piece).into();
+            }
+            reason = choice["finish_reason"].clone();
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": content});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    (message, reason)
+}
+
+#[test]
+fn calls_are_told_whole_and_in_streams() {
+    let desk = desk();
+    let mut ids = Vec::new();
+    for choice in [json!(null), json!("auto")] {
+        let mut body = body(TWO);
+        body["tool_choice"] = choice;
+        let answer = desk.post(CHAT, &body).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let message = &choice["message"];
+        assert_eq!(message["content"], format!("{}Well.", told()));
+        let calls = message["tool_calls"].as_array().expect("calls");
+        let functions: Vec<&Value> = calls.iter().map(|call| &call["function"]).collect();
+        assert_eq!(*functions[0], json!({"name": "get", "arguments": "{\"a\": 5}"}));
+        assert_eq!(*functions[1], json!({"name": "now", "arguments": "{}"}));
+        assert!(calls.iter().all(|call| call["type"] == "function"));
+        let of = |call: &Value| call["id"].as_str().expect("an id").to_owned();
+        ids.extend(calls.iter().map(of));
+        let tokens = choice["token_ids"].as_array().expect("ids").len() as u64;
+        assert_eq!(answer["usage"]["completion_tokens"], tokens + 1);
+
+        body["stream"] = json!(true);
+        let events = desk.post(CHAT, &body).events();
+        let (mut streamed, reason) = joined(&events);
+        assert_eq!(reason, "tool_calls");
+        for (index, call) in
+            streamed["tool_calls"].as_array_mut().expect("calls").iter_mut().enumerate()
+        {
+            ids.push(of(call));
+            call["id"] = calls[index]["id"].clone();
+        }
+        assert_eq!(streamed, *message);
+        assert_eq!(events.len() as u64, tokens + 1, "an event for each token");
+    }
+    assert!(ids.iter().all(|id| id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric())));
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 8, "each call has its own");
+}
+
+#[test]
+fn what_is_cut_is_told_as_far_as_it_goes() {
+    let desk = desk();
+    let from = TWO.find("5}}").expect("within the arguments");
+    let mut cut = body(TWO);
+    cut["max_tokens"] = json!(told().len() + from);
+    let answer = desk.post(CHAT, &cut).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "length");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": ");
+    cut["stream"] = json!(true);
+    let (message, reason) = joined(&desk.post(CHAT, &cut).events());
+    assert_eq!(reason, "length");
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\": ");
+    let mut stopped = body(TWO);
+    stopped["stop"] = json!("now\", \"arg");
+    let answer = desk.post(CHAT, &stopped).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!(choice["message"]["tool_calls"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn an_answer_without_calls_is_one_without_functions() {
+    let desk = desk();
+    let plain = body("No call.");
+    let answer = desk.post(CHAT, &plain).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!(choice["message"], json!({"role": "assistant", "content": told() + "No call."}));
+    // What must call and does not has failed; the engine here takes no notice of forms.
+    let mut required = plain.clone();
+    required["tool_choice"] = json!("required");
+    let choice = &desk.post(CHAT, &required).json()["choices"][0];
+    assert_eq!(choice["finish_reason"], "error");
+    assert!(choice["error"].as_str().is_some_and(|error| error.contains("calls no function")));
+    // Arguments are checked, whoever wrote them.
+    let wrong = body("<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": \"b\"}}</tool_call>");
+    let choice = &desk.post(CHAT, &wrong).json()["choices"][0];
+    assert_eq!(choice["finish_reason"], "error");
+    assert!(choice["error"].as_str().is_some_and(|error| error.contains("arguments")), "{choice}");
+    // With none the model is not even told.
+    let mut none = body(TWO);
+    none["tool_choice"] = json!("none");
+    let choice = &desk.post(CHAT, &none).json()["choices"][0];
+    assert_eq!(choice["message"]["content"], format!("<user>{TWO}"));
+    let forms: Vec<bool> =
+        desk.engine.submissions().iter().map(|asked| asked.grammar.is_some()).collect();
+    assert_eq!(forms, [true, true, true, false]);
+}
+
+#[test]
+fn a_conversation_goes_on_with_results() {
+    let desk = desk();
+    let call = json!({"id": "0a1b2c3d4", "type": "function",
+        "function": {"arguments": "{\"a\": 1}", "name": "get"}});
+    let mut body = body("");
+    body["max_tokens"] = json!(1);
+    body["messages"] = json!([
+        {"role": "user", "content": "Get."},
+        {"role": "assistant", "content": null, "tool_calls": [call], "refusal": null},
+        {"role": "tool", "tool_call_id": "0a1b2c3d4", "content": [{"type": "text", "text": "7"}]},
+        {"role": "assistant", "content": "Seven.", "tool_calls": []},
+    ]);
+    assert_eq!(desk.post(CHAT, &body).status, 200);
+    let prompt: Vec<u8> =
+        desk.engine.submissions()[0].prompt.iter().map(|token| *token as u8).collect();
+    let prompt = String::from_utf8(prompt).expect("UTF-8");
+    let expected = "<user>Get.<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\
+         \"function\":{\"name\":\"get\",\"arguments\":{\"a\":1}}}]><tool \
+         tool_call_id=\"0a1b2c3d4\">7<assistant>Seven.";
+    assert_eq!(
+        prompt.split_once("<user>").map(|(_, rest)| format!("<user>{rest}")).as_deref(),
+        Some(expected)
+    );
+    let tokenized = json!({"messages": body["messages"], "tools": tools()});
+    let tokens = desk.post("/tokenize", &tokenized).json()["count"].clone();
+    assert_eq!(tokens, prompt.len());
+}
+
+#[test]
+fn wrong_functions_are_refused_with_a_sentence() {
+    let desk = desk();
+    let function = |name: &str, parameters: Value| {
+        let function = json!({"name": name, "parameters": parameters});
+        json!([{"type": "function", "function": function}])
+    };
+    let object = json!({"type": "object"});
+    let deep = (0..60)
+        .fold(object.clone(), |schema, _| json!({"type": "object", "properties": {"a": schema}}));
+    let deeper = (0..45).fold(deep, |schema, _| json!({"items": schema}));
+    let twice =
+        [function("f", object.clone())[0].clone(), function("f", object.clone())[0].clone()];
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    for (field, value, word) in [
+        ("tools", json!({}), "a list"),
+        ("tools", json!([5]), "a list"),
+        ("tools", json!([{"type": "retrieval"}]), "a list"),
+        ("tools", json!([{"type": "function", "function": {}}]), "a list"),
+        ("tools", function("f g", object.clone()), "\\\"f g\\\"; a name must be"),
+        ("tools", function("", object.clone()), "a name must be"),
+        ("tools", function("é\"", object.clone()), "a name must be"),
+        ("tools", function(&"f".repeat(65), object.clone()), "a name must be"),
+        ("tools", function("f", json!({"type": "string"})), "no JSON Schema of an object"),
+        ("tools", function("f", json!("object")), "no JSON Schema of an object"),
+        ("tools", function("f", json!({"properties": {"a": {"not": {}}}})), "parameters of `f`"),
+        ("tools", function("f", deeper), "recursion limit"),
+        ("tools", json!(twice), "`f`"),
+        ("tool_choice", json!("sometimes"), "must be"),
+        ("tool_choice", json!({"type": "function"}), "must be"),
+        ("tool_choice", named("other"), "one of the"),
+        ("parallel_tool_calls", json!("no"), "true or false"),
+        ("response_format", json!({"type": "json_object"}), "both ask for a form"),
+        ("ignore_eos", json!(true), "false where there are tools"),
+    ] {
+        let mut body = body("a");
+        body[field] = value;
+        let reply = desk.post(CHAT, &body);
+        assert_eq!(reply.status, 400, "{field}: {}", reply.text());
+        let error = reply.text();
+        assert!(error.contains(word) && error.contains('.'), "{error}");
+    }
+    let earlier = |calls: Value| {
+        let mut body = body("a");
+        body["messages"] = json!([{"role": "assistant", "content": null, "tool_calls": calls}]);
+        desk.post(CHAT, &body)
+    };
+    for calls in [
+        json!({}),
+        json!([{}]),
+        json!([{"function": {"name": 5}}]),
+        json!([{"function": {"name": "f", "arguments": "{"}}]),
+        json!([{"function": {"name": "f", "arguments": "[]"}}]),
+    ] {
+        let reply = earlier(calls.clone());
+        assert_eq!(reply.status, 400, "{calls}");
+        assert!(reply.text().contains("tool_calls"), "{}", reply.text());
+    }
+    assert_eq!(earlier(json!([{"function": {"name": "f", "arguments": ""}}])).status, 200);
+    let text = json!({"prompt": "a", "tools": tools()});
+    assert_eq!(desk.post(COMPLETIONS, &text).status, 400);
+    let chosen = json!({"prompt": "a", "tool_choice": "required"});
+    assert_eq!(desk.post(COMPLETIONS, &chosen).status, 400);
+    assert_eq!(desk.engine.submissions().len(), 1);
+}

@@ -1,0 +1,195 @@
+//! Answers that call functions: how a model writes a call, which functions there are, and the rules
+//! of both.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
+use crate::error::GrammarError;
+use crate::schema;
+use crate::whitespace::Whitespace;
+
+/// Calls of functions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Calls {
+    pub syntax: CallSyntax,
+    /// At least one.
+    pub functions: Vec<Function>,
+    /// The answer is nothing but calls; else a text may stand before them, or alone.
+    pub is_required: bool,
+    /// More than one call may follow a text.
+    pub are_several: bool,
+}
+
+/// A function that can be called.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Function {
+    /// Of letters, digits, `_`, `-` and `.`, so that no syntax has to escape it.
+    pub name: String,
+    /// The text of the JSON Schema of its arguments, which are an object.
+    pub parameters: String,
+}
+
+/// How calls are written: `first`, calls with `between` them, `last`; each call is `open`, the
+/// name, `middle`, the arguments as JSON, `close`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallSyntax {
+    /// What tells that calls begin, each the beginning of them.
+    pub triggers: Vec<Trigger>,
+    pub first: Vec<Part>,
+    pub open: Vec<Part>,
+    pub middle: Vec<Part>,
+    pub close: Vec<Part>,
+    pub between: Vec<Part>,
+    pub last: Vec<Part>,
+}
+
+impl CallSyntax {
+    /// Whether it is written with a token.
+    pub fn has_token(&self, token: u32) -> bool {
+        let Self { triggers, first, open, middle, close, between, last } = self;
+        let parts = [first, open, middle, close, between, last].into_iter().flatten();
+        let words = parts.map(|part| match part {
+            Part::Must(word) | Part::May(word) => word,
+        });
+        words.chain(triggers.iter().map(|one| &one.word)).any(|word| *word == Word::Token(token))
+    }
+}
+
+/// What tells that calls begin.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Trigger {
+    pub word: Word,
+    /// Only where nothing but blanks comes before it.
+    pub at_start: bool,
+}
+
+/// A part of what is written around names and arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Part {
+    Must(Word),
+    May(Word),
+}
+
+/// Something that is written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Word {
+    /// Not empty.
+    Text(String),
+    /// A token that no text has.
+    Token(u32),
+}
+
+/// Whether a function may be called so.
+pub fn is_function_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain)
+}
+
+/// What stands for the tokens that no text has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    Theirs,
+    /// Nothing: the vocabulary is of bytes alone.
+    Left,
+}
+
+impl Calls {
+    /// In the parser's own terms, from where calls begin.
+    ///
+    /// # Errors
+    /// Names or schemas that are wrong or beyond their bounds.
+    pub(crate) fn rules(&self, tokens: Tokens) -> Result<TopLevelGrammar, GrammarError> {
+        self.check()?;
+        let syntax = &self.syntax;
+        let written = |parts: &[Part]| written(parts, tokens);
+        let more = if self.are_several {
+            format!("({} call)*", written(&syntax.between))
+        } else {
+            String::new()
+        };
+        let (first, last) = (written(&syntax.first), written(&syntax.last));
+        let mut lark = format!("start: {first} call {more} {last}\n");
+        let names: Vec<String> = (0..self.functions.len()).map(|i| format!("f{i}")).collect();
+        let (open, close) = (written(&syntax.open), written(&syntax.close));
+        let _ = writeln!(lark, "call: {open} ({}) {close}", names.join(" | "));
+        let mut grammars = Vec::new();
+        for (index, function) in self.functions.iter().enumerate() {
+            let (name, middle) = (literal(&function.name), written(&syntax.middle));
+            let _ = writeln!(lark, "f{index}: {name} {middle} @a{index}");
+            grammars.push(GrammarWithLexer {
+                name: Some(format!("a{index}")),
+                json_schema: Some(function.schema()?),
+                lark_grammar: None,
+            });
+        }
+        grammars.insert(0, GrammarWithLexer::from_lark(lark));
+        Ok(TopLevelGrammar { grammars, max_tokens: None })
+    }
+
+    fn check(&self) -> Result<(), GrammarError> {
+        let refused = |why: &str| Err(GrammarError(why.to_owned()));
+        if self.functions.is_empty() {
+            return refused("there is no function to call");
+        }
+        within("the number of functions", self.functions.len(), FUNCTIONS)?;
+        within("the size of all parameters in bytes", self.text_bytes(), SCHEMA_BYTES)?;
+        let mut seen = HashSet::new();
+        for Function { name, .. } in &self.functions {
+            if !is_function_name(name) {
+                return refused("a function's name is not plain");
+            }
+            if !seen.insert(name) {
+                return refused(&format!("two functions have the name `{name}`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of what was asked for, in bytes.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let of = |function: &Function| function.name.len() + function.parameters.len();
+        self.functions.iter().map(of).sum()
+    }
+}
+
+impl Function {
+    /// What its arguments are, written as other JSON answers are.
+    fn schema(&self) -> Result<Value, GrammarError> {
+        let mut schema = schema::read(&self.parameters).map_err(|error| self.of(&error))?;
+        match &mut schema {
+            Value::Object(fields) => Whitespace::default().write(fields)?,
+            schema => *schema = json!({}),
+        }
+        Ok(schema)
+    }
+
+    /// What is wrong with its parameters.
+    pub(crate) fn of(&self, error: &GrammarError) -> GrammarError {
+        GrammarError(format!("the parameters of `{}`: {error}", self.name))
+    }
+}
+
+/// Parts as a rule has them; an empty text where there are none.
+fn written(parts: &[Part], tokens: Tokens) -> String {
+    let word = |word: &Word| match (word, tokens) {
+        (Word::Text(text), _) => literal(text),
+        (Word::Token(token), Tokens::Theirs) => format!("<[{token}]>"),
+        (Word::Token(_), Tokens::Left) => literal(""),
+    };
+    let part = |part: &Part| match part {
+        Part::Must(must) => word(must),
+        Part::May(may) => format!("({})?", word(may)),
+    };
+    let parts: Vec<String> = parts.iter().map(part).collect();
+    if parts.is_empty() { literal("") } else { parts.join(" ") }
+}
+
+/// A text between quotes.
+fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}

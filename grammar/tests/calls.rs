@@ -1,0 +1,234 @@
+//! Answers that call functions, over vocabularies with tokens that no text has.
+
+use std::sync::Arc;
+
+use grammar::{
+    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Part, Trigger, Vocabulary,
+    Walk, Word,
+};
+
+/// A token of its own.
+const MARK: u32 = 256;
+const MIDDLE: u32 = 257;
+const END: u32 = 258;
+/// A token that a trigger ends within.
+const LONG: u32 = 259;
+
+fn vocabulary() -> Vocabulary {
+    let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+    words.extend([Vec::new(), Vec::new(), Vec::new(), b"l>\n{\"name\"".to_vec()]);
+    words.extend([b"l>!".to_vec(), b" Oh <call>\n{\"na".to_vec()]);
+    Vocabulary { words, ends: vec![END] }
+}
+
+fn text(text: &str) -> Part {
+    Part::Must(Word::Text(text.to_owned()))
+}
+
+fn maybe(text: &str) -> Part {
+    Part::May(Word::Text(text.to_owned()))
+}
+
+fn trigger(word: Word) -> Trigger {
+    Trigger { word, at_start: false }
+}
+
+/// Calls between tags.
+fn tagged() -> CallSyntax {
+    CallSyntax {
+        triggers: vec![trigger(Word::Text("<call>".to_owned()))],
+        open: vec![text("<call>"), maybe("\n"), text("{\"name\":"), maybe(" "), text("\"")],
+        middle: vec![text("\", \"arguments\":"), maybe(" ")],
+        close: vec![text("}"), maybe("\n"), text("</call>")],
+        between: vec![maybe("\n")],
+        ..CallSyntax::default()
+    }
+}
+
+/// Calls behind tokens of their own.
+fn marked() -> CallSyntax {
+    CallSyntax {
+        triggers: vec![trigger(Word::Token(MARK))],
+        open: vec![Part::Must(Word::Token(MARK))],
+        middle: vec![Part::Must(Word::Token(MIDDLE))],
+        ..CallSyntax::default()
+    }
+}
+
+fn function(name: &str, parameters: &str) -> Function {
+    Function { name: name.to_owned(), parameters: parameters.to_owned() }
+}
+
+fn calls(syntax: CallSyntax, is_required: bool, are_several: bool) -> Grammar {
+    let functions = vec![
+        function(
+            "get",
+            r#"{"type": "object", "properties": {"a": {"type": "integer"}},
+            "required": ["a"], "additionalProperties": false}"#,
+        ),
+        function("get_all", r#"{"type": "object"}"#),
+    ];
+    Grammar::Calls(Box::new(Calls { syntax, functions, is_required, are_several }))
+}
+
+fn begin(grammar: &Grammar) -> (Walk, usize) {
+    Checker::new().and_then(|checker| checker.check(grammar)).expect("a form");
+    let grammars = Grammars::new(vocabulary(), vec![grammar.clone()], |_| None);
+    let mut compiled = Compiled::new(Arc::new(grammars)).expect("compiles");
+    let words = compiled.mask_words();
+    (compiled.begin(0), words)
+}
+
+/// Takes tokens as long as they are allowed; how many were, and the walk behind them.
+fn taken(grammar: &Grammar, tokens: &[u32]) -> (usize, Walk, bool) {
+    let (mut walk, words) = begin(grammar);
+    let mut mask = vec![0; words];
+    for (index, token) in tokens.iter().enumerate() {
+        walk.allow(&mut mask);
+        if mask[*token as usize / 32] >> (token % 32) & 1 == 0 {
+            return (index, walk, false);
+        }
+        walk.take(*token);
+        assert_eq!(walk.failure(), None, "{token}");
+    }
+    walk.allow(&mut mask);
+    let may_end = mask[END as usize / 32] >> (END % 32) & 1 == 1;
+    (tokens.len(), walk, may_end)
+}
+
+fn bytes(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+const CALL: &str = "<call>\n{\"name\": \"get\", \"arguments\": {\"a\": 12}}\n</call>";
+
+#[test]
+fn required_calls_are_all_that_is_said() {
+    let one = calls(tagged(), true, false);
+    let (all, mut walk, may_end) = taken(&one, &bytes(CALL));
+    assert_eq!((all, may_end, walk.is_complete()), (CALL.len(), true, true));
+    assert!(!walk.is_free());
+    for said in [
+        "a",
+        "<call>{\"name\": \"p",
+        "<call>{\"name\": \"get\", \"arguments\": {}",
+        "<call>{\"name\": \"get\", \"arguments\": {\"a\": \"",
+        "<call>{\"name\": \"get_all\", \"arguments\": {\"b\": 1, \"b\"",
+    ] {
+        // Its last character is what cannot follow.
+        assert_eq!(taken(&one, &bytes(said)).0, said.len() - 1, "{said}");
+    }
+    let twice = format!("{CALL}\n{CALL}");
+    assert_eq!(taken(&one, &bytes(&twice)).0, CALL.len());
+    let (count, _, may_end) = taken(&calls(tagged(), true, true), &bytes(&twice));
+    assert_eq!((count, may_end), (twice.len(), true));
+}
+
+#[test]
+fn a_text_is_free_until_calls_begin() {
+    let free = calls(tagged(), false, true);
+    let before = "No {\"a\": 1, \"a\": 2}, a < b, <cal ";
+    let (count, mut walk, may_end) = taken(&free, &bytes(before));
+    assert_eq!((count, may_end, walk.is_free()), (before.len(), true, true));
+    assert!(walk.is_complete());
+    let (count, mut walk, may_end) = taken(&free, &bytes(&format!("{before}<call>")));
+    assert_eq!((count, may_end, walk.is_free()), (before.len() + 6, false, false));
+    assert!(!walk.is_complete());
+    let said = format!("{before}{CALL}");
+    let (count, _, may_end) = taken(&free, &bytes(&said));
+    assert_eq!((count, may_end), (said.len(), true));
+    // Calls once begun, no text follows.
+    assert_eq!(taken(&free, &bytes(&format!("{said} and"))).0, said.len());
+    let wrong = format!("{before}<call>{{\"name\": \"put");
+    assert!(taken(&free, &bytes(&wrong)).0 < wrong.len());
+}
+
+#[test]
+fn a_trigger_may_end_within_a_token() {
+    let free = calls(tagged(), false, true);
+    let rest = bytes(": \"get\", \"arguments\": {\"a\": 1}}</call>");
+    let said = [bytes("Oh <cal"), vec![LONG], rest.clone()].concat();
+    let (count, _, may_end) = taken(&free, &said);
+    assert_eq!((count, may_end), (said.len(), true));
+    let said = [vec![LONG + 2], bytes("me\""), rest].concat();
+    let (count, walk, may_end) = taken(&free, &said);
+    assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false));
+    // What cannot be a call is a text like others.
+    let (_, walk, may_end) = taken(&free, &[bytes("Oh <cal"), vec![LONG + 1], bytes("?")].concat());
+    assert!(walk.is_free() && may_end);
+}
+
+#[test]
+fn tokens_that_no_text_has_begin_calls() {
+    for is_required in [true, false] {
+        let form = calls(marked(), is_required, true);
+        let call =
+            |name: &str| [vec![MARK], bytes(name), vec![MIDDLE], bytes("{\"a\":1}")].concat();
+        for said in [call("get"), call("get_all"), [call("get"), call("get_all")].concat()] {
+            let (count, walk, may_end) = taken(&form, &said);
+            assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false), "{said:?}");
+        }
+        let (count, ..) = taken(&form, &[vec![MARK], bytes("get"), bytes("{")].concat());
+        assert_eq!(count, 4);
+        let (count, ..) = taken(&form, &[vec![MARK], bytes("ge"), vec![MIDDLE]].concat());
+        assert_eq!(count, 3);
+    }
+    let (count, ..) = taken(&calls(marked(), true, false), &bytes("a"));
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn calls_are_checked_one_by_one() {
+    let Grammar::Calls(calls) = calls(tagged(), true, true) else { unreachable!("they are calls") };
+    let mut checker = Checker::new().expect("a checker");
+    let mut told = |name: &str, arguments: &str| {
+        checker.check_call(&calls, name, arguments).err().map(|error| error.to_string())
+    };
+    assert_eq!(told("get", "{\"a\": 1}"), None);
+    for (name, arguments, word) in [
+        ("get", "{\"a\": 1", "ends before"),
+        ("get", "{\"a\": \"b\"}", "does not allow"),
+        ("get_all", "{\"a\": 1, \"a\": 2}", "twice"),
+        ("put", "{}", "no function"),
+    ] {
+        let error = told(name, arguments).expect(word);
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn functions_that_cannot_be_called_are_refused() {
+    let checker = Checker::new().expect("a checker");
+    let object = r#"{"type": "object"}"#;
+    let deep = format!("{}{object}{}", r#"{"properties": {"a": "#.repeat(100), "}}".repeat(100));
+    let many: Vec<Function> = (0..600).map(|i| function(&format!("f{i}"), object)).collect();
+    for (functions, word) in [
+        (vec![], "no function"),
+        (vec![function("a b", object)], "plain"),
+        (vec![function("", object)], "plain"),
+        (vec![function("a\"b", object)], "plain"),
+        (vec![function("f", object), function("f", object)], "`f`"),
+        (vec![function("f", r#"{"type": "nothing"}"#)], "the parameters of `f`"),
+        (vec![function("f", r#"{"not": {}}"#)], "the parameters of `f`"),
+        (vec![function("f", r##"{"$ref": "#/a"}"##)], "the parameters of `f`"),
+        (vec![function("f", &deep)], "recursion"),
+        (many, "600"),
+    ] {
+        let (syntax, is_required, are_several) = (tagged(), true, true);
+        let calls = Calls { syntax, functions, is_required, are_several };
+        let error = checker.check(&Grammar::Calls(Box::new(calls))).expect_err(word).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn two_hundred_functions_can_be_called() {
+    let parameters = r#"{"type": "object", "properties": {"city": {"type": "string"},
+        "days": {"type": "integer"}}, "required": ["city"], "additionalProperties": false}"#;
+    let functions = (0..200).map(|i| function(&format!("tool_{i}"), parameters)).collect();
+    let (syntax, is_required, are_several) = (tagged(), true, true);
+    let calls = Calls { syntax, functions, is_required, are_several };
+    let call = "<call>{\"name\": \"tool_177\", \"arguments\": {\"city\": \"Oslo\"}}</call>";
+    let (count, _, may_end) = taken(&Grammar::Calls(Box::new(calls)), &bytes(call));
+    assert_eq!((count, may_end), (call.len(), true));
+}

@@ -1,0 +1,50 @@
+//! The tasks of layers with a state, compiled in this crate once per number format; see
+//! `linear::compiled`.
+
+use half::bf16;
+
+use super::convolution::ConvolutionPart;
+use super::rule::HeadRows;
+use super::shared_gate::GatedRow;
+use crate::number::Number;
+use crate::variant::{Variant, dispatch};
+
+/// See the module header.
+pub trait DeltaTasks: Number {
+    /// # Safety
+    /// `variant` is available, and the task's own conditions hold.
+    unsafe fn convolve(variant: Variant, task: ConvolutionPart<Self>);
+    /// # Safety
+    /// As [`DeltaTasks::convolve`].
+    unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>);
+    /// # Safety
+    /// As [`DeltaTasks::convolve`].
+    unsafe fn weigh(variant: Variant, task: GatedRow<'_, Self>);
+}
+
+macro_rules! delta_tasks {
+    ($number:ty) => {
+        impl DeltaTasks for $number {
+            #[inline(never)]
+            unsafe fn convolve(variant: Variant, task: ConvolutionPart<Self>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn weigh(variant: Variant, task: GatedRow<'_, Self>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+        }
+    };
+}
+
+delta_tasks!(f32);
+delta_tasks!(bf16);

@@ -1,0 +1,110 @@
+//! The causal convolution of some channels of a sequence's rows, with SiLU.
+
+use std::ops::Range;
+
+use crate::number::Number;
+use crate::simd::partial::{load_up_to, store_up_to};
+use crate::simd::{Simd, math};
+use crate::variant::SimdTask;
+
+/// A sequence's rows; see [`crate::Kernels::delta_convolution`].
+#[derive(Debug)]
+pub struct Convolution<T> {
+    pub(super) taps: usize,
+    pub(super) channels: usize,
+    /// `[rows, channels]`.
+    pub(super) x: *const T,
+    /// `[taps, channels]`.
+    pub(super) weight: *const f32,
+    /// `[taps - 1, channels]`: the rows before, the newest last.
+    pub(super) state: *mut f32,
+    /// `[rows, channels]`.
+    pub(super) out: *mut T,
+    pub(super) rows: usize,
+    pub(super) begins: bool,
+}
+
+/// Some of its channels.
+#[derive(Debug)]
+pub struct ConvolutionPart<T> {
+    pub(super) call: Convolution<T>,
+    pub(super) columns: Range<usize>,
+}
+
+impl<T: Number> SimdTask for ConvolutionPart<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let ConvolutionPart { call, columns } = self;
+        for at in columns.clone().step_by(S::LANES) {
+            let width = S::LANES.min(columns.end - at);
+            // SAFETY: the columns lie within the sequence's rows, its state and the weights.
+            unsafe {
+                for row in 0..call.rows {
+                    let sum = call.sum(s, row, at, width);
+                    let [result] = math::silu(s, [sum]);
+                    let out = call.out.add(row * call.channels + at);
+                    store_up_to(s, out, result, width);
+                }
+                call.keep(s, at, width);
+            }
+        }
+    }
+}
+
+impl<T: Number> Convolution<T> {
+    /// The row that is `back` rows before the sequence's first.
+    ///
+    /// # Safety
+    /// `1 <= back < taps`; channels `at..at + width` are the state's.
+    #[inline(always)]
+    unsafe fn before<S: Simd>(&self, s: S, back: usize, at: usize, width: usize) -> S::F {
+        if self.begins {
+            return s.zero();
+        }
+        let from = self.state.wrapping_add((self.taps - 1 - back) * self.channels + at);
+        // SAFETY: the caller's promise.
+        unsafe { load_up_to(s, from.cast_const(), width) }
+    }
+
+    /// The sum over the taps, the oldest row first.
+    ///
+    /// # Safety
+    /// The row is the sequence's; `width <= LANES` channels from `at` on are the call's.
+    #[inline(always)]
+    unsafe fn sum<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
+        let mut sum = s.zero();
+        for tap in 0..self.taps {
+            let back = self.taps - 1 - tap;
+            // SAFETY: the row, and those before it in the state, are the call's.
+            unsafe {
+                let value = match row.checked_sub(back) {
+                    Some(row) => load_up_to(s, self.x.add(row * self.channels + at), width),
+                    None => self.before(s, back - row, at, width),
+                };
+                let weight = load_up_to(s, self.weight.add(tap * self.channels + at), width);
+                sum = s.fma(weight, value, sum);
+            }
+        }
+        sum
+    }
+
+    /// Keeps the last rows, those of the state that are still among them moved up.
+    ///
+    /// # Safety
+    /// As [`Convolution::sum`].
+    #[inline(always)]
+    unsafe fn keep<S: Simd>(&self, s: S, at: usize, width: usize) {
+        for place in 0..self.taps - 1 {
+            // Rows before the end of the sequence's.
+            let back = self.taps - 1 - place;
+            // SAFETY: what moves up lies behind its new place and was not overwritten yet.
+            unsafe {
+                let value = match self.rows.checked_sub(back) {
+                    Some(row) => load_up_to(s, self.x.add(row * self.channels + at), width),
+                    None => self.before(s, back - self.rows, at, width),
+                };
+                store_up_to(s, self.state.add(place * self.channels + at), value, width);
+            }
+        }
+    }
+}

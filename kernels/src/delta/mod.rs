@@ -1,0 +1,201 @@
+//! Gated DeltaNet: a causal convolution of each channel, and the recurrence of each value head.
+//!
+//! Both keep something of each sequence, in f32, and bring it up to date row by row: so a row's
+//! bits depend on its sequence alone, and not on how that is cut. What a sequence keeps lies at its
+//! slot; one that begins finds nothing there.
+
+mod compiled;
+mod convolution;
+mod rule;
+mod shared_gate;
+
+use model::delta::DeltaNet;
+
+use crate::Kernels;
+use crate::scratch::Shared;
+
+pub use compiled::DeltaTasks;
+use convolution::{Convolution, ConvolutionPart};
+pub(crate) use rule::KEY_DIM_MAX;
+use rule::{HeadRows, Rule};
+use shared_gate::GatedRow;
+
+/// Neighbouring channels of one task.
+const TASK_CHANNELS: usize = 512;
+/// Most slots, as many as sequences of a batch can be numbered.
+const SLOTS_MAX: usize = 1 << 16;
+
+/// Rows of a sequence, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateRows {
+    /// The first.
+    pub row0: u32,
+    pub rows: u32,
+    /// Where the sequence keeps what it keeps.
+    pub slot: u32,
+    /// Nothing precedes the rows.
+    pub begins: bool,
+}
+
+impl StateRows {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.row0 as usize..(self.row0 + self.rows) as usize
+    }
+}
+
+/// # Panics
+/// Sequences whose rows or slots there are not, or that share a slot.
+fn check(sequences: &[StateRows], rows: usize, slots: usize) {
+    let mut taken = [0u64; SLOTS_MAX / 64];
+    for sequence in sequences {
+        let slot = sequence.slot as usize;
+        assert!(sequence.range().end <= rows, "a sequence's rows are among those of the call");
+        assert!(slot < slots.min(SLOTS_MAX), "a sequence's slot is among those of the state");
+        let (word, bit) = (&mut taken[slot / 64], 1 << (slot % 64));
+        assert!(*word & bit == 0, "each sequence has a slot of its own");
+        *word |= bit;
+    }
+}
+
+impl Kernels {
+    /// `out[r] = silu(sum over t of weight[t] * x[r - taps + 1 + t])` of each channel, the rows
+    /// before a sequence's own from its state, which then holds its last `taps - 1` rows.
+    ///
+    /// `x` and `out` are `[rows, channels]`, `weight` `[taps, channels]`, `state`
+    /// `[slots, taps - 1, channels]`.
+    ///
+    /// # Panics
+    /// Shapes that do not fit, or sequences that share a slot.
+    pub fn delta_convolution<T: DeltaTasks>(
+        &self,
+        net: &DeltaNet,
+        sequences: &[StateRows],
+        x: &[T],
+        weight: &[f32],
+        state: &mut [f32],
+        out: &mut [T],
+    ) {
+        let channels = net.channels();
+        assert_eq!(x.len() % channels, 0, "x is [rows, channels]");
+        assert_eq!(x.len(), out.len(), "out is [rows, channels]");
+        assert_eq!(weight.len(), net.taps * channels, "weight is [taps, channels]");
+        assert_eq!(
+            state.len() % net.inputs_len().max(1),
+            0,
+            "state is [slots, taps - 1, channels]"
+        );
+        let slots = state.len().checked_div(net.inputs_len()).unwrap_or(usize::MAX);
+        check(sequences, x.len() / channels, slots);
+        let (state, output) = (Shared(state.as_mut_ptr()), Shared(out.as_mut_ptr()));
+        let bytes = 2 * size_of_val(x) + sequences.len() * net.inputs_bytes();
+        let parts = channels.div_ceil(TASK_CHANNELS);
+        let variant = self.variant;
+        self.run_sized(sequences.len() * parts, bytes, &|task, _| {
+            let sequence = &sequences[task / parts];
+            let first = task % parts * TASK_CHANNELS;
+            let call = Convolution {
+                taps: net.taps,
+                channels,
+                x: x[sequence.range().start * channels..].as_ptr(),
+                weight: weight.as_ptr(),
+                state: state.pointer().wrapping_add(sequence.slot as usize * net.inputs_len()),
+                out: output.pointer().wrapping_add(sequence.range().start * channels),
+                rows: sequence.rows as usize,
+                begins: sequence.begins,
+            };
+            let columns = first..channels.min(first + TASK_CHANNELS);
+            // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
+            // slot lie within the slices, which was checked, and no other task touches these
+            // channels of them.
+            unsafe { T::convolve(variant, ConvolutionPart { call, columns }) };
+        });
+    }
+
+    /// The gated delta rule of each value head, row by row:
+    ///
+    /// ```text
+    /// S = exp(-exp(rates[0]) * softplus(a + rates[1])) * S
+    /// S = S + k (sigmoid(b) * (v - k S))
+    /// out = q S / sqrt(key_dim)
+    /// ```
+    ///
+    /// with q and k divided by their lengths. `mixed` is `[rows, channels]` (q, k and v), `ba`
+    /// `[rows, 2, value_heads]`, `rates` `[2, value_heads]`, `states`
+    /// `[slots, value_heads, key_dim, value_dim]`, `out` `[rows, value_heads, value_dim]`.
+    ///
+    /// # Panics
+    /// Shapes that do not fit, sequences that share a slot, or keys of more than 1024 elements.
+    #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
+    pub fn delta_rule<T: DeltaTasks>(
+        &self,
+        net: &DeltaNet,
+        sequences: &[StateRows],
+        mixed: &[T],
+        ba: &[T],
+        rates: &[f32],
+        states: &mut [f32],
+        out: &mut [T],
+    ) {
+        let heads = net.value_heads;
+        assert!(net.key_dim <= KEY_DIM_MAX, "a key has at most {KEY_DIM_MAX} elements");
+        assert_eq!(mixed.len() % net.channels(), 0, "mixed is [rows, channels]");
+        let rows = mixed.len() / net.channels();
+        assert_eq!(ba.len(), rows * 2 * heads, "ba is [rows, 2, value_heads]");
+        assert_eq!(rates.len(), 2 * heads, "rates is [2, value_heads]");
+        assert_eq!(out.len(), rows * net.value_size(), "out is [rows, value_heads, value_dim]");
+        assert_eq!(states.len() % net.state_len(), 0, "states is [slots, state]");
+        check(sequences, rows, states.len() / net.state_len());
+        let (states, output) = (Shared(states.as_mut_ptr()), Shared(out.as_mut_ptr()));
+        let bytes = size_of_val(mixed) + 2 * sequences.len() * net.state_bytes();
+        let variant = self.variant;
+        self.run_attention(sequences.len() * heads, bytes, &|task, _| {
+            let (sequence, head) = (&sequences[task / heads], task % heads);
+            let first = sequence.range().start;
+            let rule = Rule {
+                net: *net,
+                head,
+                rates: [rates[head], rates[heads + head]],
+                mixed: mixed[first * net.channels()..].as_ptr(),
+                ba: ba[first * 2 * heads..].as_ptr(),
+                out: output.pointer().wrapping_add(first * net.value_size()),
+                state: states.pointer().wrapping_add(
+                    sequence.slot as usize * net.state_len() + head * net.key_dim * net.value_dim,
+                ),
+            };
+            let (rows, begins) = (sequence.rows as usize, sequence.begins);
+            // SAFETY: as above, of this head's state and its columns of the output.
+            unsafe { T::follow_rule(variant, HeadRows { rule, rows, begins }) };
+        });
+    }
+
+    /// `out[r] = x[r] * sigmoid(input[r] · weight)`: what a shared expert computed, weighed.
+    ///
+    /// `input` is `[rows, hidden]`, `weight` `[hidden]`, `x` and `out` are `[rows, width]`.
+    ///
+    /// # Panics
+    /// Shapes that do not fit.
+    pub fn shared_gate<T: DeltaTasks>(
+        &self,
+        rows: usize,
+        input: &[T],
+        weight: &[f32],
+        x: &[T],
+        out: &mut [T],
+    ) {
+        assert_eq!(input.len(), rows * weight.len(), "input is [rows, hidden]");
+        assert_eq!(x.len(), out.len(), "out is [rows, width]");
+        assert_eq!(x.len() % rows.max(1), 0, "x is [rows, width]");
+        let width = x.len().checked_div(rows).unwrap_or(0);
+        let output = Shared(out.as_mut_ptr());
+        let bytes = size_of_val(input) + 2 * size_of_val(x);
+        let variant = self.variant;
+        self.run_sized(rows, bytes, &|row, _| {
+            let input = &input[row * weight.len()..][..weight.len()];
+            let x = &x[row * width..][..width];
+            let out = output.pointer().wrapping_add(row * width);
+            // SAFETY: the variant was checked when the kernels were built; the row lies within
+            // `out`, and no other task writes it.
+            unsafe { T::weigh(variant, GatedRow { input, weight, x, out }) };
+        });
+    }
+}

@@ -1,0 +1,250 @@
+//! The gated delta rule of a value head over a sequence's rows.
+//!
+//! A block of the state's columns is followed through all rows before the next one, so that it
+//! stays in the first level of cache. A column's sums go over the keys from the first to the last,
+//! whatever block it is in.
+
+use model::delta::DeltaNet;
+
+use crate::number::Number;
+use crate::simd::Simd;
+use crate::simd::partial::{load_up_to, store_up_to};
+use crate::variant::SimdTask;
+
+/// Most elements of a key: there is room for one on the stack.
+pub(crate) const KEY_DIM_MAX: usize = 1 << 10;
+/// Vectors of columns that are worked on together.
+const TOGETHER: usize = 4;
+/// Added to the squared length of q and k.
+const LENGTH_EPS: f32 = 1e-6;
+/// From here on softplus is what it is of.
+const SOFTPLUS_LINEAR: f32 = 20.0;
+
+/// A head of a sequence; see [`crate::Kernels::delta_rule`].
+#[derive(Debug)]
+pub struct Rule<T> {
+    pub(super) net: DeltaNet,
+    /// The value head.
+    pub(super) head: usize,
+    /// Its rate's logarithm, and what is added to a.
+    pub(super) rates: [f32; 2],
+    /// `[rows, channels]`.
+    pub(super) mixed: *const T,
+    /// `[rows, 2, value_heads]`.
+    pub(super) ba: *const T,
+    /// `[rows, value_heads, value_dim]`.
+    pub(super) out: *mut T,
+    /// `[key_dim, value_dim]`.
+    pub(super) state: *mut f32,
+}
+
+/// It over its rows.
+#[derive(Debug)]
+pub struct HeadRows<T> {
+    pub(super) rule: Rule<T>,
+    pub(super) rows: usize,
+    pub(super) begins: bool,
+}
+
+/// What a row does to all columns of a head.
+struct Step {
+    /// Divided by their lengths, q also by the root of `key_dim`.
+    q: [f32; KEY_DIM_MAX],
+    k: [f32; KEY_DIM_MAX],
+    /// Their product.
+    qk: f32,
+    /// What is kept of the state.
+    kept: f32,
+    /// How far it is corrected.
+    beta: f32,
+}
+
+impl<T: Number> SimdTask for HeadRows<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let HeadRows { rule, rows, begins } = self;
+        let columns = rule.net.value_dim;
+        let mut step =
+            Step { q: [0.0; KEY_DIM_MAX], k: [0.0; KEY_DIM_MAX], qk: 0.0, kept: 0.0, beta: 0.0 };
+        let mut at = 0;
+        while at < columns {
+            // SAFETY: the columns from `at` on are the head's, as many as are said.
+            unsafe {
+                at += match columns - at {
+                    left if left >= TOGETHER * S::LANES => {
+                        rule.follow::<S, TOGETHER>(s, &mut step, (rows, begins), at, S::LANES);
+                        TOGETHER * S::LANES
+                    }
+                    left => {
+                        let width = left.min(S::LANES);
+                        rule.follow::<S, 1>(s, &mut step, (rows, begins), at, width);
+                        width
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Number> Rule<T> {
+    /// All rows over `N` vectors of columns from `at` on, the last of them `width` wide.
+    ///
+    /// # Safety
+    /// So many columns are the head's; the rows are the sequence's.
+    #[inline(always)]
+    unsafe fn follow<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        step: &mut Step,
+        (rows, begins): (usize, bool),
+        at: usize,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if begins {
+                self.forget_all::<S, N>(s, at, width);
+            }
+            for row in 0..rows {
+                self.prepare(s, step, row);
+                self.step::<S, N>(s, step, row, at, width);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Rule::follow`].
+    #[inline(always)]
+    unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
+        for key in 0..self.net.key_dim {
+            for n in 0..N {
+                let place = key * self.net.value_dim + at + n * S::LANES;
+                // SAFETY: the caller's promise.
+                unsafe { store_up_to(s, self.state.add(place), s.zero(), width) };
+            }
+        }
+    }
+
+    /// What the row does.
+    ///
+    /// # Safety
+    /// The row is the sequence's.
+    #[inline(always)]
+    unsafe fn prepare<S: Simd>(&self, s: S, step: &mut Step, row: usize) {
+        let DeltaNet { key_dim, value_heads, .. } = self.net;
+        let key_head = self.head / self.net.group();
+        let q = self.mixed.wrapping_add(row * self.net.channels() + key_head * key_dim);
+        let k = q.wrapping_add(self.net.key_size());
+        let ba = self.ba.wrapping_add(row * 2 * value_heads + self.head);
+        // SAFETY: the row's q, k, b and a; both copies have room for a key.
+        unsafe {
+            let q_scale = 1.0 / (copy(s, q, &mut step.q, key_dim) + LENGTH_EPS).sqrt();
+            let k_scale = 1.0 / (copy(s, k, &mut step.k, key_dim) + LENGTH_EPS).sqrt();
+            let q_scale = q_scale / (key_dim as f32).sqrt();
+            step.qk = scale(s, step, (q_scale, k_scale), key_dim);
+            let (b, a) = ((*ba).to_f32(), (*ba.add(value_heads)).to_f32());
+            let [rate, bias] = self.rates;
+            step.beta = 1.0 / (1.0 + (-b).exp());
+            step.kept = (-rate.exp() * softplus(a + bias)).exp();
+        }
+    }
+
+    /// # Safety
+    /// As [`Rule::follow`].
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
+    unsafe fn step<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        step: &Step,
+        row: usize,
+        at: usize,
+        width: usize,
+    ) {
+        let DeltaNet { key_dim, value_dim, .. } = self.net;
+        let place = |key: usize, n: usize| key * value_dim + at + n * S::LANES;
+        let (mut at_k, mut at_q) = ([s.zero(); N], [s.zero(); N]);
+        // SAFETY: the columns are the head's, of its state, its values and its output.
+        unsafe {
+            for key in 0..key_dim {
+                let (k, q) = (s.splat(step.k[key]), s.splat(step.q[key]));
+                for n in 0..N {
+                    let state = self.state.cast_const().add(place(key, n));
+                    let state = load_up_to(s, state, width);
+                    at_k[n] = s.fma(state, k, at_k[n]);
+                    at_q[n] = s.fma(state, q, at_q[n]);
+                }
+            }
+            let (kept, beta) = (s.splat(step.kept), s.splat(step.beta));
+            let value_at = 2 * self.net.key_size() + self.head * value_dim + at;
+            let values = self.mixed.add(row * self.net.channels() + value_at);
+            let out = self.out.add((row * self.net.value_heads + self.head) * value_dim + at);
+            let mut corrections = [s.zero(); N];
+            for n in 0..N {
+                let value = load_up_to(s, values.add(n * S::LANES), width);
+                corrections[n] = s.mul(beta, s.sub(value, s.mul(kept, at_k[n])));
+                let read = s.fma(s.splat(step.qk), corrections[n], s.mul(kept, at_q[n]));
+                store_up_to(s, out.add(n * S::LANES), read, width);
+            }
+            for key in 0..key_dim {
+                let k = s.splat(step.k[key]);
+                for n in 0..N {
+                    let state = self.state.add(place(key, n));
+                    let before = s.mul(kept, load_up_to(s, state.cast_const(), width));
+                    store_up_to(s, state, s.fma(k, corrections[n], before), width);
+                }
+            }
+        }
+    }
+}
+
+/// Copies `len` elements; the sum of their squares.
+///
+/// # Safety
+/// `from` is valid for so many.
+#[inline(always)]
+unsafe fn copy<S: Simd, T: Number>(
+    s: S,
+    from: *const T,
+    to: &mut [f32; KEY_DIM_MAX],
+    len: usize,
+) -> f32 {
+    let mut squares = s.zero();
+    for at in (0..len).step_by(S::LANES) {
+        let width = S::LANES.min(len - at);
+        // SAFETY: the caller's promise; lanes behind the end are zeros.
+        unsafe {
+            let value = load_up_to(s, from.add(at), width);
+            squares = s.fma(value, value, squares);
+            store_up_to(s, to[at..].as_mut_ptr(), value, width);
+        }
+    }
+    s.sum_lanes(squares)
+}
+
+/// Scales q and k; their product.
+///
+/// # Safety
+/// `len` is at most [`KEY_DIM_MAX`].
+#[inline(always)]
+unsafe fn scale<S: Simd>(s: S, step: &mut Step, (of_q, of_k): (f32, f32), len: usize) -> f32 {
+    let mut product = s.zero();
+    for at in (0..len).step_by(S::LANES) {
+        let width = S::LANES.min(len - at);
+        let (q, k) = (step.q[at..].as_mut_ptr(), step.k[at..].as_mut_ptr());
+        // SAFETY: `width` elements of both are left.
+        unsafe {
+            let scaled_q = s.mul(s.splat(of_q), load_up_to(s, q.cast_const(), width));
+            let scaled_k = s.mul(s.splat(of_k), load_up_to(s, k.cast_const(), width));
+            product = s.fma(scaled_q, scaled_k, product);
+            store_up_to(s, q, scaled_q, width);
+            store_up_to(s, k, scaled_k, width);
+        }
+    }
+    s.sum_lanes(product)
+}
+
+/// `ln(1 + e^x)`.
+fn softplus(x: f32) -> f32 {
+    if x > SOFTPLUS_LINEAR { x } else { x.exp().ln_1p() }
+}

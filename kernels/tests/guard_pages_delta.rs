@@ -1,0 +1,98 @@
+//! Layers with a state touch no byte outside their operands.
+
+mod common;
+mod guarded;
+mod states;
+
+use common::{bits, kernels, poison, variants};
+use guarded::{Guarded, SIDES, set_case};
+use half::bf16;
+use kernels::{Element, Kernels, StateRows};
+use states::{Case, NETS};
+
+/// The last slot and the first, of sequences that go on and that begin.
+const SEQUENCES: [StateRows; 2] = [
+    StateRows { row0: 0, rows: 2, slot: 1, begins: false },
+    StateRows { row0: 2, rows: 5, slot: 0, begins: true },
+];
+
+fn check<T: Element>(kernels: &Kernels) {
+    for (seed, net) in NETS.into_iter().enumerate() {
+        set_case(format!("{:?} {net:?}", kernels.variant()));
+        let case = Case::<T>::new(net, 7, seed as u64);
+        let mut states = case.states(2);
+        let expected = case.run(kernels, &SEQUENCES, &mut states);
+        for side in SIDES {
+            let blank = case.states(2);
+            let x = Guarded::new("x", side, &case.x);
+            let weight = Guarded::new("weight", side, &case.weight);
+            let mut inputs = Guarded::new("the convolution's inputs", side, &blank.inputs);
+            let mut out = Guarded::new("out", side, &poison::<T>(case.x.len()));
+            kernels.delta_convolution(
+                &net,
+                &SEQUENCES,
+                x.slice(),
+                weight.slice(),
+                inputs.slice_mut(),
+                out.slice_mut(),
+            );
+            assert_eq!(bits(out.slice()), bits(&expected.convolved), "{side:?} {net:?}");
+            assert_eq!(bits(inputs.slice()), bits(&states.inputs), "{side:?} {net:?}");
+            let mixed = Guarded::new("mixed", side, &case.mixed);
+            let ba = Guarded::new("ba", side, &case.ba);
+            let rates = Guarded::new("rates", side, &case.rates);
+            let mut kept = Guarded::new("states", side, &blank.states);
+            let mut out = Guarded::new("out", side, &poison::<T>(expected.read.len()));
+            kernels.delta_rule(
+                &net,
+                &SEQUENCES,
+                mixed.slice(),
+                ba.slice(),
+                rates.slice(),
+                kept.slice_mut(),
+                out.slice_mut(),
+            );
+            assert_eq!(bits(out.slice()), bits(&expected.read), "{side:?} {net:?}");
+            assert_eq!(bits(kept.slice()), bits(&states.states), "{side:?} {net:?}");
+        }
+    }
+}
+
+#[test]
+fn states_stay_within_their_operands() {
+    for variant in variants("states_stay_within_their_operands") {
+        let kernels = kernels(variant, 1);
+        check::<f32>(&kernels);
+        check::<bf16>(&kernels);
+    }
+}
+
+fn check_shared_gate<T: Element>(kernels: &Kernels) {
+    for (rows, hidden, width) in [(1, 1, 1), (3, 17, 33), (2, 64, 15)] {
+        set_case(format!("shared gate {:?} {rows} {hidden} {width}", kernels.variant()));
+        let mut random = common::Random::new(hidden as u64);
+        let (input, x): (Vec<T>, Vec<T>) =
+            (random.vector(rows * hidden), random.vector(rows * width));
+        let weight: Vec<f32> = random.vector(hidden);
+        let mut expected = poison::<T>(rows * width);
+        kernels.shared_gate(rows, &input, &weight, &x, &mut expected);
+        for side in SIDES {
+            let input = Guarded::new("input", side, &input);
+            let weight = Guarded::new("weight", side, &weight);
+            let x = Guarded::new("x", side, &x);
+            let mut out = Guarded::new("out", side, &poison::<T>(rows * width));
+            let operands = (input.slice(), weight.slice(), x.slice());
+            kernels.shared_gate(rows, operands.0, operands.1, operands.2, out.slice_mut());
+            assert_eq!(bits(out.slice()), bits(&expected), "{side:?}");
+        }
+    }
+}
+
+#[test]
+fn shared_experts_stay_within_their_operands() {
+    for variant in variants("shared_experts_stay_within_their_operands") {
+        let kernels = kernels(variant, 1);
+        check_shared_gate::<f32>(&kernels);
+        check_shared_gate::<bf16>(&kernels);
+    }
+}

@@ -1,0 +1,98 @@
+//! Operands of layers with a state.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::ops::Range;
+
+use kernels::{Element, Kernels, StateRows};
+use model::delta::DeltaNet;
+
+use crate::common::{Random, poison};
+
+const fn net(
+    (key_heads, value_heads): (usize, usize),
+    (key_dim, value_dim): (usize, usize),
+    taps: usize,
+) -> DeltaNet {
+    DeltaNet { key_heads, value_heads, key_dim, value_dim, taps }
+}
+
+/// Heads that share keys or not, widths below, at and above those of vectors, few and many taps.
+pub const NETS: [DeltaNet; 6] = [
+    net((1, 1), (1, 1), 2),
+    net((2, 4), (12, 24), 4),
+    net((1, 3), (33, 17), 3),
+    net((2, 2), (16, 64), 4),
+    net((1, 2), (128, 128), 4),
+    net((3, 3), (7, 95), 1),
+];
+
+/// Rows of a layer, of any sequences.
+pub struct Case<T> {
+    pub net: DeltaNet,
+    pub x: Vec<T>,
+    pub weight: Vec<f32>,
+    pub mixed: Vec<T>,
+    pub ba: Vec<T>,
+    pub rates: Vec<f32>,
+}
+
+/// What sequences keep.
+pub struct States {
+    pub inputs: Vec<f32>,
+    pub states: Vec<f32>,
+}
+
+/// What a call gives.
+pub struct Found<T> {
+    pub convolved: Vec<T>,
+    pub read: Vec<T>,
+}
+
+impl<T: Element> Case<T> {
+    pub fn new(net: DeltaNet, rows: usize, seed: u64) -> Case<T> {
+        let mut random = Random::new(seed);
+        Case {
+            net,
+            x: random.vector(rows * net.channels()),
+            weight: random.vector(net.taps * net.channels()),
+            mixed: random.vector(rows * net.channels()),
+            ba: random.vector(rows * 2 * net.value_heads),
+            // States that last for some rows.
+            rates: random.vector::<f32>(2 * net.value_heads).iter().map(|x| x - 2.0).collect(),
+        }
+    }
+
+    /// Some of its rows.
+    pub fn part(&self, rows: Range<usize>) -> Case<T> {
+        let of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
+        let channels = self.net.channels();
+        Case {
+            net: self.net,
+            x: of(&self.x, channels),
+            weight: self.weight.clone(),
+            mixed: of(&self.mixed, channels),
+            ba: of(&self.ba, 2 * self.net.value_heads),
+            rates: self.rates.clone(),
+        }
+    }
+
+    pub fn states(&self, slots: usize) -> States {
+        States {
+            inputs: vec![0.0; slots * self.net.inputs_len()],
+            states: vec![0.0; slots * self.net.state_len()],
+        }
+    }
+
+    pub fn run(&self, kernels: &Kernels, sequences: &[StateRows], states: &mut States) -> Found<T> {
+        let rows = self.x.len() / self.net.channels();
+        let mut found =
+            Found { convolved: poison(self.x.len()), read: poison(rows * self.net.value_size()) };
+        let (net, inputs) = (&self.net, &mut states.inputs);
+        let out = &mut found.convolved;
+        kernels.delta_convolution(net, sequences, &self.x, &self.weight, inputs, out);
+        let (mixed, rates) = (&self.mixed, &self.rates);
+        let (states, out) = (&mut states.states, &mut found.read);
+        kernels.delta_rule(net, sequences, mixed, &self.ba, rates, states, out);
+        found
+    }
+}

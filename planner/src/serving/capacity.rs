@@ -1,0 +1,86 @@
+//! What of a model and of its caches has room where.
+
+use model::config::{Dtype, ModelConfig};
+use model::ops::{Op, align_up};
+
+use super::ServingError;
+use crate::machine::Machine;
+
+/// Of device memory, what drivers, kernels and pages that are not full keep.
+const DEVICE_RESERVE: f64 = 0.05;
+/// Where a model's layers do not all have room, so much of what else there is on the device is for
+/// caches.
+const CACHES_BESIDE_STREAMING: f64 = 0.5;
+/// A layer's weights come while those of another are used.
+const SLOTS: u64 = 2;
+
+/// Room for caches, and what streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    pub device_positions: u64,
+    pub host_positions: u64,
+    /// Bytes of weights that come to the device in each iteration.
+    pub streamed_bytes: u64,
+}
+
+impl Capacity {
+    /// Of a model on a machine, with so many rows in an iteration. Host memory has all weights, as
+    /// Tandem keeps them there.
+    ///
+    /// # Errors
+    /// A model that is too large for host memory, or for whose rows the device has no room.
+    pub fn of(
+        machine: &Machine,
+        config: &ModelConfig,
+        dtype: Dtype,
+        rows: u32,
+    ) -> Result<Capacity, ServingError> {
+        let layer_bytes = |layer| config.layer_weight_bytes(layer, dtype) as u64;
+        let layers: u64 = (0..config.num_layers).map(layer_bytes).sum();
+        let head = Op::Head.weight_bytes(config, dtype) as u64;
+        let embedding =
+            if config.tied_embeddings { 0 } else { Op::Embed.weight_bytes(config, dtype) as u64 };
+        let position = (config.kv_bytes_per_position(dtype) * config.num_layers) as u64;
+        let host = machine.dram_bytes().checked_sub(layers + head + embedding);
+        let host = host.ok_or_else(|| ServingError::HostMemory {
+            machine: machine.name.clone(),
+            needed: layers + head + embedding,
+            has: machine.dram_bytes(),
+        })?;
+        let usable = (machine.vram_bytes() as f64 * (1.0 - DEVICE_RESERVE)) as u64;
+        let fixed = head + activations(config, dtype, rows);
+        let too_small = || ServingError::DeviceMemory {
+            machine: machine.name.clone(),
+            rows,
+            needed: fixed,
+            has: usable,
+        };
+        let left = usable.checked_sub(fixed).ok_or_else(too_small)?;
+        let caches = match left.checked_sub(layers) {
+            Some(caches) if caches >= position * u64::from(rows) => {
+                return Ok(Capacity {
+                    device_positions: caches / position,
+                    host_positions: host / position,
+                    streamed_bytes: 0,
+                });
+            }
+            _ => (left as f64 * CACHES_BESIDE_STREAMING) as u64,
+        };
+        let slots = SLOTS * (0..config.num_layers).map(layer_bytes).max().unwrap_or(0);
+        let resident = (left - caches).checked_sub(slots).ok_or_else(too_small)?;
+        Ok(Capacity {
+            device_positions: caches / position,
+            host_positions: host / position,
+            streamed_bytes: layers.saturating_sub(resident),
+        })
+    }
+}
+
+/// The residual stream, and what an operation reads and writes, of so many rows; logits of as many
+/// rows as are sampled are not more.
+fn activations(config: &ModelConfig, dtype: Dtype, rows: u32) -> u64 {
+    let widest =
+        config.every_layer_op().into_iter().map(|op| op.activation_bytes(config, dtype, 1));
+    let row = 4 * config.hidden_size as u64 + widest.max().unwrap_or(0);
+    align_up((row * u64::from(rows)) as usize) as u64
+}

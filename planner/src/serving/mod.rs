@@ -1,0 +1,33 @@
+//! A server on a described machine, iteration by iteration: what a policy of
+//! [`schedule::hybrid`] makes of a list of requests.
+//!
+//! [`Capacity`] says what has room where, [`ServingCosts`] what a layer takes, [`simulate`] asks
+//! the scheduler for one iteration after the other and lets their times pass, and [`Served`] is
+//! what came of it. Nothing here knows more of a policy than its name.
+
+mod capacity;
+mod costs;
+mod served;
+mod simulate;
+#[cfg(test)]
+mod tests;
+
+pub use capacity::Capacity;
+pub use costs::ServingCosts;
+pub use served::{OfShape, Served, Spread};
+pub use simulate::{Arrival, simulate};
+
+/// Why a machine cannot serve a model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServingError {
+    #[error(
+        "{machine} has {has} bytes of host memory for the model's weights, which are {needed}; \
+         take a smaller model"
+    )]
+    HostMemory { machine: String, needed: u64, has: u64 },
+    #[error(
+        "{machine} has {has} bytes of device memory, too few for the head, two layers and the \
+         activations of {rows} rows, {needed} bytes beside the layers; take fewer rows"
+    )]
+    DeviceMemory { machine: String, rows: u32, needed: u64, has: u64 },
+}

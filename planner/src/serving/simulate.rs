@@ -1,0 +1,258 @@
+//! One iteration after the other.
+
+use std::collections::VecDeque;
+
+use schedule::hybrid::{
+    Iteration, LayerCosts, Limits, Place, Policy, Queued, Queues, Times, Work, next,
+};
+
+use super::served::{Served, Spread, window_requests_per_s};
+
+/// A request that comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrival {
+    pub at_ms: f64,
+    /// At least 1.
+    pub prompt_tokens: u32,
+    /// At least 1.
+    pub answer_tokens: u32,
+}
+
+/// Serves requests, in the order in which they come, to the end of the last.
+pub fn simulate(
+    policy: Policy,
+    arrivals: &[Arrival],
+    limits: &Limits,
+    costs: &impl LayerCosts,
+) -> Served {
+    let mut server = Server::new(policy, arrivals, limits);
+    while server.admit() {
+        server.step(policy, limits, costs);
+    }
+    server.served()
+}
+
+/// What is known of a request.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    tokens: u32,
+    first_ms: f64,
+    last_ms: f64,
+}
+
+/// A sequence whose token an iteration computed, and who attended for it.
+#[derive(Debug, Clone, Copy)]
+struct Token {
+    sequence: Queued,
+    by_host: bool,
+}
+
+struct Server<'a> {
+    arrivals: &'a [Arrival],
+    arrived: usize,
+    progress: Vec<Progress>,
+    now_ms: f64,
+    waiting: VecDeque<Queued>,
+    device: Vec<Queued>,
+    host: Vec<Queued>,
+    /// What the host still has to do for those that lag.
+    attention_left_ms: f64,
+    policy: Policy,
+    limits: Limits,
+    places: Vec<Place>,
+    gaps_ms: [Vec<f64>; 2],
+    served: Served,
+}
+
+impl<'a> Server<'a> {
+    fn new(policy: Policy, arrivals: &'a [Arrival], limits: &Limits) -> Server<'a> {
+        Server {
+            arrivals,
+            arrived: 0,
+            progress: vec![Progress::default(); arrivals.len()],
+            now_ms: arrivals.first().map_or(0.0, |first| first.at_ms),
+            waiting: VecDeque::new(),
+            device: Vec::new(),
+            host: Vec::new(),
+            attention_left_ms: 0.0,
+            policy,
+            limits: *limits,
+            places: Vec::new(),
+            gaps_ms: [Vec::new(), Vec::new()],
+            served: Served::default(),
+        }
+    }
+
+    /// Takes who has come, and waits for the next one where nobody is there. Says whether anybody
+    /// is.
+    fn admit(&mut self) -> bool {
+        loop {
+            while let Some(arrival) = self.arrivals.get(self.arrived) {
+                if arrival.at_ms > self.now_ms {
+                    break;
+                }
+                self.take(arrival);
+            }
+            let is_idle = self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty();
+            if !is_idle {
+                return true;
+            }
+            let Some(arrival) = self.arrivals.get(self.arrived) else { return false };
+            self.now_ms = arrival.at_ms;
+        }
+    }
+
+    fn take(&mut self, arrival: &Arrival) {
+        let id = self.arrived as u32;
+        self.arrived += 1;
+        let all = arrival.prompt_tokens + arrival.answer_tokens;
+        if all > self.limits.rows || self.limits.pages(all) > self.most_pages() {
+            self.served.refused += 1;
+            return;
+        }
+        self.waiting.push_back(Queued { id, tokens: arrival.prompt_tokens, layer: 0, waited: 0 });
+        self.served.prompt_tokens += u64::from(arrival.prompt_tokens);
+    }
+
+    /// The pages that a single sequence may fill in the end.
+    fn most_pages(&self) -> u32 {
+        let Limits { device_pages, host_pages, .. } = self.limits;
+        match self.policy {
+            Policy::GpuOnly => device_pages,
+            Policy::FastDecode => host_pages,
+            Policy::Neo | Policy::Apex | Policy::Auto => {
+                device_pages.max(host_pages.saturating_sub(device_pages))
+            }
+        }
+    }
+
+    fn step(&mut self, policy: Policy, limits: &Limits, costs: &impl LayerCosts) {
+        self.places.resize(self.device.len() + self.host.len(), Place::Waits);
+        let queues = Queues {
+            waiting: self.waiting.make_contiguous(),
+            device: &self.device,
+            host: &self.host,
+            is_late: self.attention_left_ms > 0.0,
+        };
+        let iteration = next(policy, &queues, limits, costs, &mut self.places);
+        let work = Work::of(&iteration, &queues, &self.places, costs);
+        let mut times = Times::of(&work, iteration.shape, costs);
+        if work.partial.sequences > 0 {
+            // Their attention of the layer that they are in is finished first.
+            times.total_ms += std::mem::take(&mut self.attention_left_ms);
+        }
+        assert!(work.tokens > 0 || times.total_ms > 0.0, "an iteration of nothing");
+        self.now_ms += times.total_ms;
+        let begun_ms = if work.lagging.sequences > 0 { times.host_ms } else { 0.0 };
+        self.attention_left_ms = (self.attention_left_ms + begun_ms - times.total_ms).max(0.0);
+        self.count(&iteration, &times);
+        self.apply(&iteration, costs.layers());
+    }
+
+    fn count(&mut self, iteration: &Iteration, times: &Times) {
+        let of_shape = &mut self.served.shapes[iteration.shape as usize];
+        of_shape.iterations += 1;
+        of_shape.ms += times.total_ms;
+        self.served.busy = self.served.busy.plus(*times);
+        let count = self.device.len() + self.host.len();
+        let moves_in = self.places[..count].iter().filter(|place| **place == Place::MovesIn);
+        self.served.moves_in += moves_in.count() as u64;
+        self.served.moves_out += iteration.moves_out as u64;
+        let lost = self.places[..count].iter().filter(|place| **place == Place::Evicted);
+        self.served.evictions += (iteration.evicted + lost.count()) as u64;
+    }
+
+    /// Brings the queues to what they are after an iteration.
+    fn apply(&mut self, iteration: &Iteration, layers: u32) {
+        let mut device = std::mem::take(&mut self.device);
+        let moves_out = device.split_off(device.len() - iteration.moves_out);
+        let mut evicted = device.split_off(iteration.decodes);
+        for sequence in device {
+            self.device_token(sequence);
+        }
+        let old_host = std::mem::take(&mut self.host);
+        let with_host = moves_out.into_iter().chain(old_host);
+        for (index, sequence) in with_host.enumerate() {
+            let waits = Queued { waited: sequence.waited + 1, ..sequence };
+            match self.places[index] {
+                Place::Waits => self.host.push(waits),
+                Place::Evicted => evicted.push(Queued { layer: 0, ..sequence }),
+                Place::MovesIn => self.device_token(sequence),
+                Place::First | Place::Second => self.host_token(sequence),
+                Place::Lagging if sequence.layer == layers => self.host_token(sequence),
+                Place::Lagging => {
+                    let layer = sequence.layer + 1;
+                    self.host.push(Queued { layer, waited: 0, ..sequence });
+                }
+            }
+        }
+        let prefills = iteration.device_prefills + iteration.host_prefills;
+        for index in 0..prefills {
+            let sequence = self.waiting.pop_front().expect("prompts that waited");
+            match index < iteration.device_prefills {
+                true => self.device_token(sequence),
+                false => self.host_token(sequence),
+            }
+        }
+        for sequence in evicted.into_iter().rev() {
+            self.waiting.push_front(Queued { waited: sequence.waited + 1, ..sequence });
+        }
+    }
+
+    fn device_token(&mut self, sequence: Queued) {
+        if let Some(grown) = self.token(Token { sequence, by_host: false }) {
+            self.device.push(grown);
+        }
+    }
+
+    fn host_token(&mut self, sequence: Queued) {
+        if let Some(grown) = self.token(Token { sequence, by_host: true }) {
+            self.host.push(grown);
+        }
+    }
+
+    /// Counts a token; the sequence with it, unless it was the last.
+    fn token(&mut self, Token { sequence, by_host }: Token) -> Option<Queued> {
+        let progress = &mut self.progress[sequence.id as usize];
+        let answer = self.arrivals[sequence.id as usize].answer_tokens;
+        if progress.tokens == 0 {
+            progress.first_ms = self.now_ms;
+        } else {
+            self.gaps_ms[usize::from(by_host)].push(self.now_ms - progress.last_ms);
+            self.served.host_tokens += u64::from(by_host);
+        }
+        progress.tokens += 1;
+        progress.last_ms = self.now_ms;
+        self.served.answer_tokens += 1;
+        let grown = Queued { tokens: sequence.tokens + 1, layer: 0, waited: 0, ..sequence };
+        (progress.tokens < answer).then_some(grown)
+    }
+
+    fn served(self) -> Served {
+        let done: Vec<(&Arrival, &Progress)> =
+            self.arrivals.iter().zip(&self.progress).filter(|(_, one)| one.tokens > 0).collect();
+        let each = |of: fn(&Arrival, &Progress) -> f64| -> Vec<f64> {
+            done.iter().map(|(arrival, progress)| of(arrival, progress)).collect()
+        };
+        let several = done.iter().filter(|(_, progress)| progress.tokens > 1);
+        let per_token = several.map(|(_, progress)| {
+            (progress.last_ms - progress.first_ms) / f64::from(progress.tokens - 1)
+        });
+        let latency = each(|arrival, progress| {
+            (progress.last_ms - arrival.at_ms) / f64::from(progress.tokens)
+        });
+        let first_ms = self.arrivals.first().map_or(0.0, |first| first.at_ms);
+        let [device_gaps, host_gaps] = self.gaps_ms;
+        Served {
+            requests: done.len(),
+            makespan_ms: self.now_ms - first_ms,
+            window_requests_per_s: window_requests_per_s(each(|_, progress| progress.last_ms)),
+            first_token: Spread::of(each(|arrival, one| one.first_ms - arrival.at_ms)),
+            per_token: Spread::of(per_token.collect()),
+            device_gaps: Spread::of(device_gaps),
+            host_gaps: Spread::of(host_gaps),
+            latency_per_token_ms: latency.iter().sum::<f64>() / latency.len().max(1) as f64,
+            ..self.served
+        }
+    }
+}

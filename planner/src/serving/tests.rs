@@ -1,0 +1,186 @@
+//! Serving by hand, and what holds of every policy.
+
+use model::config::{Dtype, ModelConfig};
+use model::known::known as known_model;
+use schedule::hybrid::{LayerCosts, Limits, LinkCosts, Policy, Shape};
+
+use super::{Arrival, Capacity, Served, ServingCosts, ServingError, simulate};
+use crate::machine::{Machine, known};
+
+/// A layer of 1 ms, whatever it has; the host attends in no time.
+#[derive(Debug)]
+struct Even;
+
+impl LayerCosts for Even {
+    fn layers(&self) -> u32 {
+        2
+    }
+
+    fn linear_ms(&self, rows: u32) -> f64 {
+        f64::from(rows.min(1))
+    }
+
+    fn prefill_attention_ms(&self, _tokens: u32) -> f64 {
+        0.0
+    }
+
+    fn device_decode_ms(&self, _positions: u64) -> f64 {
+        0.0
+    }
+
+    fn host_decode_ms(&self, _sequences: u32, _positions: u64) -> f64 {
+        0.0
+    }
+
+    fn launch_ms(&self) -> f64 {
+        0.0
+    }
+
+    fn ends_ms(&self, _rows: u32, _samples: u32) -> f64 {
+        0.0
+    }
+
+    fn link(&self) -> LinkCosts {
+        LinkCosts::default()
+    }
+}
+
+fn machine(name: &str) -> Machine {
+    known(name).expect("a machine").expect("a valid file")
+}
+
+fn config(name: &str) -> ModelConfig {
+    known_model(name).expect("a known model").config
+}
+
+fn arrival(at_ms: f64, prompt_tokens: u32, answer_tokens: u32) -> Arrival {
+    Arrival { at_ms, prompt_tokens, answer_tokens }
+}
+
+const AMPLE: Limits =
+    Limits { rows: 100, page_positions: 4, device_pages: 100, host_pages: 100, patience: 100 };
+
+#[test]
+fn two_requests_by_hand() {
+    // The first is alone for an iteration of 2 ms; the second comes in its second one, and waits.
+    let arrivals = [arrival(10.0, 5, 3), arrival(13.0, 5, 2)];
+    let served = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even);
+    assert_eq!((served.requests, served.prompt_tokens, served.answer_tokens), (2, 10, 5));
+    assert_eq!(served.makespan_ms, 8.0, "at 12, 14, 16 and 18");
+    let first = served.first_token.expect("tokens");
+    assert_eq!((first.mean_ms, first.p50_ms), (2.5, 2.5), "2 ms and 3 ms");
+    assert_eq!(served.per_token.expect("several").mean_ms, 2.0);
+    assert_eq!(served.of_shape(Shape::Gpu).iterations, 4);
+    assert_eq!(served.use_of(|times| times.device_ms), 1.0);
+    assert_eq!(served.latency_per_token_ms, (2.0 + 2.5) / 2.0);
+    assert_eq!(served.host_gaps, None);
+    assert_eq!(served.window_requests_per_s, Some(500.0), "one between 16 and 18 ms");
+}
+
+#[test]
+fn who_comes_late_is_waited_for_and_who_is_too_long_is_refused() {
+    let arrivals = [arrival(0.0, 4, 1), arrival(50.0, 4, 1), arrival(50.0, 99, 2)];
+    let served = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even);
+    assert_eq!((served.requests, served.refused, served.makespan_ms), (2, 1, 52.0));
+    assert_eq!(served.use_of(|times| times.total_ms), 4.0 / 52.0);
+    let small = Limits { device_pages: 2, ..AMPLE };
+    let arrivals = [arrival(0.0, 8, 1)];
+    let of = |policy| simulate(policy, &arrivals, &small, &Even).refused;
+    assert_eq!(Policy::ALL.map(of), [1, 0, 0, 0, 0], "in the order of the policies");
+}
+
+/// Requests of several lengths, all at once.
+fn many() -> Vec<Arrival> {
+    (0..60).map(|index| arrival(0.0, 100 + index * 37 % 300, 10 + index * 13 % 50)).collect()
+}
+
+fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Served {
+    let costs = ServingCosts::new(&machine(name), &config(model), Dtype::Bf16, streamed_bytes);
+    let limits = Limits {
+        rows: 2048,
+        page_positions: 16,
+        device_pages: 120,
+        host_pages: 2000,
+        patience: 1000,
+    };
+    simulate(policy, &many(), &limits, &costs.expect("rates"))
+}
+
+#[test]
+fn every_policy_answers_everything_and_says_by_whom() {
+    for policy in Policy::ALL {
+        let served = served(policy, "g5-16xlarge", "llama-3.1-8b", 0);
+        assert_eq!((served.requests, served.refused), (60, 0), "{policy:?}");
+        let tokens: u32 = many().iter().map(|one| one.answer_tokens).sum();
+        assert_eq!(served.answer_tokens, u64::from(tokens), "{policy:?}");
+        let shapes = Shape::ALL.map(|shape| served.of_shape(shape).iterations > 0);
+        match policy {
+            Policy::GpuOnly => {
+                assert_eq!(served.host_tokens, 0);
+                assert_eq!(shapes, [true, false, false]);
+            }
+            Policy::FastDecode => assert!(served.host_tokens > served.answer_tokens / 2),
+            Policy::Neo => assert!(!shapes[2] && shapes[1], "{shapes:?}"),
+            Policy::Apex | Policy::Auto => {}
+        }
+        let total_ms: f64 = Shape::ALL.iter().map(|shape| served.of_shape(*shape).ms).sum();
+        assert!((total_ms - served.makespan_ms).abs() < 1e-6 * total_ms, "{policy:?}");
+    }
+}
+
+#[test]
+fn weights_that_stream_bound_every_iteration() {
+    let name = "g5-16xlarge";
+    let (bytes, link) = (8_000_000_000, machine(name).link.h2d_gbps);
+    for policy in Policy::ALL {
+        let with = served(policy, name, "llama-3.1-8b", bytes);
+        let iterations: u64 = Shape::ALL.iter().map(|shape| with.of_shape(*shape).iterations).sum();
+        let least_ms = iterations as f64 * bytes as f64 / link / 1e6;
+        assert!(with.makespan_ms >= 0.999 * least_ms, "{policy:?}");
+        let without = served(policy, name, "llama-3.1-8b", 0);
+        assert!(with.makespan_ms > without.makespan_ms, "{policy:?}");
+    }
+}
+
+#[test]
+fn costs_are_bytes_and_operations_over_rates() {
+    let (machine, config) = (machine("g5-4xlarge"), config("llama-3.1-8b"));
+    let costs = ServingCosts::new(&machine, &config, Dtype::Bf16, 0).expect("rates");
+    // 218.1 M parameters of a layer: 436.2 MB at 500 GB/s, and as many MFLOP a row at 45 TFLOPS.
+    let (one, many) = (costs.linear_ms(1), costs.linear_ms(1001));
+    assert!((one - 0.882).abs() < 0.01, "{one}");
+    assert!(((many - one) / 1000.0 - 0.009_7).abs() < 0.000_6, "{many}");
+    assert_eq!(costs.linear_ms(0), 0.0);
+    // K and V of 8 heads of 128: 4096 bytes, and 16.5 kFLOP.
+    let position_ms = 4096.0 / 26e6 + 16_512.0 / (machine.cpu.bf16.attention_tflops * 1e9);
+    assert!((costs.host_decode_ms(7, 1000) / 1000.0 / position_ms - 1.0).abs() < 1e-6);
+    assert!(costs.device_decode_ms(1000) < costs.host_decode_ms(1, 1000) / 10.0);
+    assert_eq!(costs.link().weights_ms, 0.0);
+    let streamed = ServingCosts::new(&machine, &config, Dtype::Bf16, 32 * 24_385_000);
+    assert!((streamed.expect("rates").link().weights_ms - 1.0).abs() < 1e-9);
+    let mixture = ServingCosts::new(&machine, &self::config("mixtral-8x7b"), Dtype::Bf16, 0);
+    let mixture = mixture.expect("rates");
+    let hit = |rows| {
+        mixture.linear_ms(rows)
+            - f64::from(rows) * (mixture.linear_ms(10_001) - mixture.linear_ms(10_000))
+    };
+    assert!(hit(64) > 2.0 * hit(1), "few rows read few experts");
+}
+
+#[test]
+fn what_has_no_room_streams_or_is_refused() {
+    let capacity = |name: &str, model: &str, rows| {
+        Capacity::of(&machine(name), &config(model), Dtype::Bf16, rows)
+    };
+    let fits = capacity("g5-16xlarge", "llama-3.1-8b", 2048).expect("it fits");
+    assert_eq!(fits.streamed_bytes, 0);
+    // 24 GB less 16.06 GB and some: NEO's 1650 pages of 16 are 3.5 GB.
+    assert!((26_000..60_000).contains(&fits.device_positions), "{fits:?}");
+    let streams = capacity("g5-16xlarge", "llama-2-13b", 2048).expect("it streams");
+    assert!((3_000_000_000..20_000_000_000).contains(&streams.streamed_bytes), "{streams:?}");
+    assert!(streams.device_positions > 1000, "{streams:?}");
+    let refused = capacity("g5-2xlarge", "llama-3.1-70b", 2048).expect_err("140 GB");
+    assert!(matches!(refused, ServingError::HostMemory { .. }), "{refused}");
+    let refused = capacity("g4dn-4xlarge", "llama-2-7b", 4_000_000).expect_err("rows");
+    assert!(matches!(refused, ServingError::DeviceMemory { .. }), "{refused}");
+}

@@ -1,0 +1,169 @@
+//! Layers with a state: their programs are proved, each instruction of them is needed, and a map
+//! that keeps a state elsewhere than where it is brought up to date is refused.
+
+mod common;
+
+use common::{Choices, PLAIN, llama, shape, split};
+use model::config::{Family, ModelConfig};
+use model::delta::DeltaNet;
+use model::layers::{FeedForward, LayerKind, Layers};
+use model::ops::{Kv, Op};
+use program::compile::{CompileError, compile};
+use program::ir::{Instruction, ProgramId};
+use program::map::{Device, DeviceMap, LayerKv, Schedule, layer_list};
+use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
+use program::validate::{ValidateError, validate};
+
+/// All layers keep a state.
+fn delta() -> ModelConfig {
+    let net = DeltaNet { key_heads: 1, value_heads: 2, key_dim: 4, value_dim: 6, taps: 4 };
+    ModelConfig {
+        name: "tiny-delta".to_owned(),
+        family: Family::Qwen35,
+        layers: Layers::alike(LayerKind::delta(FeedForward::Dense)),
+        delta: Some(net),
+        output_gate: true,
+        ..llama()
+    }
+}
+
+/// The GPU runs entries `from..to` of every layer in decode, and in prefill what `choices` say but
+/// for the states.
+fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
+    let mut map = split(config, from, to, choices);
+    for layer in 0..config.num_layers {
+        let (mut k, mut v) = (Vec::new(), Vec::new());
+        for (place, op) in config.layer_ops(layer).iter().enumerate() {
+            let device = map.decode.layers[layer][place];
+            let home = if device == Device::Gpu { MemoryId::VRAM } else { MemoryId::DRAM };
+            match op {
+                Op::DeltaConv => k.push(home),
+                Op::Delta => v.push(home),
+                _ => continue,
+            }
+            map.prefill.layers[layer][place] = device;
+        }
+        map.kv[layer] = LayerKv { k, v, device_batches: 0 };
+    }
+    map
+}
+
+fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
+    let plan = compile(config, shape, map).expect("it compiles");
+    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
+    plan
+}
+
+fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
+    let mut plan = plan.clone();
+    let list = &mut plan.program_mut(program).lanes[lane];
+    let removed = list.instructions.remove(index);
+    list.signals_per_step -= u32::from(removed == Instruction::Signal);
+    plan
+}
+
+fn each_is_needed(plan: &Plan) -> usize {
+    let mut dropped = 0;
+    for program in &plan.programs {
+        for (lane, list) in program.lanes.iter().enumerate() {
+            for (index, instruction) in list.instructions.iter().enumerate() {
+                let refused = validate(&without(plan, program.id, lane, index)).is_err();
+                assert!(refused, "{instruction:?} can be left out");
+                dropped += 1;
+            }
+        }
+    }
+    dropped
+}
+
+fn chunked(shape: RunShape) -> RunShape {
+    RunShape { prefill_chunk: 8, ..shape }
+}
+
+#[test]
+fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
+    let config = delta();
+    let entries = layer_list(&config, 0, None).len();
+    let (mut dropped, mut number) = (0, 0);
+    for prefill in [Device::Cpu, Device::Gpu] {
+        for from in 0..entries {
+            for to in from..=entries {
+                let map = placed(&config, from, to, Choices { prefill, ..PLAIN });
+                for shape in [shape(2, 2), chunked(shape(2, 2))] {
+                    let plan = proved(&config, &shape, &map);
+                    number += 1;
+                    if number % 61 == 0 {
+                        dropped += each_is_needed(&plan);
+                    }
+                }
+            }
+        }
+    }
+    assert!(dropped > 500, "{dropped}");
+}
+
+#[test]
+fn barriers_are_proved() {
+    let config = delta();
+    let entries = layer_list(&config, 0, None).len();
+    for schedule in [Schedule::Barrier, Schedule::BarrierSpread] {
+        let choices = Choices { schedule, outer: Device::Gpu, ..PLAIN };
+        proved(&config, &shape(3, 2), &placed(&config, 0, entries, choices));
+    }
+}
+
+/// Where a state is kept, as the compiler is asked.
+#[test]
+fn a_state_elsewhere_is_refused() {
+    let config = delta();
+    let refused = |change: &dyn Fn(&mut DeviceMap)| {
+        let mut map = placed(&config, 0, 3, PLAIN);
+        change(&mut map);
+        let found = compile(&config, &shape(2, 2), &map).expect_err("a state elsewhere");
+        assert_eq!(found, CompileError::StateElsewhere { layer: 1 });
+        assert!(found.to_string().contains("delta_conv"), "{found}");
+    };
+    refused(&|map| map.kv[1].v = vec![MemoryId::VRAM]);
+    refused(&|map| map.kv[1].device_batches = 1);
+    let place = config.place_in_layer(1, Op::Delta).expect("a layer with a state");
+    refused(&|map| map.prefill.layers[1][place] = Device::Gpu);
+    refused(&|map| map.decode.layers[1][place] = Device::Gpu);
+}
+
+/// A chunk whose state is not that of the rows before it.
+#[test]
+fn chunks_out_of_order_are_refused() {
+    let config = delta();
+    let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
+    let plan = proved(&config, &chunked(shape(1, 2)), &placed(&config, 0, 0, cpu));
+    assert!(plan.prefill().shape.streams > 1, "prompts are cut");
+    let mut swapped = plan.clone();
+    let list = &mut swapped.program_mut(ProgramId::PREFILL).lanes[0].instructions;
+    let updates = |instruction: &&mut Instruction| match instruction {
+        Instruction::Compute(one) => one.op == Op::Delta && one.at.layer == Some(0),
+        _ => false,
+    };
+    let mut updates: Vec<&mut Instruction> = list.iter_mut().filter(updates).collect();
+    let streams = updates.iter().map(|one| one.at().map(|at| at.stream)).collect::<Vec<_>>();
+    assert_eq!(streams[..2], [Some(0), Some(1)]);
+    let (first, second) = updates.split_at_mut(1);
+    std::mem::swap(first[0], second[0]);
+    let error = validate(&swapped).expect_err("the second chunk comes first");
+    assert!(
+        matches!(error, ValidateError::Stale { .. } | ValidateError::Unwritten { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn caches_of_a_layer_with_a_state_have_its_size() {
+    let config = delta();
+    let net = config.delta.expect("states");
+    let plan = proved(&config, &shape(1, 2), &placed(&config, 0, 0, PLAIN));
+    for (kv, bytes) in [(Kv::K, net.inputs_bytes()), (Kv::V, net.state_bytes())] {
+        let name = format!("cache.{kv:?}.layer2.batch0.0of1");
+        let buffer = plan.buffers.iter().find(|buffer| buffer.name == name).expect("a cache");
+        assert_eq!(buffer.size_bytes, (4 * bytes).next_multiple_of(64) as u64, "{name}");
+    }
+}

@@ -1,0 +1,1 @@
+"""Tests of the package, on a tiny model and the program that TANDEM_COORDINATOR names."""

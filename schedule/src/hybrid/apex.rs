@@ -1,0 +1,130 @@
+//! APEX's scheduler (Fan et al., 2025, algorithm 1).
+
+use super::batches::Load;
+use super::costs::LayerCosts;
+use super::host_rows::{clear, fill, fill_lagging};
+use super::intake::{Intake, Prompts};
+use super::iteration::{Iteration, Place, Shape};
+use super::neo::{finished, shape};
+use super::queues::{Limits, Queues};
+
+/// Two batches where inequality (5) says that they pay, else asynchronous overlap.
+pub(super) fn apex<C: LayerCosts>(
+    queues: &Queues<'_>,
+    limits: &Limits,
+    costs: &C,
+    places: &mut [Place],
+) -> Iteration {
+    let mut intake = Intake::of(queues, limits, costs, Prompts::Both, places);
+    let decode = Decode::of(&intake, costs);
+    drop_what_host_cannot_attend(&mut intake, &decode, costs, places);
+    if load_of_host(&intake, places).sequences == 0 {
+        return finished(intake, Shape::Gpu, places);
+    }
+    if decode.pipelining_pays(&intake, places, costs) {
+        fill(&mut intake, places);
+        if shape(&intake) == Shape::Pipelined {
+            return finished(intake, Shape::Pipelined, places);
+        }
+        clear(places);
+    }
+    lagging(intake, &decode, costs, places)
+}
+
+/// Asynchronous overlap, whatever (5) says.
+pub(super) fn async_only<C: LayerCosts>(
+    queues: &Queues<'_>,
+    limits: &Limits,
+    costs: &C,
+    places: &mut [Place],
+) -> Iteration {
+    let mut intake = Intake::of(queues, limits, costs, Prompts::Both, places);
+    let decode = Decode::of(&intake, costs);
+    drop_what_host_cannot_attend(&mut intake, &decode, costs, places);
+    lagging(intake, &decode, costs, places)
+}
+
+fn lagging<C: LayerCosts>(
+    mut intake: Intake<'_, '_, C>,
+    decode: &Decode,
+    costs: &C,
+    places: &mut [Place],
+) -> Iteration {
+    // With nothing beside which attention could last, layer by layer would only take longer.
+    if intake.batches.requests > 0 && !intake.queues().is_late {
+        fill_lagging(&mut intake, costs, decode.iteration_ms(costs), places);
+    }
+    let lags = intake.queues().host.iter().any(|one| one.layer > 0);
+    let shape = if lags || places.contains(&Place::Lagging) { Shape::Async } else { Shape::Gpu };
+    finished(intake, shape, places)
+}
+
+/// The device's decodes, without prompts: ms of a layer.
+struct Decode {
+    linear_ms: f64,
+    attention_ms: f64,
+    positions: u64,
+}
+
+impl Decode {
+    fn of<C: LayerCosts>(intake: &Intake<'_, '_, C>, costs: &C) -> Decode {
+        let batches = &intake.batches;
+        let prefills = intake.iteration.prefills(intake.queues());
+        let rows = batches.rows[0] - prefills.iter().map(|one| one.tokens).sum::<u32>();
+        Decode {
+            linear_ms: costs.linear_ms(rows),
+            attention_ms: costs.device_decode_ms(batches.device_positions),
+            positions: batches.device_positions,
+        }
+    }
+
+    /// A whole iteration of nothing else.
+    fn iteration_ms<C: LayerCosts>(&self, costs: &C) -> f64 {
+        f64::from(costs.layers()) * (self.linear_ms + self.attention_ms)
+    }
+
+    /// Inequality (5): positions that both attend for in a time, with two batches against one.
+    /// With prompts the host has longer, as in algorithm 1.
+    fn pipelining_pays<C: LayerCosts>(
+        &self,
+        intake: &Intake<'_, '_, C>,
+        places: &[Place],
+        costs: &C,
+    ) -> bool {
+        let host = load_of_host(intake, places);
+        let host_rate = host.positions as f64 / host.ms(costs);
+        let cycle_ms = 2.0 * self.linear_ms + self.attention_ms;
+        // All that the device does, prompts included, and the linears of decode once more.
+        let window_ms = intake.batches.device_ms() + self.linear_ms;
+        let positions = self.positions as f64;
+        let both = (positions + host_rate * window_ms) / cycle_ms;
+        both > positions / (self.linear_ms + self.attention_ms)
+    }
+}
+
+/// Everybody who stays with the host.
+fn load_of_host<C: LayerCosts>(intake: &Intake<'_, '_, C>, places: &[Place]) -> Load {
+    let with_host = intake.iteration.with_host(intake.queues()).zip(places);
+    let stays = with_host.filter(|(_, place)| **place != Place::MovesIn);
+    stays.fold(Load::default(), |load, (one, _)| load.with(one.tokens))
+}
+
+/// Prompts begin for the host while it can attend for all that it has within an iteration of the
+/// device's decodes, a layer of each: more would only wait.
+fn drop_what_host_cannot_attend<C: LayerCosts>(
+    intake: &mut Intake<'_, '_, C>,
+    decode: &Decode,
+    costs: &C,
+    places: &[Place],
+) {
+    let window_ms = decode.iteration_ms(costs);
+    let has = load_of_host(intake, places);
+    while intake.iteration.host_prefills > 0 {
+        let leaving = intake.iteration.leaving(intake.queues());
+        let load = leaving.iter().fold(has, |load, one| load.with(one.tokens));
+        if load.ms(costs) <= window_ms {
+            break;
+        }
+        intake.drop_host_prefill();
+    }
+}

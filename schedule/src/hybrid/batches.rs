@@ -1,0 +1,124 @@
+//! Two batches while they are filled, and how much time the host has left beside them.
+
+use super::costs::LayerCosts;
+
+/// Rows of decode for which the host attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    pub sequences: u32,
+    /// That they look at, all together.
+    pub positions: u64,
+}
+
+impl Load {
+    pub const fn with(self, tokens: u32) -> Load {
+        Load { sequences: self.sequences + 1, positions: self.positions + tokens as u64 }
+    }
+
+    pub fn ms(self, costs: &impl LayerCosts) -> f64 {
+        costs.host_decode_ms(self.sequences, self.positions)
+    }
+}
+
+/// The two batches of an iteration. All prompts, and all decodes of the device, are in the first.
+#[derive(Debug)]
+pub(super) struct Batches<'a, C> {
+    costs: &'a C,
+    pub(super) rows: [u32; 2],
+    /// Attention of all prompts.
+    prefill_ms: f64,
+    pub(super) device_positions: u64,
+    pub(super) host: [Load; 2],
+    /// Sequences that are computed.
+    pub(super) requests: u32,
+}
+
+impl<C> Clone for Batches<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Batches<'_, C> {}
+
+impl<'a, C: LayerCosts> Batches<'a, C> {
+    pub(super) const fn new(costs: &'a C) -> Self {
+        Batches {
+            costs,
+            rows: [0; 2],
+            prefill_ms: 0.0,
+            device_positions: 0,
+            host: [Load { sequences: 0, positions: 0 }; 2],
+            requests: 0,
+        }
+    }
+
+    pub(super) fn add_prefill(&mut self, tokens: u32) {
+        self.rows[0] += tokens;
+        self.prefill_ms += self.costs.prefill_attention_ms(tokens);
+        self.requests += 1;
+    }
+
+    #[must_use]
+    pub(super) fn without_prefill(mut self, tokens: u32) -> Self {
+        self.rows[0] -= tokens;
+        self.prefill_ms -= self.costs.prefill_attention_ms(tokens);
+        self.requests -= 1;
+        self
+    }
+
+    pub(super) fn add_device_decode(&mut self, tokens: u32) {
+        self.rows[0] += 1;
+        self.device_positions += u64::from(tokens);
+        self.requests += 1;
+    }
+
+    #[must_use]
+    pub(super) fn with_host_decode(mut self, batch: usize, tokens: u32) -> Self {
+        self.rows[batch] += 1;
+        self.host[batch] = self.host[batch].with(tokens);
+        self.requests += 1;
+        self
+    }
+
+    /// The first batch without those for which the host attends.
+    #[must_use]
+    pub(super) fn without_host(mut self) -> Self {
+        let [first, second] = std::mem::take(&mut self.host);
+        self.rows = [self.rows[0] - first.sequences, 0];
+        self.requests -= first.sequences + second.sequences;
+        self
+    }
+
+    /// How much earlier the host ends a batch's attention than the device what it does beside it,
+    /// ms a layer.
+    pub(super) fn slack_ms(&self, batch: usize) -> f64 {
+        let linear_ms = self.costs.linear_ms(self.rows[1 - batch]);
+        let attention_ms = if batch == 0 { self.device_attention_ms() } else { 0.0 };
+        linear_ms + attention_ms - self.host[batch].ms(self.costs) - self.costs.launch_ms()
+    }
+
+    /// Whether the host ends before the device beside both batches.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.slack_ms(0) >= 0.0 && self.slack_ms(1) >= 0.0
+    }
+
+    fn device_attention_ms(&self) -> f64 {
+        self.prefill_ms + self.costs.device_decode_ms(self.device_positions)
+    }
+
+    /// What the device takes for a layer, ms.
+    pub(super) fn device_ms(&self) -> f64 {
+        let linear_ms = self.costs.linear_ms(self.rows[0]) + self.costs.linear_ms(self.rows[1]);
+        linear_ms + self.device_attention_ms()
+    }
+
+    /// Whether it computes more sequences in a time than another.
+    pub(super) fn is_better_than(&self, other: &Self) -> bool {
+        let (own, others) = (f64::from(self.requests), f64::from(other.requests));
+        match other.requests {
+            0 => self.requests > 0,
+            _ => own * other.device_ms() > others * self.device_ms(),
+        }
+    }
+}

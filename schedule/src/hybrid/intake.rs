@@ -1,0 +1,189 @@
+//! Who is computed on the device: NEO's steps 1 to 3, which all policies begin with.
+
+use super::batches::Batches;
+use super::costs::LayerCosts;
+use super::iteration::{Iteration, Place};
+use super::queues::{Limits, Queued, Queues};
+
+/// Caches come back to the device while they fill so much of it, so that those which grow there
+/// have room for a while.
+const MOVES_IN: (u64, u64) = (95, 100);
+
+/// Which prompts begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prompts {
+    /// Those that stay with the device, and none while the host has anybody.
+    Device,
+    /// The others too.
+    Both,
+    /// Those that leave to the host; nobody is with the device.
+    Host,
+}
+
+/// Fills the first batch.
+#[derive(Debug)]
+pub(super) struct Intake<'a, 'q, C> {
+    pub(super) iteration: Iteration,
+    pub(super) batches: Batches<'a, C>,
+    /// Pages that the host's caches fill if nobody decodes there.
+    pub(super) host_pages: u64,
+    device_pages: u64,
+    /// Most pages of the device's caches.
+    device_pages_max: u64,
+    queues: &'a Queues<'q>,
+    limits: &'a Limits,
+}
+
+impl<C> Clone for Intake<'_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Intake<'_, '_, C> {}
+
+impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
+    /// Decodes of the device, moves in either direction, and prompts. `places` are as many as the
+    /// sequences of device and host.
+    pub(super) fn of(
+        queues: &'a Queues<'q>,
+        limits: &'a Limits,
+        costs: &'a C,
+        prompts: Prompts,
+        places: &mut [Place],
+    ) -> Self {
+        places.fill(Place::Waits);
+        let batches = Batches::new(costs);
+        let host_pages = queues.host.iter().map(|one| u64::from(limits.held(one))).sum();
+        let device_pages_max = match prompts {
+            Prompts::Host => 0,
+            Prompts::Device | Prompts::Both => u64::from(limits.device_pages),
+        };
+        let mut intake = Intake {
+            iteration: Iteration::NONE,
+            batches,
+            host_pages,
+            device_pages: 0,
+            device_pages_max,
+            queues,
+            limits,
+        };
+        intake.decode();
+        let is_alone = match (intake.iteration.moves_out, intake.iteration.evicted) {
+            (0, 0) => intake.move_in(places),
+            _ => false,
+        };
+        if prompts != Prompts::Device || is_alone {
+            intake.prefill(prompts);
+        }
+        intake
+    }
+
+    /// Rows that are left.
+    pub(super) fn rows_left(&self) -> u32 {
+        self.limits.rows.saturating_sub(self.batches.rows[0] + self.batches.rows[1])
+    }
+
+    /// Pages that a sequence fills now.
+    pub(super) fn held(&self, sequence: &Queued) -> u64 {
+        u64::from(self.limits.held(sequence))
+    }
+
+    /// Whether the host has room for the newest position of a sequence, and its cache.
+    pub(super) fn has_host_room(&self, sequence: &Queued) -> bool {
+        let grows = u64::from(self.limits.needed(sequence) - self.limits.held(sequence));
+        self.host_pages + grows <= u64::from(self.limits.host_pages)
+    }
+
+    /// Gives that room to it.
+    pub(super) fn grow(&mut self, sequence: &Queued) {
+        self.host_pages += u64::from(self.limits.needed(sequence) - self.limits.held(sequence));
+    }
+
+    /// All of the device's decodes but the last, while they have no room.
+    fn decode(&mut self) {
+        let (limits, device) = (self.limits, self.queues.device);
+        let needed = |one: &Queued| u64::from(limits.needed(one));
+        let mut kept = device.len();
+        self.device_pages = device.iter().map(needed).sum();
+        while kept > limits.rows as usize || self.device_pages > self.device_pages_max {
+            kept -= 1;
+            self.device_pages -= needed(&device[kept]);
+        }
+        self.iteration.decodes = kept;
+        for one in &device[..kept] {
+            self.batches.add_device_decode(one.tokens);
+        }
+        for one in device[kept..].iter().rev() {
+            let held = u64::from(limits.held(one));
+            if self.host_pages + held > u64::from(limits.host_pages) {
+                break;
+            }
+            self.host_pages += held;
+            self.iteration.moves_out += 1;
+        }
+        self.iteration.evicted = device.len() - kept - self.iteration.moves_out;
+    }
+
+    /// The host's first, as long as there is ample room. Says whether nobody is left with the host.
+    fn move_in(&mut self, places: &mut [Place]) -> bool {
+        let all = self.device_pages_max;
+        let (share, of) = MOVES_IN;
+        for (one, place) in self.queues.host.iter().zip(places) {
+            // Who lags has values of its newest token on the device, and stays until it is done.
+            if one.layer > 0 {
+                return false;
+            }
+            let pages = self.device_pages + u64::from(self.limits.needed(one));
+            let most = if self.device_pages == 0 { all } else { all * share / of };
+            if pages > most || self.rows_left() == 0 {
+                return false;
+            }
+            *place = Place::MovesIn;
+            self.device_pages = pages;
+            self.host_pages -= u64::from(self.limits.held(one));
+            self.batches.add_device_decode(one.tokens);
+        }
+        true
+    }
+
+    /// Prompts as they came; once one goes to the host, all later ones do.
+    fn prefill(&mut self, prompts: Prompts) {
+        let limits = self.limits;
+        let is_impatient = |one: &Queued| one.waited >= limits.patience;
+        if self.queues.host.iter().any(is_impatient) {
+            return;
+        }
+        // What the device has may have to move out.
+        let most_host = u64::from(limits.host_pages).saturating_sub(self.device_pages_max);
+        for one in self.queues.waiting {
+            if one.tokens > self.rows_left() {
+                return;
+            }
+            let pages = u64::from(limits.needed(one));
+            let has_device = self.device_pages + pages <= self.device_pages_max;
+            if has_device && self.iteration.host_prefills == 0 {
+                self.device_pages += pages;
+                self.iteration.device_prefills += 1;
+            } else if prompts != Prompts::Device && self.host_pages + pages <= most_host {
+                self.host_pages += pages;
+                self.iteration.host_prefills += 1;
+            } else {
+                return;
+            }
+            self.batches.add_prefill(one.tokens);
+        }
+    }
+
+    /// Leaves the last prompt out whose caches go to the host.
+    pub(super) fn drop_host_prefill(&mut self) {
+        let Some(last) = self.iteration.leaving(self.queues).last() else { return };
+        self.batches = self.batches.without_prefill(last.tokens);
+        self.host_pages -= u64::from(self.limits.needed(last));
+        self.iteration.host_prefills -= 1;
+    }
+
+    pub(super) const fn queues(&self) -> &'a Queues<'q> {
+        self.queues
+    }
+}

@@ -1,0 +1,57 @@
+//! The sequences that an iteration is made of, and what bounds it.
+
+/// A sequence in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    pub id: u32,
+    /// Tokens that are known, of its prompt and its answer: what its next row looks at.
+    pub tokens: u32,
+    /// How many layers of its newest token were begun in earlier iterations; 0: it does not lag.
+    pub layer: u32,
+    /// Iterations since it was last computed.
+    pub waited: u32,
+}
+
+/// All sequences by who owns their caches, each in the order in which they are served.
+#[derive(Debug, Clone, Copy)]
+pub struct Queues<'a> {
+    /// Prompts that are not computed; nobody owns anything of them.
+    pub waiting: &'a [Queued],
+    /// Whose caches lie in device memory.
+    pub device: &'a [Queued],
+    /// Whose caches lie in host memory.
+    pub host: &'a [Queued],
+    /// The host has not finished its attention of the sequences that lag.
+    pub is_late: bool,
+}
+
+/// What bounds an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most rows, decodes and prompts together; prompts are computed whole.
+    pub rows: u32,
+    /// Positions of a page of cache.
+    pub page_positions: u32,
+    pub device_pages: u32,
+    pub host_pages: u32,
+    /// Once a sequence has waited for so many iterations, no prompt begins before it was computed.
+    pub patience: u32,
+}
+
+impl Limits {
+    /// Pages that so many positions fill.
+    pub const fn pages(&self, positions: u32) -> u32 {
+        positions.div_ceil(self.page_positions)
+    }
+
+    /// Pages that a sequence fills before its newest token is computed.
+    pub const fn held(&self, sequence: &Queued) -> u32 {
+        // Whoever lags has begun to write the newest position.
+        self.pages(sequence.tokens - (sequence.layer == 0) as u32)
+    }
+
+    /// Pages that a sequence fills once its newest token is computed.
+    pub const fn needed(&self, sequence: &Queued) -> u32 {
+        self.pages(sequence.tokens)
+    }
+}

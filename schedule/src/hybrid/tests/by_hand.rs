@@ -1,0 +1,108 @@
+//! Small queues whose iteration can be said without computing.
+
+use super::super::{Limits, Place, Policy, Queued, Queues, Shape};
+use super::{Exact, decided, queued};
+
+const EXACT: Exact = Exact::PLAIN;
+
+const LIMITS: Limits =
+    Limits { rows: 200, page_positions: 4, device_pages: 20, host_pages: 200, patience: 10 };
+
+fn queues<'a>(waiting: &'a [Queued], device: &'a [Queued], host: &'a [Queued]) -> Queues<'a> {
+    Queues { waiting, device, host, is_late: false }
+}
+
+#[test]
+fn the_device_gives_its_last_away_and_takes_the_hosts_first() {
+    // 9 + 8 + 5 pages of 20.
+    let device = [queued(0, 36), queued(1, 32), queued(2, 20)];
+    let (iteration, _) = decided(Policy::GpuOnly, &queues(&[], &device, &[]), &LIMITS, &EXACT);
+    assert_eq!((iteration.decodes, iteration.moves_out, iteration.evicted), (2, 1, 0));
+    let no_host = Limits { host_pages: 4, ..LIMITS };
+    let (iteration, _) = decided(Policy::GpuOnly, &queues(&[], &device, &[]), &no_host, &EXACT);
+    assert_eq!((iteration.decodes, iteration.moves_out, iteration.evicted), (2, 0, 1));
+    // 17 and 2 pages are 95 of 100, 17 and 3 are more.
+    let (device, host) = (&device[..2], [queued(3, 8), queued(4, 4)]);
+    let (iteration, places) =
+        decided(Policy::GpuOnly, &queues(&[], device, &host), &LIMITS, &EXACT);
+    assert_eq!((iteration.decodes, iteration.shape), (2, Shape::Gpu));
+    assert_eq!(places, [Place::MovesIn, Place::Waits]);
+}
+
+#[test]
+fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
+    let waiting = [queued(0, 40), queued(1, 48), queued(2, 4)];
+    let (iteration, _) = decided(Policy::Neo, &queues(&waiting, &[], &[]), &LIMITS, &EXACT);
+    assert_eq!((iteration.device_prefills, iteration.host_prefills), (1, 2));
+    let (iteration, _) = decided(Policy::GpuOnly, &queues(&waiting, &[], &[]), &LIMITS, &EXACT);
+    assert_eq!((iteration.device_prefills, iteration.host_prefills), (1, 0));
+    let host = [queued(3, 76)];
+    let (iteration, places) =
+        decided(Policy::GpuOnly, &queues(&waiting, &[queued(4, 8)], &host), &LIMITS, &EXACT);
+    assert_eq!(iteration.device_prefills, 0, "who waits with the host is first");
+    assert_eq!(places, [Place::Waits]);
+    let (iteration, _) = decided(Policy::FastDecode, &queues(&waiting, &[], &[]), &LIMITS, &EXACT);
+    assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 3));
+}
+
+#[test]
+fn a_host_that_nothing_hides_is_computed_where_the_device_is_idle() {
+    // Nothing of it fits the device.
+    let host = [queued(0, 90), queued(1, 84), queued(2, 96)];
+    for policy in Policy::ALL {
+        let (iteration, places) = decided(policy, &queues(&[], &[], &host), &LIMITS, &EXACT);
+        assert_eq!(iteration.shape, Shape::Pipelined, "{policy:?}");
+        assert_eq!(places, [Place::Second, Place::First, Place::First], "{policy:?}");
+    }
+    // Each needs a page more, and there is none.
+    let full = [queued(0, 81), queued(1, 81)];
+    let limits = Limits { host_pages: 40, ..LIMITS };
+    let (_, places) = decided(Policy::FastDecode, &queues(&[], &[], &full), &limits, &EXACT);
+    assert_eq!(places, [Place::Second, Place::Evicted]);
+}
+
+#[test]
+fn apex_pipelines_where_its_inequality_holds_and_lags_where_not() {
+    let device: Vec<Queued> = (0..3).map(|id| queued(id, 24)).collect();
+    let host: Vec<Queued> = (3..6).map(|id| queued(id, 16)).collect();
+    let both = queues(&[], &device, &host);
+    // Linears 4.75 ms, attention 72 / 32 ms: inequality (6) is N_G / N_C < 7.7.
+    let fast = Exact { host_position_ms: 1.0 / 32.0, launch_ms: 0.0, ..EXACT };
+    let (iteration, places) = decided(Policy::Apex, &both, &LIMITS, &fast);
+    assert_eq!(iteration.shape, Shape::Pipelined, "{places:?}");
+    let slow = Exact { host_position_ms: 10.0 / 32.0, ..EXACT };
+    let (iteration, places) = decided(Policy::Apex, &both, &LIMITS, &slow);
+    assert_eq!(iteration.shape, Shape::Async);
+    // N_G / N_C is 32 over 48 / 16.5. Four layers last 28 ms.
+    assert_eq!(places, [Place::Lagging; 3]);
+    let late = Queues { is_late: true, ..both };
+    let lagging: Vec<Queued> = host.iter().map(|one| Queued { layer: 2, ..*one }).collect();
+    let late = Queues { host: &lagging, ..late };
+    let (iteration, places) = decided(Policy::Apex, &late, &LIMITS, &slow);
+    assert_eq!((iteration.shape, iteration.decodes), (Shape::Async, 3));
+    assert_eq!(places, [Place::Waits; 3], "the device does not wait");
+}
+
+#[test]
+fn who_lags_is_alone_until_its_token_is_there_and_does_not_move() {
+    let device = [queued(0, 70)];
+    let host = [Queued { layer: 3, ..queued(1, 8) }, queued(2, 8)];
+    let slow = Exact { host_position_ms: 8.0, ..EXACT };
+    let (_, places) = decided(Policy::Apex, &queues(&[], &device, &host), &LIMITS, &slow);
+    assert_eq!(places, [Place::Lagging, Place::Waits]);
+    let (_, places) = decided(Policy::Neo, &queues(&[], &[], &host), &LIMITS, &slow);
+    assert_eq!(places, [Place::Second, Place::First], "its own layers are the second batch's");
+}
+
+#[test]
+fn no_prompt_begins_before_one_that_waited_too_long() {
+    let waiting = [queued(0, 4)];
+    let device = [queued(1, 72)];
+    let waits = |waited| [Queued { waited, ..queued(2, 60) }];
+    let slow = Exact { host_position_ms: 8.0, ..EXACT };
+    let begins = |waited| {
+        let host = waits(waited);
+        decided(Policy::Neo, &queues(&waiting, &device, &host), &LIMITS, &slow).0.device_prefills
+    };
+    assert_eq!((begins(9), begins(10)), (1, 0));
+}

@@ -1,0 +1,103 @@
+//! The policies against brute force, and what holds of all of them.
+
+mod by_hand;
+mod neo_by_search;
+mod properties;
+mod times;
+
+use super::{Iteration, LayerCosts, Limits, LinkCosts, Place, Policy, Queued, Queues, next};
+
+/// Costs whose sums are exact whatever the order: all are multiples of a 64th.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Exact {
+    pub(super) weights_ms: f64,
+    pub(super) host_position_ms: f64,
+    pub(super) launch_ms: f64,
+    pub(super) link: LinkCosts,
+}
+
+impl Exact {
+    pub(super) const PLAIN: Exact = Exact {
+        weights_ms: 4.0,
+        host_position_ms: 0.125,
+        launch_ms: 0.5,
+        link: LinkCosts {
+            weights_ms: 0.0,
+            row_out_ms: 0.0,
+            row_back_ms: 0.0,
+            position_out_ms: 0.0,
+            position_in_ms: 0.0,
+            memory: super::MemoryShares { attention: 0.0, to_device: 0.0, to_host: 0.0 },
+        },
+    };
+}
+
+impl LayerCosts for Exact {
+    fn layers(&self) -> u32 {
+        4
+    }
+
+    fn linear_ms(&self, rows: u32) -> f64 {
+        if rows == 0 { 0.0 } else { self.weights_ms + f64::from(rows) / 4.0 }
+    }
+
+    fn prefill_attention_ms(&self, tokens: u32) -> f64 {
+        f64::from(tokens * tokens) / 64.0
+    }
+
+    fn device_decode_ms(&self, positions: u64) -> f64 {
+        positions as f64 / 32.0
+    }
+
+    fn host_decode_ms(&self, sequences: u32, positions: u64) -> f64 {
+        f64::from(sequences) / 2.0 + positions as f64 * self.host_position_ms
+    }
+
+    fn launch_ms(&self) -> f64 {
+        self.launch_ms
+    }
+
+    fn ends_ms(&self, _rows: u32, samples: u32) -> f64 {
+        f64::from(samples) / 16.0
+    }
+
+    fn link(&self) -> LinkCosts {
+        self.link
+    }
+}
+
+/// Small whole numbers by a seed.
+#[derive(Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// From `low` to `high`, both among it.
+    pub(super) fn between(&mut self, low: u32, high: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        low + (self.0 >> 33) as u32 % (high - low + 1)
+    }
+}
+
+pub(super) fn queued(id: u32, tokens: u32) -> Queued {
+    Queued { id, tokens, layer: 0, waited: 0 }
+}
+
+/// An iteration and the places of those who are with the host.
+pub(super) fn decided(
+    policy: Policy,
+    queues: &Queues<'_>,
+    limits: &Limits,
+    costs: &impl LayerCosts,
+) -> (Iteration, Vec<Place>) {
+    // More than are needed, and not what they were before.
+    let mut places = vec![Place::Lagging; queues.device.len() + queues.host.len() + 3];
+    let iteration = next(policy, queues, limits, costs, &mut places);
+    places.truncate(iteration.host_sequences(queues));
+    (iteration, places)
+}

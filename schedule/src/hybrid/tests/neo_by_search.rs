@@ -1,0 +1,320 @@
+//! NEO's rules as its paper has them (section 3.2), by trying all schedules: steps 2 and 3 as the
+//! greatest that fits, step 4 as the one assignment of which no decision can be faulted, step 5 as
+//! the fewest prompts that can be reached; every time is summed anew from the paper's inequalities.
+
+use super::super::{LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
+use super::{Exact, Random, decided, queued};
+
+/// What a schedule computes: sequences by who attends for them.
+#[derive(Debug, Clone, Default)]
+struct Schedule {
+    device: Vec<u32>,
+    prompts: Vec<u32>,
+    /// Of both batches.
+    host: [Vec<u32>; 2],
+}
+
+impl Schedule {
+    fn rows(&self, batch: usize) -> u32 {
+        let own = self.host[batch].len() as u32;
+        if batch == 1 {
+            return own;
+        }
+        own + self.device.len() as u32 + self.prompts.iter().sum::<u32>()
+    }
+
+    fn requests(&self) -> usize {
+        self.device.len() + self.prompts.len() + self.host[0].len() + self.host[1].len()
+    }
+
+    /// Attention of the first batch on the device.
+    fn t_ga0(&self, costs: &Exact) -> f64 {
+        let prompts: f64 = self.prompts.iter().map(|one| costs.prefill_attention_ms(*one)).sum();
+        let positions = self.device.iter().map(|one| u64::from(*one)).sum();
+        prompts + costs.device_decode_ms(positions)
+    }
+
+    fn t_ca(&self, batch: usize, costs: &Exact) -> f64 {
+        let host = &self.host[batch];
+        costs.host_decode_ms(host.len() as u32, host.iter().map(|one| u64::from(*one)).sum())
+    }
+
+    fn t_l(&self, batch: usize, costs: &Exact) -> f64 {
+        costs.linear_ms(self.rows(batch))
+    }
+
+    /// What is left of the two inequalities.
+    fn slack(&self, costs: &Exact) -> [f64; 2] {
+        let launch = costs.launch_ms();
+        let first = self.t_l(1, costs) + self.t_ga0(costs) - self.t_ca(0, costs) - launch;
+        let second = self.t_l(0, costs) - self.t_ca(1, costs) - launch;
+        [first, second]
+    }
+
+    fn is_hidden(&self, costs: &Exact) -> bool {
+        self.slack(costs).iter().all(|left| *left >= 0.0)
+    }
+
+    fn device_ms(&self, costs: &Exact) -> f64 {
+        self.t_l(0, costs) + self.t_l(1, costs) + self.t_ga0(costs)
+    }
+}
+
+/// The answer, in the words of an iteration.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    shape: Shape,
+    decodes: usize,
+    moves_out: usize,
+    evicted: usize,
+    device_prefills: usize,
+    host_prefills: usize,
+    places: Vec<Place>,
+}
+
+struct Search<'a> {
+    queues: Queues<'a>,
+    limits: Limits,
+    costs: Exact,
+}
+
+impl Search<'_> {
+    fn needed(&self, all: &[Queued]) -> u32 {
+        all.iter().map(|one| one.tokens.div_ceil(self.limits.page_positions)).sum()
+    }
+
+    fn held(&self, all: &[Queued]) -> u32 {
+        all.iter().map(|one| (one.tokens - 1).div_ceil(self.limits.page_positions)).sum()
+    }
+
+    /// The greatest number up to `most` for which something holds.
+    fn greatest(most: usize, holds: impl Fn(usize) -> bool) -> usize {
+        (0..=most).rev().find(|count| holds(*count)).unwrap_or(0)
+    }
+
+    fn answer(&self) -> Answer {
+        let Search { queues, limits, .. } = self;
+        let (device, host) = (queues.device, queues.host);
+        let kept = Self::greatest(device.len(), |kept| {
+            kept <= limits.rows as usize && self.needed(&device[..kept]) <= limits.device_pages
+        });
+        let moves_out = Self::greatest(device.len() - kept, |out| {
+            self.held(&device[device.len() - out..]) + self.held(host) <= limits.host_pages
+        });
+        let used = self.needed(&device[..kept]);
+        let moves_in = Self::greatest(if kept == device.len() { host.len() } else { 0 }, |count| {
+            let pages = used + self.needed(&host[..count]);
+            let is_first = used == 0 && count == 1 && pages <= limits.device_pages;
+            let rows = kept + count <= limits.rows as usize;
+            rows && (count == 0 || is_first || pages * 100 <= limits.device_pages * 95)
+        });
+        let with_host: Vec<Queued> =
+            device[device.len() - moves_out..].iter().chain(host).copied().collect();
+        let stays = &with_host[moves_in..];
+        let decodes = device[..kept].iter().chain(&with_host[..moves_in]);
+        let device_tokens: Vec<u32> = decodes.map(|one| one.tokens).collect();
+        let used = used + self.needed(&with_host[..moves_in]);
+        let prompts = self.prompts(&device_tokens, used, self.held(stays));
+        let two = self.two_batches(&device_tokens, prompts, stays);
+        let (assigned, host_prefills) = (two.1, two.2);
+        let alone = Schedule { host: Default::default(), ..two.0.clone() };
+        let (schedule, assigned) = match self.is_better(&two.0, &alone) {
+            true => (two.0, assigned),
+            false => (alone, vec![Place::Waits; stays.len()]),
+        };
+        let mut places = vec![Place::MovesIn; moves_in];
+        places.extend(assigned);
+        let has_host = !schedule.host[0].is_empty() || !schedule.host[1].is_empty();
+        Answer {
+            shape: if has_host { Shape::Pipelined } else { Shape::Gpu },
+            decodes: kept,
+            moves_out,
+            evicted: device.len() - kept - moves_out,
+            device_prefills: prompts.0,
+            host_prefills,
+            places,
+        }
+    }
+
+    /// Requests over time, paper: "T_tr/x", where the greater throughput is meant.
+    fn is_better(&self, two: &Schedule, one: &Schedule) -> bool {
+        let rate = |schedule: &Schedule| match schedule.requests() {
+            0 => 0.0,
+            requests => requests as f64 / schedule.device_ms(&self.costs),
+        };
+        rate(two) > rate(one)
+    }
+
+    /// Step 3: how many prompts stay with the device, and how many behind them leave to the host.
+    fn prompts(&self, decodes: &[u32], used: u32, held: u32) -> (usize, usize) {
+        let limits = &self.limits;
+        let waiting = self.queues.waiting;
+        let fit_rows = |count: usize| {
+            let tokens: u32 = waiting[..count].iter().map(|one| one.tokens).sum();
+            tokens + decodes.len() as u32 <= limits.rows
+        };
+        let on_device = Self::greatest(waiting.len(), |count| {
+            fit_rows(count) && used + self.needed(&waiting[..count]) <= limits.device_pages
+        });
+        let most = limits.host_pages.saturating_sub(limits.device_pages);
+        let to_host = Self::greatest(waiting.len() - on_device, |count| {
+            let leaving = &waiting[on_device..on_device + count];
+            count == 0 || fit_rows(on_device + count) && held + self.needed(leaving) <= most
+        });
+        (on_device, to_host)
+    }
+
+    /// Steps 4 and 5: the schedule, who is where, and how many prompts leave.
+    fn two_batches(
+        &self,
+        device: &[u32],
+        (on_device, to_host): (usize, usize),
+        stays: &[Queued],
+    ) -> (Schedule, Vec<Place>, usize) {
+        let waiting = self.queues.waiting;
+        let with = |prompts: usize, places: &[Place]| {
+            let prompts = waiting[..on_device + prompts].iter().map(|one| one.tokens).collect();
+            let mut schedule =
+                Schedule { device: device.to_vec(), prompts, host: Default::default() };
+            for (one, place) in stays.iter().zip(places) {
+                match place {
+                    Place::First => schedule.host[0].push(one.tokens),
+                    Place::Second => schedule.host[1].push(one.tokens),
+                    _ => {}
+                }
+            }
+            schedule
+        };
+        let leaving = self.needed(&waiting[on_device..on_device + to_host]);
+        let pages = leaving + self.held(stays);
+        let all = assignments(stays.len());
+        let mut right = all.into_iter().filter(|places| {
+            (0..stays.len()).all(|index| {
+                let before = with(to_host, &places[..index]);
+                self.right_place(&before, stays, places, index, pages) == places[index]
+            })
+        });
+        let places = right.next().expect("an assignment");
+        assert!(right.next().is_none(), "one assignment only");
+        let is_fine = |prompts: usize| {
+            let schedule = with(prompts, &places);
+            schedule.rows(0) >= 128 && schedule.is_hidden(&self.costs)
+        };
+        let least =
+            (0..=to_host).find(|least| (*least..to_host).all(is_fine)).expect("none is dropped");
+        (with(least, &places), places, least)
+    }
+
+    /// Where step 4 puts a sequence, those before it being where they are.
+    fn right_place(
+        &self,
+        before: &Schedule,
+        stays: &[Queued],
+        places: &[Place],
+        index: usize,
+        pages: u32,
+    ) -> Place {
+        let one = stays[index].tokens;
+        // Rows and pages stop nobody who is shorter than one that they stopped before.
+        let is_passed = |at: usize| places[at] == Place::Waits;
+        let is_as_long = (0..index).any(|at| is_passed(at) && one >= stays[at].tokens);
+        let rows = before.rows(0) + before.rows(1);
+        let grown: u32 = (0..index)
+            .filter(|at| places[*at] != Place::Waits)
+            .map(|at| self.needed(&stays[at..=at]) - self.held(&stays[at..=at]))
+            .sum();
+        let grows = self.needed(&stays[index..=index]) - self.held(&stays[index..=index]);
+        let has_room = pages + grown + grows <= self.limits.host_pages;
+        if is_as_long || rows >= self.limits.rows || !has_room {
+            return Place::Waits;
+        }
+        let batch = if before.host == <[Vec<u32>; 2]>::default() {
+            1
+        } else {
+            let [first, second] = before.slack(&self.costs);
+            usize::from(second > first)
+        };
+        let mut after = before.clone();
+        after.host[batch].push(one);
+        match (after.is_hidden(&self.costs), batch) {
+            (false, _) => Place::Waits,
+            (true, 0) => Place::First,
+            (true, _) => Place::Second,
+        }
+    }
+}
+
+/// All ways to put so many sequences into either batch or none.
+fn assignments(count: usize) -> Vec<Vec<Place>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..count {
+        let each = all.into_iter().flat_map(|places: Vec<Place>| {
+            [Place::Waits, Place::First, Place::Second]
+                .map(|place| places.iter().copied().chain([place]).collect())
+        });
+        all = each.collect();
+    }
+    all
+}
+
+/// Some queue of so many sequences at most.
+fn queue(random: &mut Random, most: u32, tokens: (u32, u32), id: &mut u32) -> Vec<Queued> {
+    let count = random.between(0, most);
+    let one = |_| {
+        *id += 1;
+        queued(*id, random.between(tokens.0, tokens.1))
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn neo_is_what_a_search_of_all_schedules_finds() {
+    let mut shapes = [0; 3];
+    let (mut out, mut moved_in, mut leaving) = (0, 0, 0);
+    for seed in 0..6000 {
+        let mut random = Random::new(seed);
+        let mut id = 0;
+        let waiting = queue(&mut random, 4, (1, 70), &mut id);
+        let device = queue(&mut random, 4, (2, 40), &mut id);
+        let host = queue(&mut random, 4, (2, 40), &mut id);
+        let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late: false };
+        // Rows and the host's pages are either ample or scarce enough to stop prompts, and never
+        // what stops a decode of the host, of which the paper says nothing.
+        let limits = Limits {
+            rows: [300, 160, 90][random.between(0, 2) as usize],
+            page_positions: [1, 4, 16][random.between(0, 2) as usize],
+            device_pages: random.between(12, 60),
+            host_pages: [2000, 340][random.between(0, 1) as usize],
+            patience: u32::MAX,
+        };
+        let costs = Exact {
+            weights_ms: [1.0, 4.0, 16.0][random.between(0, 2) as usize],
+            host_position_ms: [0.015_625, 0.125, 0.5][random.between(0, 2) as usize],
+            launch_ms: [0.0, 0.5, 2.0][random.between(0, 2) as usize],
+            ..Exact::PLAIN
+        };
+        let (iteration, places) = decided(Policy::Neo, &queues, &limits, &costs);
+        let expected = Search { queues, limits, costs }.answer();
+        let computes = iteration.decodes + iteration.prefills(&queues).len();
+        if computes == 0 && !places.contains(&Place::MovesIn) {
+            // The device has nothing to do: not in the paper, and a test of its own.
+            continue;
+        }
+        let found = Answer {
+            shape: iteration.shape,
+            decodes: iteration.decodes,
+            moves_out: iteration.moves_out,
+            evicted: iteration.evicted,
+            device_prefills: iteration.device_prefills,
+            host_prefills: iteration.host_prefills,
+            places,
+        };
+        assert_eq!(found, expected, "seed {seed}: {queues:?} {limits:?} {costs:?}");
+        shapes[found.shape as usize] += 1;
+        out += usize::from(found.moves_out > 0);
+        moved_in += usize::from(found.places.contains(&Place::MovesIn));
+        leaving += usize::from(found.host_prefills > 0);
+    }
+    let seen = [shapes[0], shapes[1], out, moved_in, leaving];
+    assert!(seen.iter().all(|count| *count > 300), "{seen:?}");
+}

@@ -1,0 +1,185 @@
+//! What holds of every policy, whatever its queues: rooms are kept to, nobody moves both ways, and
+//! everybody ends.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::super::{Iteration, LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
+use super::{Exact, decided, queued};
+
+const POLICIES: [Policy; 5] = Policy::ALL;
+
+/// A server of whom only the queues are of interest.
+#[derive(Debug, Clone, Default)]
+struct Server {
+    waiting: VecDeque<Queued>,
+    device: Vec<Queued>,
+    host: Vec<Queued>,
+    ended: Vec<u32>,
+    is_late: bool,
+}
+
+impl Server {
+    /// One iteration; `ends` says whether a sequence has all its tokens.
+    fn step(&mut self, policy: Policy, limits: &Limits, ends: impl Fn(&Queued) -> bool) -> bool {
+        let waiting: Vec<Queued> = self.waiting.iter().copied().collect();
+        let (device, host) = (self.device.clone(), self.host.clone());
+        let is_late = self.is_late;
+        let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late };
+        let (iteration, places) = decided(policy, &queues, limits, &Exact::PLAIN);
+        check(policy, &iteration, &places, &queues, limits);
+        let with_host: Vec<(Queued, Place)> =
+            iteration.with_host(&queues).copied().zip(places.iter().copied()).collect();
+        let mut on_device = device[..iteration.decodes].to_vec();
+        let mut on_host = Vec::new();
+        let mut evicted = device[iteration.decodes..device.len() - iteration.moves_out].to_vec();
+        let mut grown = Vec::new();
+        for (one, place) in with_host {
+            match place {
+                Place::Waits => on_host.push(Queued { waited: one.waited + 1, ..one }),
+                Place::MovesIn => on_device.push(one),
+                Place::First | Place::Second => grown.push(one),
+                Place::Lagging if one.layer == Exact::PLAIN.layers() => grown.push(one),
+                Place::Lagging => {
+                    on_host.push(Queued { layer: one.layer + 1, waited: 0, ..one });
+                }
+                Place::Evicted => evicted.push(one),
+            }
+        }
+        let prompts = iteration.prefills(&queues);
+        on_device.extend(&prompts[..iteration.device_prefills]);
+        grown.extend(&prompts[iteration.device_prefills..]);
+        let mut gets_on = |one: &Queued, to: &mut Vec<Queued>| {
+            let next = Queued { tokens: one.tokens + 1, layer: 0, waited: 0, ..*one };
+            if ends(&next) { self.ended.push(one.id) } else { to.push(next) }
+        };
+        self.device.clear();
+        on_device.iter().for_each(|one| gets_on(one, &mut self.device));
+        grown.iter().for_each(|one| gets_on(one, &mut on_host));
+        self.host = on_host;
+        self.waiting.drain(..prompts.len());
+        evicted.iter().rev().for_each(|one| {
+            self.waiting.push_front(Queued { layer: 0, ..*one });
+        });
+        // The host is late now and then.
+        self.is_late = places.contains(&Place::Lagging) && self.ended.len() % 3 == 1;
+        let computes = [Place::MovesIn, Place::First, Place::Second, Place::Lagging];
+        let on_host = places.iter().any(|place| computes.contains(place));
+        iteration.decodes + prompts.len() > 0 || on_host
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty()
+    }
+}
+
+/// What every iteration keeps to.
+fn check(
+    policy: Policy,
+    iteration: &Iteration,
+    places: &[Place],
+    queues: &Queues<'_>,
+    limits: &Limits,
+) {
+    let moves_in = places.iter().filter(|place| **place == Place::MovesIn).count();
+    assert!(moves_in == 0 || iteration.moves_out + iteration.evicted == 0, "both ways at once");
+    let device_pages = iteration.device_pages(queues, limits, places);
+    let host_pages = iteration.host_pages(queues, limits, places);
+    assert!(device_pages <= u64::from(limits.device_pages), "{device_pages} of {limits:?}");
+    assert!(host_pages <= u64::from(limits.host_pages), "{host_pages} of {limits:?}");
+    let decodes = [Place::MovesIn, Place::First, Place::Second, Place::Lagging];
+    let of_host = places.iter().filter(|place| decodes.contains(place)).count();
+    let prompts: u32 = iteration.prefills(queues).iter().map(|one| one.tokens).sum();
+    assert!(iteration.decodes as u32 + of_host as u32 + prompts <= limits.rows, "too many rows");
+    let all = iteration.decodes + iteration.evicted + iteration.moves_out;
+    assert_eq!(all, queues.device.len());
+    let has = |place: Place| places.contains(&place);
+    let is_pipelined = has(Place::First) || has(Place::Second);
+    assert_eq!(is_pipelined, iteration.shape == Shape::Pipelined, "{policy:?} {places:?}");
+    assert!(!has(Place::Lagging) || iteration.shape == Shape::Async);
+    let may = match policy {
+        Policy::GpuOnly => iteration.host_prefills == 0,
+        Policy::FastDecode => {
+            iteration.device_prefills == 0 && iteration.decodes == 0 && moves_in == 0
+        }
+        Policy::Neo => iteration.shape != Shape::Async,
+        Policy::Apex | Policy::Auto => true,
+    };
+    assert!(may, "{policy:?}: {iteration:?} {places:?}");
+    // Who lags is in one layer with all others that do.
+    let lagging = iteration.with_host(queues).zip(places);
+    let mut layers = lagging.filter(|(_, place)| **place == Place::Lagging).map(|(one, _)| one);
+    let first = layers.next().map(|one| one.layer);
+    assert!(layers.all(|one| Some(one.layer) == first));
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    (0..POLICIES.len()).prop_map(|index| POLICIES[index])
+}
+
+fn limits(device_pages: u32, host_pages: u32) -> Limits {
+    Limits { rows: 200, page_positions: 4, device_pages, host_pages, patience: 40 }
+}
+
+proptest! {
+    #[test]
+    fn everybody_ends_in_rooms_that_are_kept_to(
+        policy in policies(),
+        lengths in prop::collection::vec((1u32..60, 1u32..40), 1..40),
+        device_pages in 25u32..60,
+        host_pages in 50u32..200,
+    ) {
+        let limits = limits(device_pages, host_pages);
+        let waiting = lengths.iter().zip(0..).map(|((prompt, _), id)| queued(id, *prompt));
+        let mut server = Server { waiting: waiting.collect(), ..Server::default() };
+        let ends = |one: &Queued| {
+            let (prompt, answer) = lengths[one.id as usize];
+            one.tokens >= prompt + answer
+        };
+        let mut iterations = 0;
+        while !server.is_idle() {
+            let is_late = server.is_late;
+            let computed = server.step(policy, &limits, ends);
+            prop_assert!(computed || is_late, "nothing is computed");
+            iterations += 1;
+            prop_assert!(iterations < 40_000, "no end: {server:?}");
+        }
+        server.ended.sort_unstable();
+        prop_assert_eq!(server.ended, (0..lengths.len() as u32).collect::<Vec<_>>());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn nobody_starves_however_many_come(
+        policy in policies(),
+        device_pages in 25u32..40,
+        host_pages in 80u32..200,
+        prompt in 1u32..20,
+        long in 20u32..60,
+        seed in 0u32..1000,
+    ) {
+        let limits = limits(device_pages, host_pages);
+        let mut server = Server::default();
+        let mut id = 0;
+        let mut most_waited = 0;
+        for iteration in 0..3000 {
+            while server.waiting.len() < 3 {
+                // A long one among many short ones.
+                let tokens = if (id + seed) % 7 == 0 { long } else { prompt };
+                server.waiting.push_back(queued(id, tokens));
+                id += 1;
+            }
+            let answer = |one: &Queued| one.tokens >= 20 + one.id % 13 + long.max(prompt);
+            server.step(policy, &limits, answer);
+            let waits = server.host.iter().map(|one| one.waited).max().unwrap_or(0);
+            most_waited = most_waited.max(waits);
+            // Everybody with the host before it may have the device to itself, for all its answer.
+            prop_assert!(most_waited < 1500, "{policy:?} at {iteration}: {server:?}");
+        }
+        prop_assert!(id > 20, "prompts begin: {id}");
+    }
+}

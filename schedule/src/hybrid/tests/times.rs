@@ -1,0 +1,120 @@
+//! How long iterations last, by hand.
+
+use super::super::{Iteration, LinkCosts, Load, MemoryShares, Place, Queued, Queues, Shape};
+use super::super::{LayerCosts, Times, Work};
+use super::{Exact, queued};
+
+fn link(each: f64) -> LinkCosts {
+    LinkCosts {
+        weights_ms: 0.0,
+        row_out_ms: each,
+        row_back_ms: each,
+        position_out_ms: each,
+        position_in_ms: each,
+        memory: MemoryShares::default(),
+    }
+}
+
+/// Two decodes on the device, a prompt that leaves, and the host's decodes in both batches.
+fn work() -> Work {
+    let device = [queued(0, 32), queued(1, 32)];
+    let host = [queued(2, 16), queued(3, 24), queued(4, 40)];
+    let waiting = [queued(5, 8)];
+    let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late: false };
+    let iteration =
+        Iteration { shape: Shape::Pipelined, decodes: 2, host_prefills: 1, ..Iteration::NONE };
+    let places = [Place::Second, Place::First, Place::Waits];
+    Work::of(&iteration, &queues, &places, &Exact::PLAIN)
+}
+
+#[test]
+fn the_work_of_an_iteration_is_counted_by_owner_and_batch() {
+    let work = work();
+    assert_eq!(work.rows, [2 + 8 + 1, 1]);
+    assert_eq!((work.device_positions, work.prefill_attention_ms), (64, 1.0));
+    assert_eq!(work.host[0], Load { sequences: 1, positions: 24 });
+    assert_eq!(work.host[1], Load { sequences: 1, positions: 16 });
+    assert_eq!((work.leaving_positions, work.tokens, work.samples), (8, 5, 5));
+}
+
+#[test]
+fn a_stage_is_as_long_as_the_longer_side() {
+    let work = work();
+    let times = Times::of(&work, Shape::Pipelined, &Exact::PLAIN);
+    // Beside 4 + 11/4 the host takes 0.5 + 2 + 0.5; beside 4.25 + 1 + 2 it takes 0.5 + 3 + 0.5.
+    let (first, second) = (6.75, 7.25);
+    let ends = 5.0 / 16.0;
+    assert_eq!(times.total_ms, 4.0 * (first + second) + ends);
+    assert_eq!(times.device_ms, times.total_ms);
+    assert_eq!(times.host_ms, 4.0 * (2.5 + 3.5));
+    let slow = Exact { host_position_ms: 0.5, ..Exact::PLAIN };
+    let times = Times::of(&work, Shape::Pipelined, &slow);
+    assert_eq!(times.total_ms, 4.0 * ((8.0 + 1.0) + (12.0 + 1.0)) + ends);
+    let linked = Exact { link: link(0.25), ..slow };
+    let times = Times::of(&work, Shape::Pipelined, &linked);
+    assert_eq!(times.total_ms, 4.0 * (9.5 + 13.5) + ends, "rows there and back");
+    assert_eq!(times.to_host_ms, 4.0 * (8.0 + 2.0) * 0.25);
+    assert_eq!(times.to_device_ms, 4.0 * 2.0 * 0.25);
+}
+
+#[test]
+fn weights_that_stream_caches_that_leave_and_memory_bound_a_layer() {
+    let gpu = Work { rows: [10, 0], leaving_positions: 8, ..Work::default() };
+    let total =
+        |link: LinkCosts| Times::of(&gpu, Shape::Gpu, &Exact { link, ..Exact::PLAIN }).total_ms;
+    assert_eq!(total(LinkCosts::default()), 4.0 * 6.5);
+    assert_eq!(total(LinkCosts { weights_ms: 9.0, ..LinkCosts::default() }), 4.0 * 9.0);
+    assert_eq!(total(link(1.0)), 4.0 * 8.0);
+    let memory = MemoryShares { attention: 1.0, to_device: 0.5, to_host: 0.25 };
+    assert_eq!(total(LinkCosts { weights_ms: 9.0, memory, ..link(4.0) }), 4.0 * 32.0);
+    let slow = MemoryShares { to_host: 2.0, ..memory };
+    assert_eq!(total(LinkCosts { weights_ms: 9.0, memory: slow, ..link(4.0) }), 4.0 * 68.5);
+}
+
+#[test]
+fn moves_come_before_the_first_layer() {
+    let device = [queued(0, 9)];
+    let host = [queued(1, 5)];
+    let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
+    let costs = Exact { link: link(0.5), ..Exact::PLAIN };
+    let time = |iteration: Iteration, places: &[Place]| {
+        let work = Work::of(&iteration, &queues, places, &costs);
+        (work, Times::of(&work, iteration.shape, &costs))
+    };
+    let (work, out) = time(Iteration { moves_out: 1, ..Iteration::NONE }, &[Place::Waits; 2]);
+    assert_eq!((work.moved_out, out.total_ms), (8, 4.0 * 8.0 * 0.5));
+    let stays = Iteration { decodes: 1, ..Iteration::NONE };
+    let (work, in_) = time(stays, &[Place::MovesIn]);
+    assert_eq!((work.moved_in, work.rows, work.device_positions), (4, [2, 0], 14));
+    assert_eq!(in_.to_device_ms, 4.0 * 4.0 * 0.5);
+}
+
+#[test]
+fn rows_that_lag_cost_a_layer_of_linears_and_no_time_of_attention() {
+    let device = [queued(0, 32)];
+    let at = |layer| [Queued { layer, ..queued(1, 1000) }, Queued { layer, ..queued(2, 1000) }];
+    let time = |layer| {
+        let host = at(layer);
+        let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
+        let iteration = Iteration { shape: Shape::Async, decodes: 1, ..Iteration::NONE };
+        let work = Work::of(&iteration, &queues, &[Place::Lagging; 2], &Exact::PLAIN);
+        (work, Times::of(&work, Shape::Async, &Exact::PLAIN))
+    };
+    let (work, times) = time(2);
+    assert_eq!((work.rows, work.samples), ([1, 0], 1));
+    assert_eq!(times.total_ms, 4.0 * (4.25 + 1.0) + 0.5 + 1.0 / 16.0);
+    assert_eq!(times.host_ms, 1.0 + 250.0 + 0.5);
+    let (work, times) = time(Exact::PLAIN.layers());
+    assert_eq!((work.samples, work.tokens, times.host_ms), (3, 1, 0.0));
+}
+
+#[test]
+fn what_lagged_is_finished_by_two_batches_from_its_layer_on() {
+    let host = [Queued { layer: 3, ..queued(0, 16) }];
+    let queues = Queues { waiting: &[], device: &[], host: &host, is_late: false };
+    let iteration = Iteration { shape: Shape::Pipelined, ..Iteration::NONE };
+    let work = Work::of(&iteration, &queues, &[Place::Second], &Exact::PLAIN);
+    assert_eq!((work.partial_layer, work.partial.sequences, work.rows), (2, 1, [0, 0]));
+    let times = Times::of(&work, Shape::Pipelined, &Exact::PLAIN);
+    assert_eq!(times.total_ms, 2.0 * (4.25 + 0.5 + 2.0 + 0.5) + 1.0 / 16.0);
+}

@@ -1,0 +1,218 @@
+//! What an iteration costs: its work, and how long the two processors take for it.
+
+use super::batches::Load;
+use super::costs::LayerCosts;
+use super::iteration::{Iteration, Place, Shape};
+use super::queues::Queues;
+
+/// The work of an iteration; of a layer unless said otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Work {
+    /// Rows of the first batch and of the second, without those that lag.
+    pub rows: [u32; 2],
+    /// Attention of all prompts on the device.
+    pub prefill_attention_ms: f64,
+    /// That the device's rows of decode look at.
+    pub device_positions: u64,
+    /// For which the host attends, by batch; without [`Work::partial`].
+    pub host: [Load; 2],
+    /// Rows of the second batch whose first layers were computed in earlier iterations.
+    pub partial: Load,
+    /// How many layers that were.
+    pub partial_layer: u32,
+    /// Rows that get a layer further.
+    pub lagging: Load,
+    /// Which of their layers that is, from 0; behind the last one they are sampled.
+    pub lagging_layer: u32,
+    /// Cached positions that leave with prompts.
+    pub leaving_positions: u64,
+    /// Cached positions that move, before the first layer.
+    pub moved_in: u64,
+    pub moved_out: u64,
+    /// Sequences whose token is computed whole, or what is left of it.
+    pub tokens: u32,
+    /// Rows that are sampled: these, and of rows that lag those that have their last layer.
+    pub samples: u32,
+}
+
+impl Work {
+    /// The work of an iteration.
+    pub fn of(
+        iteration: &Iteration,
+        queues: &Queues<'_>,
+        places: &[Place],
+        costs: &impl LayerCosts,
+    ) -> Work {
+        let mut work = Work::default();
+        for one in &queues.device[..iteration.decodes] {
+            work.decode_on_device(one.tokens);
+        }
+        let moves_out = &queues.device[queues.device.len() - iteration.moves_out..];
+        work.moved_out = moves_out.iter().map(|one| u64::from(one.tokens - 1)).sum();
+        for (one, place) in iteration.with_host(queues).zip(places) {
+            match place {
+                Place::Waits | Place::Evicted => {}
+                Place::MovesIn => {
+                    work.moved_in += u64::from(one.tokens - 1);
+                    work.decode_on_device(one.tokens);
+                }
+                Place::First => work.decode_on_host(0, one.tokens),
+                Place::Second if one.layer > 0 => {
+                    work.partial = work.partial.with(one.tokens);
+                    work.partial_layer = one.layer - 1;
+                    work.tokens += 1;
+                }
+                Place::Second => work.decode_on_host(1, one.tokens),
+                Place::Lagging => {
+                    work.lagging = work.lagging.with(one.tokens);
+                    work.lagging_layer = one.layer;
+                }
+            }
+        }
+        for one in iteration.prefills(queues) {
+            work.rows[0] += one.tokens;
+            work.prefill_attention_ms += costs.prefill_attention_ms(one.tokens);
+            work.tokens += 1;
+        }
+        let leaving = iteration.leaving(queues);
+        work.leaving_positions = leaving.iter().map(|one| u64::from(one.tokens)).sum();
+        let is_last = work.lagging_layer == costs.layers();
+        work.samples = work.tokens + if is_last { work.lagging.sequences } else { 0 };
+        work
+    }
+
+    fn decode_on_device(&mut self, tokens: u32) {
+        self.rows[0] += 1;
+        self.device_positions += u64::from(tokens);
+        self.tokens += 1;
+    }
+
+    fn decode_on_host(&mut self, batch: usize, tokens: u32) {
+        self.rows[batch] += 1;
+        self.host[batch] = self.host[batch].with(tokens);
+        self.tokens += 1;
+    }
+}
+
+/// How long an iteration lasts, and how long of that each of the machine's parts works; ms.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Times {
+    pub total_ms: f64,
+    pub device_ms: f64,
+    /// Attention on the host; of rows that lag it may end after the iteration.
+    pub host_ms: f64,
+    pub to_device_ms: f64,
+    pub to_host_ms: f64,
+}
+
+impl Times {
+    /// The time of an iteration's work: the sum of its layers, each as long as what takes longest.
+    pub fn of(work: &Work, shape: Shape, costs: &impl LayerCosts) -> Times {
+        let layers = f64::from(costs.layers());
+        let mut times = match shape {
+            Shape::Gpu => layer(work, costs, [Load::default(); 2]).times(layers),
+            Shape::Pipelined => {
+                let [first, second] = work.host;
+                let partial = work.partial;
+                let with_partial = Load {
+                    sequences: second.sequences + partial.sequences,
+                    positions: second.positions + partial.positions,
+                };
+                let before = f64::from(work.partial_layer);
+                let early = layer(work, costs, [first, second]).times(before);
+                let with = Work { rows: [work.rows[0], work.rows[1] + partial.sequences], ..*work };
+                early.plus(layer(&with, costs, [first, with_partial]).times(layers - before))
+            }
+            Shape::Async => {
+                let plain = layer(work, costs, [Load::default(); 2]).times(layers);
+                plain.plus(lagging(work, costs))
+            }
+        };
+        let link = costs.link();
+        let moved_in_ms = work.moved_in as f64 * link.position_in_ms * layers;
+        let moved_out_ms = work.moved_out as f64 * link.position_out_ms * layers;
+        let rows = work.rows[0] + work.rows[1] + work.partial.sequences;
+        let ends_ms = costs.ends_ms(rows, work.samples);
+        times.to_device_ms += moved_in_ms;
+        times.to_host_ms += moved_out_ms;
+        times.device_ms += ends_ms;
+        times.total_ms += ends_ms + moved_in_ms + moved_out_ms;
+        times
+    }
+
+    fn times(self, layers: f64) -> Times {
+        Times {
+            total_ms: self.total_ms * layers,
+            device_ms: self.device_ms * layers,
+            host_ms: self.host_ms * layers,
+            to_device_ms: self.to_device_ms * layers,
+            to_host_ms: self.to_host_ms * layers,
+        }
+    }
+
+    /// Both one after the other.
+    #[must_use]
+    pub fn plus(self, other: Times) -> Times {
+        Times {
+            total_ms: self.total_ms + other.total_ms,
+            device_ms: self.device_ms + other.device_ms,
+            host_ms: self.host_ms + other.host_ms,
+            to_device_ms: self.to_device_ms + other.to_device_ms,
+            to_host_ms: self.to_host_ms + other.to_host_ms,
+        }
+    }
+}
+
+/// A layer in two stages: beside the first batch's linears the host attends for the second, and
+/// beside the second's, and all of the device's attention, for the first. Query, key and value of
+/// the host's rows leave at a stage's beginning, and what attention makes of them is back at its
+/// end; weights that stream, and caches that leave, have the whole layer. All of that passes host
+/// memory once.
+fn layer(work: &Work, costs: &impl LayerCosts, host: [Load; 2]) -> Times {
+    let link = costs.link();
+    let stage_ms = |device_ms: f64, load: Load| {
+        if load.sequences == 0 {
+            return device_ms;
+        }
+        let rows = f64::from(load.sequences);
+        let rows_ms = rows * (link.row_out_ms + link.row_back_ms);
+        device_ms.max(load.ms(costs) + costs.launch_ms() + rows_ms)
+    };
+    let attention_ms = work.prefill_attention_ms + costs.device_decode_ms(work.device_positions);
+    let first_ms = costs.linear_ms(work.rows[0]);
+    let second_ms = costs.linear_ms(work.rows[1]) + attention_ms;
+    let stages_ms = stage_ms(first_ms, host[1]) + stage_ms(second_ms, host[0]);
+    let rows = f64::from(host[0].sequences + host[1].sequences);
+    let to_device_ms = link.weights_ms + rows * link.row_back_ms;
+    let leaving_ms = work.leaving_positions as f64 * link.position_out_ms;
+    let to_host_ms = leaving_ms + rows * link.row_out_ms;
+    let host_ms = host[0].ms(costs) + host[1].ms(costs);
+    let memory_ms = link.memory.least_ms(host_ms, to_device_ms, to_host_ms);
+    Times {
+        total_ms: stages_ms.max(to_device_ms).max(to_host_ms).max(memory_ms),
+        device_ms: first_ms + second_ms,
+        host_ms,
+        to_device_ms,
+        to_host_ms,
+    }
+}
+
+/// What rows that lag add: to the linears of the one layer that they are in, and all of their
+/// attention, beside which the device goes on.
+fn lagging(work: &Work, costs: &impl LayerCosts) -> Times {
+    if work.lagging.sequences == 0 {
+        return Times::default();
+    }
+    let link = costs.link();
+    let rows = f64::from(work.lagging.sequences);
+    let with = costs.linear_ms(work.rows[0] + work.lagging.sequences);
+    let more_ms = with - costs.linear_ms(work.rows[0]);
+    let is_last = work.lagging_layer == costs.layers();
+    Times {
+        total_ms: more_ms,
+        device_ms: more_ms,
+        host_ms: if is_last { 0.0 } else { work.lagging.ms(costs) + costs.launch_ms() },
+        to_device_ms: rows * link.row_back_ms,
+        to_host_ms: rows * link.row_out_ms,
+    }
+}

@@ -1,0 +1,242 @@
+//! `coordinator pull` from a stand-in for a hub on this machine.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+const NAME: &str = "org/llama";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// A hub with one repository.
+struct Hub {
+    address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    folder: PathBuf,
+    /// Bytes of weights after which connections end; none is cut off at `u64::MAX`.
+    cut_at: Mutex<u64>,
+    /// The weights have another byte than the list says.
+    lies: Mutex<bool>,
+    /// Where each answer with weights began.
+    starts: Mutex<Vec<u64>>,
+}
+
+impl Hub {
+    fn start() -> Hub {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let state = Arc::new(State {
+            folder: fixture("llama"),
+            cut_at: Mutex::new(u64::MAX),
+            lies: Mutex::new(false),
+            starts: Mutex::default(),
+        });
+        let (shared, own) = (state.clone(), address.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (state, own) = (shared.clone(), own.clone());
+                std::thread::spawn(move || state.answer(stream, &own));
+            }
+        });
+        Hub { address, state }
+    }
+
+    fn pull(&self, place: &Place, options: &[&str]) -> Output {
+        let mut command = at(&self.address, place);
+        command.args(["pull", NAME]).args(options);
+        finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"))
+    }
+}
+
+fn at(endpoint: &str, place: &Place) -> Command {
+    let mut command = coordinator();
+    command.env("HF_ENDPOINT", endpoint).env("HF_HOME", place.path("home"));
+    command.env_remove("HF_HUB_CACHE").env_remove("HF_TOKEN");
+    for proxy in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(proxy);
+    }
+    command
+}
+
+impl State {
+    /// Requests of a connection until one is cut off.
+    fn answer(&self, stream: TcpStream, own: &str) {
+        let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
+        loop {
+            let (mut target, mut from) = (String::new(), None);
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 0) && line.trim() != "" {
+                match line.trim().split_once(' ') {
+                    Some(("GET", rest)) => {
+                        rest.split(' ').next().unwrap_or_default().clone_into(&mut target);
+                    }
+                    Some((name, value)) if name.eq_ignore_ascii_case("range:") => {
+                        let range = value.trim_start_matches("bytes=");
+                        let start = range.split('-').next().and_then(|start| start.parse().ok());
+                        from = start.map(|start: u64| (start, range.ends_with("-0")));
+                    }
+                    _ => {}
+                }
+                line.clear();
+            }
+            if target.is_empty() || !self.reply(&stream, own, &target, from) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the connection goes on.
+    fn reply(
+        &self,
+        stream: &TcpStream,
+        own: &str,
+        target: &str,
+        from: Option<(u64, bool)>,
+    ) -> bool {
+        let list = format!("/api/models/{NAME}/revision/main?blobs=true");
+        if target == list {
+            return send(stream, "200 OK", "", self.listing().to_string().as_bytes());
+        }
+        let beside = target.strip_prefix("/beside/");
+        let name = target.strip_prefix(&format!("/{NAME}/resolve/main/")).or(beside);
+        let Some(name) = name.filter(|name| self.folder.join(name).is_file()) else {
+            return send(stream, "404 Not Found", "", b"");
+        };
+        let mut bytes = std::fs::read(self.folder.join(name)).expect("a file");
+        let is_weights = name.ends_with(".safetensors");
+        let sum = sha256(&bytes);
+        let mut head = format!("x-repo-commit: {COMMIT}\r\netag: \"{sum}\"\r\n");
+        if is_weights && beside.is_none() {
+            head += &format!("x-linked-etag: \"{sum}\"\r\nLocation: {own}/beside/{name}\r\n");
+            return send(stream, "302 Found", &head, b"");
+        }
+        let (start, only_one) = from.unwrap_or((0, false));
+        let total = bytes.len();
+        if is_weights && *self.lies.lock().expect("whole") {
+            *bytes.last_mut().expect("weights") ^= 1;
+        }
+        let end = if only_one { start as usize + 1 } else { total };
+        head += &format!("Content-Range: bytes {start}-{}/{total}\r\n", end - 1);
+        let part = &bytes[start as usize..end];
+        if !is_weights || only_one {
+            return send(stream, "206 Partial Content", &head, part);
+        }
+        self.starts.lock().expect("whole").push(start);
+        let cut_at = self.cut_at.lock().expect("whole").min(part.len() as u64) as usize;
+        head += &format!("Content-Length: {}\r\n\r\n", part.len());
+        let mut stream = stream;
+        let _ = stream.write_all(format!("HTTP/1.1 206 Partial Content\r\n{head}").as_bytes());
+        let _ = stream.write_all(&part[..cut_at]);
+        let goes_on = cut_at == part.len();
+        if !goes_on {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        goes_on
+    }
+
+    fn listing(&self) -> Value {
+        let files = std::fs::read_dir(&self.folder).expect("a fixture").flatten();
+        let entry = |name: String| {
+            let bytes = std::fs::read(self.folder.join(&name)).expect("a file");
+            let mut entry = json!({"rfilename": name, "size": bytes.len()});
+            if name.ends_with(".safetensors") {
+                entry["lfs"] = json!({"sha256": sha256(&bytes), "size": bytes.len()});
+            }
+            entry
+        };
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        json!({"sha": COMMIT, "siblings": names.map(entry).collect::<Vec<_>>()})
+    }
+}
+
+fn send(mut stream: &TcpStream, status: &str, head: &str, body: &[u8]) -> bool {
+    let head = format!("HTTP/1.1 {status}\r\n{head}Content-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_ok()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn weights_bytes() -> u64 {
+    std::fs::metadata(fixture("llama").join("model.safetensors")).expect("weights").len()
+}
+
+#[test]
+fn a_pulled_model_answers_without_the_hub() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let done = hub.pull(&place, &[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let folder = text(&done.stdout);
+    let pulled = Path::new(folder.trim());
+    for name in ["config.json", "model.safetensors"] {
+        let same = std::fs::read(pulled.join(name)).ok()
+            == std::fs::read(fixture("llama").join(name)).ok();
+        assert!(same, "{name}");
+    }
+    let again = hub.pull(&place, &[]);
+    assert!(text(&again.stderr).contains("are here"), "{}", text(&again.stderr));
+    assert_eq!(hub.state.starts.lock().expect("whole").len(), 1, "nothing is fetched twice");
+    std::fs::write(place.path("in.jsonl"), "{\"prompt\": [5, 6, 7], \"max_tokens\": 4}\n")
+        .expect("a file");
+    let mut command = at("http://127.0.0.1:9", &place);
+    command.args(["--model", NAME, "--quiet", "--input"]).arg(place.path("in.jsonl"));
+    let answered =
+        finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"));
+    assert!(answered.status.success(), "{}", text(&answered.stderr));
+    assert!(text(&answered.stdout).contains("\"error\":null"), "{}", text(&answered.stdout));
+}
+
+#[test]
+fn a_fetch_goes_on_where_it_ended() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let piece = weights_bytes() / 8;
+    *hub.state.cut_at.lock().expect("whole") = piece;
+    let cut = hub.pull(&place, &["--quiet"]);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(text(&cut.stderr).contains("goes on where it ended"), "{}", text(&cut.stderr));
+    let fetched = hub.state.starts.lock().expect("whole").len() as u64;
+    *hub.state.cut_at.lock().expect("whole") = u64::MAX;
+    let whole = hub.pull(&place, &["--quiet"]);
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    let starts = hub.state.starts.lock().expect("whole").clone();
+    assert_eq!(starts.last().copied(), Some(fetched * piece), "{starts:?}");
+}
+
+#[test]
+fn what_came_damaged_is_removed() {
+    let (hub, place) = (Hub::start(), Place::new());
+    *hub.state.lies.lock().expect("whole") = true;
+    let damaged = hub.pull(&place, &["--quiet"]);
+    assert_eq!(damaged.status.code(), Some(1));
+    assert!(text(&damaged.stderr).contains("came damaged"), "{}", text(&damaged.stderr));
+    *hub.state.lies.lock().expect("whole") = false;
+    let whole = hub.pull(&place, &["--quiet"]);
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let none = hub.pull(&place, &["--revision", "v2"]);
+    assert!(text(&none.stderr).contains("no org/llama at revision v2"), "{}", text(&none.stderr));
+    let none = hub.pull(&place, &["--file", "b.gguf"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("has no b.gguf"), "{}", text(&none.stderr));
+    let mut command = at("http://127.0.0.1:9", &place);
+    command.args(["pull", NAME]).stderr(Stdio::piped()).stdout(Stdio::null());
+    let away = finish(command.spawn().expect("starts"));
+    assert!(text(&away.stderr).contains("cannot be reached"), "{}", text(&away.stderr));
+    let mut command = at(&hub.address, &place);
+    command.args(["pull", "llama"]).stderr(Stdio::piped()).stdout(Stdio::null());
+    assert_eq!(finish(command.spawn().expect("starts")).status.code(), Some(2));
+}

@@ -1,0 +1,49 @@
+//! Layers with a state: the convolution and the recurrence over the rows of each sequence, which
+//! keep what they keep at the sequence's slot.
+
+use kernels::{Element, Kernels, StateRows};
+use model::delta::DeltaNet;
+use model::ops::{Op, Value};
+use program::ir::Compute;
+
+use super::operands::Operands;
+use crate::rows::{SequenceRows, sequences};
+
+/// Runs the operation on sequences that it lists in `list`; returns the bytes of states read.
+pub(super) fn run<T: Element>(
+    (kernels, list): (&Kernels, &mut Vec<StateRows>),
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) -> u64 {
+    let config = &operands.plan.config;
+    let net = config.delta.expect("a layer with a state is of a model with states");
+    list.clear();
+    let all = sequences(operands.table, operands.program, compute.at);
+    list.extend(all.map(|SequenceRows { row0, item }| StateRows {
+        row0: row0 as u32,
+        rows: item.rows as u32,
+        slot: item.slot as u32,
+        begins: item.first == 0,
+    }));
+    let x = |input: usize, value| operands.rows::<T>(compute.inputs[input], value, rows);
+    let weights = operands.vector(compute, 0).expect("what updates a state has weights");
+    let out = operands.output::<T>(compute, rows);
+    if compute.op == Op::DeltaConv {
+        let kept = kept(operands, compute, DeltaNet::inputs_len(&net));
+        kernels.delta_convolution(&net, list, x(0, Value::DeltaQkv), weights, kept, out);
+    } else {
+        let kept = kept(operands, compute, DeltaNet::state_len(&net));
+        let (mixed, ba) = (x(0, Value::DeltaConvolved), x(1, Value::DeltaBa));
+        let rates = operands.vector(compute, 1).expect("a recurrence has rates");
+        kernels.delta_rule(&net, list, mixed, ba, rates, kept, out);
+        kernels.head_norm((rows, net.value_heads), weights, config.norm_eps, out);
+    }
+    list.len() as u64 * compute.op.state_bytes(config)
+}
+
+/// What the sequences of the batch keep, `len` numbers each.
+fn kept<'a>(operands: &Operands<'a>, compute: &Compute, len: usize) -> &'a mut [f32] {
+    let slots = operands.table.batch_size();
+    operands.view.write(compute.caches[0].buffer, 0, slots * len)
+}
