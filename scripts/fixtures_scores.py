@@ -134,8 +134,8 @@ def make(name):
     model = AutoModelForCausalLM.from_pretrained(source, **load, **more).eval()
     config = model.config.get_text_config()
     made = {}
-    # Of random tokens a trained model makes activations so large that float32 itself is off by more
-    # than texts ever show.
+    # Random tokens are no test of a trained model: its activations are then so large that the order
+    # of sums shows in the fourth digit.
     if name != "smollm2":
         made["questions"] = questions(model, config.vocab_size)
     if name in ("llama", "smollm2"):

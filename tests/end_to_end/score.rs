@@ -107,11 +107,15 @@ fn check_text(place: &Place, name: &str, model: &Path) {
     let found = scored(place, model, &[&options[..], &more].concat());
     let of_window = |line: &Value| array(&line["scores"][0]["token_logprobs"]).to_vec();
     let all: Vec<Value> = found.iter().flat_map(of_window).collect();
+    let pairs = numbers(&json!(all)).into_iter().zip(numbers(&of_text["token_logprobs"]));
+    let largest = pairs.map(|(found, expected)| (found - expected).abs()).fold(0.0, f64::max);
+    println!("{name}: {} tokens, the largest difference is {largest:.1e}", all.len());
     assert_close(&json!(all), &of_text["token_logprobs"], name);
     let sums: Value =
         serde_json::from_slice(&std::fs::read(&summary).expect("sums")).expect("JSON");
     for key in ["perplexity", "perplexity_of_windows"] {
         let [found, expected] = [&sums, of_text].map(|all| all[key].as_f64().expect("a number"));
+        println!("{name}: {key} {found}, transformers {expected}");
         assert!((found / expected - 1.0).abs() < CLOSE_PERPLEXITY, "{name} {key} {sums}");
     }
     let tokens = of_text["tokens"].as_u64().expect("a number");

@@ -213,7 +213,8 @@ pub(super) fn seconds(value: f64) -> String {
 /// Bytes in the unit that suits them.
 pub(super) fn bytes(value: f64) -> String {
     let units = [(f64::from(1 << 30), "GiB"), (f64::from(1 << 20), "MiB"), (1024.0, "KiB")];
-    let unit = units.into_iter().find(|(size, _)| value >= *size);
-    let (size, unit) = unit.unwrap_or((1.0, "bytes"));
-    format!("{} {unit}", plain(value / size))
+    match units.into_iter().find(|(size, _)| value >= *size) {
+        Some((size, unit)) => format!("{} {unit}", plain(value / size)),
+        None => format!("{value:.0} bytes"),
+    }
 }

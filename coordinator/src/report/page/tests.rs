@@ -157,6 +157,6 @@ fn what_a_report_has_not_is_left_out() {
 fn numbers_have_three_digits_and_a_unit() {
     assert_eq!([0.0, 1.234, 12.34, 1234.5].map(plain), ["0.00", "1.23", "12.3", "1234"]);
     assert_eq!([0.0, 2.5, 0.0123, 4.2e-5].map(seconds), ["0 s", "2.50 s", "12.3 ms", "42.0 µs"]);
-    let shown = [512.0, 4096.0, 3.5e6, 5e9].map(bytes);
-    assert_eq!(shown, ["512 bytes", "4.00 KiB", "3.34 MiB", "4.66 GiB"]);
+    let shown = [0.0, 512.0, 4096.0, 3.5e6, 5e9].map(bytes);
+    assert_eq!(shown, ["0 bytes", "512 bytes", "4.00 KiB", "3.34 MiB", "4.66 GiB"]);
 }
