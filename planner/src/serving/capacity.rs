@@ -28,13 +28,17 @@ impl Capacity {
     /// Tandem keeps them there.
     ///
     /// # Errors
-    /// A model that is too large for host memory, or for whose rows the device has no room.
+    /// A model with recurrent states, or that is too large for host memory, or for whose rows the
+    /// device has no room.
     pub fn of(
         machine: &Machine,
         config: &ModelConfig,
         dtype: Dtype,
         rows: u32,
     ) -> Result<Capacity, ServingError> {
+        if config.layers.have_states() {
+            return Err(ServingError::States { model: config.name.clone() });
+        }
         let layer_bytes = |layer| config.layer_weight_bytes(layer, dtype) as u64;
         let layers: u64 = (0..config.num_layers).map(layer_bytes).sum();
         let head = Op::Head.weight_bytes(config, dtype) as u64;

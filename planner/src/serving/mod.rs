@@ -21,6 +21,11 @@ pub use simulate::{Arrival, simulate};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServingError {
     #[error(
+        "{model} has layers with a recurrent state instead of a cache, which serving is not \
+         planned for; plan it as a batch job, without --serve"
+    )]
+    States { model: String },
+    #[error(
         "{machine} has {has} bytes of host memory for the model's weights, which are {needed}; \
          take a smaller model"
     )]
