@@ -108,7 +108,7 @@ fn of_block(
             hint: " in this family",
         });
     }
-    let rotated = partial.or(Some(defaults.rotated).filter(|part| *part != 1.0));
+    let rotated = partial.or_else(|| Some(defaults.rotated).filter(|part| *part != 1.0));
     let rotary_dim = rotated.map(|factor| (defaults.head_dim as f64 * factor) as usize);
     if let Some(odd) =
         rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
