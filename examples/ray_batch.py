@@ -14,6 +14,7 @@ Needed: pip install 'tandem-llm[ray]' on every machine, and the model at the sam
 """
 
 import argparse
+from pathlib import Path
 
 import ray
 
@@ -40,7 +41,7 @@ def options():
 
 def main():
     given = options()
-    is_parquet = ".parquet" in given.input
+    is_parquet = ".parquet" in given.input or any(Path(given.input).glob("*.parquet"))
     rows = ray.data.read_parquet(given.input) if is_parquet else ray.data.read_json(given.input)
     # A file is a block, which would go to one actor.
     answered = rows.repartition(target_num_rows_per_block=given.rows).map_batches(

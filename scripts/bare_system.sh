@@ -23,7 +23,10 @@ cp "$model" "$system/model.gguf"
 printf '{"prompt": "The capital of France is", "max_tokens": 8}\n' > "$system/in.jsonl"
 cat > "$system/try.sh" <<'TRY'
 set -eu
-! command -v cargo && ! ls /usr/lib/*/libhwloc* 2> /dev/null
+if command -v cargo || ls /usr/lib/*/libhwloc* 2> /dev/null; then
+    echo "There is more here than Python." >&2
+    exit 1
+fi
 python3 -m venv /venv
 /venv/bin/pip install --quiet --no-index /*.whl
 ldd /venv/bin/coordinator

@@ -33,10 +33,10 @@ pub(crate) const REGEX_WRITTEN_BYTES: usize = 1 << 17;
 pub(crate) const REGEX_DEPTH: u32 = 128;
 /// Texts to choose from, each of which is a rule's alternative.
 pub(crate) const CHOICES: usize = 4096;
-/// Functions that can be called: 20 are compiled in some 10 ms, 200 in about half a second.
-pub(crate) const FUNCTIONS: usize = 256;
 /// Of all texts to choose from together.
 pub(crate) const CHOICE_BYTES: usize = 1 << 18;
+/// Functions that can be called: 20 are compiled in some 10 ms, 200 in about half a second.
+pub(crate) const FUNCTIONS: usize = 256;
 
 pub(crate) fn within(what: &str, count: usize, bound: usize) -> Result<(), GrammarError> {
     if count <= bound {

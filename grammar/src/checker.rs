@@ -46,11 +46,13 @@ impl Checker {
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::Calls(calls) => {
+                // Bytes are the only tokens here. What is beyond bounds is refused before it is
+                // compiled.
+                let rules = calls.rules(Tokens::Left)?;
                 for function in &calls.functions {
                     self.check(&arguments_of(function)).map_err(|error| function.of(&error))?;
                 }
-                // Bytes are the only tokens here.
-                parser_of(&self.factory, calls.rules(Tokens::Left)?).map(drop)
+                parser_of(&self.factory, rules).map(drop)
             }
             Grammar::JsonSchema(text, _) => {
                 self.parse(grammar)?;

@@ -51,8 +51,10 @@ impl Walk {
         marked: &Arc<[u32]>,
     ) -> Walk {
         let failure = parser.as_ref().err().map(ToString::to_string);
-        let begun = parser.as_ref().map(|parser| parser.begin());
-        let matcher = Matcher::new(begun.map_err(|error| error.clone().into()));
+        let matcher = || {
+            let begun = parser.as_ref().map(|parser| parser.begin());
+            Matcher::new(begun.map_err(|error| error.clone().into()))
+        };
         let Form::Parsed(grammar) = &forms.forms[form] else {
             return Walk::choosing(forms, form);
         };
@@ -62,9 +64,9 @@ impl Walk {
                 Way::Calling(Box::new(Calling::new(Arc::clone(parser), marked, runs_out)), form)
             }
             (Grammar::JsonSchema(..) | Grammar::Calls(_), _) => {
-                Way::Json(Box::new(Json::new(matcher, marked, runs_out)))
+                Way::Json(Box::new(Json::new(matcher(), marked, runs_out)))
             }
-            (Grammar::Regex(_) | Grammar::Choice(_), _) => Way::Parsed(Box::new(matcher)),
+            (Grammar::Regex(_) | Grammar::Choice(_), _) => Way::Parsed(Box::new(matcher())),
         };
         Walk { forms: Arc::clone(forms), way, _parser: parser.ok(), failure }
     }

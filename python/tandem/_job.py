@@ -137,7 +137,13 @@ class Job(Generic[T]):
             return self
         arguments = [*self._arguments, f"--input={source}", f"--output={output}", "--stop-at-eof"]
         arguments.append("--resume")
-        self._process = Process(arguments, shows=self._progress is True, cpus=self._cpus)
+        try:
+            self._process = Process(arguments, shows=self._progress is True, cpus=self._cpus)
+        except BaseException:
+            # __exit__ is not called where this raises.
+            if not self._named:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(

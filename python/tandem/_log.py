@@ -30,11 +30,13 @@ class Log:
                 return []
             # Also read to its end when another file takes its place, which is in other order.
             self._file = self._path.open("rb")
+        if self._read_bytes < self._kept_bytes:
+            self._file.seek(self._kept_bytes)
+            if b"\n" not in self._file.read():
+                return []
         self._file.seek(self._read_bytes)
         found = self._file.read()
         whole = found[: found.rfind(b"\n") + 1]
-        if self._read_bytes + len(whole) <= self._kept_bytes:
-            return []
         told: List[Tuple[bytes, bool]] = []
         for line in whole.splitlines(keepends=True):
             told.append((line, self._read_bytes < self._kept_bytes))

@@ -43,8 +43,8 @@ class Server:
     ) -> None:
         """Prepares a server; the arguments are those of :func:`serve`."""
         options = {"port": 0, **options}
-        drain_s = options.get("drain_timeout", DRAIN_S)
-        self._stop_s = 10.0 + float(str(drain_s))
+        drain_s = options.get("drain_timeout")
+        self._stop_s = 10.0 + float(str(DRAIN_S if drain_s is None else drain_s))
         self._arguments = ["serve", f"--model={model}", *flags(options, OURS), "--stop-at-eof"]
         self._shows = progress
         self._start_timeout_s = start_timeout_s
@@ -97,9 +97,14 @@ class Server:
         if self._process is None:
             return
         self._process.signal(signal.SIGTERM)
-        if self._process.wait(self._stop_s) is None:
+        try:
+            if self._process.wait(self._stop_s) is None:
+                self._process.kill()
+        except KeyboardInterrupt:
             self._process.kill()
-        self._process.close()
+            raise
+        finally:
+            self._process.close()
 
     def kill(self) -> None:
         """Ends it at once."""

@@ -61,9 +61,13 @@ class Generate:
     def __call__(self, batch: Columns) -> Columns:
         """The batch with the columns of answers.
 
+        :raises ValueError: a column has the name of one that is added.
         :raises tandem.Error: the server died too often; its sentence.
         """
         names = list(batch)
+        taken = sorted(columns(refused("", 0, "")).keys() & set(names))
+        if taken:
+            raise ValueError(f"rows have columns already that answers add: {', '.join(taken)}")
         count = len(batch[names[0]]) if names else 0
         rows = [{name: batch[name][index] for name in names} for index in range(count)]
         answers = self._answers([self._rows.request(row) for row in rows])

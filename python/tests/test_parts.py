@@ -183,13 +183,13 @@ class Binary(unittest.TestCase):
             program.write_text("#!/bin/sh\n")
             program.chmod(0o755)
             with mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
-                del os.environ["TANDEM_COORDINATOR"]
+                os.environ.pop("TANDEM_COORDINATOR", None)
                 with mock.patch("sysconfig.get_path", return_value=folder):
                     self.assertEqual(binary(), str(program))
 
     def test_a_missing_one_is_a_sentence(self):
         with mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
-            del os.environ["TANDEM_COORDINATOR"]
+            os.environ.pop("TANDEM_COORDINATOR", None)
             with mock.patch("tandem._binary._folders", return_value=iter([])):
                 with self.assertRaisesRegex(tandem.Error, "The program coordinator is missing"):
                     binary()

@@ -121,6 +121,9 @@ impl State {
         }
         let (start, only_one) = from.unwrap_or((0, false));
         let total = bytes.len();
+        if start as usize >= total {
+            return send(stream, "416 Range Not Satisfiable", "", b"");
+        }
         if is_weights && *self.lies.lock().expect("whole") {
             *bytes.last_mut().expect("weights") ^= 1;
         }
@@ -210,6 +213,17 @@ fn a_fetch_goes_on_where_it_ended() {
     assert!(whole.status.success(), "{}", text(&whole.stderr));
     let starts = hub.state.starts.lock().expect("whole").clone();
     assert_eq!(starts.last().copied(), Some(fetched * piece), "{starts:?}");
+}
+
+#[test]
+fn a_part_with_all_bytes_does_not_stand_in_the_way() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let weights = std::fs::read(fixture("llama").join("model.safetensors")).expect("weights");
+    let blobs = place.path("home/hub/models--org--llama/blobs");
+    std::fs::create_dir_all(&blobs).expect("a folder");
+    std::fs::write(blobs.join(format!("{}.part", sha256(&weights))), &weights).expect("a file");
+    let whole = hub.pull(&place, &["--quiet"]);
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
 }
 
 #[test]

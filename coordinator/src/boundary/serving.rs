@@ -120,6 +120,26 @@ pub struct Status {
     pub worker_allocations: u64,
 }
 
+impl Status {
+    /// Nothing was done yet.
+    pub fn new(state: State) -> Status {
+        Status {
+            state,
+            running: 0,
+            waiting: 0,
+            kv_positions: 0,
+            kv_positions_used: 0,
+            steps: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            generated_tokens: 0,
+            preemptions: 0,
+            restarts: 0,
+            worker_allocations: 0,
+        }
+    }
+}
+
 /// Why a submission was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

@@ -59,8 +59,8 @@ pub fn write_pages(folder: &Path) -> Result<(), PageError> {
 }
 
 fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {
-    let found = program.find_subcommand(name).cloned();
-    found.ok_or_else(|| {
+    let command = program.find_subcommand(name).cloned();
+    command.ok_or_else(|| {
         let known: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
         PageError::NoCommand { name: name.to_owned(), known: known.join(", ") }
     })

@@ -5,16 +5,16 @@ use std::io::Write;
 use anyhow::Context;
 use serde_json::json;
 
+use super::load_shape::load_shape;
 use super::serve::raise_descriptors;
-use crate::cli::request::{BenchServeRequest, LengthsChoice};
+use crate::cli::request::BenchServeRequest;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::load::client::Client;
 use crate::load::drive::drive;
 use crate::load::figures::Figures;
-use crate::load::lengths::read_rows;
 use crate::load::table::table;
-use crate::load::workload::{Draw, Shape, first_of_all, workload};
+use crate::load::workload::{Draw, first_of_all, workload};
 
 /// Requests unless it is said how many.
 const REQUESTS: usize = 64;
@@ -28,14 +28,7 @@ const FAILURES_TOLD: usize = 3;
 /// A table that cannot be read, a server that does not answer a first request, Ctrl-C.
 pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     raise_descriptors();
-    let (shape, requests) = match &request.lengths {
-        LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
-            let (prompt_tokens, answer_tokens) = (*prompt_tokens, *answer_tokens);
-            (Shape::Alike { prompt_tokens, answer_tokens }, REQUESTS)
-        }
-        LengthsChoice::Rows(path) => (Shape::Rows(read_rows(path, false)?), REQUESTS),
-        LengthsChoice::Trace(path) => (Shape::Trace(read_rows(path, true)?), usize::MAX),
-    };
+    let (shape, requests) = load_shape(&request.lengths, REQUESTS)?;
     let draw = Draw {
         rate: request.rate,
         requests: request.requests.unwrap_or(requests),

@@ -6,6 +6,7 @@ pub mod device_rates;
 pub mod doctor;
 mod drives;
 mod export;
+mod load_shape;
 pub mod plan;
 pub mod profile;
 pub mod pull;

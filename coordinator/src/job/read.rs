@@ -14,7 +14,8 @@ use crate::openai::fingerprint::content_id;
 use crate::openai::forms::Forms;
 use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
 
-const BOM: &[u8] = b"\xef\xbb\xbf";
+/// What some editors begin a text with.
+pub const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Lines that a thread takes at once.
 const CHUNK_LINES: usize = 32;

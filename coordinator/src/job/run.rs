@@ -18,7 +18,7 @@ use super::unfinished::Unfinished;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Engine, EngineError, Sequence};
 use crate::openai::fingerprint::sampling_id;
-use crate::openai::item::{Item, LineError, Prompt, Request};
+use crate::openai::item::{Item, Prompt, Request, errors_of};
 use crate::openai::output::{Completion, Provenance};
 
 /// What is known of a group before it runs.
@@ -84,24 +84,13 @@ impl<'a> Job<'a> {
         grammars.filter(|grammar| seen.insert(*grammar)).cloned().collect()
     }
 
-    /// How many lines have errors, and the first of their sentences, so that a user need not open
-    /// the output to learn why something is not answered. `None` where there are none.
+    /// How many lines have errors, and the first of their sentences.
     pub fn errors(&self) -> Option<String> {
-        let errors: Vec<&LineError> = self
-            .items
-            .iter()
-            .filter_map(|item| match item {
-                Item::Error(error) => Some(error),
-                Item::Request(_) => None,
-            })
-            .collect();
-        let first = errors.first()?;
-        let sentence = format!("line {}: {}", first.line, first.rejection.message);
-        let lines = self.items.len();
-        Some(match errors.len() {
-            1 => sentence,
-            count => format!("{count} of {lines} lines have errors; the first, {sentence}"),
-        })
+        let errors = self.items.iter().filter_map(|item| match item {
+            Item::Error(error) => Some(error),
+            Item::Request(_) => None,
+        });
+        errors_of(errors, self.items.len())
     }
 
     fn pending_requests(&self) -> impl Iterator<Item = (usize, &Request)> {

@@ -168,6 +168,21 @@ pub struct LineError {
     pub rejection: Rejection,
 }
 
+/// How many of `lines` lines have errors, and the first of their sentences, so that a user need not
+/// open the output to learn why something is not answered. `None` where there are none.
+pub fn errors_of<'a>(
+    errors: impl IntoIterator<Item = &'a LineError>,
+    lines: usize,
+) -> Option<String> {
+    let mut errors = errors.into_iter();
+    let first = errors.next()?;
+    let sentence = format!("line {}: {}", first.line, first.rejection.message);
+    Some(match 1 + errors.count() {
+        1 => sentence,
+        count => format!("{count} of {lines} lines have errors; the first, {sentence}"),
+    })
+}
+
 /// A line of the input that is not blank.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {

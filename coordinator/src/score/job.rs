@@ -6,7 +6,7 @@ use super::item::{Item, Question, Shown};
 use super::summary::Tally;
 use super::windows::Windows;
 use crate::job::sink::Sink;
-use crate::openai::item::LineError;
+use crate::openai::item::errors_of;
 
 /// A job that is read, checked and ready to run.
 #[derive(Debug)]
@@ -41,22 +41,11 @@ impl Job {
 
     /// How many lines have errors, and the first of their sentences.
     pub fn errors(&self) -> Option<String> {
-        let errors: Vec<&LineError> = self
-            .items
-            .iter()
-            .filter_map(|item| match item {
-                Item::Error(error) => Some(error),
-                Item::Question(_) => None,
-            })
-            .collect();
-        let first = errors.first()?;
-        let sentence = format!("line {}: {}", first.line, first.rejection.message);
-        Some(match errors.len() {
-            1 => sentence,
-            count => {
-                format!("{count} of {} lines have errors; the first, {sentence}", self.items.len())
-            }
-        })
+        let errors = self.items.iter().filter_map(|item| match item {
+            Item::Error(error) => Some(error),
+            Item::Question(_) => None,
+        });
+        errors_of(errors, self.items.len())
     }
 
     /// Whether something is left for an engine.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::item::Item;
 use super::job::{Job, Ticket};
-use super::output::{Score, error_line, score_line};
+use super::output::{Score, error_line, not_finite_line, score_line};
 use super::summary::Tally;
 use crate::boundary::engine::Logprob;
 use crate::job::error::JobError;
@@ -48,11 +48,15 @@ impl<'j> Lines<'j> {
         }
         let scores: Vec<Option<Score>> =
             self.begun.remove(&item).unwrap_or_default().into_iter().flatten().collect();
-        if let Some(scores) = scores.iter().cloned().collect::<Option<Vec<Score>>>() {
-            self.job.tallies[item] = Tally::of(&scores);
-        }
-        let (shown, system) = (self.job.shown, &self.job.system_fingerprint);
-        let line = score_line(self.job.question(item), scores, shown, system);
+        let line = match scores.iter().position(Option::is_none) {
+            Some(continuation) => not_finite_line(self.job.question(item), continuation),
+            None => {
+                let scores: Vec<Score> = scores.into_iter().flatten().collect();
+                self.job.tallies[item] = Tally::of(&scores);
+                let (shown, system) = (self.job.shown, &self.job.system_fingerprint);
+                score_line(self.job.question(item), scores, shown, system)
+            }
+        };
         self.ready.insert(item, line);
     }
 

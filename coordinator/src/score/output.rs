@@ -68,27 +68,28 @@ impl Score {
     }
 }
 
-/// The line of a question whose continuations are scored, newline included; `None` in the place of
-/// one whose logits are not finite.
+/// The line of a question of which a continuation's logits are not finite, newline included.
+pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
+    let message = format!(
+        "The model's logits for continuation {} are no finite numbers; its weights may be \
+         damaged, or too large for this --dtype.",
+        continuation + 1
+    );
+    let rejection = Rejection::new(ErrorCode::NotFinite, message);
+    let (line, custom_id) = (question.line, question.custom_id.clone());
+    error_line(&LineError { line, custom_id, rejection })
+}
+
+/// The line of a question whose continuations are scored, newline included.
 pub fn score_line(
     question: &Question,
-    scores: Vec<Option<Score>>,
+    scores: Vec<Score>,
     shown: Shown,
     system_fingerprint: &str,
 ) -> Vec<u8> {
-    if let Some(place) = scores.iter().position(Option::is_none) {
-        let message = format!(
-            "The model's logits for continuation {} are no finite numbers; its weights may be \
-             damaged, or too large for this --dtype.",
-            place + 1
-        );
-        let rejection = Rejection::new(ErrorCode::NotFinite, message);
-        let (line, custom_id) = (question.line, question.custom_id.clone());
-        return error_line(&LineError { line, custom_id, rejection });
-    }
     to_bytes(&ScoreLine {
         custom_id: question.custom_id.clone(),
-        scores: Some(scores.into_iter().flatten().collect()),
+        scores: Some(scores),
         error: None,
         request_id: Some(question.request_id(shown)),
         system_fingerprint: Some(system_fingerprint.to_owned()),

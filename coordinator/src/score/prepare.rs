@@ -10,7 +10,7 @@ use super::resume::Resume;
 use super::windows::Windows;
 use crate::job::error::JobError;
 use crate::job::input::Format;
-use crate::job::read::{Ids, lines_of, read_lines};
+use crate::job::read::{BOM, Ids, lines_of, read_lines};
 use crate::job::reading::Reading;
 use crate::job::sink::{OutputMode, Place, Sink};
 use crate::job::source::Source;
@@ -147,7 +147,7 @@ fn windows(
     options: &LineOptions<'_>,
 ) -> Result<Vec<Item>, ScoreError> {
     let codec = options.codec.ok_or(ScoreError::NoTokenizer)?;
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ScoreError::Utf8 { byte: error.valid_up_to() + 1 })?;
     let tokens = codec.encode(text).map_err(ScoreError::Tokenizer)?;

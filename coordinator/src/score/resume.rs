@@ -8,6 +8,7 @@ use super::output::{ScoreLine, error_line};
 use super::summary::Tally;
 use crate::job::error::JobError;
 use crate::job::resume::{other_system, whole_lines};
+use crate::openai::output::ErrorBody;
 
 /// Which items need nothing more.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +48,9 @@ impl Resume {
         system_fingerprint: &str,
         replaces: bool,
     ) -> Result<Resume, JobError> {
-        let by_id: HashMap<&str, usize> = items.iter().map(Item::custom_id).zip(0..).collect();
+        // Of several items of one id the first has it, and the others are errors.
+        let by_id: HashMap<&str, usize> =
+            items.iter().enumerate().rev().map(|(index, item)| (item.custom_id(), index)).collect();
         let whole = whole_lines(existing);
         let mut resume = Resume::nothing(items);
         resume.whole_bytes = whole.len() as u64;
@@ -63,7 +66,9 @@ impl Resume {
                     Item::Error(error) => error_line(error) == bytes,
                     Item::Question(_) => false,
                 };
-                if let Some(item) = item.filter(same) {
+                let of_line =
+                    |error: &ErrorBody| items.binary_search_by_key(&error.line, Item::line).ok();
+                if let Some(item) = found.error.as_ref().and_then(of_line).filter(same) {
                     resume.kept[item] = Some(range);
                 }
                 continue;

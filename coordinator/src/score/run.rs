@@ -162,7 +162,7 @@ fn submit(
         prompt_logprobs_from: question.prompt.len() as u32,
         grammar: None,
     };
-    let listener = Teller { ticket, found: None, sender: sender.clone() };
+    let listener = Teller { ticket, found: None, sender: Some(sender.clone()) };
     let taken = engine.submit(submission, Box::new(listener));
     let ended = |_| JobError::Engine(EngineError::Failed("The engine has ended.".to_owned()));
     taken.map(|_| ()).map_err(ended)
@@ -173,7 +173,18 @@ struct Teller {
     ticket: Ticket,
     /// Log-probabilities, and how many of its tokens were in caches.
     found: Option<(Vec<Logprob>, u32)>,
-    sender: Sender<Told>,
+    /// Until all is said.
+    sender: Option<Sender<Told>>,
+}
+
+impl Drop for Teller {
+    /// An engine that is gone without a word, as after a panic, is not waited for.
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            // Nobody hears it where scoring has ended first.
+            let _ = sender.send((self.ticket, Err("The engine has ended.".to_owned())));
+        }
+    }
 }
 
 impl Listener for Teller {
@@ -190,9 +201,9 @@ impl Listener for Teller {
             }
             Event::Failed(sentence) => Err(sentence),
         };
-        match self.sender.send((self.ticket, found)) {
-            Ok(()) => Listening::Yes,
-            Err(_) => Listening::No,
+        match self.sender.take().map(|sender| sender.send((self.ticket, found))) {
+            Some(Ok(())) => Listening::Yes,
+            _ => Listening::No,
         }
     }
 }

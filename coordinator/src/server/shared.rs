@@ -68,9 +68,10 @@ impl Shared {
     }
 
     fn state(&self) -> State {
-        match *self.phase.borrow() >= Phase::Draining {
-            true => State::Draining,
-            false => self.engine.status().state,
+        if *self.phase.borrow() >= Phase::Draining {
+            State::Draining
+        } else {
+            self.engine.status().state
         }
     }
 

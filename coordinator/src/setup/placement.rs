@@ -21,8 +21,9 @@ use super::profile;
 use super::rehearsal::Stage;
 use super::staging::nvme::{Nvme, storage};
 use super::usage::Usage;
+use crate::cli::cuda::is_cuda;
 use crate::cli::request::{PlacementChoice, Run, Verbosity};
-use crate::cli::values::{Batches, BatchesChoice, DeviceChoice};
+use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::report::{explain, placement};
@@ -115,7 +116,7 @@ pub(crate) fn plan(
 fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    if matches!(run.device, DeviceChoice::Cuda(_)) {
+    if is_cuda(run.device) {
         // The worker would say the same, but only once it has started.
         workers::device::check(&decision.plan).map_err(|error| Usage(error.to_string()))?;
     }

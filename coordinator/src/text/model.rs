@@ -93,15 +93,8 @@ impl ModelText {
     }
 
     /// The token that is a text and no part of others.
-    ///
-    /// # Errors
-    /// Text that the vocabulary cannot express.
-    pub fn special_token(&self, text: &str) -> anyhow::Result<Option<u32>> {
-        let tokens = self.tokenizer.encode(text, false)?;
-        Ok(match tokens[..] {
-            [token] if self.tokenizer.is_special(token) => Some(token),
-            _ => None,
-        })
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_id(text).filter(|token| self.tokenizer.is_special(*token))
     }
 
     /// The text that each of the tokens completes, and what is left at the end: one more than there

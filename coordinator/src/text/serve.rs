@@ -65,7 +65,7 @@ fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
             TextReply::ToolsTemplate(text.tools_template().map(str::to_owned))
         }
         TextRequest::SpecialToken { text: name } => {
-            TextReply::SpecialToken(text.special_token(&name)?)
+            TextReply::SpecialToken(text.special_token(&name))
         }
         TextRequest::Pieces { tokens } => TextReply::Pieces(text.pieces(&tokens)?),
         TextRequest::NextPiece { tokens, emitted, is_last } => {

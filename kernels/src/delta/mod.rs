@@ -39,17 +39,21 @@ pub struct StateRows {
 
 impl StateRows {
     fn range(&self) -> std::ops::Range<usize> {
-        self.row0 as usize..(self.row0 + self.rows) as usize
+        let first = self.row0 as usize;
+        first..first + self.rows as usize
     }
 }
 
 /// # Panics
-/// Sequences whose rows or slots there are not, or that share a slot.
+/// Sequences whose rows or slots there are not, or that share rows or a slot.
 fn check(sequences: &[StateRows], rows: usize, slots: usize) {
     let mut taken = [0u64; SLOTS_MAX / 64];
+    let mut end = 0;
     for sequence in sequences {
-        let slot = sequence.slot as usize;
-        assert!(sequence.range().end <= rows, "a sequence's rows are among those of the call");
+        let (slot, own) = (sequence.slot as usize, sequence.range());
+        assert!(own.start >= end, "sequences' rows lie one behind the other");
+        assert!(own.end <= rows, "a sequence's rows are among those of the call");
+        end = own.end;
         assert!(slot < slots.min(SLOTS_MAX), "a sequence's slot is among those of the state");
         let (word, bit) = (&mut taken[slot / 64], 1 << (slot % 64));
         assert!(*word & bit == 0, "each sequence has a slot of its own");
@@ -65,7 +69,7 @@ impl Kernels {
     /// `[slots, taps - 1, channels]`.
     ///
     /// # Panics
-    /// Shapes that do not fit, or sequences that share a slot.
+    /// Shapes that do not fit, or sequences that share rows or a slot.
     pub fn delta_convolution<T: DeltaTasks>(
         &self,
         net: &DeltaNet,

@@ -12,24 +12,19 @@ use crate::error::WorkerError;
 /// # Errors
 /// Heads, or a row's experts, beyond their bounds; layers with a state.
 pub fn check(plan: &Plan) -> Result<(), WorkerError> {
-    let work = plan.device_work();
     const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
-    let runs = |is: fn(Op) -> bool| {
+    let work = plan.device_work();
+    let computed = || {
         let all = work.programs.iter().flat_map(|program| &program.instructions);
-        let mut computed = all.filter_map(|instruction| match instruction {
+        all.filter_map(|instruction| match instruction {
             Instruction::Compute(compute) => Some(compute.op),
             _ => None,
-        });
-        computed.any(is)
+        })
     };
-    let mut computed = work.programs.iter().flat_map(|program| &program.instructions);
-    let absent = computed.find_map(|instruction| match instruction {
-        Instruction::Compute(compute) if ABSENT.contains(&compute.op) => Some(compute.op),
-        _ => None,
-    });
-    if let Some(op) = absent {
+    if let Some(op) = computed().find(|op| ABSENT.contains(op)) {
         return Err(WorkerError::NotOnDevice { op: op.name(plan.config.family) });
     }
+    let runs = |is: fn(Op) -> bool| computed().any(is);
     let head_dim = if runs(Op::is_attention) { plan.config.head_dim } else { 0 };
     let experts = plan.config.experts.filter(|_| runs(|op| op == Op::Router));
     let per_row = experts.map_or(0, |experts| experts.per_token);

@@ -85,7 +85,7 @@ pub(super) enum Unwanted {
 ///
 /// # Errors
 /// Why there are none.
-pub(super) fn wanted<'a>(
+pub(super) fn files_of_model<'a>(
     listing: &'a Listing,
     named: &[String],
 ) -> Result<Vec<&'a HubFile>, Unwanted> {
@@ -116,8 +116,8 @@ pub(super) fn wanted<'a>(
 fn of_names<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>, Unwanted> {
     let parts = named.iter().flat_map(|name| part_paths(Path::new(name)));
     let find = |part: std::path::PathBuf| {
-        let found = listing.siblings.iter().find(|file| Path::new(&file.rfilename) == part);
-        found.ok_or_else(|| Unwanted::NoFile {
+        let file = listing.siblings.iter().find(|file| Path::new(&file.rfilename) == part);
+        file.ok_or_else(|| Unwanted::NoFile {
             file: part.display().to_string(),
             has: names(&listing.siblings.iter().collect::<Vec<_>>()),
         })
@@ -146,7 +146,7 @@ mod tests {
     fn chosen(names: &[&str], named: &[&str]) -> Result<Vec<String>, Unwanted> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let listing = listing(names);
-        wanted(&listing, &named).map(|files| super::names(&files))
+        files_of_model(&listing, &named).map(|files| super::names(&files))
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod check;
 mod files;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::setup::bar::Bar;
 use crate::setup::usage::Usage;
 use check::is_whole;
-use files::{HubFile, Listing, wanted};
+use files::{HubFile, Listing, files_of_model};
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Connections that are tried again where one breaks.
@@ -37,18 +37,19 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     let cache = places.hub_cache.context("there is no folder for models; set HF_HOME to one")?;
     let hub = Hub::of(request, cache)?;
     let listing = hub.listing()?;
-    let files = wanted(&listing, &request.files).map_err(|error| Usage(error.to_string()))?;
+    let files =
+        files_of_model(&listing, &request.files).map_err(|error| Usage(error.to_string()))?;
     let snapshot = hub.folder.join("snapshots").join(&listing.sha);
     let missing: Vec<&HubFile> =
         files.iter().copied().filter(|file| !snapshot.join(&file.rfilename).is_file()).collect();
     check_room(&hub, &missing)?;
     say(request, &files, &missing);
     let total_bytes = missing.iter().map(|file| file.size_bytes()).sum();
-    let mut told = Told::new(total_bytes, request.quiet);
+    let mut progress = Fetched::new(total_bytes, request.quiet);
     for file in missing {
-        hub.fetch(file, &mut told)?;
+        hub.fetch(file, &mut progress)?;
     }
-    told.bar.end();
+    progress.bar.end();
     // A closed stdout leaves nobody to tell.
     let _ = writeln!(std::io::stdout(), "{}", snapshot.display());
     if !request.quiet {
@@ -92,16 +93,17 @@ impl<'a> Hub<'a> {
     }
 
     /// Fetches a file, or the rest of it, and compares it with its checksum.
-    fn fetch(&self, file: &HubFile, told: &mut Told) -> anyhow::Result<()> {
+    fn fetch(&self, file: &HubFile, progress: &mut Fetched) -> anyhow::Result<()> {
         let name = &file.rfilename;
-        let fetched = self.api.download_with_progress(name, &mut *told);
+        self.remove_whole_part(file)?;
+        let fetched = self.api.download_with_progress(name, &mut *progress);
         let pointer = fetched.map_err(|error| match error {
             ApiError::RequestError(error) => self.sentence(&error),
             error => anyhow::Error::new(error).context(format!(
                 "{name} was not fetched whole; the same command again goes on where it ended"
             )),
         })?;
-        told.end_file(file.size_bytes());
+        progress.end_file(file.size_bytes());
         let blob = std::fs::canonicalize(&pointer).with_context(|| format!("{name} is gone"))?;
         if is_whole(&blob, file).with_context(|| format!("{} cannot be read", blob.display()))? {
             return Ok(());
@@ -111,6 +113,23 @@ impl<'a> Hub<'a> {
                 .with_context(|| format!("{} is damaged and cannot be removed", path.display()))?;
         }
         anyhow::bail!("{name} came damaged and was removed; run the same command again")
+    }
+
+    /// A part that has all bytes, as an earlier run left that ended just before the file had its
+    /// name: there is nothing behind them that a hub could be asked for.
+    fn remove_whole_part(&self, file: &HubFile) -> anyhow::Result<()> {
+        let Some(part) = file.checksum().map(|checksum| self.part(checksum)) else {
+            return Ok(());
+        };
+        if length(&part) < file.size_bytes().max(1) {
+            return Ok(());
+        }
+        std::fs::remove_file(&part).with_context(|| format!("{} cannot be removed", part.display()))
+    }
+
+    /// Where a file is while it is fetched.
+    fn part(&self, checksum: &str) -> PathBuf {
+        self.cache.repo(self.repo.clone()).blob_path(checksum).with_extension("part")
     }
 
     /// What a failed request means.
@@ -140,8 +159,7 @@ impl<'a> Hub<'a> {
 fn check_room(hub: &Hub<'_>, missing: &[&HubFile]) -> anyhow::Result<()> {
     std::fs::create_dir_all(&hub.folder)
         .with_context(|| format!("{} cannot be made", hub.folder.display()))?;
-    let kept =
-        |file: &HubFile| file.checksum().map_or(0, |sum| kept_bytes(&hub.cache, &hub.repo, sum));
+    let kept = |file: &HubFile| file.checksum().map_or(0, |sum| length(&hub.part(sum)));
     let needed: u64 = missing.iter().map(|file| file.size_bytes().saturating_sub(kept(file))).sum();
     let Ok(disk) = rustix::fs::statvfs(&hub.folder) else { return Ok(()) };
     let free = disk.f_bavail * disk.f_frsize;
@@ -156,10 +174,9 @@ fn check_room(hub: &Hub<'_>, missing: &[&HubFile]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes of a file that an earlier run fetched.
-fn kept_bytes(cache: &Cache, repo: &Repo, checksum: &str) -> u64 {
-    let part: PathBuf = cache.repo(repo.clone()).blob_path(checksum).with_extension("sync.part");
-    std::fs::metadata(part).map_or(0, |part| part.len())
+/// Of a file; 0 where there is none.
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |file| file.len())
 }
 
 fn say(request: &PullRequest, files: &[&HubFile], missing: &[&HubFile]) {
@@ -181,7 +198,7 @@ fn say(request: &PullRequest, files: &[&HubFile], missing: &[&HubFile]) {
 }
 
 /// How far all files together are.
-struct Told {
+struct Fetched {
     bar: Bar,
     total_bytes: u64,
     /// Of the files before this one, and of this one.
@@ -189,9 +206,9 @@ struct Told {
     of_file_bytes: u64,
 }
 
-impl Told {
-    fn new(total_bytes: u64, quiet: bool) -> Told {
-        Told { bar: Bar::new("fetching", quiet), total_bytes, before_bytes: 0, of_file_bytes: 0 }
+impl Fetched {
+    fn new(total_bytes: u64, quiet: bool) -> Fetched {
+        Fetched { bar: Bar::new("fetching", quiet), total_bytes, before_bytes: 0, of_file_bytes: 0 }
     }
 
     fn end_file(&mut self, size_bytes: u64) {
@@ -200,7 +217,7 @@ impl Told {
     }
 }
 
-impl hf_hub::api::Progress for &mut Told {
+impl hf_hub::api::Progress for &mut Fetched {
     fn init(&mut self, _: usize, _: &str) {
         // Again where a connection is: what is there is told as the first piece.
         self.of_file_bytes = 0;

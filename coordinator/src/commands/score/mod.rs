@@ -85,6 +85,16 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     }
     let engine = job.needs_engine().then(|| start(run, &opened, served, interrupt)).transpose()?;
     let engine = engine.as_ref().map(|engine| engine as &dyn Serving);
+    if let (Some(engine), Some(longest)) = (engine, served.context)
+        && engine.limits().context < longest
+    {
+        let sentence = format!(
+            "the longest prompt and continuation have {longest} tokens, and memory has caches for \
+             {}: give --slots 1, more memory or shorter prompts",
+            engine.limits().context
+        );
+        return Err(Usage(sentence).into());
+    }
     let mut progress = Reading::for_stderr(quiet, "continuations scored");
     let summary = job.run(engine, &mut progress, &interrupted)?;
     finish(request, &summary, quiet)
@@ -142,12 +152,12 @@ fn fingerprint(request: &ScoreRequest, opened: &Opened, served: Served) -> anyho
 
 /// Says how it ended.
 fn finish(request: &ScoreRequest, summary: &Summary, quiet: bool) -> anyhow::Result<Exit> {
+    if !quiet || summary.exit() != Exit::Done {
+        eprintln!("{}", table::render(summary));
+    }
     if let Some(path) = &request.summary {
         let text = serde_json::to_string_pretty(summary)? + "\n";
         std::fs::write(path, text).with_context(|| format!("the summary {}", path.display()))?;
-    }
-    if !quiet || summary.exit() != Exit::Done {
-        eprintln!("{}", table::render(summary));
     }
     Ok(summary.exit())
 }

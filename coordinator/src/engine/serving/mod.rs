@@ -52,20 +52,7 @@ impl ServingEngine {
         assert!(shape.serves, "a plan of a run that serves");
         let slots = u32::from(shape.batches) * u32::from(shape.batch_size);
         let limits = Limits { slots, context: shape.max_context, logprobs: shape.logprobs };
-        let status = Arc::new(Mutex::new(Status {
-            state: State::Loading,
-            running: 0,
-            waiting: 0,
-            kv_positions: 0,
-            kv_positions_used: 0,
-            steps: 0,
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            generated_tokens: 0,
-            preemptions: 0,
-            restarts: 0,
-            worker_allocations: 0,
-        }));
+        let status = Arc::new(Mutex::new(Status::new(State::Loading)));
         let (commands, received) = channel();
         let (started, ready) = channel();
         let (of_thread, forms) = (Arc::clone(&status), options.forms.clone());

@@ -136,7 +136,8 @@ fn messages_have_known_roles_and_what_templates_know() {
     }
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     // Templates take arguments as objects.
-    let told = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}});
+    let in_template =
+        json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}});
     let notes = json!([
         {"role": "user", "name": "Ada", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": null, "refusal": null, "tool_calls": [call]},
@@ -144,7 +145,9 @@ fn messages_have_known_roles_and_what_templates_know() {
     ]);
     assert_eq!(
         Reading::lines().prompt(&line(notes)),
-        format!("<user name=\"Ada\">a<assistant tool_calls=[{told}]><tool tool_call_id=\"c\">5")
+        format!(
+            "<user name=\"Ada\">a<assistant tool_calls=[{in_template}]><tool tool_call_id=\"c\">5"
+        )
     );
     let empty = Reading::lines().read(&line(json!([{"role": "assistant", "content": null}])));
     assert!(empty.is_err(), "{empty:?}");

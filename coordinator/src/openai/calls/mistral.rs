@@ -13,7 +13,8 @@ pub(super) fn is_list(template: &str) -> bool {
 }
 
 pub(super) fn is_named(template: &str) -> bool {
-    template.contains(CALLS) && template.contains(ARGUMENTS)
+    // Others have an id between the name and the arguments.
+    template.contains(CALLS) && template.contains(ARGUMENTS) && !template.contains("[CALL_ID]")
 }
 
 pub(super) fn list_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {

@@ -31,20 +31,7 @@ impl Serving for Fake {
     }
 
     fn status(&self) -> Status {
-        Status {
-            state: State::Ready,
-            running: 0,
-            waiting: 0,
-            kv_positions: 0,
-            kv_positions_used: 0,
-            steps: 0,
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            generated_tokens: 0,
-            preemptions: 0,
-            restarts: 0,
-            worker_allocations: 0,
-        }
+        Status::new(State::Ready)
     }
 
     fn submit(

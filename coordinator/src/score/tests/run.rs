@@ -56,6 +56,16 @@ impl Desk {
     }
 }
 
+#[test]
+fn an_id_that_is_given_twice_is_kept() {
+    let line = json!({"custom_id": "q", "prompt": [3], "continuations": [[5]]}).to_string();
+    let desk = Desk::new(&[line.as_str(); 3].join("\n"));
+    desk.run(OutputMode::New, Shown::default(), &Fake::default()).expect("runs");
+    let dead = Fake { most: Some(0), ..Fake::default() };
+    let again = desk.run(OutputMode::Resume, Shown::default(), &dead).expect("nothing is left");
+    assert_eq!((again.continuations, again.failed), (1, 2));
+}
+
 /// Nine questions and a line that is none.
 fn questions() -> String {
     let line = |i: u32| {

@@ -196,18 +196,14 @@ impl Serving for Fake {
     fn status(&self) -> Status {
         let inner = self.inner();
         Status {
-            state: inner.state.expect("set at the start"),
             running: inner.running.len() as u32,
             waiting: inner.waiting.len() as u32,
             kv_positions: 1024,
             kv_positions_used: inner.running.len() as u64 * 16,
             steps: inner.steps,
             prompt_tokens: inner.prompt_tokens,
-            cached_tokens: 0,
             generated_tokens: inner.generated,
-            preemptions: 0,
-            restarts: 0,
-            worker_allocations: 0,
+            ..Status::new(inner.state.expect("set at the start"))
         }
     }
 

@@ -8,11 +8,11 @@ use model::config_json::check_context;
 use planner::serving::{Arrival, Capacity, ServingCosts, simulate};
 use schedule::hybrid::{Limits, Policy};
 
-use crate::cli::request::{LengthsChoice, ServingPlan};
+use crate::cli::request::ServingPlan;
+use crate::commands::load_shape::load_shape;
 use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
-use crate::load::lengths::read_rows;
-use crate::load::workload::{Draw, Shape, arrivals};
+use crate::load::workload::{Draw, arrivals};
 use crate::setup::described;
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
@@ -80,14 +80,7 @@ fn limits(capacity: &Capacity, rows: u32) -> Limits {
 
 /// The requests in the order in which they come.
 fn requests(serving: &ServingPlan) -> anyhow::Result<Vec<Arrival>> {
-    let (shape, requests) = match &serving.lengths {
-        LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
-            let (prompt_tokens, answer_tokens) = (*prompt_tokens, *answer_tokens);
-            (Shape::Alike { prompt_tokens, answer_tokens }, REQUESTS)
-        }
-        LengthsChoice::Rows(path) => (Shape::Rows(read_rows(path, false)?), REQUESTS),
-        LengthsChoice::Trace(path) => (Shape::Trace(read_rows(path, true)?), usize::MAX),
-    };
+    let (shape, requests) = load_shape(&serving.lengths, REQUESTS)?;
     let draw = Draw {
         rate: serving.rate,
         requests: serving.requests.unwrap_or(requests),
