@@ -15,7 +15,7 @@ const LOGPROBS: u16 = 21;
 /// Positions of a page of the caches: few, so that much of what begins alike is found.
 const PAGE_POSITIONS: u32 = 256;
 /// The same where longer contexts than `LONG_CONTEXT` are asked for: attention over so many short
-/// pages would take a sixth longer.
+/// pages would take up to a sixth longer.
 const LONG_PAGE_POSITIONS: u32 = 1024;
 const LONG_CONTEXT: u32 = 32 << 10;
 
