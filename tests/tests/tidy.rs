@@ -49,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("grammar", &[]),
     ("schedule", &[]),
     ("staging", &[]),
+    ("prompt_store", &[]),
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
@@ -62,6 +63,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "kernels/cuda",
             "model",
             "program",
+            "prompt_store",
             "schedule",
             "shm",
             "staging",
@@ -72,7 +74,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "coordinator",
         &[
             "cuda", "grammar", "kernels", "machine", "model", "planner", "profiler", "program",
-            "schedule", "shm", "staging", "workers",
+            "prompt_store", "schedule", "shm", "staging", "workers",
         ],
     ),
 ];
