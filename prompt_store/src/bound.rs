@@ -34,7 +34,8 @@ impl Bound {
         }
         if page_bytes > self.left_bytes {
             let part = most_bytes / PART;
-            let kept_bytes = (most_bytes - page_bytes).saturating_sub(2 * part);
+            // Two processes that count at the same time stay below it with all that each may write.
+            let kept_bytes = most_bytes.saturating_sub(2 * (page_bytes + part));
             shrink(store, kept_bytes)
                 .map_err(|source| WriteError::Io { path: store.to_path_buf(), source })?;
             self.left_bytes = page_bytes + part;

@@ -73,8 +73,19 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "coordinator",
         &[
-            "cuda", "grammar", "kernels", "machine", "model", "planner", "profiler", "program",
-            "prompt_store", "schedule", "shm", "staging", "workers",
+            "cuda",
+            "grammar",
+            "kernels",
+            "machine",
+            "model",
+            "planner",
+            "profiler",
+            "program",
+            "prompt_store",
+            "schedule",
+            "shm",
+            "staging",
+            "workers",
         ],
     ),
 ];

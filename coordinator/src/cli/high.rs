@@ -12,11 +12,13 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::outputs::{mode_of, place_of};
 use super::plan_serve::plan_serve;
+use super::prompts::cache;
 use super::report::report;
 use super::request::{
-    BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest,
-    ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
+    BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
+    ProfileRequest, PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest,
+    ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource,
+    Verbosity, Work,
 };
 use super::scoring::scoring;
 use super::serving::serving;
@@ -51,6 +53,8 @@ pub enum Command {
     Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
+    /// Look after stored beginnings of prompts.
+    Cache(CacheRequest),
     /// Write a page of a report.
     Report(ReportRequest),
     /// Say what a model makes of texts.
@@ -132,6 +136,7 @@ impl Command {
                 let (low, meant) = serving(*low);
                 Ok(Command::Serve(Box::new(meant(run(low)?))))
             }
+            Some(LowCommand::Cache(low)) => Ok(Command::Cache(cache(low))),
             Some(LowCommand::Report(low)) => Ok(Command::Report(report(low))),
             Some(LowCommand::Score(low)) => {
                 let (low, meant) = scoring(*low)?;
@@ -359,6 +364,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
+        prompts: low.prompts.meant(),
         report: low.report,
         trace: low.trace,
         stop_at_eof: low.stop_at_eof,

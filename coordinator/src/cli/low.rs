@@ -9,6 +9,7 @@ use planner::policy::by_name::PolicyName;
 use super::bench_serve::LowBenchServe;
 use super::help;
 use super::plan_serve::LowPlanServe;
+use super::prompts::{LowCache, LowPrompts};
 use super::report::LowReport;
 use super::score::LowScore;
 use super::serve::LowServe;
@@ -70,6 +71,9 @@ pub enum LowCommand {
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
+    /// Look after the beginnings of prompts that --prompt-cache keeps
+    #[command(subcommand)]
+    Cache(LowCache),
     /// Turn a run's report into a page for a browser, alone or beside another one
     Report(LowReport),
     /// Say what a model makes of texts: log-probabilities of continuations, and perplexity
@@ -175,6 +179,9 @@ pub struct LowRun {
 
     #[command(flatten)]
     pub nvme: LowNvme,
+    /// Of a server or of scores.
+    #[arg(skip)]
+    pub prompts: LowPrompts,
 
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits

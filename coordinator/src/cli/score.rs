@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::prompts::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 
@@ -60,6 +61,8 @@ pub struct LowScore {
     pub placement: LowPlacement,
     #[command(flatten)]
     pub nvme: LowNvme,
+    #[command(flatten)]
+    pub prompts: LowPrompts,
 
     /// Say nothing but errors
     #[arg(long, short, help_heading = "Verbosity")]

@@ -32,6 +32,7 @@ pub(super) fn scoring(
         of_model: low.of_model,
         placement: low.placement,
         nvme: low.nvme,
+        prompts: low.prompts,
         seed: low.seed,
         quiet: low.quiet,
         ..LowRun::default()

@@ -16,6 +16,7 @@ pub mod plan_request;
 pub mod prediction;
 pub mod pricing;
 pub mod profile;
+mod prompts;
 pub mod rehearsal;
 pub(crate) mod serving;
 pub mod staging;

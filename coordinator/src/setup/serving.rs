@@ -13,6 +13,7 @@ use super::formats::Case;
 use super::hardware::Hardware;
 use super::model::Opened;
 use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::prompts::prompts;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -79,7 +80,9 @@ pub(crate) fn start(
     let grammars = opened.vocabulary()?;
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
-    let launch = LaunchOptions { staged, grammars, ..hardware.launch(opened.weights.clone()) };
+    let prompts = prompts(&run, opened, &plan)?;
+    let launch =
+        LaunchOptions { staged, grammars, prompts, ..hardware.launch(opened.weights.clone()) };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();

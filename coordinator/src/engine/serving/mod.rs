@@ -10,6 +10,7 @@ mod drive;
 mod forms;
 mod measured_costs;
 mod options;
+mod shelf;
 
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};
