@@ -93,6 +93,7 @@ fn known(store: &Store, prompt: u32) -> u32 {
 
 fn files(directory: &Path) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(directory).expect("a store").flatten();
+    let folders = folders.filter(|entry| entry.path().is_dir());
     let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("a folder"));
     let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
     files.sort();

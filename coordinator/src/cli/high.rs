@@ -184,20 +184,26 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
 
 /// What would be served on a described machine.
 fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
-    let model = configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers);
+    let model = ModelChoice {
+        positions: low.positions.map(|positions| positions as usize),
+        ..configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers)
+    };
     Ok(plan_serve(model, low.dtype.dtype(), low.serving))
 }
 
 /// A model of which only the configuration is read: its weights need not be there.
 fn configuration(name: String, layers: Option<u32>) -> ModelChoice {
     let layers = layers.map(|layers| layers as usize);
-    ModelChoice { name, revision: None, dummy_weights: true, layers }
+    ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
 }
 
 /// What would be planned on described machines.
 fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     Ok(Box::new(Described {
-        model: configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers),
+        model: ModelChoice {
+            positions: low.positions.map(|positions| positions as usize),
+            ..configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers)
+        },
         dtype: low.dtype.dtype(),
         compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches,
@@ -216,6 +222,7 @@ fn here(low: LowPlan) -> LowRun {
             // Only its configuration is read: weights need not be there.
             dummy_weights: true,
             layers: low.layers,
+            positions: low.positions,
             dtype: low.dtype,
             compress: low.compress.unwrap_or(CompressChoice::Auto),
             ..LowModel::default()
@@ -256,6 +263,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
             revision: None,
             dummy_weights: true,
             layers: low.layers.map(|layers| layers as usize),
+            positions: None,
         },
         dtype: low.dtype.dtype(),
         compress: low.compress,
@@ -335,6 +343,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             revision: low.of_model.revision,
             dummy_weights: low.of_model.dummy_weights,
             layers: low.of_model.layers.map(|layers| layers as usize),
+            positions: low.of_model.positions.map(|positions| positions as usize),
         },
         dtype: low.of_model.dtype.dtype(),
         compress: low.of_model.compress,

@@ -320,6 +320,11 @@ pub struct LowPlan {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub layers: Option<u32>,
+    /// Plan as if the model had so many positions, whatever its configuration says: what longer
+    /// prompts would take with its shapes. A run is refused beyond the model's own
+    #[arg(long, value_name = "N", conflicts_with = "tables")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    pub positions: Option<u32>,
     /// On this machine: none, auto, cuda:N or emulated, as for a run
     #[arg(
         long,

@@ -102,6 +102,8 @@ pub struct ModelChoice {
     pub revision: Option<String>,
     pub dummy_weights: bool,
     pub layers: Option<usize>,
+    /// As if it had so many positions, of whatever kind; `None`: its own.
+    pub positions: Option<usize>,
 }
 
 /// What is computed.
