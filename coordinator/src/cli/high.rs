@@ -329,6 +329,13 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         return Err(UsageError::JsonWithoutTables);
     }
     let work = work(&low)?;
+    let is_job = matches!(work, Work::Requests(_));
+    if low.prompts.prompt_cache.is_some() && !(is_job || low.is_served) {
+        return Err(UsageError::PromptsWithoutInput);
+    }
+    if low.prompts.prompt_cache.is_some() && (low.report.is_some() || low.trace.is_some()) {
+        return Err(UsageError::PromptsWithReport);
+    }
     if low.stop_at_eof
         && matches!(&work, Work::Requests(requests) if requests.input == Place::Standard)
     {

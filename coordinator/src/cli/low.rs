@@ -165,7 +165,7 @@ pub struct LowRun {
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
-        "cpu_threads", "emulated_threads", "vram", "dram",
+        "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
     ])]
     pub tables: Option<PathBuf>,
     /// The same with the times that a described machine gives the model in the placement that `plan
@@ -173,15 +173,17 @@ pub struct LowRun {
     #[arg(long, value_name = "MACHINE", help_heading = "Model", requires = "model")]
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
-        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
     ])]
     pub machine: Option<String>,
 
     #[command(flatten)]
     pub nvme: LowNvme,
-    /// Of a server or of scores.
-    #[arg(skip)]
+    #[command(flatten)]
     pub prompts: LowPrompts,
+    /// Sequences come as a server's do.
+    #[arg(skip)]
+    pub is_served: bool,
 
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits

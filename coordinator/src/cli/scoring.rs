@@ -33,6 +33,7 @@ pub(super) fn scoring(
         placement: low.placement,
         nvme: low.nvme,
         prompts: low.prompts,
+        is_served: true,
         seed: low.seed,
         quiet: low.quiet,
         ..LowRun::default()

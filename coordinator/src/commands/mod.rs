@@ -16,4 +16,5 @@ pub mod run;
 pub mod score;
 pub mod serve;
 pub mod stage;
+mod stored_job;
 pub mod timed;

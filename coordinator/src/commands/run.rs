@@ -11,6 +11,7 @@ use kernels::Variant;
 use model::config_json::check_context;
 
 use super::benchmark::Benchmark;
+use super::stored_job;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda::is_cuda;
@@ -230,6 +231,10 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = job.run(None, &mut progress::Silent, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
+    if run.prompts.is_some() {
+        let summary = stored_job::run(run, opened, (job, demand, case), interrupt)?;
+        return Ok(print_summary(&summary, quiet));
+    }
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
     // profile.
     let run = &no_larger(run, opened, of_file.map_or(0, |of_file| of_file.sequences));

@@ -31,6 +31,13 @@ const STEP_ROWS: u32 = 512;
 /// Positions that there are caches for, for each slot, where sequences share them.
 const SLOT_POSITIONS: u32 = 2048;
 
+/// Positions of a page of the caches: few, so that much of what begins alike is found.
+pub(crate) const PAGE_POSITIONS: u32 = 256;
+/// The same for longer contexts than `LONG_CONTEXT`: attention over so many short pages would take
+/// up to a sixth longer.
+pub(crate) const LONG_PAGE_POSITIONS: u32 = 1024;
+pub(crate) const LONG_CONTEXT: u32 = 32 << 10;
+
 /// Sequences at a time, unless memory has room for fewer.
 pub(crate) const SLOTS: u16 = 32;
 
@@ -62,6 +69,7 @@ pub(crate) fn start(
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     let context = context(opened, served)?;
+    let served = Served { page_positions: page_positions(run, opened, served), ..served };
     let run = planned_run(run, served);
     let share = share(context, served);
     let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
@@ -109,6 +117,15 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
         return Err(Usage(sentence).into());
     }
     Ok(context)
+}
+
+/// Positions of a page. Where pages are stored, all runs of a model have the same.
+fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
+    match run.prompts {
+        None => served.page_positions,
+        Some(_) if opened.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
+        Some(_) => PAGE_POSITIONS,
+    }
 }
 
 /// The run as the planner sees it.

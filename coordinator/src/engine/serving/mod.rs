@@ -8,6 +8,7 @@ mod caches;
 mod desk;
 mod drive;
 mod forms;
+mod job;
 mod measured_costs;
 mod options;
 mod shelf;
@@ -22,6 +23,7 @@ use crate::boundary::serving::{
     Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
 };
 use drive::{Command, Drive};
+pub use job::ServedJob;
 pub use options::{FormOf, ServingOptions};
 
 /// Workers that hold a model and continue prompts as they come. Dropping it ends them.
