@@ -209,3 +209,57 @@ fn caches_that_are_not_in_pages_are_refused() {
         assert!(text(&done.stderr).contains("--prompt-cache"), "{}", text(&done.stderr));
     }
 }
+
+/// The lines of README's "Long documents", on layers of a known model.
+#[test]
+fn readme_asks_about_a_document() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(path).expect("README.md");
+    let section = readme.split("\n## Long documents\n").nth(1).expect("a section");
+    let block = section.split("```").nth(1).expect("a block").trim_start_matches("sh\n");
+    assert_eq!(block.lines().filter(|line| line.starts_with("coordinator ")).count(), 3);
+    let place = Place::new();
+    let write = |name: &str, of: std::ops::Range<usize>| {
+        let text: Vec<String> = of.map(|index| question(index, DOCUMENT).to_string()).collect();
+        std::fs::write(place.path(name), text.join("\n")).expect("writable");
+    };
+    write("questions.jsonl", 0..4);
+    write("more.jsonl", 4..10);
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_coordinator"));
+    let (model, binary) = (MODEL[1..].join(" "), binary.display().to_string());
+    let script = block.replace("coordinator ", &format!("{binary} ")).replace("./SmolLM2", &model);
+    let run = |script: &str| {
+        let mut command = std::process::Command::new("sh");
+        command.arg("-ec").arg(script).current_dir(place.path(""));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(command.spawn().expect("starts"));
+        assert!(done.status.success(), "{script}\n{}", text(&done.stderr));
+        (text(&done.stdout).to_owned(), text(&done.stderr).to_owned())
+    };
+    let (listed, said) = run(&script);
+    assert!(listed.contains("smollm2-135m") && listed.contains("2560"), "{listed}");
+    let read = format!("; {} were read from the prompt cache", DOCUMENT / PAGE * PAGE);
+    assert!(said.contains(&read), "{said}");
+    let kept = [lines(&place.path("answers.jsonl")), lines(&place.path("more-answers.jsonl"))];
+    let without = script.replace(" --prompt-cache ./prompts", " --force");
+    let without: String = without.lines().take(2).map(|line| format!("{line}\n")).collect();
+    run(&without);
+    let plain = [lines(&place.path("answers.jsonl")), lines(&place.path("more-answers.jsonl"))];
+    let choices = |answers: &[Vec<Value>; 2]| -> Vec<Value> {
+        answers.iter().flatten().map(|line| line["response"]["body"]["choices"].clone()).collect()
+    };
+    assert_eq!(choices(&kept).len(), 10);
+    assert_eq!(choices(&kept), choices(&plain));
+    refused(&["--prompt-cache", "p"], "of --input or of a server");
+    let job = ["--input", "questions.jsonl", "--output", "o.jsonl", "--report", "r.json"];
+    refused(&[&job[..], &["--prompt-cache", "p"]].concat(), "runs as a server does");
+}
+
+/// Command lines that mean nothing.
+fn refused(options: &[&str], sentence: &str) {
+    let mut command = coordinator();
+    command.args(MODEL).args(options).stderr(Stdio::piped()).stdout(Stdio::null());
+    let done = finish(command.spawn().expect("starts"));
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains(sentence), "{}", text(&done.stderr));
+}

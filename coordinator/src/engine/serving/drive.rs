@@ -141,7 +141,9 @@ impl Drive {
         while self.desk.is_storing() && Instant::now() < until {
             let Some(crew) = &mut self.crew else { return };
             self.desk.store();
-            if crew.say(&self.options.plan, &self.desk.messages()).is_err() {
+            let plan = &self.options.plan;
+            let said = crew.say(plan, &self.desk.messages());
+            if said.and_then(|()| crew.look(plan)).is_err() {
                 return;
             }
             let heard = crew.hear(FORM_SLICE);
