@@ -15,6 +15,7 @@ use workers::shared::table::StepTable;
 
 use super::caches::{Caches, Computing, Seat, kind};
 use super::forms::{FormState, Forms};
+use super::request::request;
 use super::shelf::Shelf;
 use crate::boundary::serving::{
     self, Event, Listener, Listening, Status, Submission, SubmissionId,
@@ -52,6 +53,13 @@ struct Seated {
     is_preempted: bool,
 }
 
+/// A sequence that has a slot and caches, into which its beginning is being read.
+struct Fetching {
+    /// Of the order to read it.
+    number: u32,
+    seated: Seated,
+}
+
 /// All sequences of a server.
 pub(super) struct Desk {
     caches: Caches,
@@ -60,7 +68,7 @@ pub(super) struct Desk {
     messages: Vec<ToWorker>,
     waiting: VecDeque<Going>,
     /// Those that have a slot, and whose beginning is being read.
-    fetching: Vec<fetch::Fetching>,
+    fetching: Vec<Fetching>,
     seated: Vec<Seated>,
     /// Where prompts are stored.
     shelf: Option<Shelf>,
@@ -479,19 +487,3 @@ impl Going {
 
 /// Why an answer has no form.
 const NO_FORMS: &str = "This model's answers cannot have a form.";
-
-fn request(submission: Submission) -> Request {
-    let Submission { prompt, max_new, sampling, seed, id_hash, ignore_eos, logprobs, .. } =
-        submission;
-    Request {
-        prompt,
-        max_new,
-        sampling,
-        seed,
-        id_hash,
-        ignore_eos,
-        any_logits: false,
-        logprobs,
-        grammar: 0,
-    }
-}

@@ -2,7 +2,6 @@
 //! stored and found. Answers are those of the job's own engine.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;

@@ -11,6 +11,7 @@ mod forms;
 mod job;
 mod measured_costs;
 mod options;
+mod request;
 mod shelf;
 
 use std::fmt;

@@ -4,14 +4,8 @@ use program::plan::Plan;
 use workers::shared::protocol::{FromWorker, StoredPage, ToWorker};
 use workers::shared::table::StepTable;
 
-use super::{Desk, Seated};
+use super::{Desk, Fetching, Seated};
 use crate::boundary::serving::Status;
-
-/// A sequence that has its slot and its caches, into which its beginning is being read.
-pub(super) struct Fetching {
-    number: u32,
-    pub(super) seated: Seated,
-}
 
 impl Desk {
     /// Stored pages for a sequence whose caches hold `computed` positions.
