@@ -28,6 +28,7 @@ mod placement;
 mod plan;
 mod profiled;
 mod profiled_kinds;
+mod prompts;
 mod pull;
 mod python;
 mod report_page;

@@ -61,6 +61,11 @@ pub struct LowScore {
     #[command(flatten)]
     pub nvme: LowNvme,
 
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Work")]
+    pub stop_at_eof: bool,
+
     /// Say nothing but errors
     #[arg(long, short, help_heading = "Verbosity")]
     pub quiet: bool,

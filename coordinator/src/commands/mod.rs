@@ -9,6 +9,7 @@ mod export;
 mod load_shape;
 pub mod plan;
 pub mod profile;
+mod prompts;
 pub mod pull;
 pub mod report;
 pub mod run;

@@ -50,6 +50,42 @@ pub(crate) struct Served {
     pub(crate) page_positions: u32,
 }
 
+impl Served {
+    /// Texts that are looked at, for nobody who waits: a step is as long as its rows take, many
+    /// logits are kept, and pages are small, so that little of what texts begin with alike is
+    /// computed again.
+    pub(crate) const FOR_TEXTS: Served = Served {
+        slots: None,
+        context: None,
+        step: Duration::from_secs(600),
+        logprobs: 0,
+        logits_bytes: 64 << 20,
+        page_positions: 16,
+    };
+}
+
+/// Log-probabilities that all slots together are given room for.
+const LOGPROBS_BYTES: u64 = 1 << 30;
+
+/// How many slots there are where each has room for the log-probabilities of so many positions:
+/// those wanted, or as many as there is room for where that is fewer than usual.
+///
+/// # Errors
+/// There is no room for those wanted, or for any: the bytes of a slot.
+pub(crate) fn slots_with_room(
+    wanted: Option<u16>,
+    context: u32,
+    logprobs: u16,
+) -> Result<Option<u16>, u64> {
+    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
+    let most = LOGPROBS_BYTES.checked_div(of_slot).unwrap_or(u64::MAX);
+    let most = u16::try_from(most).unwrap_or(u16::MAX);
+    if most < wanted.unwrap_or(1) {
+        return Err(of_slot);
+    }
+    Ok(wanted.or_else(|| (most < SLOTS).then_some(most)))
+}
+
 /// Plans, starts the workers and loads the model.
 ///
 /// # Errors
@@ -137,6 +173,7 @@ fn demand(positions: u32, served: Served) -> Demand {
         max_new: positions - 1,
         max_context: positions as usize,
         logprobs: served.logprobs,
+        looks_at_prompts: false,
         forms: false,
     }
 }

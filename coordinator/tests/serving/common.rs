@@ -217,7 +217,7 @@ impl Observer for Answers {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Generated { tokens, logprobs, finish } = generated;
+        let Generated { tokens, logprobs, finish, .. } = generated;
         let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
         self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
         ControlFlow::Continue(())
@@ -239,6 +239,7 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
         id_hash: job.id_hash,
         ignore_eos: false,
         logprobs: job.logprobs,
+        prompt_logprobs: 0,
         grammar: 0,
     };
     let sequences: Vec<Sequence<'_>> =

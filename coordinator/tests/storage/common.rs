@@ -234,6 +234,7 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
             id_hash: index,
             ignore_eos: true,
             logprobs: 0,
+            prompt_logprobs: 0,
             grammar: 0,
         })
         .collect()

@@ -144,6 +144,10 @@ impl Fake {
         let submission = &sequence.submission;
         let token = token(submission, sequence.made);
         let mut tell = |event| sequence.listener.tell(event) == Listening::Yes;
+        if submission.max_new == 0 {
+            tell(Event::Finished(Finish::Length));
+            return false;
+        }
         if self.manner.fails_at == Some(token) {
             tell(Event::Failed("The device is on fire.".to_owned()));
             return false;
