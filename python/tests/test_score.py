@@ -34,7 +34,8 @@ class Scores(unittest.TestCase):
         for one in scored[:3]:
             self.assertIsNone(one.error)
             for score in one.scores:
-                self.assertTrue(math.isclose(score.logprob, sum(score.token_logprobs)))
+                total = sum(score.token_logprobs)
+                self.assertTrue(math.isclose(score.logprob, total, rel_tol=1e-6))
                 for own, (best, _) in zip(score.token_logprobs, score.top_logprobs):
                     self.assertLessEqual(own, best[1])
 
