@@ -1,6 +1,7 @@
 //! Sequences on their way: those that wait, those in slots, and what is told of them.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use grammar::Form;
 use program::plan::Plan;
@@ -28,6 +29,9 @@ struct Going {
     listener: Box<dyn Listener>,
     /// New tokens that were told, or are a final end-of-sequence token.
     answered: Vec<u32>,
+    came: Instant,
+    /// Until it had the slot in which its prompt was computed.
+    waited: Duration,
     /// Whether its prompt was computed, and so much told.
     is_begun: bool,
     /// Of its prompt, tokens whose keys and values were found.
@@ -101,6 +105,8 @@ impl Desk {
             request: Request { grammar, ..request(submission) },
             listener,
             answered: Vec::new(),
+            came: Instant::now(),
+            waited: Duration::ZERO,
             is_begun: false,
             cached_tokens: 0,
             is_left: false,
@@ -163,6 +169,7 @@ impl Desk {
         self.caches.write(table, (batch, slot), &caches);
         if !going.is_begun {
             going.cached_tokens = caches.computed;
+            going.waited = going.came.elapsed();
         }
         let placed = Placed { batch, slot, request: going.request.clone() };
         offer(
@@ -398,7 +405,8 @@ impl Seated {
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
         status.cached_tokens += u64::from(cached_tokens);
-        going.tell(Event::Prompt { cached_tokens, logprobs });
+        let waited = going.waited;
+        going.tell(Event::Prompt { cached_tokens, waited, logprobs });
     }
 
     /// Why it has ended by itself; `None`: it was called off.

@@ -172,6 +172,8 @@ fn metrics_count_what_was_done() {
         "tandem_request_success_total{finished_reason=\"length\"} 2",
         "tandem_request_refused_total{reason=\"invalid_value\"} 1",
         "tandem_http_responses_total{status=\"400\"} 1",
+        "tandem_request_queue_time_seconds_sum 0.06",
+        "tandem_request_queue_time_seconds_count 2",
         "tandem_request_generation_tokens_sum 8.0",
         "tandem_generation_tokens_total 8",
         "tandem_num_requests_running 0.0",

@@ -123,7 +123,8 @@ impl Fake {
             let width = *prompt_logprobs;
             let logprobs = prompt[1..].iter().flat_map(|token| logprobs(*token, width)).collect();
             inner.prompt_tokens += prompt.len() as u64;
-            let event = Event::Prompt { cached_tokens: 1, logprobs };
+            let event =
+                Event::Prompt { cached_tokens: 1, waited: Duration::from_millis(30), logprobs };
             if sequence.listener.tell(event) == Listening::Yes {
                 inner.running.push(sequence);
             }
