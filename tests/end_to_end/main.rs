@@ -22,6 +22,7 @@ mod kernels;
 mod lean;
 mod logprobs;
 mod messages;
+mod nodes;
 mod nvme;
 mod outputs;
 mod placement;

@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 use planner::split::parse_chunking;
 use workers::device::RateSizes;
+use workers::shared::protocol::MemoryNodes;
 
 use super::bench_serve::bench_serve;
 use super::cuda;
@@ -356,6 +357,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         device,
         dram_bytes: low.placement.dram,
+        nodes: MemoryNodes { weights: low.placement.weights_nodes, kv: low.placement.kv_nodes },
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),

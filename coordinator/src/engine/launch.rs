@@ -14,7 +14,7 @@ use shm::{
 };
 use workers::device::finds_blas;
 use workers::shared::protocol::{
-    CudaUse, Durations, FromWorker, Setup, StagedAt, ToWorker, WeightsFrom,
+    CudaUse, Durations, FromWorker, MemoryNodes, Setup, StagedAt, ToWorker, WeightsFrom,
 };
 
 use super::crew::Crew;
@@ -62,6 +62,8 @@ pub struct LaunchOptions {
     pub grammars: Option<Grammars>,
     /// The stagings that storage workers read, by storage.
     pub staged: Vec<StagedAt>,
+    /// NUMA nodes on which host memory lies.
+    pub nodes: MemoryNodes,
 }
 
 /// Why the workers did not start.
@@ -271,6 +273,7 @@ fn setup(
         plan: plan.clone(),
         memories,
         private: private_segments(plan, worker),
+        nodes: options.nodes.clone(),
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {

@@ -3,7 +3,7 @@
 
 use profiler::{Machine, Threads};
 use workers::device::finds_blas;
-use workers::shared::protocol::WeightsFrom;
+use workers::shared::protocol::{MemoryNodes, WeightsFrom};
 
 use crate::cli::cuda;
 use crate::cli::request::{ProfileRequest, Run};
@@ -80,6 +80,7 @@ impl Hardware {
             cuda: self.cuda,
             grammars: None,
             staged: Vec::new(),
+            nodes: MemoryNodes::default(),
         }
     }
 

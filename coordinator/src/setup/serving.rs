@@ -12,6 +12,7 @@ use super::bar::Bar;
 use super::formats::Case;
 use super::hardware::Hardware;
 use super::model::Opened;
+use super::nodes;
 use super::placement::{Decision, Measure, first_that_fits, plan};
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
@@ -115,7 +116,9 @@ pub(crate) fn start(
     let grammars = opened.vocabulary()?;
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
-    let launch = LaunchOptions { staged, grammars, ..hardware.launch(opened.weights.clone()) };
+    let nodes = nodes::checked(&run, &plan)?;
+    let launch =
+        LaunchOptions { staged, grammars, nodes, ..hardware.launch(opened.weights.clone()) };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();

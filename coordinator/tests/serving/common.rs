@@ -27,7 +27,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
-use workers::shared::protocol::WeightsFrom;
+use workers::shared::protocol::{MemoryNodes, WeightsFrom};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;
@@ -114,6 +114,7 @@ fn launch() -> LaunchOptions {
         cuda: None,
         grammars: None,
         staged: Vec::new(),
+        nodes: MemoryNodes::default(),
     }
 }
 

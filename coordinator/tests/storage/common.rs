@@ -23,7 +23,7 @@ use program::validate::validate;
 use program::weights::Weights;
 use staging::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::Encoded;
-use workers::shared::protocol::{StagedAt, WeightsFrom};
+use workers::shared::protocol::{MemoryNodes, StagedAt, WeightsFrom};
 
 pub fn config() -> ModelConfig {
     ModelConfig {
@@ -213,6 +213,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         cuda: None,
         grammars: None,
         staged: staged.to_vec(),
+        nodes: MemoryNodes::default(),
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)

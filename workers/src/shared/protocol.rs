@@ -9,7 +9,7 @@
 
 use grammar::{Form, Grammars};
 use program::plan::Plan;
-use program::topology::{LaneId, SegmentId, WorkerId};
+use program::topology::{Holds, LaneId, SegmentId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::FailureKind;
@@ -59,6 +59,24 @@ pub struct StagedAt {
     pub faults: String,
 }
 
+/// NUMA nodes on which the host's memory lies; none: where the system puts it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNodes {
+    pub weights: Vec<u16>,
+    pub kv: Vec<u16>,
+}
+
+impl MemoryNodes {
+    /// Those of a segment.
+    pub fn of(&self, segment: SegmentId) -> &[u16] {
+        match segment.holds {
+            Holds::Weights => &self.weights,
+            Holds::Kv => &self.kv,
+            Holds::Activations | Holds::Arena | Holds::Table => &[],
+        }
+    }
+}
+
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -69,6 +87,8 @@ pub struct Setup {
     pub memories: Vec<(SegmentId, u64)>,
     /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
     pub private: Vec<(SegmentId, u64)>,
+    /// Where all of these lie.
+    pub nodes: MemoryNodes,
     pub control_bytes: u64,
     /// Records per trace ring; each lane of the topology has one.
     pub trace_capacity: u32,
