@@ -23,7 +23,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    fn start(options: &[&str]) -> Served {
+    pub(crate) fn start(options: &[&str]) -> Served {
         let model = fixture("llama").to_string_lossy().into_owned();
         Served::of(&[&["--model", &model], options].concat())
     }

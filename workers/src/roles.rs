@@ -99,6 +99,9 @@ fn install_panic_hook(channel: &Arc<Channel>) {
     }));
 }
 
+/// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
+const PAGES_LOOKED_AT: usize = 4096;
+
 /// Everything after the channel is there; an error has been reported and has poisoned the run.
 fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     let (setup, descriptors) = receive_setup(channel).inspect_err(|error| tell(channel, error))?;
@@ -208,11 +211,15 @@ impl Worker<'_> {
                 None
             }
         };
+        let placed = mappings.clone();
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         if setup.durations.is_none() {
             memories.populate();
+        }
+        for (segment, mapping) in placed {
+            mapping.check_nodes(setup.nodes.of(segment), PAGES_LOOKED_AT)?;
         }
         let (forms, compiler) = forms(&mut setup);
         let prompts = match setup.prompts.take() {
@@ -271,6 +278,7 @@ impl Worker<'_> {
         let mut mappings = Vec::new();
         for (memory, size_bytes) in &setup.private {
             let mapping = Mapping::private(*size_bytes as usize)?;
+            mapping.bind(setup.nodes.of(*memory))?;
             mappings.push((*memory, Arc::new(mapping)));
         }
         for (memory, size_bytes) in &setup.memories {
@@ -279,6 +287,7 @@ impl Worker<'_> {
                 _ => Access::ReadWrite,
             };
             let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
+            segment.bind(setup.nodes.of(*memory))?;
             mappings.push((*memory, Arc::new(segment.into_mapping())));
         }
         Ok(mappings)

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use grammar::Grammar;
 
@@ -44,6 +45,8 @@ pub enum Event {
     Prompt {
         /// Of its tokens, those whose keys and values were there already.
         cached_tokens: u32,
+        /// From its submission until it had the slot in which that was done.
+        waited: Duration,
         /// `prompt_logprobs` of each token that they were asked of.
         logprobs: Vec<Logprob>,
     },

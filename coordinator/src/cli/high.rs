@@ -6,13 +6,14 @@ use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 use planner::split::parse_chunking;
 use workers::device::RateSizes;
+use workers::shared::protocol::MemoryNodes;
 
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::outputs::{mode_of, place_of};
 use super::plan_serve::plan_serve;
-use super::prompts::cache;
+use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
     BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
@@ -377,10 +378,11 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         device,
         dram_bytes: low.placement.dram,
+        nodes: MemoryNodes { weights: low.placement.weights_nodes, kv: low.placement.kv_nodes },
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
-        prompts: low.prompts.meant(),
+        prompt_cache: low.prompts.meant(),
         report: low.report,
         trace: low.trace,
         stop_at_eof: low.stop_at_eof,

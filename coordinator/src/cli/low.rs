@@ -9,7 +9,7 @@ use planner::policy::by_name::PolicyName;
 use super::bench_serve::LowBenchServe;
 use super::help;
 use super::plan_serve::LowPlanServe;
-use super::prompts::{LowCache, LowPrompts};
+use super::prompt_cache::{LowCache, LowPrompts};
 use super::report::LowReport;
 use super::score::LowScore;
 use super::serve::LowServe;

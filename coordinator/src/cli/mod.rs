@@ -8,7 +8,7 @@ pub mod high;
 pub mod low;
 mod outputs;
 mod plan_serve;
-mod prompts;
+mod prompt_cache;
 mod report;
 pub mod request;
 mod score;

@@ -8,6 +8,7 @@ use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
 use program::map::Chunking;
 use workers::device::RateSizes;
+use workers::shared::protocol::MemoryNodes;
 
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
@@ -49,12 +50,14 @@ pub struct Run {
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
+    /// NUMA nodes on which host memory lies.
+    pub nodes: MemoryNodes,
     /// Directories on drives, each with all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
     pub nvme_direct: NvmeDirect,
     /// Where beginnings of prompts are stored.
-    pub prompts: Option<PromptCache>,
+    pub prompt_cache: Option<PromptCache>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     /// The end of stdin asks for the end, as a signal does.

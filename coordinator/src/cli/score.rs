@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::prompts::LowPrompts;
+use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 
@@ -63,6 +63,11 @@ pub struct LowScore {
     pub nvme: LowNvme,
     #[command(flatten)]
     pub prompts: LowPrompts,
+
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Work")]
+    pub stop_at_eof: bool,
 
     /// Say nothing but errors
     #[arg(long, short, help_heading = "Verbosity")]

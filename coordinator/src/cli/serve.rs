@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::prompts::LowPrompts;
+use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 

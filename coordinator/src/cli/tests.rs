@@ -414,4 +414,10 @@ fn stdin_is_read_by_one_reader() {
         Ok(Command::Serve(request)) => assert!(request.run.stop_at_eof),
         other => panic!("{other:?}"),
     }
+    match parse(words("score --model m --input i.jsonl --stop-at-eof")) {
+        Ok(Command::Score(request)) => assert!(request.run.stop_at_eof),
+        other => panic!("{other:?}"),
+    }
+    let twice = "score --model m --input - --stop-at-eof";
+    refused(twice, Exit::Usage, &["--input -", "--stop-at-eof"]);
 }

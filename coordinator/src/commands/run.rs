@@ -11,7 +11,7 @@ use kernels::Variant;
 use model::config_json::check_context;
 
 use super::benchmark::Benchmark;
-use super::stored_job;
+use super::prompts;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda::is_cuda;
@@ -231,9 +231,8 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = job.run(None, &mut progress::Silent, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
-    if run.prompts.is_some() {
-        let summary = stored_job::run(run, opened, (job, demand, case), interrupt)?;
-        return Ok(print_summary(&summary, quiet));
+    if demand.looks_at_prompts || run.prompt_cache.is_some() {
+        return prompts::run(run, opened, (job, demand, case), interrupt);
     }
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
     // profile.
@@ -263,7 +262,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
 }
 
 /// Tells how a job ended; a quiet one only where something is missing.
-fn print_summary(summary: &Summary, quiet: bool) -> Exit {
+pub(super) fn print_summary(summary: &Summary, quiet: bool) -> Exit {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{summary}");
     }
@@ -304,6 +303,7 @@ fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
         shared_prompt: 0,
         max_new: gen_len,
         logprobs: 0,
+        looks_at_prompts: false,
         forms: false,
         max_context: prompt_len as usize + gen_len as usize,
     }

@@ -14,7 +14,7 @@ use shm::{
 };
 use workers::device::finds_blas;
 use workers::shared::protocol::{
-    CudaUse, Durations, FromWorker, PromptsAt, Setup, StagedAt, ToWorker, WeightsFrom,
+    CudaUse, Durations, FromWorker, MemoryNodes, PromptsAt, Setup, StagedAt, ToWorker, WeightsFrom,
 };
 
 use super::crew::Crew;
@@ -64,6 +64,8 @@ pub struct LaunchOptions {
     pub staged: Vec<StagedAt>,
     /// Where beginnings of prompts are stored, of a run that serves.
     pub prompts: Option<PromptsAt>,
+    /// NUMA nodes on which host memory lies.
+    pub nodes: MemoryNodes,
 }
 
 /// Why the workers did not start.
@@ -275,6 +277,7 @@ fn setup(
         plan: plan.clone(),
         memories,
         private: private_segments(plan, worker),
+        nodes: options.nodes.clone(),
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {

@@ -27,6 +27,8 @@ pub struct Metrics {
     pub between_tokens: Histogram,
     /// From a request's arrival until the engine has it.
     pub preparation: Histogram,
+    /// From then until a sequence has a slot.
+    pub queue: Histogram,
     /// From a request's arrival until its prompt is computed.
     pub prompt_computed: Histogram,
     pub whole: Histogram,
@@ -50,6 +52,7 @@ impl Metrics {
             first_token: Histogram::new(FIRST_TOKEN_S),
             between_tokens: Histogram::new(BETWEEN_TOKENS_S),
             preparation: Histogram::new(REQUEST_S),
+            queue: Histogram::new(REQUEST_S),
             prompt_computed: Histogram::new(REQUEST_S),
             whole: Histogram::new(REQUEST_S),
             prompt_tokens: of_tokens(),
@@ -73,6 +76,8 @@ impl Metrics {
         seconds("inter_token_latency", between, &self.between_tokens);
         let preparation = "From a request's arrival until the engine has it";
         seconds("request_preparation_time", preparation, &self.preparation);
+        let queue = "From when the engine has a request until a sequence of it has a slot";
+        seconds("request_queue_time", queue, &self.queue);
         let prompt = "From a request's arrival until a prompt is computed, waiting included";
         seconds("request_prompt_time", prompt, &self.prompt_computed);
         let whole = "From a request's arrival to the end of its last answer";

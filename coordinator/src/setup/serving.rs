@@ -12,8 +12,9 @@ use super::bar::Bar;
 use super::formats::Case;
 use super::hardware::Hardware;
 use super::model::Opened;
+use super::nodes;
 use super::placement::{Decision, Measure, first_that_fits, plan};
-use super::prompts::prompts;
+use super::prompt_cache::prompts;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -58,6 +59,42 @@ pub(crate) struct Served {
     pub(crate) page_positions: u32,
 }
 
+impl Served {
+    /// Texts that are looked at, for nobody who waits: a step is as long as its rows take, many
+    /// logits are kept, and pages are small, so that little of what texts begin with alike is
+    /// computed again.
+    pub(crate) const FOR_TEXTS: Served = Served {
+        slots: None,
+        context: None,
+        step: Duration::from_secs(600),
+        logprobs: 0,
+        logits_bytes: 64 << 20,
+        page_positions: 16,
+    };
+}
+
+/// Log-probabilities that all slots together are given room for.
+const LOGPROBS_BYTES: u64 = 1 << 30;
+
+/// How many slots there are where each has room for the log-probabilities of so many positions:
+/// those wanted, or as many as there is room for where that is fewer than usual.
+///
+/// # Errors
+/// There is no room for those wanted, or for any: the bytes of a slot.
+pub(crate) fn slots_with_room(
+    wanted: Option<u16>,
+    context: u32,
+    logprobs: u16,
+) -> Result<Option<u16>, u64> {
+    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
+    let most = LOGPROBS_BYTES.checked_div(of_slot).unwrap_or(u64::MAX);
+    let most = u16::try_from(most).unwrap_or(u16::MAX);
+    if most < wanted.unwrap_or(1) {
+        return Err(of_slot);
+    }
+    Ok(wanted.or_else(|| (most < SLOTS).then_some(most)))
+}
+
 /// Plans, starts the workers and loads the model.
 ///
 /// # Errors
@@ -89,8 +126,9 @@ pub(crate) fn start(
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
     let prompts = prompts(&run, opened, &plan)?;
-    let launch =
-        LaunchOptions { staged, grammars, prompts, ..hardware.launch(opened.weights.clone()) };
+    let nodes = nodes::checked(&run, &plan)?;
+    let launch = hardware.launch(opened.weights.clone());
+    let launch = LaunchOptions { staged, grammars, prompts, nodes, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();
@@ -121,7 +159,7 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
 
 /// Positions of a page. Where pages are stored, all runs of a model have the same.
 fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
-    match run.prompts {
+    match run.prompt_cache {
         None => served.page_positions,
         Some(_) if opened.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
         Some(_) => PAGE_POSITIONS,
@@ -157,6 +195,7 @@ fn demand(positions: u32, served: Served) -> Demand {
         max_new: positions - 1,
         max_context: positions as usize,
         logprobs: served.logprobs,
+        looks_at_prompts: false,
         forms: false,
     }
 }

@@ -27,7 +27,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
-use workers::shared::protocol::{PromptsAt, WeightsFrom};
+use workers::shared::protocol::{MemoryNodes, PromptsAt, WeightsFrom};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;
@@ -115,6 +115,7 @@ fn launch() -> LaunchOptions {
         grammars: None,
         staged: Vec::new(),
         prompts: None,
+        nodes: MemoryNodes::default(),
     }
 }
 
@@ -229,7 +230,7 @@ impl Observer for Answers {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Generated { tokens, logprobs, finish } = generated;
+        let Generated { tokens, logprobs, finish, .. } = generated;
         let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
         self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
         ControlFlow::Continue(())
@@ -251,6 +252,7 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
         id_hash: job.id_hash,
         ignore_eos: false,
         logprobs: job.logprobs,
+        prompt_logprobs: 0,
         grammar: 0,
     };
     let sequences: Vec<Sequence<'_>> =

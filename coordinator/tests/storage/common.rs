@@ -23,7 +23,7 @@ use program::validate::validate;
 use program::weights::Weights;
 use staging::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::Encoded;
-use workers::shared::protocol::{StagedAt, WeightsFrom};
+use workers::shared::protocol::{MemoryNodes, StagedAt, WeightsFrom};
 
 pub fn config() -> ModelConfig {
     ModelConfig {
@@ -214,6 +214,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         grammars: None,
         staged: staged.to_vec(),
         prompts: None,
+        nodes: MemoryNodes::default(),
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)
@@ -235,6 +236,7 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
             id_hash: index,
             ignore_eos: true,
             logprobs: 0,
+            prompt_logprobs: 0,
             grammar: 0,
         })
         .collect()

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use grammar::{Form, Grammars};
 use program::plan::Plan;
-use program::topology::{LaneId, SegmentId, WorkerId};
+use program::topology::{Holds, LaneId, SegmentId, WorkerId};
 use prompt_store::{Name, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,24 @@ pub struct StoredPage {
     pub tokens: Vec<u32>,
 }
 
+/// NUMA nodes on which the host's memory lies; none: where the system puts it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNodes {
+    pub weights: Vec<u16>,
+    pub kv: Vec<u16>,
+}
+
+impl MemoryNodes {
+    /// Those of a segment.
+    pub fn of(&self, segment: SegmentId) -> &[u16] {
+        match segment.holds {
+            Holds::Weights => &self.weights,
+            Holds::Kv => &self.kv,
+            Holds::Activations | Holds::Arena | Holds::Table => &[],
+        }
+    }
+}
+
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -96,6 +114,8 @@ pub struct Setup {
     pub memories: Vec<(SegmentId, u64)>,
     /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
     pub private: Vec<(SegmentId, u64)>,
+    /// Where all of these lie.
+    pub nodes: MemoryNodes,
     pub control_bytes: u64,
     /// Records per trace ring; each lane of the topology has one.
     pub trace_capacity: u32,

@@ -4,6 +4,7 @@ mod fetch;
 mod prompts_going;
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use grammar::Form;
 use program::plan::Plan;
@@ -33,6 +34,9 @@ struct Going {
     listener: Box<dyn Listener>,
     /// New tokens that were told, or are a final end-of-sequence token.
     answered: Vec<u32>,
+    came: Instant,
+    /// Until it had the slot in which its prompt was computed.
+    waited: Duration,
     /// Whether its prompt was computed, and so much told.
     is_begun: bool,
     /// Of its prompt, tokens whose keys and values were found.
@@ -119,6 +123,8 @@ impl Desk {
             request: Request { grammar, ..request(submission) },
             listener,
             answered: Vec::new(),
+            came: Instant::now(),
+            waited: Duration::ZERO,
             is_begun: false,
             cached_tokens: 0,
             is_left: false,
@@ -194,6 +200,7 @@ impl Desk {
         self.caches.write(table, (batch, slot), &caches);
         if !going.is_begun {
             going.cached_tokens = caches.computed;
+            going.waited = going.came.elapsed();
         }
         if let Some(shelf) = &mut self.shelf {
             shelf.begin(going.id, batch, caches.kind(), &going.request.prompt);
@@ -438,7 +445,8 @@ impl Seated {
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
         status.cached_tokens += u64::from(cached_tokens);
-        going.tell(Event::Prompt { cached_tokens, logprobs });
+        let waited = going.waited;
+        going.tell(Event::Prompt { cached_tokens, waited, logprobs });
     }
 
     /// Why it has ended by itself; `None`: it was called off.

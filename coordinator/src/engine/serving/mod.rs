@@ -8,7 +8,6 @@ mod caches;
 mod desk;
 mod drive;
 mod forms;
-mod job;
 mod measured_costs;
 mod options;
 mod request;
@@ -24,7 +23,6 @@ use crate::boundary::serving::{
     Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
 };
 use drive::{Command, Drive};
-pub use job::ServedJob;
 pub use options::{FormOf, ServingOptions};
 
 /// Workers that hold a model and continue prompts as they come. Dropping it ends them.

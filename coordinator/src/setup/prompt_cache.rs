@@ -28,7 +28,7 @@ pub(super) fn prompts(
     opened: &Opened,
     plan: &Plan,
 ) -> anyhow::Result<Option<PromptsAt>> {
-    let Some(asked) = &run.prompts else { return Ok(None) };
+    let Some(asked) = &run.prompt_cache else { return Ok(None) };
     let is_cuda = matches!(run.device, crate::cli::values::DeviceChoice::Cuda(_));
     if is_cuda || PageRuns::of(plan, 0).is_none() {
         let sentence = "--prompt-cache keeps caches that the CPU attends to in pages. This run's \
