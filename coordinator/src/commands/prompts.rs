@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use super::run::print_summary;
 use crate::boundary::serving::{Serving, Status};
 use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::BatchesChoice;
-use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::job::on_serving::OnServing;
 use crate::job::progress::{self, Expected};
 use crate::job::run::Job;
+use crate::job::summary::Summary;
 use crate::setup::formats::Case;
 use crate::setup::model::Opened;
 use crate::setup::serving::{Served, slots_with_room, start};
@@ -27,7 +26,7 @@ pub(super) fn run(
     opened: &Opened,
     (job, demand, case): (Job<'_>, Demand, Case),
     interrupt: &Interrupt,
-) -> anyhow::Result<Exit> {
+) -> anyhow::Result<Summary> {
     check(run)?;
     let quiet = run.verbosity == Verbosity::Quiet;
     let served = served(run, demand)?;
@@ -46,7 +45,7 @@ pub(super) fn run(
     if !quiet && run.prompt_cache.is_some() {
         eprintln!("{}", found(&serving.status()));
     }
-    Ok(print_summary(&summary, quiet))
+    Ok(summary)
 }
 
 /// There are caches for fewer positions than a sequence needs.
