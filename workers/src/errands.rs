@@ -72,9 +72,11 @@ impl Hearing {
                     self.forms.iter().for_each(|forms| forms.forget(number));
                     None
                 }
-                ToWorker::Store { .. } | ToWorker::Fetch { .. } => {
-                    // Who stores ends with this thread.
-                    self.orders.iter().for_each(|orders| drop(orders.send(message.clone())));
+                order @ (ToWorker::Store { .. } | ToWorker::Fetch { .. }) => {
+                    if let Some(orders) = &self.orders {
+                        // Who stores ends with this thread.
+                        let _ = orders.send(order);
+                    }
                     None
                 }
                 // The coordinator has ended, which the lanes see too.

@@ -230,6 +230,7 @@ pub fn a_worker_lost_while_it_stores() {
         let found: Vec<Answer> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
         assert_eq!(found, expected, "seed {seed}");
         drop(engine);
+        drop(shelf.start(map, dtype, PAGES));
         assert_eq!(shelf.files("tmp").len(), 0, "seed {seed}: who starts again removes it");
     }
     let engine = shelf.start(map, dtype, PAGES);
