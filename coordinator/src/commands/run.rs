@@ -34,6 +34,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
 use crate::report::table;
+use crate::setup::described::MORE_POSITIONS;
 use crate::setup::finished;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
@@ -284,7 +285,9 @@ pub(crate) fn decide(
 ) -> anyhow::Result<Decision> {
     let context = prompt_len as usize + gen_len as usize;
     check_context(&opened.config, context).map_err(|error| {
-        Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
+        let hint = if measure == Measure::Always { MORE_POSITIONS } else { "" };
+        let sentence = format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error} {hint}");
+        Usage(sentence.trim_end().to_owned())
     })?;
     let demand = demand(run, prompt_len, gen_len);
     plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), measure, interrupt)
