@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::{Head, Header};
-use crate::store::Page;
+use crate::page::Page;
 
 /// Reads a page into its runs; how many bytes these are.
 ///

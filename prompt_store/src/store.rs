@@ -12,19 +12,9 @@ use crate::error::{OpenError, Refused, WriteError};
 use crate::files::{ORIGIN, folders, page_path, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
+use crate::page::Page;
 use crate::read;
 use crate::write;
-
-/// What a page is beside its bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct Page<'a> {
-    pub name: Name,
-    /// Of the page before it.
-    pub before: Name,
-    /// How many are before it.
-    pub index: u32,
-    pub tokens: &'a [u32],
-}
 
 /// What became of a page that was to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::entry::{Head, Header};
 use crate::files::{page_path, temporary_path};
 use crate::origin::Origin;
-use crate::store::Page;
+use crate::page::Page;
 
 /// The header of a page.
 pub(crate) fn header(origin: &[u8; 32], page: &Page<'_>, runs: &[&[u8]]) -> Header {
