@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
-use super::run::print_summary;
-use crate::cli::request::Run;
-use crate::cli::request::Verbosity;
+use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::BatchesChoice;
-use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::job::on_serving::OnServing;
 use crate::job::progress::{self, Expected};
 use crate::job::run::Job;
+use crate::job::summary::Summary;
 use crate::setup::model::Opened;
 use crate::setup::serving::{Served, slots_with_room, start};
 use crate::setup::usage::Usage;
@@ -26,7 +24,7 @@ pub(super) fn run(
     opened: &Opened,
     (job, demand): (Job<'_>, Demand),
     interrupt: &Interrupt,
-) -> anyhow::Result<Exit> {
+) -> anyhow::Result<Summary> {
     check(run)?;
     let quiet = run.verbosity == Verbosity::Quiet;
     let served = served(run, demand)?;
@@ -36,8 +34,7 @@ pub(super) fn run(
     let mut engine = OnServing::new(&serving, grammars, &interrupted);
     let slots = crate::boundary::serving::Serving::limits(&serving).slots as usize;
     let mut progress = progress::for_stderr(quiet, Expected { slots, prior: None });
-    let summary = job.run(Some(&mut engine), progress.as_mut(), &interrupted)?;
-    Ok(print_summary(&summary, quiet))
+    Ok(job.run(Some(&mut engine), progress.as_mut(), &interrupted)?)
 }
 
 /// Refuses what only a run of its own programs can tell.

@@ -232,7 +232,8 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         return Ok(print_summary(&summary, quiet));
     };
     if demand.looks_at_prompts {
-        return prompts::run(run, opened, (job, demand), interrupt);
+        let summary = prompts::run(run, opened, (job, demand), interrupt)?;
+        return Ok(print_summary(&summary, quiet));
     }
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
     // profile.
@@ -262,7 +263,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
 }
 
 /// Tells how a job ended; a quiet one only where something is missing.
-pub(super) fn print_summary(summary: &Summary, quiet: bool) -> Exit {
+fn print_summary(summary: &Summary, quiet: bool) -> Exit {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{summary}");
     }
