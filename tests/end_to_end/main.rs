@@ -29,6 +29,7 @@ mod placement;
 mod plan;
 mod profiled;
 mod profiled_kinds;
+mod prompt_store;
 mod prompts;
 mod pull;
 mod python;

@@ -54,7 +54,7 @@ impl Served {
         post(&self.address, path, body)
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
     }
 
@@ -62,9 +62,19 @@ impl Served {
         Pid::from_raw(self.child.id().cast_signed()).expect("a process id")
     }
 
-    /// Asks it to end; what it said since it was ready.
-    fn end(mut self) -> String {
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).expect("it runs");
+    }
+
+    /// Asks it to end; what it said since it was ready.
+    pub(crate) fn end(self) -> String {
+        self.terminate();
+        self.wait()
+    }
+
+    /// Waits for its end; what it said since it was ready.
+    pub(crate) fn wait(mut self) -> String {
         let until = Instant::now() + WATCHDOG;
         while self.child.try_wait().expect("a child").is_none() {
             assert!(Instant::now() < until, "it does not end");

@@ -23,12 +23,15 @@ use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 
 use crate::counting;
 use crate::device::{Device, Exported, check};
+use crate::errands::Errands;
 use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
+use crate::forms::FormCompiler;
 use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, send, tell, unexpected};
-use crate::process::{Coming, Lanes, Worker};
+use crate::process::{Lanes, Worker};
+use crate::prompts::Prompts;
 use crate::setup::{
     Building, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes, build_timed_lanes,
 };
@@ -156,14 +159,14 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
 
 /// Where lanes find the forms of answers, and what compiles those that come later; a setup gives
 /// its grammars away.
-fn forms(setup: &mut Setup) -> (Option<Forms>, Option<Coming>) {
+fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     let grammars = setup.grammars.take().map(Arc::new);
     if !setup.plan.shape.serves {
         return (grammars.map(Forms::Given), None);
     }
-    let coming = grammars.map(|grammars| (grammars, Arc::new(ReadyForms::default())));
-    let forms = coming.as_ref().map(|(_, ready)| Forms::Coming(Arc::clone(ready)));
-    (forms, coming)
+    let Some(grammars) = grammars else { return (None, None) };
+    let ready = Arc::new(ReadyForms::default());
+    (Some(Forms::Coming(Arc::clone(&ready))), Some(FormCompiler::new(grammars, ready)))
 }
 
 /// What a setup says of a worker's lanes.
@@ -228,7 +231,13 @@ impl Worker<'_> {
         self.state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         populate(&setup, &memories, placed)?;
-        let (forms, coming) = forms(&mut setup);
+        let (forms, compiler) = forms(&mut setup);
+        let prompts = match setup.prompts.take() {
+            // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
+            Some(at) => unsafe { Prompts::open(&at, &setup.plan, &memories) }?,
+            None => None,
+        };
+        let errands = Errands { forms: compiler, prompts };
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
@@ -262,7 +271,7 @@ impl Worker<'_> {
                 (own(unsafe { build_lanes(building, &memories, &options) }?), variant.name())
             }
         };
-        self.run_lanes(Lanes { coming, ..lanes }, kernels, culprit)?;
+        self.run_lanes(Lanes { errands, ..lanes }, kernels, culprit)?;
         self.state(WorkerState::Drain);
         heartbeat::publish(self.control, self.id.index());
         counting::disarm();

@@ -241,6 +241,7 @@ fn start_workers(
             cuda: None,
             grammars: None,
             staged: None,
+            prompts: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

@@ -56,11 +56,45 @@ pub struct Run {
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
     pub nvme_direct: NvmeDirect,
+    /// Where beginnings of prompts are stored.
+    pub prompt_cache: Option<PromptCache>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     /// The end of stdin asks for the end, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,
+}
+
+/// A store of prompts' beginnings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptCache {
+    pub directory: PathBuf,
+    /// Most bytes in it; `None`: as many as the drive takes.
+    pub most_bytes: Option<u64>,
+    /// Prompts of fewer tokens are not stored.
+    pub least_tokens: u32,
+}
+
+/// A store of prompts' beginnings to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheRequest {
+    pub directory: PathBuf,
+    pub action: CacheAction,
+}
+
+/// What to do with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheAction {
+    List {
+        json: bool,
+    },
+    /// What any of these says.
+    Remove {
+        names: Vec<String>,
+        model: Option<String>,
+        unused_days: Option<u32>,
+        all: bool,
+    },
 }
 
 /// Which model.
@@ -71,6 +105,8 @@ pub struct ModelChoice {
     pub revision: Option<String>,
     pub dummy_weights: bool,
     pub layers: Option<usize>,
+    /// As if it had so many positions, of whatever kind; `None`: its own.
+    pub positions: Option<usize>,
 }
 
 /// What is computed.

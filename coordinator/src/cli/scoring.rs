@@ -36,6 +36,8 @@ pub(super) fn scoring(
         of_model: low.of_model,
         placement: low.placement,
         nvme: low.nvme,
+        prompts: low.prompts,
+        is_served: true,
         seed: low.seed,
         quiet: low.quiet,
         stop_at_eof: low.stop_at_eof,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 
@@ -72,6 +73,8 @@ pub struct LowServe {
     pub placement: LowPlacement,
     #[command(flatten)]
     pub nvme: LowNvme,
+    #[command(flatten)]
+    pub prompts: LowPrompts,
 
     /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
     /// behind

@@ -31,6 +31,8 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
         of_model: low.of_model,
         placement: low.placement,
         nvme: low.nvme,
+        prompts: low.prompts,
+        is_served: true,
         seed: low.seed,
         stop_at_eof: low.stop_at_eof,
         quiet: low.quiet,

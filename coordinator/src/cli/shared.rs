@@ -28,6 +28,9 @@ pub struct LowModel {
         help_heading = "Model"
     )]
     pub layers: Option<u32>,
+    /// Of `plan`.
+    #[arg(skip)]
+    pub positions: Option<u32>,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
     pub dtype: DtypeChoice,

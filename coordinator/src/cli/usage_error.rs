@@ -53,6 +53,13 @@ pub enum UsageError {
          FILE."
     )]
     JsonWithoutTables,
+    #[error("--prompt-cache keeps the prompts of --input or of a server; leave it out.")]
+    PromptsWithoutInput,
+    #[error(
+        "A job with --prompt-cache runs as a server does, of which there is no --report and no \
+         --trace; leave these out."
+    )]
+    PromptsWithReport,
     #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
     StdinTwice,
     #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]

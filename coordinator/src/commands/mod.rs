@@ -2,6 +2,7 @@
 
 pub mod bench_serve;
 mod benchmark;
+pub mod cache;
 pub mod device_rates;
 pub mod doctor;
 mod drives;

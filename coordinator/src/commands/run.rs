@@ -34,6 +34,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
 use crate::report::table;
+use crate::setup::described::MORE_POSITIONS;
 use crate::setup::finished;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
@@ -231,8 +232,8 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = job.run(None, &mut progress::Silent, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
-    if demand.looks_at_prompts {
-        let summary = prompts::run(run, opened, (job, demand), interrupt)?;
+    if demand.looks_at_prompts || run.prompt_cache.is_some() {
+        let summary = prompts::run(run, opened, (job, demand, case), interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
@@ -284,7 +285,9 @@ pub(crate) fn decide(
 ) -> anyhow::Result<Decision> {
     let context = prompt_len as usize + gen_len as usize;
     check_context(&opened.config, context).map_err(|error| {
-        Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
+        let hint = if measure == Measure::Always { MORE_POSITIONS } else { "" };
+        let sentence = format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error} {hint}");
+        Usage(sentence.trim_end().to_owned())
     })?;
     let demand = demand(run, prompt_len, gen_len);
     plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), measure, interrupt)

@@ -10,7 +10,9 @@ use grammar::Grammar;
 use crate::boundary::engine::{
     Engine, EngineError, Finish, Generated, Observer, Sequence, Verdict,
 };
-use crate::boundary::serving::{Event, Listener, Listening, Serving, Submission, SubmissionId};
+use crate::boundary::serving::{
+    Event, Listener, Listening, PromptsGoing, Serving, Submission, SubmissionId,
+};
 
 /// Between two looks at whether to go on.
 const TICK: Duration = Duration::from_millis(100);
@@ -133,7 +135,13 @@ impl Engine for OnServing<'_> {
             }
             let first = match told.recv_timeout(TICK) {
                 Ok(first) => Some(first),
-                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Timeout) => {
+                    let PromptsGoing { tokens, computed, .. } = self.serving.status().prompts_going;
+                    if tokens > 0 {
+                        observer.prefilled(computed as f64 / tokens as f64);
+                    }
+                    None
+                }
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             };
             for (index, event) in first.into_iter().chain(told.try_iter()) {

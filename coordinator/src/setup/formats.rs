@@ -19,6 +19,16 @@ pub(crate) struct Case {
 impl Case {
     const LOSSLESS: Case = Case { weights: false, kv: false };
 
+    /// The choice that names it.
+    pub(crate) fn choice(self) -> CompressChoice {
+        match (self.weights, self.kv) {
+            (false, false) => CompressChoice::None,
+            (true, false) => CompressChoice::W4,
+            (false, true) => CompressChoice::Kv4,
+            (true, true) => CompressChoice::W4kv4,
+        }
+    }
+
     /// What to say, and to report, when the form was chosen because nothing else fits.
     pub(crate) fn note(self, run: &Run) -> Option<&'static str> {
         if run.compress != CompressChoice::Auto {

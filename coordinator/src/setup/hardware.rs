@@ -80,6 +80,7 @@ impl Hardware {
             cuda: self.cuda,
             grammars: None,
             staged: Vec::new(),
+            prompts: None,
             nodes: MemoryNodes::default(),
         }
     }

@@ -17,6 +17,7 @@ pub mod plan_request;
 pub mod prediction;
 pub mod pricing;
 pub mod profile;
+mod prompt_cache;
 pub mod rehearsal;
 pub(crate) mod serving;
 pub mod staging;

@@ -14,6 +14,7 @@ use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
 use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::prompt_cache::prompts;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -30,6 +31,13 @@ const STEP_ROWS: u32 = 512;
 
 /// Positions that there are caches for, for each slot, where sequences share them.
 const SLOT_POSITIONS: u32 = 2048;
+
+/// Positions of a page of the caches: few, so that much of what begins alike is found.
+pub(crate) const PAGE_POSITIONS: u32 = 256;
+/// The same for longer contexts than `LONG_CONTEXT`: attention over so many short pages would take
+/// up to a sixth longer.
+pub(crate) const LONG_PAGE_POSITIONS: u32 = 1024;
+pub(crate) const LONG_CONTEXT: u32 = 32 << 10;
 
 /// Sequences at a time, unless memory has room for fewer.
 pub(crate) const SLOTS: u16 = 32;
@@ -98,6 +106,7 @@ pub(crate) fn start(
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     let context = context(opened, served)?;
+    let served = Served { page_positions: page_positions(run, opened, served), ..served };
     let run = planned_run(run, served);
     let share = share(context, served);
     let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
@@ -116,9 +125,10 @@ pub(crate) fn start(
     let grammars = opened.vocabulary()?;
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
+    let prompts = prompts(&run, opened, &plan)?;
     let nodes = nodes::checked(&run, &plan)?;
-    let launch =
-        LaunchOptions { staged, grammars, nodes, ..hardware.launch(opened.weights.clone()) };
+    let launch = hardware.launch(opened.weights.clone());
+    let launch = LaunchOptions { staged, grammars, prompts, nodes, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();
@@ -145,6 +155,15 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
         return Err(Usage(sentence).into());
     }
     Ok(context)
+}
+
+/// Positions of a page. Where pages are stored, all runs of a model have the same.
+fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
+    match run.prompt_cache {
+        None => served.page_positions,
+        Some(_) if opened.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
+        Some(_) => PAGE_POSITIONS,
+    }
 }
 
 /// The run as the planner sees it.

@@ -27,7 +27,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
-use workers::shared::protocol::{MemoryNodes, WeightsFrom};
+use workers::shared::protocol::{MemoryNodes, PromptsAt, WeightsFrom};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;
@@ -114,6 +114,7 @@ fn launch() -> LaunchOptions {
         cuda: None,
         grammars: None,
         staged: Vec::new(),
+        prompts: None,
         nodes: MemoryNodes::default(),
     }
 }
@@ -123,15 +124,26 @@ pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
 }
 
 pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
+    start_storing(map, dtype, kept, None, Box::new(|_| {}))
+}
+
+/// Where `prompts` says so, beginnings of prompts are stored; sentences are told to `tell`.
+pub fn start_storing(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: Kept,
+    prompts: Option<PromptsAt>,
+    tell: Box<dyn Fn(&str) + Send>,
+) -> ServingEngine {
     let options = ServingOptions {
         plan: plan(map, dtype, Some(kept)),
-        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), ..launch() },
+        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompts, ..launch() },
         forms: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).form(grammar.clone(), spelled)
         })),
         step: Duration::from_millis(2),
         loading: Box::new(|_, _| true),
-        tell: Box::new(|_| {}),
+        tell,
     };
     ServingEngine::start(options).expect("it starts")
 }

@@ -213,6 +213,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         cuda: None,
         grammars: None,
         staged: staged.to_vec(),
+        prompts: None,
         nodes: MemoryNodes::default(),
     };
     let interrupt = Box::new(|| false);

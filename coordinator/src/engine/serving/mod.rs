@@ -10,6 +10,8 @@ mod drive;
 mod forms;
 mod measured_costs;
 mod options;
+mod request;
+mod shelf;
 
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};

@@ -181,6 +181,7 @@ impl Workers {
                 cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: false }),
                 grammars: None,
                 staged: None,
+                prompts: None,
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
