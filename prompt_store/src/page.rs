@@ -1,4 +1,4 @@
-//! Which page is meant.
+//! What a page is, whether it is written or read.
 
 use crate::name::Name;
 
