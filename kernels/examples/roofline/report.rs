@@ -239,7 +239,10 @@ pub fn print_goals(rows: &[Row]) {
         if let (Work::Prefill { .. }, true) = (row.case.work, row.ratios.is_empty()) {
             let (share, (must, goal)) = (row.share(), PREFILL_GOALS);
             let name = row.case.name();
-            println!("{name:52} {share:>6.3} {must:>6.2} {goal:>6.2} {}", verdict(share, must, goal));
+            println!(
+                "{name:52} {share:>6.3} {must:>6.2} {goal:>6.2} {}",
+                verdict(share, must, goal)
+            );
         }
         if let (Work::Decode { last: 8192, .. }, false) = (row.case.work, row.ratios.is_empty()) {
             let (over, must) = (row.over_plain(), CACHE_GOAL);

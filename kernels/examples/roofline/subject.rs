@@ -124,7 +124,9 @@ fn operands<'a, T: Element>(
 ) -> Result<Operands<'a>, std::io::Error> {
     match case.work {
         Work::Linear { n, k, rows } => linear::<T>(n, k, rows, variant, threads, memory),
-        Work::Decode { .. } | Work::Prefill { .. } => attention::<T>(case, variant, threads, memory),
+        Work::Decode { .. } | Work::Prefill { .. } => {
+            attention::<T>(case, variant, threads, memory)
+        }
     }
 }
 
