@@ -6,7 +6,7 @@ mod sequences;
 
 use common::{bits, poison, variants};
 use half::bf16;
-use kernels::{Element, Variant};
+use kernels::{Element, Kernels, ScratchLimits, Variant};
 use sequences::{Batch, Options, batch, in_pieces, roomy_kernels};
 
 /// A prompt at once, and in pieces around the ends of chunks and of pairs of positions, over a
@@ -86,6 +86,34 @@ fn values_behind_a_row_do_not_reach_it() {
                 assert!(own.iter().all(|value| value.is_nan()), "{variant:?} {bad}");
                 batch.fresh[1] = fresh;
             }
+        }
+    }
+}
+
+/// A 4-bit cache as long as a book, of which all threads read parts of one sequence: within the
+/// form's bound of what the same keys and values give in exact arithmetic.
+#[test]
+fn one_long_sequence_of_four_bits_agrees_with_the_reference() {
+    for variant in variants("one_long_sequence_of_four_bits_agrees_with_the_reference") {
+        let past = 40_001;
+        let limits = ScratchLimits {
+            rows: 1,
+            linear_inputs: 1,
+            positions: past + 1,
+            group: 4,
+            head_dim: 64,
+        };
+        let options = Options { four: true, ..Options::default() };
+        let mut batch = batch::<bf16>(41, (4, 1, 64), &[(1, past)], options);
+        // So that some positions weigh more than all others, wherever they are.
+        batch.q.iter_mut().for_each(|value| *value = bf16::from_f32(8.0 * value.to_f32()));
+        let one = Kernels::new(variant, 1, limits).expect("threads start");
+        let (probabilities, out) = batch.separate(&one);
+        batch.check_reference(variant, (&probabilities, &out), &format!("{variant:?}"));
+        for threads in [1, 2, 5] {
+            let many = Kernels::new(variant, threads, limits).expect("threads start");
+            let fused = batch.fused(&many, &batch.units);
+            assert_eq!(bits(&fused), bits(&out), "{variant:?}, {threads} threads");
         }
     }
 }

@@ -11,7 +11,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+    reason = "rows and columns of a register tile are surer to stay in registers by index"
 )]
 
 use std::arch::x86_64::*;
@@ -450,8 +450,8 @@ unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)) -> [__m51
     ]
 }
 
-/// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the last
-/// line.
+/// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the
+/// last line.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; the pairs are readable, and so are their weights; sums are lines.

@@ -1,8 +1,8 @@
 //! One task of a call: some chunks of the positions of a block of rows of one unit, or what all of
 //! them come to.
 //!
-//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0 on. What
-//! comes of a chunk depends on nothing outside it, and the results of a block's chunks are put
+//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0 on.
+//! What comes of a chunk depends on nothing outside it, and the results of a block's chunks are put
 //! together in order; so it changes no bit which chunks a task has, and which thread.
 
 use std::ops::Range;
