@@ -41,7 +41,10 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
                     self.run_chunks(&block, scores, first..end, &mut prefetcher);
                     prefetcher.finish(s);
                 }
-                Part::Finish => self.finish(&block, scores, self.scratch.wrapping_add(head)),
+                Part::Finish => {}
+            }
+            if self.finishes {
+                self.finish(&block, scores, self.scratch.wrapping_add(head));
             }
         }
     }

@@ -261,11 +261,9 @@ impl<T: AttentionTasks> Call<'_, T> {
                     let item = items.get(task + 1)?;
                     Some((item, self.first_part(item)?))
                 });
-                self.run((item, this), ahead, results, thread);
+                let finishes = next.is_none() && self.has_finish();
+                self.run((item, this, finishes), ahead, results, thread);
                 part = next;
-            }
-            if self.has_finish() {
-                self.run((item, Part::Finish), None, results, thread);
             }
         });
     }
@@ -343,20 +341,21 @@ impl<T: AttentionTasks> Call<'_, T> {
             (&items[*item as usize], Part::Chunks(chunk, chunk + 1))
         };
         kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
-            let this = of(&chunks[task]);
-            self.run(this, chunks.get(task + 1).map(of), results(this.0), thread);
+            let (item, part) = of(&chunks[task]);
+            let next = chunks.get(task + 1).map(of);
+            self.run((item, part, false), next, results(item), thread);
         });
         if self.has_finish() {
             kernels.run_attention(range.len(), usize::MAX, &|task, thread| {
                 let item = &items[range.start + task];
-                self.run((item, Part::Finish), None, results(item), thread);
+                self.run((item, Part::Finish, true), None, results(item), thread);
             });
         }
     }
 
     fn run(
         &self,
-        (item, part): (&Item, Part),
+        (item, part, finishes): (&Item, Part, bool),
         next: Option<(&Item, Part)>,
         results: Results,
         thread: usize,
@@ -370,6 +369,7 @@ impl<T: AttentionTasks> Call<'_, T> {
             steps: self.steps,
             tensors: self.tensors,
             part,
+            finishes,
             next: next.map(|(item, part)| (self.units[item.unit as usize], item.rows(), part)),
             scratch: self.per_thread.of(thread),
             results,

@@ -102,6 +102,8 @@ pub struct BlockTask<'a, T> {
     pub(super) steps: Steps,
     pub(super) tensors: &'a Tensors<T>,
     pub(super) part: Part,
+    /// Whether the part is the last one of the block and this thread had all others.
+    pub(super) finishes: bool,
     /// What this thread most likely does next.
     pub(super) next: Option<(Unit, Range<usize>, Part)>,
     /// This thread's scratch.
