@@ -11,8 +11,8 @@ tests=$(cargo test --package shm --lib --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
 target=${CARGO_TARGET_DIR:-target}
 work=$target/nodes
-rm -rf "$work/root"
-mkdir -p "$work/packages" "$work/root/proc" "$work/root/sys" "$work/root/dev" "$work/root/tmp" "$work/root/model"
+rm -rf "$work/guest"
+mkdir -p "$work/packages" "$work/guest/proc" "$work/guest/sys" "$work/guest/dev" "$work/guest/tmp" "$work/guest/model"
 
 install=
 command -v qemu-system-x86_64 >/dev/null || install="$install qemu-system-x86"
@@ -35,17 +35,17 @@ if [ ! -e "$work/packages/vmlinuz" ]; then
         cp "$work"/packages/unpacked/usr/bin/busybox "$work/packages/busybox"
 fi
 
-cp "$work/packages/busybox" "$work/root/busybox"
-cp "$tests" "$work/root/shm-tests"
-cp "$target/debug/coordinator" "$work/root/coordinator"
-cp tests/fixtures/llama/*.json tests/fixtures/llama/*.safetensors "$work/root/model/"
-for binary in "$work/root/shm-tests" "$work/root/coordinator"; do
+cp "$work/packages/busybox" "$work/guest/busybox"
+cp "$tests" "$work/guest/shm-tests"
+cp "$target/debug/coordinator" "$work/guest/coordinator"
+cp tests/fixtures/llama/*.json tests/fixtures/llama/*.safetensors "$work/guest/model/"
+for binary in "$work/guest/shm-tests" "$work/guest/coordinator"; do
     ldd "$binary" | sed -n 's/[^/]*\(\/[^ ]*\) (0x.*/\1/p' | while read -r library; do
-        mkdir -p "$work/root$(dirname "$library")"
-        cp --dereference --no-clobber "$library" "$work/root$library"
+        mkdir -p "$work/guest$(dirname "$library")"
+        cp --dereference --no-clobber "$library" "$work/guest$library"
     done
 done
-cat >"$work/root/init" <<'INIT'
+cat >"$work/guest/init" <<'INIT'
 #!/busybox sh
 /busybox mount -t proc proc /proc
 /busybox mount -t sysfs sys /sys
@@ -71,8 +71,8 @@ done
 echo "NODES: end"
 /busybox poweroff -f
 INIT
-chmod +x "$work/root/init"
-(cd "$work/root" && find . | cpio --quiet --create --format=newc) | gzip -1 >"$work/initrd"
+chmod +x "$work/guest/init"
+(cd "$work/guest" && find . | cpio --quiet --create --format=newc) | gzip -1 >"$work/initrd"
 
 memory() { echo "-object memory-backend-ram,id=m$1,size=640M"; }
 # shellcheck disable=SC2046

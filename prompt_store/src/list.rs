@@ -55,6 +55,10 @@ pub fn list(store: &Path) -> io::Result<Listing> {
         let pages = pages(&folder)?;
         let size_bytes = pages.iter().map(|page| page.size_bytes).sum();
         let (beginnings, useless) = beginnings(&pages);
+        // A run that has stored nothing leaves its folder.
+        if origin.is_none() && pages.is_empty() {
+            continue;
+        }
         origins.push(Listed { folder, origin, size_bytes, beginnings, useless });
     }
     Ok(Listing { size_bytes: origins.iter().map(|listed| listed.size_bytes).sum(), origins })

@@ -1,8 +1,9 @@
 """Runs language models that are too large for the GPU: the program ``coordinator`` from Python.
 
 ``generate`` answers prompts and yields each answer as it is finished, ``Batch`` is the object
-behind it; ``score`` tells how likely continuations are, ``serve`` is a server for OpenAI's clients. Processes and files are the interface, so what
-is true of the program is true here: an answer depends on its prompt alone, and none is lost.
+behind it; ``score`` tells how likely continuations are, and ``serve`` is a server for OpenAI's
+clients. Processes and files are the interface, so what is true of the program is true here: an
+answer depends on its prompt alone, and none is lost.
 """
 
 from __future__ import annotations

@@ -196,9 +196,7 @@ mod tests {
     fn pages_take_turns_on_several_nodes() {
         let (name, nodes) = ("pages_take_turns_on_several_nodes", present());
         if nodes.len() < 2 {
-            println!(
-                "SKIP {name}: this machine has one NUMA node; make test-nodes starts one with three"
-            );
+            println!("SKIP {name}: one NUMA node here; make test-nodes starts a machine of three");
             return;
         }
         let Some(mapping) = permitted(name, touched(&nodes)) else { return };

@@ -102,6 +102,21 @@ fn install_panic_hook(channel: &Arc<Channel>) {
 /// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
 const PAGES_LOOKED_AT: usize = 4096;
 
+/// Has the pages that are used from the start, and sees that they lie where they should.
+fn populate(
+    setup: &Setup,
+    memories: &Memories,
+    placed: Vec<(SegmentId, Arc<Mapping>)>,
+) -> Result<(), WorkerError> {
+    if setup.durations.is_none() {
+        memories.populate();
+    }
+    for (segment, mapping) in placed {
+        mapping.check_nodes(setup.nodes.of(segment), PAGES_LOOKED_AT)?;
+    }
+    Ok(())
+}
+
 /// Everything after the channel is there; an error has been reported and has poisoned the run.
 fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     let (setup, descriptors) = receive_setup(channel).inspect_err(|error| tell(channel, error))?;
@@ -222,12 +237,7 @@ impl Worker<'_> {
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
-        if setup.durations.is_none() {
-            memories.populate();
-        }
-        for (segment, mapping) in placed {
-            mapping.check_nodes(setup.nodes.of(segment), PAGES_LOOKED_AT)?;
-        }
+        populate(&setup, &memories, placed)?;
         let (forms, compiler) = forms(&mut setup);
         let errands = Errands { forms: compiler, prompts: prompts(&setup, &memories)? };
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };

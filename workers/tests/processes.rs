@@ -20,7 +20,7 @@ use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
 use workers::setup::LaneOptions;
 use workers::shared::group::{BATCH, list_work};
-use workers::shared::protocol::{FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::protocol::{FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
 use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request, fill};
 
@@ -228,6 +228,7 @@ fn start_workers(
             plan: plan.clone(),
             memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
             private: Vec::new(),
+            nodes: MemoryNodes::default(),
             control_bytes: control.segment().size_bytes() as u64,
             trace_capacity: TRACE_CAPACITY as u32,
             threads: 2,

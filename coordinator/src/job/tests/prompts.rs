@@ -71,7 +71,9 @@ fn log_probabilities_of_prompts_are_told_by_token_ids() {
     ];
     let lines = run(&lines);
     let found = choice(&lines[0]);
-    let token = |logprob: f64, rank: Option<u32>, text: &str| json!({"logprob": logprob, "rank": rank, "decoded_token": text});
+    let token = |logprob: f64, rank: Option<u32>, text: &str| -> Value {
+        json!({"logprob": logprob, "rank": rank, "decoded_token": text})
+    };
     // The engine tells a token beside itself and the one before it.
     let second = json!({"98": token(-0.25, None, "b"), "97": token(-0.75, Some(1), "a"),
         "96": token(-1.25, Some(2), "`")});

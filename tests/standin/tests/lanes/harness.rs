@@ -14,7 +14,7 @@ use program::topology::{SegmentId, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment};
 use workers::shared::group::{BATCH, list_work};
 use workers::shared::prefix_sharing::share;
-use workers::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::protocol::{CudaUse, FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
 use workers::shared::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
 
@@ -168,6 +168,7 @@ impl Workers {
                 plan: plan.clone(),
                 memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
                 private: Vec::new(),
+                nodes: MemoryNodes::default(),
                 control_bytes: control.segment().size_bytes() as u64,
                 trace_capacity: TRACE_CAPACITY as u32,
                 threads: 1,
