@@ -101,8 +101,8 @@ fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
     (found, useless.map(|page| page.path.clone()).collect())
 }
 
-/// Removes beginnings that `chosen` says yes to, but for pages that others have in common with them,
-/// and all that is of no use; how many bytes. What runs have read stays with them.
+/// Removes beginnings that `chosen` says yes to, but for pages that others have in common with
+/// them, and all that is of no use; how many bytes. What runs have read stays with them.
 ///
 /// # Errors
 /// What cannot be read or removed.

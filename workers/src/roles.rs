@@ -169,6 +169,13 @@ fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     (Some(Forms::Coming(Arc::clone(&ready))), Some(FormCompiler::new(grammars, ready)))
 }
 
+/// What stores and fetches prompts, where that was asked for.
+fn prompts(setup: &Setup, memories: &Arc<Memories>) -> Result<Option<Prompts>, WorkerError> {
+    let Some(at) = &setup.prompts else { return Ok(None) };
+    // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
+    unsafe { Prompts::open(at, &setup.plan, memories) }
+}
+
 /// What a setup says of a worker's lanes.
 fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
     LaneOptions {
@@ -232,12 +239,7 @@ impl Worker<'_> {
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         populate(&setup, &memories, placed)?;
         let (forms, compiler) = forms(&mut setup);
-        let prompts = match setup.prompts.take() {
-            // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
-            Some(at) => unsafe { Prompts::open(&at, &setup.plan, &memories) }?,
-            None => None,
-        };
-        let errands = Errands { forms: compiler, prompts };
+        let errands = Errands { forms: compiler, prompts: prompts(&setup, &memories)? };
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
