@@ -141,6 +141,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let plan = compile(config, &shape, &map).expect("compiles");

@@ -351,6 +351,7 @@ impl Bench {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));

@@ -73,6 +73,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());

@@ -90,6 +90,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     };
     let shape = match kept {

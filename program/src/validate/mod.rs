@@ -26,6 +26,7 @@ mod content;
 mod describe;
 mod error;
 mod order;
+mod owners;
 mod race;
 mod reach;
 mod replay;
