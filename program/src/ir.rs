@@ -28,6 +28,9 @@ impl ProgramId {
     pub const MOVE_OUT: ProgramId = ProgramId(2);
     /// Likewise: caches go from the host to the device.
     pub const MOVE_IN: ProgramId = ProgramId(3);
+    /// All that there are where sequences have owners.
+    pub const OF_OWNERS: [ProgramId; 4] =
+        [ProgramId::STEP, ProgramId::PIPELINED, ProgramId::MOVE_OUT, ProgramId::MOVE_IN];
 
     /// Place in `Plan::programs`.
     pub const fn index(self) -> usize {

@@ -182,6 +182,7 @@ impl RunShape {
                 0 => 0,
                 positions => self.max_context.div_ceil(positions),
             },
+            has_owners: self.has_owners(),
         }
     }
 

@@ -320,6 +320,25 @@ impl Control {
         }
     }
 
+    /// Says which stages follow the one at `index`, from 0, of a group that goes on; none: it ends
+    /// behind that one. For whoever samples, in that stage: lanes look when they leave it.
+    ///
+    /// # Panics
+    /// With so many that they take the place of a stage that lanes may still look at.
+    pub fn follow(&self, index: usize, stages: &[Stage]) {
+        assert!(stages.len() + 2 < STAGES_MAX, "{} stages follow", stages.len());
+        let words = stages.iter().map(|stage| stage.pack()).chain([0]);
+        for (place, word) in (index + 1..).zip(words) {
+            // SYNC POINT: ordered by the barrier that ends the stage.
+            self.header().stages[place % STAGES_MAX].store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The stage at `index`, from 0, of a group that goes on. `None`: there is none.
+    pub fn stage(&self, index: usize) -> Option<Stage> {
+        Stage::unpack(self.header().stages[index % STAGES_MAX].load(Ordering::Relaxed))
+    }
+
     /// The stages of the group that was released last.
     pub fn stages(&self) -> impl Iterator<Item = Stage> {
         let words = self.header().stages.iter();

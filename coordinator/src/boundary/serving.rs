@@ -114,6 +114,10 @@ pub struct Status {
     pub generated_tokens: u64,
     /// Sequences that gave their caches to others and were computed again.
     pub preemptions: u64,
+    /// Of a server whose sequences belong to the device or to the host: iterations in which the
+    /// device attended for all and those in which both did, and sequences whose caches went to the
+    /// host and to the device.
+    pub owners: [u64; 4],
     /// Times that workers were started again.
     pub restarts: u64,
     /// Heap allocations of the workers that run now, since they were ready.
@@ -134,6 +138,7 @@ impl Status {
             cached_tokens: 0,
             generated_tokens: 0,
             preemptions: 0,
+            owners: [0; 4],
             restarts: 0,
             worker_allocations: 0,
         }

@@ -148,6 +148,7 @@ impl Collector for OfEngine {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
+        let [gpu, pipelined, to_host, to_device] = status.owners;
         let counters = [
             ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
             (
@@ -164,6 +165,10 @@ impl Collector for OfEngine {
             ("num_preemptions", "Sequences that gave their caches to others", status.preemptions),
             ("engine_steps", "Steps of the engine", status.steps),
             ("engine_restarts", "Times that workers were started again", status.restarts),
+            ("iterations_gpu", "Steps in which the device attended for all", gpu),
+            ("iterations_pipelined", "Steps in which the host attended beside it", pipelined),
+            ("kv_moves_to_host", "Sequences whose caches went to host memory", to_host),
+            ("kv_moves_to_device", "Sequences whose caches came to the device", to_device),
         ];
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);

@@ -11,6 +11,7 @@ pub mod hardware;
 pub(crate) mod measured_machine;
 pub mod memory_advice;
 pub mod model;
+pub(crate) mod owners;
 pub mod placement;
 pub mod plan_request;
 pub mod prediction;

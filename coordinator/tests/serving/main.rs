@@ -4,6 +4,7 @@
 mod common;
 #[path = "../own_main.rs"]
 mod own_main;
+mod owners;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 10] = [
+const TESTS: [own_main::Test; 13] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
@@ -26,6 +27,9 @@ const TESTS: [own_main::Test; 10] = [
     ("continuations_share_their_prompt", continuations_share_their_prompt),
     ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
+    ("either_owner_answers_alike", owners::either_owner_answers_alike),
+    ("prompts_of_owners_are_told", owners::prompts_of_owners_are_told),
+    ("owners_survive_a_lost_worker", owners::owners_survive_a_lost_worker),
 ];
 
 fn main() -> ExitCode {

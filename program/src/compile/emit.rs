@@ -8,8 +8,7 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read,
-    Region, Rows,
+    At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read, Region, Rows,
 };
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
 use crate::owners::{DEVICE, HOST, Side};

@@ -100,8 +100,7 @@ fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec
             let device_changes = last.is_some_and(|last| last.device != item.device);
             // With barriers a layer is computed whole for one batch before the next batch.
             // Beside the host's attention the device passes the linears of all streams first.
-            let attends_last =
-                program.attending == Attending::Owners && item.op.is_attention();
+            let attends_last = program.attending == Attending::Owners && item.op.is_attention();
             let changes = device_changes || attends_last;
             let cuts = if by_layer { i == 0 } else { changes || (i == 0 && cut) };
             if cuts {

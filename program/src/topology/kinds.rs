@@ -75,7 +75,8 @@ pub struct Rule {
 pub const RULES: &[Rule] = {
     use MemoryKind::{Dram, Storage, Vram};
     const NEAR: &[MemoryKind] = &[Dram, Vram];
-    const UPLOADED: &[Work] = &[Work::CopyWeights, Work::CopyCache, Work::MoveCache, Work::CopyValue];
+    const UPLOADED: &[Work] =
+        &[Work::CopyWeights, Work::CopyCache, Work::MoveCache, Work::CopyValue];
     const DOWNLOADED: &[Work] = &[Work::MoveCache, Work::CopyValue];
     &[
         Rule {

@@ -27,6 +27,7 @@ mod describe;
 mod error;
 mod order;
 mod owners;
+mod parts;
 mod race;
 mod reach;
 mod replay;

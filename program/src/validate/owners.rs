@@ -7,7 +7,7 @@ use crate::ir::{Append, Compute, Copy, Moved, ProgramShape, Region, Rows};
 use crate::map::{Chunk, Device};
 use crate::owners::{DEVICE, HOST, Side};
 
-use super::shape::{normal, operands};
+use super::parts::{normal, operands};
 
 /// # Errors
 /// An operand that is another part than the instruction's, in words.

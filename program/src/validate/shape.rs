@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use model::config::ModelConfig;
 use model::ops::Value;
 
-use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read, Region};
+use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read};
 use crate::map::Chunk;
 use crate::plan::{Buffer, Plan};
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Site, ValidateError};
+use super::parts::{normal, operands};
 use super::{owners, reach};
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
@@ -144,11 +145,6 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
     }
 }
 
-/// `None` for the only chunk of one.
-pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
-    chunk.filter(|chunk| chunk.of > 1)
-}
-
 /// What is read last fills its page, so it would reach into the next buffer.
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     let slot = &buffers[read.to.buffer.0 as usize];
@@ -189,15 +185,6 @@ fn check_compute(
         return Err("it must add into the residual stream that it reads".to_owned());
     }
     Ok(())
-}
-
-/// Inputs and output with the values that they are.
-pub(super) fn operands<'a>(
-    config: &ModelConfig,
-    compute: &'a Compute,
-) -> impl Iterator<Item = (Value, Region)> + use<'a> {
-    let inputs = compute.op.reads(config).iter().copied().zip(compute.inputs.iter().copied());
-    inputs.chain(compute.op.writes(config).into_iter().zip(compute.output))
 }
 
 fn check_copy(copy: &Copy) -> Result<(), String> {

@@ -8,7 +8,8 @@ use super::iteration::{Iteration, Place, Shape};
 use super::neo::{finished, shape};
 use super::queues::{Limits, Queues};
 
-/// Two batches where inequality (5) says that they pay, else asynchronous overlap.
+/// Two batches where inequality (5) says that they pay, or no row may lag, else asynchronous
+/// overlap.
 pub(super) fn apex<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -21,10 +22,11 @@ pub(super) fn apex<C: LayerCosts>(
     if load_of_host(&intake, places).sequences == 0 {
         return finished(intake, Shape::Gpu, places);
     }
-    if decode.pipelining_pays(&intake, places, costs) {
+    if !limits.lags || decode.pipelining_pays(&intake, places, costs) {
         fill(&mut intake, places);
-        if shape(&intake) == Shape::Pipelined {
-            return finished(intake, Shape::Pipelined, places);
+        let is_pipelined = shape(&intake) == Shape::Pipelined;
+        if is_pipelined || !limits.lags {
+            return finished(intake, shape(&intake), places);
         }
         clear(places);
     }

@@ -138,6 +138,7 @@ fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
         logprobs,
         logits_bytes: LOGITS_BYTES,
         page_positions: PAGE_POSITIONS,
+        owners: None,
     })
 }
 

@@ -9,6 +9,7 @@ mod desk;
 mod drive;
 mod forms;
 mod measured_costs;
+mod measured_owners;
 mod options;
 
 use std::fmt;

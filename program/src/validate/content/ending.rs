@@ -36,7 +36,8 @@ impl Walk<'_> {
             let after = after.read(None);
             let expected = before.content.after_steps(grows);
             let id = BufferId(place as u32);
-            let is_moved = matches!(before.content, Content::Cache { chunk, .. } if moves == Some(chunk));
+            let is_moved =
+                matches!(before.content, Content::Cache { chunk, .. } if moves == Some(chunk));
             let times = self.moved.get(&id).copied().unwrap_or(0);
             if is_moved && times != STEPS {
                 let name = &self.plan.buffers[place].name;

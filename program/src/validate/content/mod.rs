@@ -24,7 +24,7 @@ use crate::weights::Weights;
 
 use super::error::{NamedProgram, Site, ValidateError};
 use super::order::{Event, Order};
-use super::shape::normal;
+use super::parts::normal;
 
 mod ending;
 mod held;

@@ -28,13 +28,17 @@ impl Walk<'_> {
 
     /// Some sequences' rows from one part of a cache to the other, which then hold what they held:
     /// the rows of all sequences whose owner is theirs.
-    pub(super) fn move_cache(&mut self, now: &Now<'_>, kv: Kv, copy: &Copy) -> Result<(), ValidateError> {
+    pub(super) fn move_cache(
+        &mut self,
+        now: &Now<'_>,
+        kv: Kv,
+        copy: &Copy,
+    ) -> Result<(), ValidateError> {
         let to = copy.chunk.unwrap_or(Chunk::WHOLE);
         let other = if to == HOST { DEVICE } else { HOST };
         // No program that moves appends, so in any step of it caches are as before it.
-        let cache = |chunk| {
-            Cache { kv, layer: copy.at.layer, batch: copy.at.batch, chunk }.with(0, 0)
-        };
+        let cache =
+            |chunk| Cache { kv, layer: copy.at.layer, batch: copy.at.batch, chunk }.with(0, 0);
         self.need(now, copy.from, cache(other))?;
         self.need(now, copy.to, cache(to))?;
         *self.moved.entry(copy.to.buffer).or_insert(0) += 1;

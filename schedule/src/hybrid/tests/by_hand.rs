@@ -5,8 +5,14 @@ use super::{Exact, decided, queued};
 
 const EXACT: Exact = Exact::PLAIN;
 
-const LIMITS: Limits =
-    Limits { rows: 200, page_positions: 4, device_pages: 20, host_pages: 200, patience: 10 };
+const LIMITS: Limits = Limits {
+    rows: 200,
+    page_positions: 4,
+    device_pages: 20,
+    host_pages: 200,
+    patience: 10,
+    lags: true,
+};
 
 fn queues<'a>(waiting: &'a [Queued], device: &'a [Queued], host: &'a [Queued]) -> Queues<'a> {
     Queues { waiting, device, host, is_late: false }
