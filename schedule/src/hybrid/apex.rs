@@ -112,7 +112,7 @@ fn load_of_host<C: LayerCosts>(intake: &Intake<'_, '_, C>, places: &[Place]) -> 
 }
 
 /// Prompts begin for the host while it can attend for all that it has within an iteration of the
-/// device's decodes, a layer of each: more would only wait.
+/// device's decodes, a layer of each: more would only wait. Where nobody else is there, one begins.
 fn drop_what_host_cannot_attend<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     decode: &Decode,
@@ -124,7 +124,8 @@ fn drop_what_host_cannot_attend<C: LayerCosts>(
     while intake.iteration.host_prefills > 0 {
         let leaving = intake.iteration.leaving(intake.queues());
         let load = leaving.iter().fold(has, |load, one| load.with(one.tokens));
-        if load.ms(costs) <= window_ms {
+        let is_alone = intake.batches.requests == 1 && has.sequences == 0;
+        if load.ms(costs) <= window_ms || is_alone {
             break;
         }
         intake.drop_host_prefill();

@@ -266,6 +266,18 @@ fn record_step(
     }
 }
 
+/// The same where sequences have owners and every token is 0, with the list of what follows.
+pub(crate) fn record_owned(
+    table: &StepTable,
+    (program, at): (ProgramId, At),
+    iterations: &mut Iterations,
+) {
+    record_step(table, (program, at), &[], |_, _| 0);
+    if at.stream + 1 == table.program(program).streams {
+        iterations.list(table);
+    }
+}
+
 /// One token further: output, counts, and whether the sequence has ended.
 fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
     let load = |field| table.field(batch, sequence, field);

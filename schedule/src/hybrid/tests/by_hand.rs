@@ -52,6 +52,17 @@ fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
 }
 
 #[test]
+fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
+    // 22 pages of 20.
+    let waiting = [queued(0, 86), queued(1, 86)];
+    for lags in [false, true] {
+        let limits = Limits { lags, ..LIMITS };
+        let (iteration, _) = decided(Policy::Apex, &queues(&waiting, &[], &[]), &limits, &EXACT);
+        assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 1));
+    }
+}
+
+#[test]
 fn a_host_that_nothing_hides_is_computed_where_the_device_is_idle() {
     // Nothing of it fits the device.
     let host = [queued(0, 90), queued(1, 84), queued(2, 96)];
