@@ -2,8 +2,8 @@
 //! programs and timelines, with instructions that last as a described machine says: each
 //! iteration's time beside the simulator's, which decides by the very same costs.
 //!
-//!     cargo run --release -p workers --example timed_serving -- MACHINE MODEL POLICY DEVICE_SLOTS \
-//!         REQUESTS INPUT OUTPUT [CHART.json]
+//!     cargo run --release -p workers --example timed_serving -- \
+//!         MACHINE MODEL POLICY DEVICE_SLOTS REQUESTS INPUT OUTPUT [CHART.json]
 //!
 //! CHART.json is a layer of two batches in turn, for `scripts/plot.py gantt`.
 
@@ -281,11 +281,10 @@ impl Run {
             .ok()?;
             write!(spans, r#""start_ms":{},"end_ms":{}}}"#, ms(start), ms(end)).ok()?;
         }
-        let window = ms(last);
-        Some(format!(
-            r#"{{"ops":["linears","attention"],"window_ms":{window},"layer_ms":{},"spans":[{spans}]}}"#,
-            window / 2.0
-        ))
+        let (window, layer) = (ms(last), ms(last) / 2.0);
+        let ops = r#""ops":["linears","attention"]"#;
+        let sizes = format!(r#""window_ms":{window},"layer_ms":{layer}"#);
+        Some(format!(r#"{{{ops},{sizes},"spans":[{spans}]}}"#))
     }
 }
 
@@ -304,7 +303,8 @@ fn compared(simulated: &[(Shape, f64)], measured: &[(Shape, f64)]) -> String {
     format!(
         "{} iterations simulated, {} measured ({pipelined} of two batches), {} shapes\n\
          all: {:.0} ms simulated, {:.0} ms measured ({:+.1}%)\n\
-         each: median {:+.1}%, from {:+.1}% to {:+.1}%, 95th percentile {:+.1}%; {within} within 5%",
+         each: median {:+.1}%, from {:+.1}% to {:+.1}%, 95th percentile {:+.1}%\n\
+         {within} within 5%",
         simulated.len(),
         measured.len(),
         if same { "the same" } else { "other" },

@@ -309,7 +309,7 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
 /// after this one, which lanes may already have begun; then signals `steps` once. A run that serves
 /// ends its group when nothing runs.
 ///
-/// `stage`: of the group. Where sequences have owners each step is one, and it is said which follow.
+/// `stage`: of the group. Where sequences have owners each step is one, and it says which follow.
 pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
     if table.has_owners() {
         let mut stages = [once(ProgramId::STEP); 2];

@@ -1,5 +1,5 @@
-//! How long work of iterations lasts whose sequences have owners: what the step table's costs say of
-//! the rows and positions in its work list.
+//! How long work of iterations lasts whose sequences have owners: what the step table's costs say
+//! of the rows and positions in its work list.
 //!
 //! Linears of a layer share its time by the bytes of their weights. What passes the link for a row
 //! of the host is in the host's time for that row.

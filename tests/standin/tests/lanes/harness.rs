@@ -250,8 +250,8 @@ impl Workers {
         Ok(group.iter().map(|placed| Outcome::read(&table, placed)).collect())
     }
 
-    /// Serves sequences that all come at once, whose caches the device has room for at times more of
-    /// and at times fewer. What came of each, and how often each program ran.
+    /// Serves sequences that all come at once, while the device has room for more of their caches
+    /// and for fewer. What came of each, and how often each program ran.
     ///
     /// # Errors
     /// The sentences of the workers that failed.

@@ -1,5 +1,5 @@
-//! Sequences that belong to the device or to the host: the CPU's tokens in any order of the streams,
-//! in either shape, while caches move.
+//! Sequences that belong to the device or to the host: the CPU's tokens in any order of the
+//! streams, in either shape, while caches move.
 
 use model::config::Dtype;
 use program::compile::compile;
