@@ -162,6 +162,7 @@ impl Bench {
             config: &self.shape.config,
             dtype: self.shape.dtype,
             batch_size: self.shape.batch_size,
+            device_slots: 0,
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
