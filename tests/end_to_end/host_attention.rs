@@ -1,5 +1,5 @@
-//! A served model, sequences of which belong to the device or to the host: the CPU's answers, though
-//! device memory has room for the caches of a tenth of them.
+//! A served model, sequences of which belong to the device or to the host: the CPU's answers,
+//! though device memory has room for the caches of a tenth of them.
 
 use serde_json::Value;
 
