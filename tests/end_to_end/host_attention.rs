@@ -1,5 +1,5 @@
-//! A served model, sequences of which belong to the device or to the host: the CPU's answers, though
-//! device memory has room for the caches of a tenth of them.
+//! A served model, sequences of which belong to the device or to the host: the CPU's answers,
+//! though device memory has room for the caches of a tenth of them.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn metric(served: &Served, name: &str) -> f64 {
 fn start(policy: &str, options: &[&str]) -> Served {
     let owners = ["--device", "emulated", "--host-attention", policy];
     let sizes = ["--slots", "10", "--device-slots", "1", "--context", "96"];
-    Served::start(&[&owners[..], &sizes[..], options].concat())
+    Served::start(&[&owners[..], &sizes, options].concat())
 }
 
 #[test]

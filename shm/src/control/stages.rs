@@ -1,6 +1,6 @@
 //! Which programs a group runs, and how often.
 
-use std::sync::atomic::Ordering;
+use crate::sync::Ordering;
 
 use super::{Control, STAGES_MAX};
 use crate::packed::Stage;

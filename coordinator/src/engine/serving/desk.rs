@@ -470,7 +470,8 @@ impl Going {
 
     /// How many of its tokens, from the first on, may be found in caches.
     fn shareable(&self) -> usize {
-        if self.said.count > 0 { self.said.first as usize } else { self.known() }
+        let told = if self.said.count > 0 { self.said.first as usize } else { usize::MAX };
+        told.min(self.known())
     }
 
     fn known(&self) -> usize {
