@@ -16,6 +16,7 @@ mod following;
 mod forms;
 mod golden;
 mod gpu_stages;
+mod host_attention;
 mod hostile;
 mod interrupted;
 mod kernels;

@@ -123,6 +123,7 @@ fn plan(split: Option<&str>) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };

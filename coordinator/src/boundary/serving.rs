@@ -120,6 +120,10 @@ pub struct Status {
     pub store: StoreCounts,
     /// At the moment.
     pub prompts_going: PromptsGoing,
+    /// Of a server whose sequences belong to the device or to the host: iterations in which the
+    /// device attended for all and those in which both did, and sequences whose caches went to the
+    /// host and to the device.
+    pub owners: [u64; 4],
     /// Times that workers were started again.
     pub restarts: u64,
     /// Heap allocations of the workers that run now, since they were ready.
@@ -164,6 +168,7 @@ impl Status {
             preemptions: 0,
             store: StoreCounts::default(),
             prompts_going: PromptsGoing::default(),
+            owners: [0; 4],
             restarts: 0,
             worker_allocations: 0,
         }

@@ -135,7 +135,11 @@ impl Command {
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Serve(low)) => {
                 let (low, meant) = serving(*low);
-                Ok(Command::Serve(Box::new(meant(run(low)?))))
+                let request = meant(run(low)?);
+                match request.owners.is_some() && request.run.device == DeviceChoice::None {
+                    true => Err(UsageError::HostAttentionWithoutDevice),
+                    false => Ok(Command::Serve(Box::new(request))),
+                }
             }
             Some(LowCommand::Cache(low)) => Ok(Command::Cache(cache(low))),
             Some(LowCommand::Report(low)) => Ok(Command::Report(report(low))),

@@ -163,6 +163,9 @@ pub struct ServeRequest {
     pub context: Option<u32>,
     /// How long a step may be predicted to take.
     pub step_ms: Option<u32>,
+    /// Sequences belong to the device or to the host: who decides, and for how many the device has
+    /// caches; `None`: as many as there is room for.
+    pub owners: Option<(schedule::hybrid::Policy, Option<u16>)>,
     pub options: ServerOptions,
 }
 

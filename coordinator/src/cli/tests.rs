@@ -339,6 +339,13 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     let key = request.options.api_key.as_ref().expect("given");
     assert!(key.is_shown_by(b"Bearer s3cret"));
     assert!(!format!("{request:?}").contains("s3cret"), "nothing prints the key");
+    assert_eq!(request.owners, None);
+    let beside = served("serve --model m --device emulated --host-attention neo --device-slots 2");
+    assert_eq!(beside.owners, Some((schedule::hybrid::Policy::Neo, Some(2))));
+    let alone = "serve --model m --device none --host-attention auto";
+    refused(alone, Exit::Usage, &["--host-attention", "--device emulated"]);
+    refused("serve --model m --host-attention quick", Exit::Usage, &["neo", "fastdecode"]);
+    refused("serve --model m --device-slots 2", Exit::Usage, &["--host-attention"]);
     for wrong in ["serve", "serve --model m --timeout 0", "serve --model m --input a.jsonl"] {
         assert!(parse(words(wrong)).is_err(), "{wrong}");
     }

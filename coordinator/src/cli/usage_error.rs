@@ -22,6 +22,11 @@ pub enum UsageError {
          leave --split out."
     )]
     SplitWithoutDevice,
+    #[error(
+        "--host-attention is beside a GPU, and this run has none; add --device emulated, or leave \
+         it out."
+    )]
+    HostAttentionWithoutDevice,
     #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
     SplitWithPolicy { policy: &'static str },
     #[error("{0}.")]

@@ -12,6 +12,7 @@ pub(crate) mod measured_machine;
 pub mod memory_advice;
 pub mod model;
 mod nodes;
+pub(crate) mod owners;
 pub mod placement;
 pub mod plan_request;
 pub mod prediction;

@@ -7,16 +7,21 @@ use anyhow::Context;
 use grammar::Grammars;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
+use schedule::hybrid::Policy;
+use workers::shared::protocol::StagedAt;
 
 use super::bar::Bar;
-use super::formats::Case;
+use super::formats::{Case, formats, notes};
 use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
+use super::owners::{Owners, Placing};
 use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::plan_request::limits;
 use super::prompt_cache::prompts;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
+use crate::cli::cuda::is_cuda;
 use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::launch::LaunchOptions;
@@ -57,6 +62,8 @@ pub(crate) struct Served {
     pub(crate) logits_bytes: usize,
     /// Positions of a page of the caches.
     pub(crate) page_positions: u32,
+    /// Sequences belong to the device or to the host.
+    pub(crate) owners: Option<Owners>,
 }
 
 impl Served {
@@ -70,6 +77,7 @@ impl Served {
         logprobs: 0,
         logits_bytes: 64 << 20,
         page_positions: 16,
+        owners: None,
     };
 }
 
@@ -108,6 +116,10 @@ pub(crate) fn start(
     let context = context(opened, served)?;
     let served = Served { page_positions: page_positions(run, opened, served), ..served };
     let run = planned_run(run, served);
+    if let Some(owners) = served.owners {
+        let plan = owned(&run, opened, (served, owners, context))?;
+        return engine((&run, opened, served), plan, Default::default(), interrupt);
+    }
     let share = share(context, served);
     let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
         (decision, Some(plan)) => (decision, plan),
@@ -118,15 +130,25 @@ pub(crate) fn start(
             (decision, plan)
         }
     };
+    let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
+    engine((&run, opened, served), plan, staged, interrupt)
+}
+
+/// The engine of a plan, which is proved first.
+fn engine(
+    (run, opened, served): (&Run, &Opened, Served),
+    plan: Plan,
+    staged: Vec<StagedAt>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    let hardware = Hardware::resolve(&run, plan.map.uses_gpu());
-    let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
+    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
     let grammars = opened.vocabulary()?;
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
-    let prompts = prompts(&run, opened, &plan)?;
-    let nodes = nodes::checked(&run, &plan)?;
+    let prompts = prompts(run, opened, &plan)?;
+    let nodes = nodes::checked(run, &plan)?;
     let launch = hardware.launch(opened.weights.clone());
     let launch = LaunchOptions { staged, grammars, prompts, nodes, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
@@ -138,7 +160,47 @@ pub(crate) fn start(
     });
     let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
     let step = served.step;
-    Ok(ServingEngine::start(ServingOptions { plan, launch, forms, step, loading, tell })?)
+    let policy = served.owners.map_or(Policy::GpuOnly, |owners| owners.policy);
+    let options = ServingOptions { plan, launch, forms, policy, step, loading, tell };
+    Ok(ServingEngine::start(options)?)
+}
+
+/// The plan of a server whose sequences belong to the device or to the host.
+fn owned(
+    run: &Run,
+    opened: &Opened,
+    (served, owners, context): (Served, Owners, u32),
+) -> anyhow::Result<Plan> {
+    let demand = demand(context, served);
+    let case = first_that_fits(run, opened, Some(demand));
+    let (formats, limits) = (formats(run, opened, case), limits(run, opened, demand));
+    notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
+    let slots = served.slots.unwrap_or(SLOTS);
+    let shape = RunShape {
+        batches: 1,
+        batch_size: slots,
+        max_prompt: context,
+        shared_prompt: 0,
+        max_context: context,
+        max_new: context - 1,
+        logprobs: served.logprobs,
+        micro_sequences: 1,
+        // A row for each slot beside those of prompts.
+        prefill_chunk: rows(run, served).max(2 * u32::from(slots)),
+        serves: true,
+        page_positions: 0,
+        kv_pages: 0,
+        logits_rows: 0,
+        device_slots: 0,
+        dtype: run.dtype,
+    };
+    let placing = Placing { opened, formats: &formats, limits: &limits, shape };
+    let plan = placing.plan(owners.device_slots)?;
+    if is_cuda(run.device) {
+        // The worker would say the same, but only once it has started.
+        workers::device::check(&plan).map_err(|error| Usage(error.to_string()))?;
+    }
+    Ok(plan)
 }
 
 /// What a sampler follows of what was asked for, in the model's tokens.

@@ -23,6 +23,7 @@ use planner::split::parse_split;
 use program::compile::compile;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
+use program::owners::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
@@ -72,6 +73,9 @@ pub enum Kept {
     Extents,
     /// In so many pages.
     Pages(u32),
+    /// Two sequences' on the device, which computes all linears, and others' on the host, as this
+    /// policy decides.
+    Owners(schedule::hybrid::Policy),
 }
 
 fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
@@ -90,14 +94,17 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     };
     let shape = match kept {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
         Some(Kept::Extents) => shape,
         Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
+        Some(Kept::Owners(_)) => RunShape { device_slots: 2, ..shape },
     };
-    let plan = compile(&config(), &shape, map).expect("compiles");
+    let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };
+    let plan = compile(&config(), &shape, &map).expect("compiles");
     validate(&plan).expect("it is proved");
     plan
 }
@@ -141,6 +148,10 @@ pub fn start_storing(
         forms: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).form(grammar.clone(), spelled)
         })),
+        policy: match kept {
+            Kept::Owners(policy) => policy,
+            Kept::Extents | Kept::Pages(_) => schedule::hybrid::Policy::Auto,
+        },
         step: Duration::from_millis(2),
         loading: Box::new(|_, _| true),
         tell,

@@ -4,6 +4,7 @@
 mod common;
 #[path = "../own_main.rs"]
 mod own_main;
+mod owners;
 mod prompts;
 
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 15] = [
+const TESTS: [own_main::Test; 18] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
@@ -32,6 +33,9 @@ const TESTS: [own_main::Test; 15] = [
     ("damaged_pages_are_computed_again", prompts::damaged_pages_are_computed_again),
     ("a_store_without_room_is_done_without", prompts::a_store_without_room_is_done_without),
     ("a_worker_lost_while_it_stores_loses_nothing", prompts::a_worker_lost_while_it_stores),
+    ("either_owner_answers_alike", owners::either_owner_answers_alike),
+    ("prompts_of_owners_are_told", owners::prompts_of_owners_are_told),
+    ("owners_survive_a_lost_worker", owners::owners_survive_a_lost_worker),
 ];
 
 fn main() -> ExitCode {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod placed;
+pub mod served;
 
 use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
 use model::delta::DeltaNet;

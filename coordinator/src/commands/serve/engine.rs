@@ -7,6 +7,7 @@ use crate::boundary::serving::Serving;
 use crate::cli::request::ServeRequest;
 use crate::interrupt::Interrupt;
 use crate::setup::model::Opened;
+use crate::setup::owners::Owners;
 use crate::setup::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, Served, start};
 
 /// Log-probabilities of a token: its own, and of the twenty most likely ones.
@@ -33,6 +34,7 @@ pub(super) fn start_engine(
         logprobs: LOGPROBS,
         logits_bytes: 0,
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
+        owners: request.owners.map(|(policy, device_slots)| Owners { policy, device_slots }),
     };
     Ok(Arc::new(start(&request.run, opened, served, interrupt)?))
 }

@@ -9,13 +9,16 @@ use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::{Role, WorkerId};
 use schedule::Costs;
+use schedule::hybrid::{Limits, StepCosts};
 use shm::WaitError;
 use workers::shared::protocol::{FromWorker, ToWorker};
-use workers::shared::serving::{SERVE, clear, list_first};
-use workers::shared::table::StepTable;
+use workers::shared::release::{list_first, stages};
+use workers::shared::serving::clear;
+use workers::shared::table::{Deciding, StepTable};
 
 use super::desk::Desk;
 use super::measured_costs::measure;
+use super::measured_owners::measure_owners;
 use super::options::ServingOptions;
 use super::shelf::Shelf;
 use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
@@ -45,6 +48,31 @@ pub(super) enum Command {
     End,
 }
 
+/// Once a sequence of the host has waited for so many iterations, no prompt begins before it.
+const PATIENCE: u32 = 1000;
+
+/// What steps were found to take.
+#[derive(Debug, Clone, Copy)]
+enum Measured {
+    Steps(Costs),
+    /// Of a plan whose sequences have owners.
+    Owners(StepCosts),
+}
+
+/// A sequence has an extent for its whole length wherever it is, which counts as a page.
+fn limits(plan: &Plan) -> Limits {
+    let shape = plan.shape;
+    Limits {
+        rows: shape.prefill_chunk,
+        page_positions: shape.max_context,
+        device_pages: shape.device_slots.into(),
+        // Of these as many are kept for what the device has as it has.
+        host_pages: u32::from(shape.batch_size) + u32::from(shape.device_slots),
+        patience: PATIENCE,
+        lags: false,
+    }
+}
+
 /// A group of steps that goes on.
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -65,6 +93,8 @@ struct Crew {
     /// The one that keeps the caches, where prompts are stored.
     keeper: Option<usize>,
     group: Option<Group>,
+    /// What was counted of iterations.
+    counted: [u32; 4],
     looked: Instant,
 }
 
@@ -75,7 +105,7 @@ pub(super) struct Drive {
     status: Arc<Mutex<Status>>,
     /// What [`Drive::status`] shows others.
     own: Status,
-    costs: Costs,
+    costs: Measured,
     desk: Desk,
     crew: Option<Crew>,
     /// Since the last step.
@@ -103,7 +133,10 @@ impl Drive {
         let loading = &mut *options.loading;
         let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
         let table = &crew.table;
-        let costs = measure(&options.plan, &mut crew.launched, table)?;
+        let costs = match options.plan.shape.has_owners() {
+            true => Measured::Owners(measure_owners(&options.plan, &mut crew.launched, table)?),
+            false => Measured::Steps(measure(&options.plan, &mut crew.launched, table)?),
+        };
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
         let prompts = options.launch.prompts.as_ref();
@@ -231,8 +264,11 @@ impl Drive {
             self.own.steps += u64::from(steps);
         }
         self.desk.observe(&crew.table, plan, &mut self.own);
-        let rows = plan.shape.prefill_chunk;
-        self.own.prompts_going = self.desk.prompts_going(&crew.table, &self.costs, rows);
+        if let Measured::Steps(costs) = &self.costs {
+            let rows = plan.shape.prefill_chunk;
+            self.own.prompts_going = self.desk.prompts_going(&crew.table, costs, rows);
+        }
+        crew.count(&mut self.own.owners);
         self.own.worker_allocations = crew.allocations();
         crew.look(plan)
     }
@@ -302,13 +338,22 @@ impl Crew {
         let keeper = plan.topology.workers_of(Role::Cpu).next();
         let is_keeper = |worker: &Worker| Some(worker.id) == keeper;
         let keeper = launched.supervisor.workers.iter().position(is_keeper);
-        Ok(Crew { launched, table, sampler, keeper, group: None, looked: Instant::now() })
+        let (counted, looked) = ([0; 4], Instant::now());
+        Ok(Crew { launched, table, sampler, keeper, group: None, counted, looked })
     }
 
     /// Empties the table, in which nothing may run.
-    fn clear(&self, options: &ServingOptions, costs: &Costs) {
+    fn clear(&self, options: &ServingOptions, measured: &Measured) {
         let aim_us = u32::try_from(options.step.as_micros()).unwrap_or(u32::MAX);
-        clear(&self.table, &options.plan, aim_us, costs);
+        match measured {
+            Measured::Steps(costs) => clear(&self.table, &options.plan, aim_us, costs),
+            Measured::Owners(costs) => {
+                clear(&self.table, &options.plan, aim_us, &Costs::NONE);
+                let limits = limits(&options.plan);
+                let policy = options.policy;
+                self.table.set_deciding(&Deciding { policy, limits, costs: *costs });
+            }
+        }
     }
 
     /// Lets the lanes run what is listed.
@@ -319,7 +364,7 @@ impl Crew {
             steps: 0,
             drained: control.drained().value().wrapping_add(1),
         });
-        control.release(&SERVE, u32::MAX - 1);
+        control.release(&stages(&self.table), u32::MAX - 1);
     }
 
     /// Waits a little for the group's next step or its end; how many steps were done.
@@ -371,6 +416,17 @@ impl Crew {
             }
         }
         heard
+    }
+
+    /// Adds what was counted since the last time.
+    fn count(&mut self, owners: &mut [u64; 4]) {
+        if !self.table.has_owners() {
+            return;
+        }
+        let now = self.table.counts();
+        for ((all, now), before) in owners.iter_mut().zip(now).zip(&mut self.counted) {
+            *all += u64::from(now.wrapping_sub(std::mem::replace(before, now)));
+        }
     }
 
     /// Heap allocations of all workers since they were ready.

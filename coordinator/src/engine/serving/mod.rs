@@ -9,6 +9,7 @@ mod desk;
 mod drive;
 mod forms;
 mod measured_costs;
+mod measured_owners;
 mod options;
 mod request;
 mod shelf;
