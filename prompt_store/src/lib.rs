@@ -1,12 +1,13 @@
 //! Keys and values of prompts' beginnings on disk: written once, read by later runs and by others.
 //!
-//! A *page* is the keys and values of some consecutive positions of a prompt, and a file of its own.
-//! Its [`Name`] says all that its bytes depend on: their [`Origin`] (weights, formats, kernels), and
-//! every token up to its end. So prompts that begin alike have the pages of their beginning in
-//! common, whoever writes a page writes the same bytes, and pages are found without an index.
+//! A *page* is the keys and values of some consecutive positions of a prompt, and a file of its
+//! own. Its [`Name`] says all that its bytes depend on: their [`Origin`] (weights, formats,
+//! kernels), and every token up to its end. So prompts that begin alike have the pages of their
+//! beginning in common, whoever writes a page writes the same bytes, and pages are found without an
+//! index.
 //!
 //! `DIR/MODEL-FINGERPRINT/`, one for each origin, holds
-//! - `NAME.kv`: a page, its header, tokens and checksums ([`entry`](self)), then its bytes;
+//! - `NAME.kv`: a page, its header, tokens and checksums (`entry.rs`), then its bytes;
 //! - `origin.json`: what the origin is, for people;
 //! - `NAME.kv.PROCESS.tmp`: a page that is being written, which its writer has locked.
 //!

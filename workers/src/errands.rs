@@ -26,38 +26,44 @@ pub(crate) struct Errands {
     pub(crate) prompts: Option<Prompts>,
 }
 
+/// What a thread beside the lanes does until so many of them have ended, and its name.
+pub(crate) type Errand = (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32)) + Send>);
+
 /// The thread that hears what the coordinator wants.
-#[derive(Debug)]
-pub(crate) struct Hearing {
+struct Hearing {
     forms: Option<FormCompiler>,
     orders: Option<Sender<ToWorker>>,
 }
 
 /// The thread that stores and fetches.
-#[derive(Debug)]
-pub(crate) struct Storing {
+struct Storing {
     prompts: Prompts,
     orders: Receiver<ToWorker>,
 }
 
 impl Errands {
     /// The threads that there is something to do for.
-    pub(crate) fn threads(self) -> (Option<Hearing>, Option<Storing>) {
+    pub(crate) fn threads(self) -> Vec<Errand> {
         let Errands { forms, prompts } = self;
         if forms.is_none() && prompts.is_none() {
-            return (None, None);
+            return Vec::new();
         }
         let (sender, orders) = channel();
-        let sender = prompts.is_some().then_some(sender);
-        let storing = prompts.map(|prompts| Storing { prompts, orders });
-        (Some(Hearing { forms, orders: sender }), storing)
+        let hearing = Hearing { forms, orders: prompts.is_some().then_some(sender) };
+        let mut threads: Vec<Errand> =
+            vec![("errands", Box::new(move |channel, lanes| hearing.run(channel, lanes)))];
+        if let Some(prompts) = prompts {
+            let storing = Storing { prompts, orders };
+            threads.push(("prompts", Box::new(move |channel, _| storing.run(channel))));
+        }
+        threads
     }
 }
 
 impl Hearing {
     /// Does what the coordinator sends until `lanes` lanes have ended, which `ended` counts, or the
     /// channel has.
-    pub(crate) fn run(mut self, channel: &Channel, (ended, lanes): (&Timeline, u32)) {
+    fn run(mut self, channel: &Channel, (ended, lanes): (&Timeline, u32)) {
         while ended.value() < lanes {
             if !is_readable(channel) {
                 continue;
@@ -91,7 +97,7 @@ impl Hearing {
 
 impl Storing {
     /// Does what was ordered until nobody orders any more.
-    pub(crate) fn run(mut self, channel: &Channel) {
+    fn run(mut self, channel: &Channel) {
         // Steps go first. A system that refuses it shares the cores out evenly.
         let _ = rustix::process::setpriority_process(None, BEHIND_STEPS);
         for order in self.orders {

@@ -87,8 +87,8 @@ impl Worker<'_> {
         let poison = self.control.poison();
         let count = bodies.len() as u32;
         let (ended, pulses) = (Timeline::new(0), &pulses);
-        let (hearing, storing) = errands.threads();
-        let threads = count + u32::from(hearing.is_some()) + u32::from(storing.is_some());
+        let errands = errands.threads();
+        let threads = count + errands.len() as u32;
         std::thread::scope(|scope| {
             for mut lane in bodies {
                 let (arrived, gate, failure, ended) = (&arrived, &gate, &failure, &ended);
@@ -109,21 +109,13 @@ impl Worker<'_> {
                 self.begin(builder.spawn_scoped(scope, body), gate, culprit)?;
             }
             let (arrived, ended, channel) = (&arrived, &ended, self.channel);
-            if let Some(hearing) = hearing {
+            for (name, errand) in errands {
                 let body = move || {
                     arrived.signal();
-                    hearing.run(channel, (ended, count));
+                    errand(channel, (ended, count));
                 };
-                let builder = std::thread::Builder::new().name("errands".to_owned());
+                let builder = std::thread::Builder::new().name(name.to_owned());
                 let builder = builder.stack_size(ERRANDS_STACK_BYTES);
-                self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
-            }
-            if let Some(storing) = storing {
-                let body = move || {
-                    arrived.signal();
-                    storing.run(channel);
-                };
-                let builder = std::thread::Builder::new().name("prompts".to_owned());
                 self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };

@@ -1,7 +1,8 @@
 //! Which beginnings of prompts are stored, and which are there to be fetched.
 //!
-//! The worker that keeps the caches writes and reads them beside its steps; here it is decided what.
-//! A page of a prompt is stored once it is full, and nobody takes it for other positions meanwhile.
+//! The worker that keeps the caches writes and reads them beside its steps; here it is decided
+//! what. A page of a prompt is stored once it is full, and nobody takes it for other positions
+//! meanwhile.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
