@@ -26,6 +26,10 @@ pub struct RunPrediction {
     pub lengths: (u32, u32),
     /// Of all groups.
     pub predicted: Option<planner::priced::Predicted>,
+    /// The same at either end of what was measured before.
+    pub between: Option<[planner::priced::Predicted; 2]>,
+    /// What is predicted over what is simulated.
+    pub factors: planner::priced::Factors,
     /// Groups, where no sequence takes the place of another.
     pub groups: u64,
     /// Decode steps of all groups, at most.
@@ -89,6 +93,7 @@ pub fn build(
             source: "profile".to_owned(),
             prefill_s: predicted.prefill_ns / 1e9,
             decode_s: predicted.decode_ns / 1e9,
+            between_s: prediction.between.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
             groups: prediction.groups,
             decode_steps: prediction.decode_steps,
         }),

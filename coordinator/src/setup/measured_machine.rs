@@ -6,7 +6,7 @@ use anyhow::Context;
 use model::config::ModelConfig;
 use planner::machine::Machine;
 use planner::policy::by_name::PolicyName;
-use planner::priced::{Pricing, Rehearse, Unpriced, WithStorages};
+use planner::priced::{Finished, Pricing, Rehearse, Unpriced, WithStorages};
 use profiler::{Profile, Request, cache, plan_key};
 use program::ir::Program;
 use program::map::Chunking;
@@ -91,6 +91,10 @@ impl Pricing for MeasuredMachine {
             Some(Ok(costs)) => Ok(costs),
             _ => self.description.costs(plan, program, prompt_len),
         }
+    }
+
+    fn finished(&self, plan: &Plan) -> Option<Finished> {
+        self.covering(plan).and_then(|(profiles, _)| profiles.finished(plan))
     }
 }
 

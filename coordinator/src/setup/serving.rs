@@ -9,10 +9,11 @@ use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
 
 use super::bar::Bar;
+use super::form::first_that_fits;
 use super::formats::Case;
 use super::hardware::Hardware;
 use super::model::Opened;
-use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::placement::{Decision, Measure, plan};
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -74,6 +75,7 @@ pub(crate) fn start(
     };
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    let run = decision.tuned(&run);
     let hardware = Hardware::resolve(&run, plan.map.uses_gpu());
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
     let grammars = opened.vocabulary()?;

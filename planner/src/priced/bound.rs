@@ -8,6 +8,7 @@ use program::map::{Device, leading_list};
 use program::topology::MemoryId;
 
 use super::table::Outer;
+use crate::budget::FarShares;
 use crate::layer::steady::{LayerMap, Shape, timeline};
 use crate::layer::table::Table;
 use crate::layer::time::Ps;
@@ -26,11 +27,21 @@ struct Busy {
     batch_ms: f64,
 }
 
+/// Weights of a placement in a further memory of the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FarBound<'a> {
+    /// With all of them there.
+    pub(super) table: &'a Table,
+    pub(super) shares: FarShares,
+}
+
 /// A placement's bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'a> {
     /// Of the placement's way to cut attention.
     pub(super) table: &'a Table,
+    /// Left out of what is no more than a bound.
+    pub(super) far: Option<FarBound<'a>>,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
     pub(super) outer: Outer,
@@ -72,6 +83,23 @@ impl Bound<'_> {
 
     /// About as long a decode step is.
     pub(super) fn estimate_ns(&self) -> f64 {
+        let far = self.far.filter(|far| far.shares != FarShares::default());
+        let Some(FarBound { table, shares }) = far else { return self.near_estimate_ns() };
+        let on_gpu = self.streamed();
+        let mut mixed = self.table.clone();
+        for ((op, far), on_gpu) in mixed.ops.iter_mut().zip(&table.ops).zip(on_gpu) {
+            let share = if on_gpu { shares.gpu } else { shares.cpu };
+            let mix = |near: &mut f64, far: f64| *near += share * (far - *near);
+            mix(&mut op.cpu_ms, far.cpu_ms);
+            if !op.kv {
+                mix(&mut op.h2d_ms, far.h2d_ms);
+                mix(&mut op.h2d_compressed_ms, far.h2d_compressed_ms);
+            }
+        }
+        Bound { table: &mixed, far: None, ..*self }.near_estimate_ns()
+    }
+
+    fn near_estimate_ns(&self) -> f64 {
         let share = self.streamed_kv();
         let mut step_ns = 0.0;
         for (kv_resident, part) in [(false, share), (true, 1.0 - share)] {

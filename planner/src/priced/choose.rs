@@ -6,14 +6,14 @@ use program::map::Chunking;
 use program::plan::Plan;
 use program::topology::MemoryId;
 
-use super::considered::{Considered, Effort, sort};
+use super::considered::{Considered, Effort, Tried, sort};
 use super::evaluate::evaluate;
 use super::space::Space;
 use super::{
-    Estimate, Estimator, Predicted, Pricing, Rehearse, Steady, Unpriced, predict, table,
-    table_alone,
+    Estimate, Estimator, Factors, Finished, Predicted, Pricing, Rehearse, Steady, Unpriced,
+    predict, table, table_alone,
 };
-use crate::budget::{PlanError, Request};
+use crate::budget::{PlanError, Request, Room};
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy};
@@ -60,9 +60,14 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// One decode step in the middle of the output, all batches, as rehearsed.
+    /// One decode step in the middle of the output, all batches, as it was tried out.
     pub fn step_ns(&self) -> f64 {
-        self.steady.step_ns() * self.considered[0].slowed
+        self.steady.step_ns() * self.factors().decode
+    }
+
+    /// What is predicted over what is simulated.
+    pub fn factors(&self) -> Factors {
+        self.considered[0].factors
     }
 
     /// New tokens of a group of full batches over its predicted time.
@@ -148,8 +153,10 @@ pub fn place(
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let request = &Request { placement, ..*request };
     let room = request.room(batches, batch_size)?;
-    let staged = room.map_or_else(|| placement.staged.clone(), |room| room.staged);
-    let placement = &Placement { staged, ..placement.clone() };
+    let placement = &match room {
+        Some(Room { far, staged, .. }) => Placement { far, staged, ..placement.clone() },
+        None => placement.clone(),
+    };
     let request = &Request { placement, ..*request };
     let plan = request.plan(batches, batch_size)?;
     let homes = Homes {
@@ -171,23 +178,33 @@ pub fn place(
         true => table(&estimator, placement.policy.chunking())?,
         false => table_alone(&estimator)?,
     };
-    let mut considered =
-        [Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false }];
+    let mut considered = [Considered {
+        name,
+        placement,
+        map,
+        estimate,
+        factors: Factors::NONE,
+        tried: Tried::Never,
+    }];
     rehearse(question, &estimator, &mut considered)?;
     chosen(&estimator, considered.into(), 1, table)
 }
 
-/// The first of what was considered, compiled and predicted.
+/// The first of what was considered, compiled and predicted. What its runs took is believed of it
+/// and decides nothing: others, of which no run is known, would be judged by less.
 fn chosen(
     estimator: &Estimator<'_>,
-    considered: Vec<Considered>,
+    mut considered: Vec<Considered>,
     candidates: usize,
     table: Table,
 ) -> Result<Chosen, ChooseError> {
     let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
-    let Considered { name, placement, slowed, .. } = considered[0].clone();
+    let Considered { name, placement, .. } = considered[0].clone();
     let plan = Request { placement: &placement, ..*request }.plan(batches, batch_size)?;
-    let predicted = predict(&plan, pricing)?.slowed(slowed);
+    if let Some(Finished { factors, runs }) = pricing.finished(&plan) {
+        (considered[0].factors, considered[0].tried) = (factors, Tried::Finished(runs));
+    }
+    let predicted = predict(&plan, pricing)?.times(considered[0].factors);
     let steady = Steady::of(&plan, pricing, request.max_prompt + request.max_new / 2)?;
     Ok(Chosen { name, placement, plan, predicted, steady, considered, candidates, table })
 }
@@ -223,11 +240,11 @@ fn rehearse(
     let Some(stage) = question.stage else { return Ok(()) };
     for _ in 0..REHEARSALS_MAX {
         let first = &mut considered[0];
-        if first.rehearsed {
+        if first.tried != Tried::Never {
             break;
         }
-        let Some(slowed) = estimator.rehearse(&first.placement, stage)? else { break };
-        (first.slowed, first.rehearsed) = (slowed, true);
+        let Some(decode) = estimator.rehearse(&first.placement, stage)? else { break };
+        (first.factors, first.tried) = (Factors { decode, ..Factors::NONE }, Tried::Rehearsed);
         sort(considered, question.request.max_new);
     }
     Ok(())

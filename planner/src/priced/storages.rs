@@ -7,7 +7,7 @@ use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{Engine, LaneId, LaneKind, LaneSet};
 
-use super::{Pricing, Unpriced};
+use super::{Finished, Pricing, Unpriced};
 
 /// How fast a storage reads while the others do too.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +47,10 @@ impl Pricing for WithStorages<'_> {
         }
         let inner = self.inner.costs(plan, &without(program, reading), prompt_len)?;
         Ok(Box::new(WithReads { inner, reading, reads_ns }))
+    }
+
+    fn finished(&self, plan: &Plan) -> Option<Finished> {
+        self.inner.finished(plan)
     }
 }
 
@@ -184,6 +188,7 @@ mod tests {
             dram_bytes: u64::MAX,
             vram_bytes: None,
             vram_is_dram: false,
+            far_bytes: Limits::NO_FAR,
             device_scratch: None,
         };
         let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All, direct };

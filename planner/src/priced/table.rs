@@ -13,7 +13,7 @@ use program::topology::{LaneId, LaneSet, MemoryId};
 use super::{Estimator, Unpriced};
 use crate::budget::{Request, step_read_bytes};
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
-use crate::policy::{Placement, Policy, Residency, Staged};
+use crate::policy::{Far, FarWeights, Placement, Policy, Residency, Staged};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
@@ -26,6 +26,7 @@ const ON_THE_DEVICE: Placement = Placement {
     kv: Some(MemoryId::DRAM),
     device_batches: 0,
     residency: Residency::NONE,
+    far: Far::NONE,
     staged: Staged::NONE,
 };
 
@@ -37,6 +38,20 @@ const ON_THE_DEVICE: Placement = Placement {
 /// A plan that cannot be priced.
 pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Table, Unpriced> {
     of_sides(estimator, chunking, &[BESIDE_A_DEVICE, ON_THE_DEVICE])
+}
+
+/// The same with all weights in the first of the host's further memories.
+///
+/// # Errors
+/// As [`table`].
+pub(super) fn table_far(
+    estimator: &Estimator<'_>,
+    chunking: Option<Chunking>,
+) -> Result<Table, Unpriced> {
+    let mut far = Far { weights: FarWeights::All, ..Far::NONE };
+    far.layers[0] = estimator.request.config.num_layers;
+    let sides = [BESIDE_A_DEVICE, ON_THE_DEVICE].map(|side| Placement { far, ..side });
+    of_sides(estimator, chunking, &sides)
 }
 
 /// The same of a machine without a device.
@@ -203,7 +218,7 @@ fn fused(
     let one = Estimator { batches: 1, ..*estimator };
     let mut saved = [0.0; 2];
     for (placement, saved) in sides.iter().zip(&mut saved) {
-        let on_cpu = *placement != ON_THE_DEVICE;
+        let on_cpu = placement.policy != ON_THE_DEVICE.policy;
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, placement)?;

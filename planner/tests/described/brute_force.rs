@@ -3,10 +3,11 @@
 
 use model::ops::Op;
 use planner::budget::PROCESS_OVERHEAD_BYTES;
-use planner::machine::Nvme;
+use planner::machine::{Nvme, Tier};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{
-    Flexgen, Placement, Policy, Residency, ResidentAttention, Staged, spread_evenly,
+    Far, FarWeights, Flexgen, Placement, Policy, Residency, ResidentAttention, Staged,
+    spread_evenly,
 };
 use planner::priced::predict;
 use planner::split::Split;
@@ -44,20 +45,29 @@ fn all(case: &Case) -> Vec<Placement> {
             }));
         }
     }
+    // As little as fits lives far away, or as many layers' as there are.
+    let mut fars = vec![Far::NONE];
+    if !case.machine.tier.is_empty() {
+        for weights in [FarWeights::Streamed, FarWeights::All] {
+            fars.extend((1..=layers).map(|count| Far { layers: [count, 0], weights }));
+        }
+    }
     let mut all: Vec<Placement> =
         [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::of).into();
     for policy in policies {
         for (kv, device_batches) in [(MemoryId::DRAM, 0), (MemoryId::DRAM, 1), (MemoryId::VRAM, 0)]
         {
             for residency in &residencies {
-                all.extend([false, true].map(|prefill_on_cpu| Placement {
+                let of = |far: Far, prefill_on_cpu| Placement {
                     policy,
                     prefill_on_cpu,
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
+                    far,
                     staged: Staged::NONE,
-                }));
+                };
+                all.extend(fars.iter().flat_map(|far| [of(*far, false), of(*far, true)]));
             }
         }
     }
@@ -94,7 +104,18 @@ fn cases() -> Vec<Case> {
         case.machine.nvme = vec![Nvme { read_gbps: 2.0, direct: false }];
         Case { config: small(3), ..case }
     };
+    // The near memory lacks layers, or all fit and its bandwidth is short.
+    let with_tier = |missing_layers: f64, dram_gbps: f64, cpu_gbps: f64| {
+        let mut case = with_drive(1.5, missing_layers);
+        case.machine.nvme.clear();
+        case.machine.memory.dram_gbps = dram_gbps;
+        let name = "CXL".to_owned();
+        case.machine.tier = vec![Tier { name, capacity_gib: 1.0, cpu_gbps, link_gbps: 10.0 }];
+        case
+    };
     vec![
+        with_tier(1.6, 80.0, 12.0),
+        with_tier(-1.0, 25.0, 20.0),
         with_drive(1.5, 0.6),
         with_vram(1.5, (1, 8), false),
         with_vram(2.6, (2, 4), true),

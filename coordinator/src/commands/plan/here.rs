@@ -27,6 +27,7 @@ pub(super) fn plan(
         unreachable!("the command line makes benchmarks only")
     };
     let decision = run::decide(run, &opened, prompt_len, gen_len, Measure::Always, interrupt)?;
+    let run = &decision.tuned(run);
     let Some(chosen) = &decision.chosen else { return unpriced(&decision, request) };
     let threads = |uses_gpu| placement::threads(run, uses_gpu);
     let answer = Answer {

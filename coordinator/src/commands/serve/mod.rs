@@ -19,9 +19,9 @@ use crate::interrupt::Interrupt;
 use crate::openai::fingerprint::system_fingerprint;
 use crate::server::Server;
 use crate::server::facts::{ModelCard, SharedCodec};
+use crate::setup::form::first_that_fits;
 use crate::setup::formats::{described, formats};
 use crate::setup::model::Opened;
-use crate::setup::placement::first_that_fits;
 use crate::setup::usage::Usage;
 use engine::start_engine;
 

@@ -2,9 +2,9 @@
 
 use program::ir::{Program, ProgramId};
 use program::simulate::{Costs, Place, simulate};
-use program::topology::{Engine, Lane, LaneKind};
+use program::topology::{Engine, FAR_MAX, Lane, LaneKind};
 
-use super::super::Machine;
+use super::super::{Machine, Tier};
 use super::work::Work;
 use crate::priced::Unpriced;
 
@@ -16,13 +16,15 @@ const STEPS: u32 = 4;
 pub(super) struct Shared {
     positions: u32,
     host: f64,
+    /// In each further memory of the host.
+    far: [f64; FAR_MAX],
     up: f64,
     down: f64,
 }
 
 impl Shared {
     pub(super) const fn at(positions: u32) -> Shared {
-        Shared { positions, host: 0.0, up: 0.0, down: 0.0 }
+        Shared { positions, host: 0.0, far: [0.0; FAR_MAX], up: 0.0, down: 0.0 }
     }
 
     /// Counts what a lane's work moves.
@@ -40,7 +42,12 @@ impl Shared {
             // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
-        self.host += bytes;
+        let far = work.far.map_or(0.0, |number| {
+            let operands = work.operands.at(self.positions);
+            self.far[number] += operands;
+            operands
+        });
+        self.host += bytes - far;
     }
 
     /// How many times longer a program's instructions last than each would alone.
@@ -53,13 +60,15 @@ impl Shared {
         program: &Program,
         costs: &dyn Costs,
     ) -> Result<f64, Unpriced> {
+        let tiers = machine.tier.iter().map(Tier::gbps);
+        let far = self.far.into_iter().zip(tiers);
         let least_ns = [
             (self.host, machine.memory.dram_gbps),
             (self.up, machine.link.h2d_gbps),
             (self.down, machine.link.d2h_gbps),
         ];
-        let least_ns = least_ns.map(|(bytes, gbps)| bytes / gbps);
-        let least_ns = least_ns.into_iter().fold(0.0, f64::max);
+        let least_ns = least_ns.into_iter().chain(far).map(|(bytes, gbps)| bytes / gbps);
+        let least_ns = least_ns.fold(0.0, f64::max);
         // A step is no shorter than its busiest lane.
         if least_ns <= busiest_ns(program, costs) {
             return Ok(1.0);
