@@ -190,8 +190,8 @@ impl Request<'_> {
     }
 
     /// The roomiest candidate that fits. What needs no further memory of the host comes first, then
-    /// what needs no storage: of the candidate of which memory has most as few weights live far away,
-    /// and then are read, as make it fit.
+    /// what needs no storage: of the candidate of which memory has most as few weights live far
+    /// away, and then are read, as make it fit.
     fn roomiest(&self, batches: u16, batch_size: u16) -> Result<Option<Candidate>, CompileError> {
         let mut placement = self.with_fixed_reads();
         let mut found = self.nearest(&placement, batches, batch_size)?;

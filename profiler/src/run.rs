@@ -184,12 +184,12 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     classes.zip(sweep::representatives(request)).filter_map(of_class).collect()
 }
 
-/// Share of a layer's time that fewer threads must save to be better: they were measured in a moment
-/// of their own.
+/// Share of a layer's time that fewer threads must save to be better: they were measured in a
+/// moment of their own.
 const SAVED_MIN: f64 = 0.03;
 
-/// The number of threads with which the CPU's operations of a layer take least in decode: each class
-/// as long as it takes, and as its curve says of other numbers.
+/// The number of threads with which the CPU's operations of a layer take least in decode: each
+/// class as long as it takes, and as its curve says of other numbers.
 fn best_threads(request: &Request, main: &Recorder, sweeps: &[Sweep]) -> u16 {
     let own = request.threads.cpu;
     let keys = main

@@ -196,10 +196,10 @@ pub struct DeviceMap {
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
     /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
-    /// Those in a device's memory are loaded once; those on the host, in the memory that it works in
-    /// or in a further one ([`MemoryId::far`]), are streamed whenever the GPU runs the operation;
-    /// those on [`MemoryId::STORAGES`] are read to the host, and streamed from
-    /// there, in every step, or as `direct_reads` says.
+    /// Those in a device's memory are loaded once; those on the host, in the memory that it works
+    /// in or in a further one ([`MemoryId::far`]), are streamed whenever the GPU runs the
+    /// operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from there, in
+    /// every step, or as `direct_reads` says.
     pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
     pub outer_weights: MemoryId,

@@ -134,8 +134,8 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
     if best != own {
         let _ = writeln!(
             text,
-            "a layer takes less with {best} CPU threads than with {own}, so runs take {best} unless \
-             --cpu-threads says otherwise"
+            "a layer takes less with {best} CPU threads than with {own}, so runs take {best} \
+             unless --cpu-threads says otherwise"
         );
     }
     text + &doubts(profile, config)

@@ -43,6 +43,17 @@ pub fn one_text(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))
 }
 
+fn predicted(prediction: &RunPrediction) -> Option<Predicted> {
+    prediction.predicted.map(|predicted| Predicted {
+        source: "profile".to_owned(),
+        prefill_s: predicted.prefill_ns / 1e9,
+        decode_s: predicted.decode_ns / 1e9,
+        between_s: prediction.between.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
+        groups: prediction.groups,
+        decode_steps: prediction.decode_steps,
+    })
+}
+
 /// The report of a run.
 pub fn build(
     plan: &Plan,
@@ -89,14 +100,7 @@ pub fn build(
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
         decode_step: step_times(totals),
-        predicted: prediction.predicted.map(|predicted| Predicted {
-            source: "profile".to_owned(),
-            prefill_s: predicted.prefill_ns / 1e9,
-            decode_s: predicted.decode_ns / 1e9,
-            between_s: prediction.between.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
-            groups: prediction.groups,
-            decode_steps: prediction.decode_steps,
-        }),
+        predicted: predicted(prediction),
         replayed: measured.prediction.as_ref().map(|prediction| replayed(plan, prediction)),
         lanes: totals
             .busy_ns

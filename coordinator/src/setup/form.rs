@@ -18,9 +18,9 @@ use crate::cli::values::{Batches, BatchesChoice};
 use crate::job::demand::Demand;
 
 /// The form of weights and KV: lossless where that fits; else of the forms that fit the one that is
-/// predicted to be the fastest, where the machine was measured for all of them, and the first of them
-/// where it was not. It is settled for all requests of a file together, so that a run that is resumed
-/// keeps it.
+/// predicted to be the fastest, where the machine was measured for all of them, and the first of
+/// them where it was not. It is settled for all requests of a file together, so that a run that is
+/// resumed keeps it.
 pub(crate) fn best_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let Some(demand) = demand else { return first_that_fits(run, opened, demand) };
     let fitting = fitting(run, opened, demand);

@@ -24,7 +24,7 @@ impl Hardware {
     /// The machine of a run; its device only where it is used.
     pub fn resolve(run: &Run, uses_gpu: bool) -> Hardware {
         let device = if uses_gpu { run.device } else { DeviceChoice::None };
-        let cpu_threads = run.cpu_threads.or(run.tuned.of(uses_gpu));
+        let cpu_threads = run.cpu_threads.or_else(|| run.tuned.of(uses_gpu));
         Hardware::with(device, cpu_threads, run.emulated_threads)
     }
 

@@ -97,9 +97,9 @@ pub fn obtain(
     Ok(found)
 }
 
-/// The profile for the number of the CPU's threads that the profile for all cores found best, and that
-/// number where it is another one; `of` measures, or takes what is kept. Where nothing is kept for
-/// that number all cores stay.
+/// The profile for the number of the CPU's threads that the profile for all cores found best, and
+/// that number where it is another one; `of` measures, or takes what is kept. Where nothing is kept
+/// for that number all cores stay.
 ///
 /// # Errors
 /// What `of` fails with.

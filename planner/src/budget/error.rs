@@ -50,8 +50,8 @@ fn refusal(
     };
     let mut text = format!(
         "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \
-         ({weights} {:.2}{far}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves \
-         {:.2}), ",
+         ({weights} {:.2}{far}, KV {:.2}, activations {:.2}, device {:.2}, the processes \
+         themselves {:.2}), ",
         shape.batches,
         shape.batch_size,
         shape.max_context,

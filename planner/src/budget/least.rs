@@ -1,5 +1,5 @@
-//! What host memory lacks of a placement at least, before anything is compiled, and what therefore is
-//! read or lives far away.
+//! What host memory lacks of a placement at least, before anything is compiled, and what therefore
+//! is read or lives far away.
 
 use model::compressed::WeightFormat;
 use program::topology::MemoryId;
@@ -31,8 +31,8 @@ impl Request<'_> {
         lacking_bytes.saturating_sub(self.limits.far_room_bytes())
     }
 
-    /// What the near host memory lacks at least for a placement: for layers' weights, and KV that it
-    /// keeps on the host.
+    /// What the near host memory lacks at least for a placement: for layers' weights, and KV that
+    /// it keeps on the host.
     fn lacking_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         let Placement { kv, residency, device_batches, .. } = self.placement;
         let on_host = |layer: usize| match residency.attention {

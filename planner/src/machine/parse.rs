@@ -44,8 +44,8 @@ pub enum MachineError {
     )]
     NoDecompression { machine: String },
     #[error(
-        "there are {tiers} [[tier]]; a plan uses {FAR_MAX} further memories of the host at most, so \
-         describe those whose pages are interleaved as one"
+        "there are {tiers} [[tier]]; a plan uses {FAR_MAX} further memories of the host at \
+         most, so describe those whose pages are interleaved as one"
     )]
     TooManyTiers { tiers: usize },
     #[error("{machine} is described with {tiers} [[tier]], fewer than the plan uses")]

@@ -131,13 +131,13 @@ fn estimator<'a>(question: &Question<'a>) -> Result<Estimator<'a>, PlanError> {
     Ok(Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false })
 }
 
-/// What a group takes about, in the best placement: with little effort, and nothing compiled whole.
-/// `None` where nothing fits or can be priced.
+/// What a group takes about, in the best placement; nothing is tried out. `None` where nothing fits
+/// or can be priced.
 pub(super) fn estimate_total_ns(question: &Question<'_>) -> Option<f64> {
     let estimator = estimator(question).ok()?;
     let space = Space::new(&estimator, question.chunkings).ok()?;
     let possible = space.placements(question.policy).ok()?;
-    let considered = evaluate(&estimator, &space, possible, Effort::Quick).ok()?;
+    let considered = evaluate(&estimator, &space, possible, question.effort).ok()?;
     considered.first().map(|best| best.total_ns(question.request.max_new))
 }
 

@@ -28,8 +28,8 @@ impl SearchLimits {
         let size = estimator.request.config.num_layers * usize::from(estimator.batches);
         match effort {
             Effort::Full => SearchLimits {
-                ordered: (20_000 / size.max(1)).clamp(400, 2000),
-                compiled: (1000 / size.max(1)).clamp(40, 150),
+                ordered: (20_000 / size.max(1)).clamp(400, 6000),
+                compiled: (1000 / size.max(1)).clamp(40, 400),
             },
             Effort::Quick => SearchLimits { ordered: 60, compiled: 4 },
         }

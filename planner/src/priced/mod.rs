@@ -72,6 +72,19 @@ pub trait Pricing: std::fmt::Debug {
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced>;
 
+    /// The same where nobody is in anybody's way: no instruction takes less.
+    ///
+    /// # Errors
+    /// As [`Pricing::costs`].
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        self.costs(plan, program, prompt_len)
+    }
+
     /// What runs of this very plan took; `None` where it never ran to its end.
     fn finished(&self, _: &Plan) -> Option<Finished> {
         None

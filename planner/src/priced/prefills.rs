@@ -42,8 +42,8 @@ impl<'a> Prefills<'a> {
         Prefills { estimator, known: HashMap::new() }
     }
 
-    /// Prefill with some layers resident, or far away, lies between prefill with none and with all. Where
-    /// weights are read, it is no shorter than their share of the time in which all are; with
+    /// Prefill with some layers resident, or far away, lies between prefill with none and with all.
+    /// Where weights are read, it is no shorter than their share of the time in which all are; with
     /// barriers a layer that is read holds up those behind it.
     ///
     /// # Errors
@@ -136,8 +136,8 @@ fn uses_gpu(placement: &Placement) -> bool {
     !(placement.residency.is_none() && all_on_cpu)
 }
 
-/// Where every layer's weights live in one of the further memories, and the share of the layers whose
-/// do.
+/// Where every layer's weights live in one of the further memories, and the share of the layers
+/// whose do.
 fn of_every_far_layer(far: Far, layers: usize) -> Vec<(Far, f64)> {
     let numbers = (0..far.layers.len()).filter(|number| far.layers[*number] > 0);
     let every = numbers.map(|number| {

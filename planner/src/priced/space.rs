@@ -15,8 +15,8 @@ use crate::policy::by_name::PolicyName;
 use crate::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention};
 use crate::split::Split;
 
-/// Parts of all layers that are tried as resident, beside the most that have room: whatever has more
-/// room has the same choices and others.
+/// Parts of all layers that are tried as resident, beside the most that have room: whatever has
+/// more room has the same choices and others.
 const PARTS: usize = 8;
 
 /// A placement that may be chosen.

@@ -253,7 +253,7 @@ impl Priced {
     fn of(estimator: &Estimator<'_>, placement: &Placement) -> Result<Priced, Unpriced> {
         let plan = estimator.plan(placement, 1).map_err(|error| Unpriced(error.to_string()))?;
         let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
-        let costs = estimator.pricing.costs(&plan, plan.decode(), middle)?;
+        let costs = estimator.pricing.costs_alone(&plan, plan.decode(), middle)?;
         Ok(Priced { plan, costs })
     }
 

@@ -1,4 +1,6 @@
-//! More of anything is not slower, but for what a search misses that does not compile everything.
+//! More of anything is not slower, but for what a search misses that does not compile everything,
+//! and for how a step that shared bandwidth bounds is stretched: first steps, which fill the lanes,
+//! by as much as the others.
 
 use model::config::ModelConfig;
 use planner::machine::{Machine, Rates, Tier};
@@ -76,7 +78,7 @@ fn config() -> ModelConfig {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 24,
+        cases: 48,
         failure_persistence: None,
         max_shrink_iters: 0,
         // A search that does not compile everything misses the best of one machine in hundreds.
@@ -98,7 +100,7 @@ proptest! {
         };
         let (before, after) = (best(&machine), best(&grown(&machine, resource, times)));
         prop_assert!(
-            after.0 <= before.0 * 1.01,
+            after.0 <= before.0 * 1.002,
             "{times} times resource {resource}: {before:?} to {after:?}"
         );
     }

@@ -242,8 +242,8 @@ pub(super) fn render(report: &TimedReport) -> String {
     if timed.slow_motion > 1 {
         let _ = writeln!(
             text,
-            "In the workers time passed {} times slower, so that what handing over takes here is no \
-             share of so short a step that counts.",
+            "In the workers time passed {} times slower, so that what handing over takes here \
+             is no share of so short a step that counts.",
             timed.slow_motion
         );
     }

@@ -35,6 +35,16 @@ impl Pricing for Machine {
         let costs = DescribedCosts::new(self, plan, program, prompt_len)?;
         Ok(Box::new(costs))
     }
+
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let (costs, _) = DescribedCosts::alone(self, plan, program, prompt_len)?;
+        Ok(Box::new(costs))
+    }
 }
 
 impl From<MachineError> for Unpriced {
@@ -66,6 +76,18 @@ impl DescribedCosts {
         program: &Program,
         prompt_len: u32,
     ) -> Result<DescribedCosts, Unpriced> {
+        let (mut costs, moved) = DescribedCosts::alone(machine, plan, program, prompt_len)?;
+        costs.slowed = moved.slows(machine, program, &costs)?;
+        Ok(costs)
+    }
+
+    /// The same where lanes share nothing, and what they would share.
+    fn alone(
+        machine: &Machine,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<(DescribedCosts, Shared), Unpriced> {
         let mut times_ns = HashMap::new();
         let works = Works::of(plan, prompt_len);
         let mut moved = Shared::at(prompt_len);
@@ -82,9 +104,7 @@ impl DescribedCosts {
                 moved.add(lane, &work);
             }
         }
-        let mut costs = DescribedCosts { times_ns, prompt_len, slowed: 1.0 };
-        costs.slowed = moved.slows(machine, program, &costs)?;
-        Ok(costs)
+        Ok((DescribedCosts { times_ns, prompt_len, slowed: 1.0 }, moved))
     }
 }
 
