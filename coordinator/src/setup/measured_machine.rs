@@ -108,6 +108,18 @@ impl Pricing for MeasuredMachine {
         }
     }
 
+    fn costs_of_host(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+        match self.covering(plan) {
+            Some(_) => Ok(None),
+            None => self.description.costs_of_host(plan, program, prompt_len),
+        }
+    }
+
     fn finished(&self, plan: &Plan) -> Option<Finished> {
         self.covering(plan).and_then(|(profiles, _)| profiles.finished(plan))
     }

@@ -85,6 +85,20 @@ pub trait Pricing: std::fmt::Debug {
         self.costs(plan, program, prompt_len)
     }
 
+    /// Where lanes share the host's memory and nothing was measured of that: what each instruction
+    /// takes of it, as long as if that were all that it does.
+    ///
+    /// # Errors
+    /// As [`Pricing::costs`].
+    fn costs_of_host(
+        &self,
+        _: &Plan,
+        _: &Program,
+        _: u32,
+    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+        Ok(None)
+    }
+
     /// What runs of this very plan took; `None` where it never ran to its end.
     fn finished(&self, _: &Plan) -> Option<Finished> {
         None

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use model::ops::{Kv, Op};
-use program::ir::{Instruction, Moved};
+use program::ir::{Instruction, Moved, Program};
 use program::map::{Chunking, OpChunk, leading_list};
 use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
-use super::{Estimator, Unpriced};
+use super::{Estimator, Pricing, Unpriced};
 use crate::budget::{Request, step_read_bytes};
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
 use crate::policy::{Far, FarWeights, Placement, Policy, Residency, Staged};
@@ -52,6 +52,33 @@ pub(super) fn table_far(
     far.layers[0] = estimator.request.config.num_layers;
     let sides = [BESIDE_A_DEVICE, ON_THE_DEVICE].map(|side| Placement { far, ..side });
     of_sides(estimator, chunking, &sides)
+}
+
+/// Prices that are what instructions take of the host's memory.
+#[derive(Debug)]
+struct OfHost<'a>(&'a dyn Pricing);
+
+impl Pricing for OfHost<'_> {
+    /// # Errors
+    /// Where nothing is known of it.
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let costs = self.0.costs_of_host(plan, program, prompt_len)?;
+        costs.ok_or_else(|| Unpriced("what lanes share was measured with them".to_owned()))
+    }
+}
+
+/// Of each operation what it takes of the host's memory on each side, by the same table; `None` where
+/// lanes share it as was measured, or share nothing.
+pub(super) fn host_table(
+    estimator: &Estimator<'_>,
+    table: impl Fn(&Estimator<'_>) -> Result<Table, Unpriced>,
+) -> Option<Table> {
+    table(&Estimator { pricing: &OfHost(estimator.pricing), ..*estimator }).ok()
 }
 
 /// The same of a machine without a device.

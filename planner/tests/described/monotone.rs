@@ -78,7 +78,7 @@ fn config() -> ModelConfig {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 48,
+        cases: 32,
         failure_persistence: None,
         max_shrink_iters: 0,
         // A search that does not compile everything misses the best of one machine in hundreds.

@@ -5,6 +5,7 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{Engine, FAR_MAX, Lane, LaneKind};
 
 use super::super::{Machine, Tier};
+use super::line::Line;
 use super::work::Work;
 use crate::priced::Unpriced;
 
@@ -42,12 +43,10 @@ impl Shared {
             // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
-        let far = work.far.map_or(0.0, |number| {
-            let operands = work.operands.at(self.positions);
-            self.far[number] += operands;
-            operands
-        });
-        self.host += bytes - far;
+        if let Some(number) = work.far {
+            self.far[number] += work.operands.at(self.positions);
+        }
+        self.host += host_bytes(lane, work).at(self.positions);
     }
 
     /// How many times longer a program's instructions last than each would alone.
@@ -75,6 +74,16 @@ impl Shared {
         }
         let step_ns = step_ns(program, costs)?;
         Ok(if step_ns > 0.0 { (least_ns / step_ns).max(1.0) } else { 1.0 })
+    }
+}
+
+/// What of the host's near memory a lane's work reads or writes.
+pub(super) fn host_bytes(lane: &Lane, work: &Work) -> Line {
+    match lane.engine {
+        Engine::Gpu { .. } => Line::ZERO,
+        Engine::Storage { .. } if work.is_direct => Line::ZERO,
+        _ if work.far.is_some() => work.activations,
+        _ => work.operands.plus(work.activations),
     }
 }
 
