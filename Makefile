@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray report-picture
+.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray test-nodes report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -43,6 +43,11 @@ test-gpu:
 
 bench-gpu:
 	@scripts/gpu_bundle.sh bench
+
+# A virtual machine with three NUMA nodes: where memory lies that was bound to them.
+test-nodes:
+	@scripts/install_deps.sh
+	@scripts/test_nodes.sh
 
 # The numbers of the papers beside the planner's; a test holds docs/papers.md against it.
 papers:

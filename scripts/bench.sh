@@ -89,6 +89,8 @@ if wanted serve; then
     rm -f out/long-prompt.jsonl out/serve.jsonl
     small=$(scripts/model.sh | tail -n 1)
     say python3 scripts/long_prompt_rows.py --coordinator "$release/coordinator" --model "$small" --json out/long-prompt.jsonl
+    rm -f out/prompt-cache.jsonl
+    say python3 scripts/prompt_cache_rows.py --coordinator "$release/coordinator" --layers 4 --json out/prompt-cache.jsonl
     if [ -n "${PEERS:-}" ]; then
         say python3 scripts/peers/serve.py "$PEERS" --coordinator "$release/coordinator" \
             ${LENGTHS:+--lengths "$LENGTHS"} --rounds "${ROUNDS:-2}" --json out/serve.jsonl

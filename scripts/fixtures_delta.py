@@ -59,6 +59,7 @@ def fill(name, value):
 
 
 SHARED = {
+    "gguf": True,
     "dtype": torch.bfloat16,
     "exact_f16": True,
     "pick_eos": True,

@@ -19,6 +19,7 @@ import numpy
 import torch
 from safetensors.torch import load_file
 
+import fixtures_gguf_states
 import fixtures_nested
 from fixtures_common import FIXTURES
 
@@ -36,6 +37,9 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
     "Qwen3MoeForCausalLM": gguf.MODEL_ARCH.QWEN3MOE,
+    "Qwen3NextForCausalLM": gguf.MODEL_ARCH.QWEN3NEXT,
+    "Qwen3_5ForCausalLM": gguf.MODEL_ARCH.QWEN35,
+    "Qwen3_5MoeForConditionalGeneration": gguf.MODEL_ARCH.QWEN35MOE,
     "SmolLM3ForCausalLM": gguf.MODEL_ARCH.SMOLLM3,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
@@ -46,7 +50,10 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.GRANITE_MOE,
 }
 GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
-ROUTERS = ("ffn_gate_inp.weight",)
+# What names of the text's tensors begin with, where a model has more, and what with by themselves.
+PREFIXES = {fixtures_nested.PREFIX: "", "model.language_model.": "model."}
+# f32 matrices.
+ROUTERS = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
 
 
 def head_dim(config):
@@ -63,8 +70,12 @@ def add_sizes(writer, arch, config):
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    guessing = 0
+    if arch in fixtures_gguf_states.ARCHITECTURES:
+        guessing = fixtures_gguf_states.guessing(arch, config)
+    writer.add_block_count(config["num_hidden_layers"] + guessing)
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
@@ -82,6 +93,9 @@ def add_sizes(writer, arch, config):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if arch == gguf.MODEL_ARCH.QWEN3MOE:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if arch in fixtures_gguf_states.ARCHITECTURES:
+        fixtures_gguf_states.add_keys(writer, arch, config)
+        fixtures_gguf_states.add_guessing(writer, arch, config)
 
 
 def add_traits(writer, arch, config):
@@ -100,7 +114,7 @@ def add_traits(writer, arch, config):
 
 def add_rope(writer, config):
     """The base and its scaling; LLaMA-3's and LongRoPE's factors are tensors."""
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     if "rope_local_base_freq" in config:
         writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
     scaling = config.get("rope_scaling") or {}
@@ -153,7 +167,7 @@ def split_experts(tensors):
             layer = name.partition(".block_sparse_moe")[0]
             single[f"{layer}.mlp.experts.gate_proj.weight"] = gate
             single[f"{layer}.mlp.experts.up_proj.weight"] = up
-        elif is_expert:
+        elif is_expert and not rest.endswith("_proj.weight"):
             single.update(gpt_oss_experts(f"{layer}.mlp.experts", rest, value))
         else:
             single[name] = value
@@ -183,6 +197,9 @@ def mxfp4_blocks(blocks, scales):
 def add_tensors(writer, arch, config, tensors):
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    if arch in fixtures_gguf_states.ARCHITECTURES:
+        parts = (fixtures_gguf_states.changed(arch, config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
     for name, value in tensors.items():
         if name.endswith("_scales"):
@@ -222,9 +239,10 @@ def write(folder):
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}
     tensors = load_file(folder / "model.safetensors")
-    prefix = fixtures_nested.PREFIX
-    if any(name.startswith(prefix) for name in tensors):
-        tensors = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    for prefix, text in PREFIXES.items():
+        if any(name.startswith(prefix) for name in tensors):
+            own = ("lm_head.", prefix)
+            tensors = {k.replace(prefix, text): v for k, v in tensors.items() if k.startswith(own)}
 
     writer = gguf.GGUFWriter(folder / "model.gguf", gguf.MODEL_ARCH_NAMES[arch])
     writer.add_name(folder.name)

@@ -38,13 +38,13 @@ class Server:
                             return int(pid)
         sys.exit("the server has no worker")
 
-    def stream(self, prompt, new, seed, told):
+    def stream(self, prompt, new, seed, told, timeout_s=300):
         """The tokens of an answer; `told` gets the time of each."""
         body = {"prompt": prompt, "max_tokens": new, "ignore_eos": True, "stream": True, "seed": seed, "temperature": 0.8}
         data = json.dumps(body).encode()
         request = urllib.request.Request(f"{self.address}/v1/completions", data, {"Content-Type": "application/json"})
         tokens = []
-        with urllib.request.urlopen(request, timeout=300) as reply:
+        with urllib.request.urlopen(request, timeout=timeout_s) as reply:
             for line in reply:
                 if line.startswith(b"data: {"):
                     event = json.loads(line[6:])
@@ -60,6 +60,11 @@ class Server:
         with ThreadPoolExecutor(len(prompts)) as pool:
             ask = lambda number: self.stream(prompts[number], new, number, tolds[number])  # noqa: E731
             return list(pool.map(ask, range(len(prompts))))
+
+    def stop(self):
+        """Ends as it is asked to, with what it has to write."""
+        self.process.terminate()
+        self.process.wait()
 
     def end(self):
         self.process.kill()

@@ -37,8 +37,7 @@ impl Interrupt {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.requested))?;
             flag::register(signal, Arc::clone(&interrupt.requested))?;
         }
-        // Its default is to end the process; the write that crossed the limit fails anyway.
-        flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+        file_limits_are_errors()?;
         Ok(interrupt)
     }
 
@@ -67,6 +66,15 @@ impl Interrupt {
     pub fn ask(&self) {
         self.requested.store(true, Ordering::Relaxed);
     }
+}
+
+/// A file that reaches the limit on file sizes becomes an error of its write: the signal's default
+/// is to end the process.
+///
+/// # Errors
+/// What the system says to installing a handler.
+pub fn file_limits_are_errors() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(|_| ())
 }
 
 /// Whether whoever started this process had it ignore the signal.

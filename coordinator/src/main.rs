@@ -7,6 +7,7 @@ use coordinator::cli::high::Command;
 use coordinator::cli::shell;
 use coordinator::cli::{Refusal, parse};
 use coordinator::commands::bench_serve;
+use coordinator::commands::cache;
 use coordinator::commands::device_rates;
 use coordinator::commands::doctor;
 use coordinator::commands::plan;
@@ -20,7 +21,7 @@ use coordinator::commands::stage;
 use coordinator::commands::timed;
 use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
-use coordinator::interrupt::Interrupt;
+use coordinator::interrupt::{Interrupt, file_limits_are_errors};
 use coordinator::job::error::JobError;
 use coordinator::load::drive::DriveError;
 use coordinator::setup::model::open_weights;
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Worker { channel, .. } => {
+            // Without it a limit that is reached ends the worker.
+            let _ = file_limits_are_errors();
             // SAFETY: needed to take over the inherited channel. The coordinator passes its number
             // to this process alone, and nothing has opened or closed descriptors before.
             ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
@@ -63,6 +66,9 @@ fn main() -> ExitCode {
         // A signal ends it at once: what was fetched is kept.
         Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
+        Command::Cache(request) => {
+            cache::run(&request).unwrap_or_else(|error| refuse(&error)).into()
+        }
         Command::Report(request) => {
             report::run(&request).unwrap_or_else(|error| refuse(&error)).into()
         }

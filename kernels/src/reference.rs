@@ -116,7 +116,7 @@ pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32
                 part.iter().map(|value| f64::from(value.to_f32())).collect()
             };
             let unit = |from: usize| -> Vec<f64> {
-                let vector = wide(from + head / net.group() * key_dim, key_dim);
+                let vector = wide(from + net.key_head(head) * key_dim, key_dim);
                 let length = (vector.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
                 vector.iter().map(|x| x / length).collect()
             };

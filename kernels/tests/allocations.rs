@@ -139,8 +139,14 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
 }
 
 /// Channels of q, k and v that are as wide as a row.
-const NET: DeltaNet =
-    DeltaNet { key_heads: 2, value_heads: 4, key_dim: 64, value_dim: 64, taps: 2 };
+const NET: DeltaNet = DeltaNet {
+    key_heads: 2,
+    value_heads: 4,
+    takes_turns: false,
+    key_dim: 64,
+    value_dim: 64,
+    taps: 2,
+};
 
 fn every_state_call(
     kernels: &Kernels,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
+use common::{Random, assert_close, bits, kernels, poison, tolerance, values_tolerance, variants};
 use half::bf16;
 use kernels::{
     AttentionShape, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
@@ -157,17 +157,18 @@ fn check_reference<T: Element>(name: &str) {
             let context = format!("seed {seed} {variant:?} {:?}", batch.shape);
             assert_eq!(bits(&out), bits(&batch.fused(&kernels, &batch.units)), "fused, {context}");
             for unit in &batch.units {
-                check_unit(&batch, unit, &probabilities, &out, &format!("{context} {unit:?}"));
+                let context = format!("{context} {unit:?}");
+                check_unit(variant, &batch, unit, (&probabilities, &out), &context);
             }
         }
     }
 }
 
 fn check_unit<T: Element>(
+    variant: Variant,
     batch: &Batch<T>,
     unit: &Unit,
-    probabilities: &[f32],
-    out: &[T],
+    (probabilities, out): (&[f32], &[T]),
     context: &str,
 ) {
     let AttentionShape { heads, head_dim, .. } = batch.shape;
@@ -189,7 +190,7 @@ fn check_unit<T: Element>(
         let row = unit.row0 as usize + query / group;
         let head = unit.kv_head as usize * group + query % group;
         let actual = &out[(row * heads + head) * head_dim..][..head_dim];
-        assert_close(actual, expected, (head_dim, 0.1), tolerance(), context);
+        assert_close(actual, expected, (head_dim, 0.1), values_tolerance::<T>(variant), context);
     }
 }
 
@@ -396,7 +397,7 @@ fn check_split<T: Element>(variant: Variant) {
             let context = format!("{variant:?} {:?} of {} sequences", batch.shape, sequences.len());
             assert_eq!(bits(&batch.fused(&one, &batch.units)), whole, "fused, {context}");
             for unit in &batch.units {
-                check_unit(&batch, unit, &probabilities, &out, &context);
+                check_unit(variant, &batch, unit, (&probabilities, &out), &context);
             }
             for threads in [2, 3, 9] {
                 let many = long_kernels(variant, threads);

@@ -21,7 +21,7 @@ fn check<T: Element>(one: &Kernels, three: &Kernels, window: Option<u32>, four: 
         let mut batch = batch::<T>(seed as u64, dims, &SEQUENCES, options);
         let context = format!("{:?} {dims:?} {options:?}", one.variant());
         let (probabilities, out) = batch.separate(one);
-        batch.check_reference((&probabilities, &out), &context);
+        batch.check_reference(one.variant(), (&probabilities, &out), &context);
         assert_eq!(bits(&batch.fused(one, &batch.units)), bits(&out), "fused, {context}");
         assert_eq!(bits(&batch.fused(three, &batch.units)), bits(&out), "threads, {context}");
         // A sink that weighs nothing is no sink.
@@ -53,7 +53,7 @@ fn sinks_of_long_sequences_agree_with_the_reference_in_chunks_too() {
         let options = Options { sinks: true, ..Options::default() };
         let batch = batch::<bf16>(2, (8, 2, 64), &[(1, 1023), (1, 1024), (1, 3100)], options);
         let (probabilities, out) = batch.separate(&roomy_kernels(variant, 1));
-        batch.check_reference((&probabilities, &out), &format!("{variant:?}"));
+        batch.check_reference(variant, (&probabilities, &out), &format!("{variant:?}"));
         for threads in [1, 2, 5] {
             let kernels = roomy_kernels(variant, threads);
             let mut alone = poison::<bf16>(batch.q.len());

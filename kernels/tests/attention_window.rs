@@ -42,7 +42,7 @@ fn check<T: Element>(one: &Kernels, three: &Kernels, dims: (usize, usize, usize)
             assert_eq!(bits(&batch.fused(one, &batch.units)), expected, "fused, {context}");
             assert_eq!(bits(&batch.fused(three, &batch.units)), expected, "threads, {context}");
             let whole = whole.get_or_insert_with(|| {
-                batch.check_reference((&probabilities, &out), &context);
+                batch.check_reference(one.variant(), (&probabilities, &out), &context);
                 expected.clone()
             });
             assert_eq!(*whole, expected, "{context}");
@@ -135,7 +135,7 @@ fn check_long<T: Element>(variant: Variant, four: bool) {
                 let context = format!("{variant:?} {dims:?} {options:?}");
                 let (probabilities, out) = batch.separate(&one);
                 let whole = whole.get_or_insert_with(|| {
-                    batch.check_reference((&probabilities, &out), &context);
+                    batch.check_reference(variant, (&probabilities, &out), &context);
                     bits(&out)
                 });
                 assert_eq!(bits(&out), *whole, "{context}");

@@ -104,8 +104,6 @@ const LACKING: &[(&str, &str)] = &[
     ("qwen2vl", "rotary positions of images"),
     ("qwen25vl", "rotary positions of images"),
     // Names in GGUF files, whose tensors of such layers lie otherwise.
-    ("qwen35", "a checkpoint in safetensors"),
-    ("qwen3next", "a checkpoint in safetensors"),
     ("qwen3vl", "rotary positions of images"),
     ("rwkv", "recurrent layers"),
     ("starcoder2", "a feed-forward network with GELU behind LayerNorms with rotary positions"),
@@ -128,7 +126,6 @@ mod tests {
     #[test]
     fn what_is_lacking_is_said() {
         assert_eq!(lacking("DeepseekV3ForCausalLM"), ": it needs multi-head latent attention");
-        assert_eq!(lacking("qwen3next"), ": it needs a checkpoint in safetensors");
         assert_eq!(lacking("SomethingNew"), "");
     }
 }

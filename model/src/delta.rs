@@ -14,8 +14,10 @@ const STATE_ELEMENT_BYTES: usize = 4;
 pub struct DeltaNet {
     /// Heads of q and k.
     pub key_heads: usize,
-    /// Heads of v and of the state, a multiple of `key_heads`; neighbours share q and k.
+    /// Heads of v and of the state, a multiple of `key_heads`.
     pub value_heads: usize,
+    /// Value heads take turns at the heads of q and k; else neighbours share one.
+    pub takes_turns: bool,
     /// Elements of a head of q and k.
     pub key_dim: usize,
     /// Elements of a head of v.
@@ -43,6 +45,11 @@ impl DeltaNet {
     /// Value heads that share a head of q and k.
     pub const fn group(&self) -> usize {
         self.value_heads / self.key_heads
+    }
+
+    /// The head of q and k of a value head.
+    pub const fn key_head(&self, value_head: usize) -> usize {
+        if self.takes_turns { value_head % self.key_heads } else { value_head / self.group() }
     }
 
     /// Elements that a sequence keeps of the convolution's inputs: `[taps - 1, channels]`.

@@ -79,6 +79,7 @@ impl Request<'_> {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: self.dtype,
         };
         // What all share is computed once a stream, which is then worth more sequences.

@@ -59,7 +59,7 @@ impl Costs for TableCosts<'_> {
                     let op = if kv == model::ops::Kv::K { Op::Scores } else { Op::Wv };
                     self.op_ms(op, copy.chunk, |op| op.h2d_ms)
                 }
-                Moved::Value(_) => 0.0,
+                Moved::Value(_) | Moved::Sequences(_) => 0.0,
             },
             _ => 0.0,
         };
@@ -141,6 +141,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let plan = compile(config, &shape, &map).expect("compiles");

@@ -162,6 +162,7 @@ impl Bench {
             config: &self.shape.config,
             dtype: self.shape.dtype,
             batch_size: self.shape.batch_size,
+            device_slots: 0,
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
@@ -351,6 +352,7 @@ impl Bench {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));

@@ -157,6 +157,7 @@ mod tests {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

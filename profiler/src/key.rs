@@ -123,7 +123,9 @@ impl Key {
                     Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
                 }
                 Moved::Value(value) => Work::CopyValue { value, chunk: part(copy.chunk) },
-                Moved::Cache(cache) => Work::CopyCache { cache, chunk: part(copy.chunk), kv },
+                Moved::Cache(cache) | Moved::Sequences(cache) => {
+                    Work::CopyCache { cache, chunk: part(copy.chunk), kv }
+                }
             },
             Instruction::Append(append) => {
                 Work::Append { cache: append.kv, chunk: part(Some(append.chunk)), kv }

@@ -6,7 +6,8 @@
 use model::ops::{Kv, Op, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::map::{Chunk, Phase};
+use crate::map::{Chunk, Device, Phase};
+use crate::owners::Attending;
 use crate::topology::{LaneId, LaneSet};
 
 /// Index into `Plan::programs`.
@@ -19,7 +20,17 @@ impl ProgramId {
     /// The program that computes the newest token of each sequence, likewise.
     pub const DECODE: ProgramId = ProgramId(1);
     /// The only program of a run that serves: rows of any sequences, whatever of them is known.
+    /// Where sequences have owners, that in which the device attends for all rows.
     pub const STEP: ProgramId = ProgramId(0);
+    /// Where sequences have owners: two streams in turn, each owner attends for its own.
+    pub const PIPELINED: ProgramId = ProgramId(1);
+    /// Likewise: caches go from the device to the host.
+    pub const MOVE_OUT: ProgramId = ProgramId(2);
+    /// Likewise: caches go from the host to the device.
+    pub const MOVE_IN: ProgramId = ProgramId(3);
+    /// All that there are where sequences have owners.
+    pub const OF_OWNERS: [ProgramId; 4] =
+        [ProgramId::STEP, ProgramId::PIPELINED, ProgramId::MOVE_OUT, ProgramId::MOVE_IN];
 
     /// Place in `Plan::programs`.
     pub const fn index(self) -> usize {
@@ -36,6 +47,8 @@ pub enum Rows {
     Chunks,
     /// One row of a sequence, behind the positions that the caches hold of it.
     Single,
+    /// None: the caches of the sequences that are listed go to this side.
+    Moves(Device),
 }
 
 impl Rows {
@@ -47,7 +60,7 @@ impl Rows {
     /// The placement and the prices that they follow.
     pub const fn phase(self) -> Phase {
         match self {
-            Rows::WholePrompts | Rows::Chunks => Phase::Prefill,
+            Rows::WholePrompts | Rows::Chunks | Rows::Moves(_) => Phase::Prefill,
             Rows::Single => Phase::Decode,
         }
     }
@@ -68,6 +81,28 @@ pub struct ProgramShape {
     /// The program with the sampled tokens as rows: in the first work list of a batch each
     /// `Sample` lists them.
     pub next: ProgramId,
+    pub attending: Attending,
+}
+
+impl ProgramShape {
+    /// What reports and errors call such a program.
+    pub const fn name(&self) -> &'static str {
+        match (self.rows, self.attending) {
+            (Rows::Moves(Device::Cpu), _) => "moves to the host",
+            (Rows::Moves(Device::Gpu), _) => "moves to the device",
+            (rows, Attending::Mapped) => rows.phase().name(),
+            (_, Attending::Device) => "gpu",
+            (_, Attending::Owners) => "pipelined",
+        }
+    }
+
+    /// Tokens are drawn so many times in a step of a batch.
+    pub const fn samples(&self) -> u32 {
+        match self.rows {
+            Rows::Moves(_) => 0,
+            _ => self.streams as u32,
+        }
+    }
 }
 
 /// Index into `Plan::buffers`.
@@ -137,6 +172,9 @@ pub enum Moved {
     Value(Value),
     /// Cached positions `0..past` of the chunk's units.
     Cache(Kv),
+    /// Cached positions of the listed sequences from their places with the other owner to those
+    /// with the owner whose chunk it is.
+    Sequences(Kv),
 }
 
 /// Moves bytes between host and device memory.
@@ -303,7 +341,7 @@ pub struct Program {
 impl Program {
     /// What reports and errors call it.
     pub const fn name(&self) -> &'static str {
-        self.shape.rows.phase().name()
+        self.shape.name()
     }
 
     /// The list of `lane`, if it has any work.

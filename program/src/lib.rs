@@ -11,6 +11,8 @@ pub mod compile;
 pub mod formats;
 pub mod ir;
 pub mod map;
+pub mod owners;
+pub mod page_runs;
 pub mod plan;
 pub mod shares;
 pub mod simulate;

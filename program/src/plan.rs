@@ -4,7 +4,8 @@ use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
-use crate::map::DeviceMap;
+use crate::map::{Device, DeviceMap};
+use crate::owners::Attending;
 use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, Routers, StepTableLayout};
 use crate::topology::{FAR_MAX, Holds, LaneId, MemoryKind, SegmentId, Topology};
@@ -45,10 +46,19 @@ pub struct RunShape {
     /// Of a run that serves: most rows of a step whose logits are computed; fewer than the batch's
     /// sequences are as many as these.
     pub logits_rows: u32,
+    /// Of a run that serves: the caches of so many sequences lie in device memory, an extent each,
+    /// and the device attends for them; those of others lie in host memory, and the host attends
+    /// (`crate::owners`). 0: caches are where the map says.
+    pub device_slots: u16,
     pub dtype: Dtype,
 }
 
 impl RunShape {
+    /// Whether sequences belong to the device or to the host.
+    pub fn has_owners(&self) -> bool {
+        self.device_slots > 0
+    }
+
     /// Whether prompts are cut into chunks.
     pub fn is_chunked(&self) -> bool {
         self.prefill_chunk > 0
@@ -102,14 +112,7 @@ impl RunShape {
     /// As [`RunShape::streams`].
     pub fn programs(&self) -> Vec<ProgramShape> {
         if self.serves {
-            return vec![ProgramShape {
-                rows: Rows::Chunks,
-                streams: 1,
-                sequences: self.batch_size,
-                stream_rows: self.prefill_chunk,
-                logits_rows: self.logits_rows.max(self.batch_size.into()),
-                next: ProgramId::STEP,
-            }];
+            return self.serving_programs();
         }
         let prefill = ProgramShape {
             rows: if self.is_chunked() { Rows::Chunks } else { Rows::WholePrompts },
@@ -118,6 +121,7 @@ impl RunShape {
             stream_rows: self.stream_rows() as u32,
             logits_rows: self.stream_sequences().into(),
             next: ProgramId::DECODE,
+            attending: Attending::Mapped,
         };
         let decode = ProgramShape {
             rows: Rows::Single,
@@ -126,8 +130,33 @@ impl RunShape {
             stream_rows: self.batch_size.into(),
             logits_rows: self.batch_size.into(),
             next: ProgramId::DECODE,
+            attending: Attending::Mapped,
         };
         vec![prefill, decode]
+    }
+
+    /// One program; where sequences have owners, one for each shape of a step, and one for caches
+    /// that move in either direction.
+    fn serving_programs(&self) -> Vec<ProgramShape> {
+        let step = ProgramShape {
+            rows: Rows::Chunks,
+            streams: 1,
+            sequences: self.batch_size,
+            stream_rows: self.prefill_chunk,
+            logits_rows: self.logits_rows.max(self.batch_size.into()),
+            next: ProgramId::STEP,
+            attending: Attending::Mapped,
+        };
+        if !self.has_owners() {
+            return vec![step];
+        }
+        let moves = |to| ProgramShape { rows: Rows::Moves(to), stream_rows: 1, ..step };
+        vec![
+            ProgramShape { attending: Attending::Device, ..step },
+            ProgramShape { attending: Attending::Owners, streams: 2, ..step },
+            moves(Device::Cpu),
+            moves(Device::Gpu),
+        ]
     }
 
     /// The step table of a run whose decode attention is cut into so many parts.
@@ -153,6 +182,7 @@ impl RunShape {
                 0 => 0,
                 positions => self.max_context.div_ceil(positions),
             },
+            has_owners: self.has_owners(),
         }
     }
 

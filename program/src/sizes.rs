@@ -6,6 +6,7 @@ use model::layers::LayerKind;
 use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, decompressed};
+use crate::owners::DEVICE;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
@@ -19,6 +20,8 @@ pub struct Sizes<'a> {
     pub dtype: Dtype,
     /// Sequences of a batch.
     pub batch_size: u16,
+    /// Of which so many have caches in device memory, where they have owners.
+    pub device_slots: u16,
     /// Positions of a sequence.
     pub max_context: u32,
     pub weight_formats: &'a WeightFormats,
@@ -51,7 +54,16 @@ impl Sizes<'_> {
             }
     }
 
-    /// The same of the kind of layer with the largest caches of those that attend.
+    /// The part of the device or of the host of the K or V cache of a layer whose sequences have
+    /// owners.
+    pub fn owned_cache_bytes(&self, layer: usize, part: u16) -> usize {
+        let all = if part == DEVICE.index { self.device_slots } else { self.batch_size };
+        let kept = self.config.layers.of(layer).kept_positions(self.max_context as usize);
+        let position_bytes = self.kv_format.position_bytes(self.config.head_dim, self.dtype);
+        usize::from(all) * kept * self.config.num_kv_heads * position_bytes
+    }
+
+    /// [`Sizes::cache_bytes`] of the kind of layer with the largest caches of those that attend.
     pub fn largest_cache_bytes(&self, parts: u16) -> usize {
         let kinds = self.config.layers.kinds().iter().filter(|kind| !kind.has_state());
         kinds.map(|kind| self.cache_bytes_of(kind, parts)).max().unwrap_or(0)

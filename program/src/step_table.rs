@@ -66,9 +66,17 @@ pub enum Field {
     Room,
     /// Likewise: in which place the sequence came, a number that may wrap around.
     Arrival,
+    /// Where sequences have owners: whose it is, a [`Home`].
+    Home,
+    /// Likewise: its extent in the device's caches, while it has or had one.
+    Seat,
+    /// Likewise: its place in its owner's queue.
+    Turn,
+    /// Likewise: steps since it was last computed.
+    Waited,
 }
 
-const FIELDS: usize = Field::Arrival as usize + 1;
+const FIELDS: usize = Field::Waited as usize + 1;
 
 /// Who a slot of a run that serves belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +90,16 @@ pub enum SlotState {
     Running = 2,
     /// The coordinator: no list names the slot any more.
     Ended = 3,
+}
+
+/// Where the caches of a sequence are that has an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Home {
+    /// Nothing of it is cached.
+    Nowhere = 0,
+    Device = 1,
+    Host = 2,
 }
 
 /// A work list of a batch. Those of a group's first program are written before the group is
@@ -133,6 +151,10 @@ pub const ITEM_WORDS: usize = 5;
 /// with so many, in microseconds.
 pub const BUDGET_WORDS: usize = 18;
 
+/// Words of what an iteration may be where sequences have owners: who decides, its limits, what it
+/// costs, and the programs of the stages that follow, up to two, counted from 1.
+pub const OWNERS_WORDS: usize = 40;
+
 /// Words of a log-probability.
 pub const LOGPROB_WORDS: usize = 2;
 
@@ -166,6 +188,8 @@ pub struct StepTableLayout {
     pub routers: Routers,
     /// Pages that a sequence may have, where caches are in pages; 0: they are not.
     pub pages: u32,
+    /// Whether sequences belong to the device or to the host.
+    pub has_owners: bool,
 }
 
 /// The routers whose choices are counted; all 0 where no layer has one.
@@ -204,6 +228,11 @@ impl StepTableLayout {
 
     /// Words of the whole table.
     pub fn words(&self) -> usize {
+        self.owners() + if self.has_owners { OWNERS_WORDS } else { 0 }
+    }
+
+    /// First of [`OWNERS_WORDS`] words, where sequences have owners.
+    pub fn owners(&self) -> usize {
         self.budget() + BUDGET_WORDS
     }
 
@@ -331,10 +360,12 @@ mod tests {
             windows: vec![8, 16],
             routers: Routers { layers: 2, experts: 5 },
             pages: 7,
+            has_owners: true,
         };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
         (0..BUDGET_WORDS).for_each(|word| seen[layout.budget() + word] += 1);
+        (0..OWNERS_WORDS).for_each(|word| seen[layout.owners() + word] += 1);
         for layer in 0..2 {
             (0..ROUTER_SUMS + 5).for_each(|word| seen[layout.router(layer) + word] += 1);
         }

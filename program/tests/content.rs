@@ -41,7 +41,7 @@ fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
     let mut plan = gpu_only();
     let lane = match moved {
         Moved::Value(_) => LaneId::D2H,
-        Moved::Weights(_) | Moved::Cache(_) => LaneId::H2D_WEIGHTS,
+        Moved::Weights(_) | Moved::Cache(_) | Moved::Sequences(_) => LaneId::H2D_WEIGHTS,
     };
     let index = position(plan.decode(), lane, copies(moved, layer, batch));
     instructions(plan.program_mut(ProgramId::DECODE), lane).remove(index);

@@ -17,7 +17,14 @@ use program::validate::{ValidateError, validate};
 
 /// All layers keep a state.
 fn delta() -> ModelConfig {
-    let net = DeltaNet { key_heads: 1, value_heads: 2, key_dim: 4, value_dim: 6, taps: 4 };
+    let net = DeltaNet {
+        key_heads: 1,
+        value_heads: 2,
+        takes_turns: false,
+        key_dim: 4,
+        value_dim: 6,
+        taps: 4,
+    };
     ModelConfig {
         name: "tiny-delta".to_owned(),
         family: Family::Qwen35,

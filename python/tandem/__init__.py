@@ -1,8 +1,9 @@
 """Runs language models that are too large for the GPU: the program ``coordinator`` from Python.
 
 ``generate`` answers prompts and yields each answer as it is finished, ``Batch`` is the object
-behind it, ``serve`` a server for OpenAI's clients. Processes and files are the interface, so what
-is true of the program is true here: an answer depends on its prompt alone, and none is lost.
+behind it; ``score`` tells how likely continuations are, and ``serve`` is a server for OpenAI's
+clients. Processes and files are the interface, so what is true of the program is true here: an
+answer depends on its prompt alone, and none is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ._binary import binary
 from ._errors import Error
 from ._job import Progress
 from ._prompts import Prompt
+from ._score import Question, Score, Scored, Scoring, score
 from ._server import Server, serve
 
 __all__ = [
@@ -22,9 +24,14 @@ __all__ = [
     "Error",
     "Progress",
     "Prompt",
+    "Question",
+    "Score",
+    "Scored",
+    "Scoring",
     "Server",
     "Usage",
     "binary",
     "generate",
+    "score",
     "serve",
 ]

@@ -90,14 +90,16 @@ def of_line(line: Mapping[str, Any], places: Mapping[str, int]) -> Optional[Answ
     if error is not None:
         if error["code"] == "unfinished":
             return None
-        # Lines of the input are prompts, counted from 1; whose answer it is the index says.
-        number, sentence = error["line"], error["message"]
-        beginning = f"Line {number}: "
-        if sentence.startswith(beginning):
-            sentence = sentence[len(beginning) :]
-        return refused(sentence, number - 1, custom_id)
+        return refused(sentence_of(error), error["line"] - 1, custom_id)
     columns: Dict[str, Any] = line.get("columns", {})
     return of_body(line["response"]["body"], places[custom_id], custom_id, **columns)
+
+
+def sentence_of(error: Mapping[str, Any]) -> str:
+    """What a line's error says. Lines of the input are counted from 1; which one it is the index
+    says here."""
+    beginning, sentence = f"Line {error['line']}: ", str(error["message"])
+    return sentence[len(beginning) :] if sentence.startswith(beginning) else sentence
 
 
 def _choice(choice: Mapping[str, Any]) -> Choice:

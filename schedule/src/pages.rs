@@ -132,6 +132,18 @@ impl Pages {
         self.names += 1;
     }
 
+    /// The page that holds these tokens behind what was named `before`, a sequence's kind or a
+    /// page, and its own name. Nobody uses it for that.
+    pub fn follow(&self, before: u64, tokens: &[u32]) -> Option<(u32, u64)> {
+        let page = self.find(before, tokens)?;
+        Some((page, self.pages[page as usize].name))
+    }
+
+    /// Uses a page that was just found.
+    pub fn hold(&mut self, page: u32) {
+        self.begin_use(page);
+    }
+
     /// Ends a use of a page. Of a sequence's pages the last is released first, as it is of no use
     /// without those before it.
     ///
@@ -213,6 +225,23 @@ mod tests {
         assert_eq!(pages.share(0, &[1, 2, 3, 4, 5]), own[..1], "the beginning is kept longest");
         assert_eq!(pages.take(), None);
         taken.into_iter().for_each(|page| pages.release(page));
+    }
+
+    #[test]
+    fn a_beginning_is_followed_page_by_page_and_held() {
+        let mut pages = Pages::new(2, 2);
+        let own = vec![pages.take().expect("empty"), pages.take().expect("empty")];
+        pages.fill(5, &own[..1], &[1, 2]);
+        assert_eq!(pages.follow(4, &[1, 2]), None, "of another kind");
+        let (first, name) = pages.follow(5, &[1, 2]).expect("it holds them");
+        assert_eq!((first, pages.follow(name, &[3, 4])), (own[0], None), "not yet full");
+        pages.fill(5, &own, &[1, 2, 3, 4]);
+        assert_eq!(pages.follow(name, &[3, 4]).map(|(page, _)| page), Some(own[1]));
+        pages.hold(first);
+        own.iter().rev().for_each(|page| pages.release(*page));
+        assert_eq!((pages.take(), pages.take()), (Some(own[1]), None), "the other is held");
+        pages.release(first);
+        assert_eq!(pages.available(), 1);
     }
 
     #[test]

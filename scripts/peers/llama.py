@@ -5,7 +5,7 @@
     scripts/peers/llama.py --table FILE
 
 DIR is what scripts/peers.sh made. Prints tokens/s of both, the median of the paired ratios, and the goal; writes
-a JSON line for each pair. The machine is measured between all runs; pairs that ran while others used it, or while
+a JSON line for each pair. llama.cpp has its flash attention. The machine is measured between all runs; pairs that ran while others used it, or while
 the host took time of its cores, are discarded. --table prints the table of an earlier run's lines."""
 
 import argparse
@@ -44,6 +44,10 @@ CASES = [
     (LARGE, 8, 64, 12, "decode", 1.5),
     (LARGE, 32, 16, 10, "decode", 1.5),
     (LARGE, 60, 16, 8, "decode", 1.5),
+    (SMALL, 1, 2048, 16, "prefill", None),
+    (SMALL, 1, 8000, 16, "prefill", 3.0),
+    (SMALL, 1, 8000, 16, "decode", None),
+    (LARGE, 1, 8000, 2, "prefill", 2.5),
     (FOUR_BIT, 1, 512, 2, "prefill", None),
     (FOUR_BIT, 1, 128, 64, "decode", 1.2),
     (FOUR_BIT, 8, 128, 64, "decode", None),
@@ -102,7 +106,7 @@ def ours(coordinator, model, batch, prompt, new, options):
 
 def theirs(bench, model, batch, prompt, new):
     command = [bench, "-m", model, "-npp", prompt, "-ntg", new, "-npl", batch, "-t", THREADS]
-    command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl"]
+    command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl", "-fa", "on"]
     lines = [line for line in command_output(command, is_peer=True).splitlines() if line.startswith("{")]
     values = json.loads(lines[-1])
     return {"prefill": values["speed_pp"], "decode": values["speed_tg"], "timed_s": values["t_pp"] + values["t_tg"]}

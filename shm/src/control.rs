@@ -7,6 +7,8 @@
 //!
 //! The coordinator is never on the step path: it releases groups ([`Control::groups`]) and watches.
 
+mod stages;
+
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +16,6 @@ use std::sync::Arc;
 use crate::barrier::Barrier;
 use crate::lane::Lane;
 use crate::mapping::Access;
-use crate::packed::Stage;
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
@@ -300,32 +301,6 @@ impl Control {
         &self.header().workers[worker]
     }
 
-    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the
-    /// sampling lane may announce an earlier one. A group without stages is the last: all lanes
-    /// leave.
-    ///
-    /// # Panics
-    /// With more than [`STAGES_MAX`] stages, or one without steps.
-    pub fn release(&self, stages: &[Stage], last_step: u32) {
-        assert!(stages.len() <= STAGES_MAX, "{} stages in a group", stages.len());
-        assert!(stages.iter().all(|stage| stage.steps > 0), "a stage without steps");
-        for (place, word) in self.header().stages.iter().enumerate() {
-            word.store(stages.get(place).map_or(0, |stage| stage.pack()), Ordering::Relaxed);
-        }
-        self.set_last_step(Some(last_step));
-        self.groups().signal();
-        if stages.is_empty() {
-            // Who stands by for others' lanes leaves too.
-            self.takeovers().signal();
-        }
-    }
-
-    /// The stages of the group that was released last.
-    pub fn stages(&self) -> impl Iterator<Item = Stage> {
-        let words = self.header().stages.iter();
-        words.map_while(|word| Stage::unpack(word.load(Ordering::Relaxed)))
-    }
-
     /// The step after which all lanes leave, once the sampling lane has announced it (one step
     /// ahead).
     pub fn last_step(&self) -> Option<u32> {
@@ -385,6 +360,7 @@ mod tests {
     use super::*;
     use crate::lane::StepOfGroup;
     use crate::packed::Position;
+    use crate::packed::Stage;
     use crate::timeline::WaitError;
 
     const LIMIT: Duration = Duration::from_secs(60);

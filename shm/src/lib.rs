@@ -32,6 +32,8 @@ pub mod lane;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
+pub mod nodes;
+#[cfg(not(loom))]
 mod packed;
 #[cfg(not(loom))]
 pub mod segment;
@@ -52,6 +54,8 @@ pub use control::{Control, ControlError, LANES_MAX, STAGES_MAX, WORKERS_MAX, Wor
 pub use lane::StepOfGroup;
 #[cfg(not(loom))]
 pub use mapping::{Access, MapError, Mapping};
+#[cfg(not(loom))]
+pub use nodes::NodesError;
 #[cfg(not(loom))]
 pub use packed::{Position, Stage};
 #[cfg(not(loom))]

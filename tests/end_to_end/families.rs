@@ -122,7 +122,10 @@ mod gguf {
         phi3_longrope: "gate",
         qwen2_yarn: "up",
         qwen3: "up",
+        qwen35: "gate",
+        qwen35_moe: "up",
         qwen3_moe: "expert_gate",
+        qwen3_next: "expert_gate",
         qwen3_tied: "gate",
         smollm3: "up",
     }

@@ -72,6 +72,36 @@ fn generation_ends_at_an_eos_of_the_model() {
     }
 }
 
+/// Prompts of more than 8,192 tokens, in chunks and in pages of a server's caches (`fixtures_long.py`
+/// has the rule that makes them).
+#[test]
+fn llama_beyond_eight_thousand_positions() {
+    let golden = std::fs::read_to_string(fixture("llama").join("long.json")).expect("there");
+    let golden: serde_json::Value = serde_json::from_str(&golden).expect("JSON");
+    let place = Place::new();
+    let model = place.path("model");
+    std::fs::create_dir(&model).expect("writable");
+    for file in std::fs::read_dir(fixture("llama")).expect("there") {
+        let file = file.expect("readable");
+        std::fs::copy(file.path(), model.join(file.file_name())).expect("copied");
+    }
+    let config = std::fs::read_to_string(model.join("config.json")).expect("there");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config["max_position_embeddings"] = golden["max_position_embeddings"].clone();
+    std::fs::write(model.join("config.json"), config.to_string()).expect("writable");
+    let prompt = |n: u32| -> Vec<u32> {
+        // Squares of positions are beyond 32 bits from 65,536 on, which no prompt here has.
+        (0..n).map(|i| 4 + (i * i + n * (i / 7)) % 316).collect()
+    };
+    let prompts: Vec<Vec<u32>> = ids(&golden["lengths"]).into_iter().map(prompt).collect();
+    assert!(prompts.iter().all(|prompt| prompt.len() > 8192));
+    let input = place.requests("in.jsonl", &prompts, 32);
+    let expected: Vec<Vec<u32>> =
+        golden["tokens"].as_array().expect("tokens").iter().map(ids).collect();
+    let found = place.answers(&model, &input, &["--dtype", "f32", "--batches", "1x2"]);
+    assert_eq!(found, expected);
+}
+
 /// The real model, against transformers loading the same file.
 #[test]
 fn smollm2() {

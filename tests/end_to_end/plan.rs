@@ -256,3 +256,31 @@ fn machines_are_compared_by_their_own_plans() {
 }
 
 const RUNNING: &str = "\n[running]\nwatts = 450.0\nprice_usd = 3000\n";
+
+/// More positions than the model has are planned where that is asked for, on this machine and on a
+/// described one, and prompts that are too long to be measured have times.
+#[test]
+fn prompts_beyond_a_model_s_positions_are_planned_as_if_it_had_them() {
+    let place = Place::new();
+    let long = ["--model", "smollm2-135m", "--layers", "1", "--prompt-len", "1000000"];
+    let shape = ["--gen-len", "8", "--batches", "1x1", "--json"];
+    for machine in [&["--device", "none"][..], &["--machine", "ryzen7950x-a4000"]] {
+        let arguments = [&long[..], &shape, machine].concat();
+        let (code, _, said) = plan(&arguments);
+        assert_eq!(code, Some(2));
+        assert!(said.contains("8192 positions") && said.contains("--positions"), "{said}");
+        let mut command = coordinator();
+        command.env("XDG_CACHE_HOME", place.path("cache")).env("TANDEM_PROFILE_S", "1");
+        command.arg("plan").args(&arguments).args(["--positions", "1000064"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(command.spawn().expect("starts"));
+        assert_eq!(done.status.code(), Some(0), "{machine:?}: {}", text(&done.stderr));
+        let answer: Value = serde_json::from_str(&text(&done.stdout)).expect("JSON");
+        let prefill_ms = answer["prefill_ms"].as_f64().expect("a time");
+        assert!(prefill_ms > 0.0, "{machine:?}: {answer}");
+        // 1,000,008 positions, each of K and V of 3 heads of 64 numbers of 2 bytes.
+        let kv = answer["budget_bytes"]["kv"].as_u64().filter(|_| machine[0] == "--device");
+        let kv_bytes = 1_000_008 * 2 * 3 * 64 * 2;
+        assert!(kv.is_none_or(|kv| kv >= kv_bytes && kv < kv_bytes + 4096), "{answer}");
+    }
+}

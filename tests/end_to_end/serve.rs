@@ -23,7 +23,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    fn start(options: &[&str]) -> Served {
+    pub(crate) fn start(options: &[&str]) -> Served {
         let model = fixture("llama").to_string_lossy().into_owned();
         Served::of(&[&["--model", &model], options].concat())
     }
@@ -54,7 +54,7 @@ impl Served {
         post(&self.address, path, body)
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
     }
 
@@ -62,9 +62,19 @@ impl Served {
         Pid::from_raw(self.child.id().cast_signed()).expect("a process id")
     }
 
-    /// Asks it to end; what it said since it was ready.
-    fn end(mut self) -> String {
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).expect("it runs");
+    }
+
+    /// Asks it to end; what it said since it was ready.
+    pub(crate) fn end(self) -> String {
+        self.terminate();
+        self.wait()
+    }
+
+    /// Waits for its end; what it said since it was ready.
+    pub(crate) fn wait(mut self) -> String {
         let until = Instant::now() + WATCHDOG;
         while self.child.try_wait().expect("a child").is_none() {
             assert!(Instant::now() < until, "it does not end");
@@ -150,7 +160,7 @@ fn whole(answer: &Value) -> Vec<Value> {
 }
 
 /// Requests of many lengths, drawn and not, that name their seed, so that ids are of no account.
-fn bodies(count: usize) -> Vec<Value> {
+pub(crate) fn bodies(count: usize) -> Vec<Value> {
     let body = |i: usize| {
         let prompt: Vec<usize> = (0..1 + i * 7 % 60).map(|j| 5 + (i * 31 + j * 13) % 300).collect();
         let mut body = json!({"prompt": prompt, "max_tokens": 1 + i * 5 % 24, "seed": i});
@@ -168,7 +178,7 @@ fn bodies(count: usize) -> Vec<Value> {
 }
 
 /// What a batch job answers.
-fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
+pub(crate) fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
     let place = Place::new();
     let line = |(i, body): (usize, &Value)| {
         let url = "/v1/completions";
@@ -187,7 +197,7 @@ fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
 }
 
 /// Asks all of them from a few threads; the answers in order.
-fn ask_all(served: &Served, bodies: &[Value]) -> Vec<Vec<Value>> {
+pub(crate) fn ask_all(served: &Served, bodies: &[Value]) -> Vec<Vec<Value>> {
     const THREADS: usize = 12;
     let ask = |i: usize| {
         let mut body = bodies[i].clone();
@@ -274,7 +284,7 @@ fn answers_survive_a_worker_that_falls_silent_at_other_instants() {
 }
 
 /// Heap allocations of the workers, once they have said so.
-fn allocations(served: &Served) -> f64 {
+pub(crate) fn allocations(served: &Served) -> f64 {
     // A heartbeat says how many there were.
     std::thread::sleep(Duration::from_millis(500));
     let metrics = served.get("/metrics").1;

@@ -6,7 +6,9 @@ use program::plan::Plan;
 use program::topology::LaneId;
 use program::validate::describe;
 use serde::{Deserialize, Serialize};
-use shm::{ChannelError, ControlError, MapError, Position, SegmentError, TraceError, WaitError};
+use shm::{
+    ChannelError, ControlError, MapError, NodesError, Position, SegmentError, TraceError, WaitError,
+};
 
 use crate::load::LoadError;
 use crate::memory::MemoryError;
@@ -159,6 +161,9 @@ pub enum WorkerError {
     /// Memory of this worker alone.
     #[error("{0}")]
     Map(#[from] MapError),
+    /// NUMA nodes on which memory should lie.
+    #[error("{0}")]
+    Nodes(#[from] NodesError),
     /// The trace rings.
     #[error("{0}")]
     Trace(#[from] TraceError),
@@ -168,6 +173,9 @@ pub enum WorkerError {
         /// A sentence.
         reason: String,
     },
+    /// The prompt store.
+    #[error("{0}")]
+    Prompts(#[from] prompt_store::OpenError),
     /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),

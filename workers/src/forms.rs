@@ -1,54 +1,45 @@
-//! The thread that compiles forms of answers while a run serves.
+//! Forms of answers that come while a run serves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use grammar::{Compiler, Grammars};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
-use shm::{Channel, Timeline};
+use grammar::{Compiler, Form, GrammarError, Grammars};
 
-use crate::messages::{receive, send};
 use crate::shared::forms::ReadyForms;
-use crate::shared::protocol::{FromWorker, ToWorker};
+use crate::shared::protocol::FromWorker;
 
-/// Between two looks at whether the lanes have ended.
-const SLICE: Duration = Duration::from_millis(200);
+/// Compiles forms for the sampler of this worker.
+pub(crate) struct FormCompiler {
+    grammars: Arc<Grammars>,
+    ready: Arc<ReadyForms>,
+    /// The tables of the vocabulary, made when the first form comes.
+    compiler: Option<Result<Compiler, GrammarError>>,
+}
 
-/// Compiles what the coordinator sends until `lanes` lanes have ended, which `ended` counts, or the
-/// channel has.
-pub(crate) fn compile_all(
-    channel: &Channel,
-    grammars: &Grammars,
-    ready: &Arc<ReadyForms>,
-    (ended, lanes): (&Timeline, u32),
-) {
-    // The tables of the vocabulary are made when the first form comes.
-    let mut compiler = None;
-    while ended.value() < lanes {
-        if !is_readable(channel) {
-            continue;
-        }
-        match receive(channel) {
-            Ok((ToWorker::Form { number, form }, _)) => {
-                let compiler = compiler.get_or_insert_with(|| Compiler::new(grammars));
-                let compiled = match compiler {
-                    Ok(compiler) => compiler.compile(form).map_err(|error| error.to_string()),
-                    Err(error) => Err(error.to_string()),
-                };
-                let failure = compiled.map(|form| ready.keep(number, form)).err();
-                let _ = send(channel, &FromWorker::FormReady { number, failure }, &[]);
-            }
-            Ok((ToWorker::Forget { number }, _)) => ready.forget(number),
-            // The coordinator has ended, which the lanes see too.
-            _ => return,
-        }
+impl std::fmt::Debug for FormCompiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FormCompiler").field("ready", &self.ready).finish_non_exhaustive()
     }
 }
 
-/// Waits a little for a message. Allocates nothing.
-fn is_readable(channel: &Channel) -> bool {
-    let slice = Timespec::try_from(SLICE).unwrap_or_default();
-    let mut polled = [PollFd::new(channel, PollFlags::IN)];
-    matches!(poll(&mut polled, Some(&slice)), Ok(1..))
+impl FormCompiler {
+    /// In the vocabulary of `grammars`, to where the sampler finds them.
+    pub(crate) fn new(grammars: Arc<Grammars>, ready: Arc<ReadyForms>) -> FormCompiler {
+        FormCompiler { grammars, ready, compiler: None }
+    }
+
+    /// Makes a form ready, and says whether it could.
+    pub(crate) fn compile(&mut self, number: u32, form: Form) -> FromWorker {
+        let compiler = self.compiler.get_or_insert_with(|| Compiler::new(&self.grammars));
+        let compiled = match compiler {
+            Ok(compiler) => compiler.compile(form).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let failure = compiled.map(|form| self.ready.keep(number, form)).err();
+        FromWorker::FormReady { number, failure }
+    }
+
+    /// No answer will begin with it any more.
+    pub(crate) fn forget(&self, number: u32) {
+        self.ready.forget(number);
+    }
 }

@@ -187,6 +187,12 @@ impl LaneRunner {
         let plan = Arc::clone(&self.setup.plan);
         let mut stages = [None; STAGES_MAX];
         stages.iter_mut().zip(control.stages()).for_each(|(place, stage)| *place = Some(stage));
+        // Stages that are not said before it is released may be overwritten once it has drained.
+        let goes_on = plan.shape.has_owners();
+        let stage_at = |index: usize| match goes_on {
+            true => control.stage(index),
+            false => stages.get(index).copied().flatten(),
+        };
         let (mut begun, mut steps, mut instruction, mut first) = (0, 0, 0, 0);
         if let Some(resumed) = resumed {
             self.bases.copy_from_slice(&resumed.stage.bases);
@@ -195,7 +201,8 @@ impl LaneRunner {
             (steps, instruction) = (resumed.step, resumed.instruction);
             begun = resumed.stage.begun + steps;
         }
-        for (index, stage) in stages.into_iter().flatten().enumerate().skip(first) {
+        for index in first.. {
+            let Some(stage) = stage_at(index) else { break };
             let program = &plan.programs[stage.program as usize];
             if let Some(lead) = &self.setup.lead {
                 lead.begin_stage((group, index), &self.bases, self.steps_base, begun);
@@ -210,10 +217,11 @@ impl LaneRunner {
                 if control.last_step().is_some_and(|last| begun > last) {
                     break;
                 }
-                let step = Step { of_program: steps, of_group: begun, group };
+                let step = Step { of_program: steps, of_group: begun, group, stage: index };
                 self.run_list(program, step, std::mem::take(&mut instruction))?;
                 steps += 1;
-                begun += 1;
+                // Steps are counted where tokens are drawn.
+                begun += u32::from(program.shape.samples() > 0);
             }
             self.executor.settle()?;
             control.lane(self.setup.lane.index()).count_arrival();
@@ -221,6 +229,10 @@ impl LaneRunner {
             self.advance_bases(program.id, std::mem::take(&mut steps));
         }
         self.steps_base = self.steps_base.wrapping_add(begun);
+        if goes_on {
+            // All have seen that nothing follows.
+            self.barrier(control)?;
+        }
         if self.first_of_all {
             control.drained().signal();
         }
@@ -251,7 +263,7 @@ impl LaneRunner {
                     let step_of_program = step.of_program;
                     self.work(Task { program, step: step_of_program, index, instruction: work })?;
                     if self.last_sample[program.index()] == Some(index) {
-                        sample::announce(&control, &self.table, step.of_group);
+                        sample::announce(&control, &self.table, step.of_group, step.stage);
                     }
                 }
             }
@@ -401,6 +413,8 @@ struct Step {
     /// Counted from the group's first.
     of_group: u32,
     group: u32,
+    /// Of the group's.
+    stage: usize,
 }
 
 /// What a lane waits for, as errors name it.

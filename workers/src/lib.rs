@@ -16,6 +16,7 @@
 
 pub mod counting;
 pub mod device;
+mod errands;
 pub mod error;
 pub mod execute;
 mod forms;
@@ -27,6 +28,7 @@ pub mod load;
 pub mod memory;
 mod messages;
 mod process;
+mod prompts;
 mod pulse;
 pub mod roles;
 mod rope_tables;

@@ -28,6 +28,7 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
         ToWorker::AttachDevice { .. } => "a device to attach",
         ToWorker::Load => "the order to load",
         ToWorker::Form { .. } | ToWorker::Forget { .. } => "a form of answers",
+        ToWorker::Store { .. } | ToWorker::Fetch { .. } => "a page of a prompt",
     };
     WorkerError::Unexpected { found, expected }
 }

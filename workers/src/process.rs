@@ -4,29 +4,24 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use grammar::Grammars;
 use program::topology::{LaneId, Role, WorkerId};
 use shm::{Channel, Control, Timeline, WaitError, WorkerState};
 
 use crate::counting;
+use crate::errands::Errands;
 use crate::error::{LaneError, PoisonCode, WorkerError};
-use crate::forms::compile_all;
 use crate::lane::LaneRunner;
 use crate::messages::{MESSAGE_SLICE, send, tell};
 use crate::pulse::Pulse;
-use crate::shared::forms::ReadyForms;
 use crate::shared::protocol::FromWorker;
 use crate::standby::Standby;
 
 /// Between two looks at reads in progress.
 const PULSE_SLICE: Duration = Duration::from_millis(100);
 /// Of the thread that compiles forms: what reads one recurses, within the bounds on forms.
-const FORMS_STACK_BYTES: usize = 4 << 20;
+const ERRANDS_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;
-
-/// The vocabulary of forms that come later, and those that are compiled.
-pub(crate) type Coming = (Arc<Grammars>, Arc<ReadyForms>);
 
 /// What a worker runs.
 #[derive(Debug, Default)]
@@ -38,7 +33,7 @@ pub(crate) struct Lanes {
     /// A drive that has not answered for so long is given up.
     pub(crate) silence_max: Duration,
     /// Of a run that serves.
-    pub(crate) coming: Option<Coming>,
+    pub(crate) errands: Errands,
 }
 
 /// What a thread runs.
@@ -84,7 +79,7 @@ impl Worker<'_> {
         kernels: &str,
         culprit: LaneId,
     ) -> Result<(), WorkerError> {
-        let Lanes { own, standbys, pulses, silence_max, coming } = lanes;
+        let Lanes { own, standbys, pulses, silence_max, errands } = lanes;
         let own = own.into_iter().map(Body::Own);
         let bodies: Vec<Body> = own.chain(standbys.into_iter().map(Body::Standby)).collect();
         let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
@@ -92,6 +87,8 @@ impl Worker<'_> {
         let poison = self.control.poison();
         let count = bodies.len() as u32;
         let (ended, pulses) = (Timeline::new(0), &pulses);
+        let (hearing, storing) = errands.threads();
+        let threads = count + u32::from(hearing.is_some()) + u32::from(storing.is_some());
         std::thread::scope(|scope| {
             for mut lane in bodies {
                 let (arrived, gate, failure, ended) = (&arrived, &gate, &failure, &ended);
@@ -111,20 +108,27 @@ impl Worker<'_> {
                 let builder = std::thread::Builder::new().name(thread);
                 self.begin(builder.spawn_scoped(scope, body), gate, culprit)?;
             }
-            if let Some((grammars, forms)) = &coming {
-                let (arrived, ended, channel) = (&arrived, &ended, self.channel);
+            let (arrived, ended, channel) = (&arrived, &ended, self.channel);
+            if let Some(hearing) = hearing {
                 let body = move || {
                     arrived.signal();
-                    compile_all(channel, grammars, forms, (ended, count));
+                    hearing.run(channel, (ended, count));
                 };
-                let builder = std::thread::Builder::new().name("forms".to_owned());
-                let builder = builder.stack_size(FORMS_STACK_BYTES);
+                let builder = std::thread::Builder::new().name("errands".to_owned());
+                let builder = builder.stack_size(ERRANDS_STACK_BYTES);
+                self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
+            }
+            if let Some(storing) = storing {
+                let body = move || {
+                    arrived.signal();
+                    storing.run(channel);
+                };
+                let builder = std::thread::Builder::new().name("prompts".to_owned());
                 self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
             // A thread that starts allocates a little; only then does counting begin. Nobody else
             // poisons before the first group, and a failed wait shows in the lanes.
-            let threads = count + u32::from(coming.is_some());
             let _ = arrived.wait_at_least(threads, poison, MESSAGE_SLICE);
             self.state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
@@ -135,7 +139,7 @@ impl Worker<'_> {
             counting::arm();
             gate.signal();
             if !pulses.is_empty() {
-                self.watch((pulses, silence_max), (&ended, count), culprit);
+                self.watch((pulses, silence_max), (ended, count), culprit);
             }
             sent
         })?;

@@ -23,12 +23,15 @@ use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 
 use crate::counting;
 use crate::device::{Device, Exported, check};
+use crate::errands::Errands;
 use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
+use crate::forms::FormCompiler;
 use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, send, tell, unexpected};
-use crate::process::{Coming, Lanes, Worker};
+use crate::process::{Lanes, Worker};
+use crate::prompts::Prompts;
 use crate::setup::{
     Building, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes, build_timed_lanes,
 };
@@ -96,6 +99,24 @@ fn install_panic_hook(channel: &Arc<Channel>) {
     }));
 }
 
+/// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
+const PAGES_LOOKED_AT: usize = 4096;
+
+/// Has the pages that are used from the start, and sees that they lie where they should.
+fn populate(
+    setup: &Setup,
+    memories: &Memories,
+    placed: Vec<(SegmentId, Arc<Mapping>)>,
+) -> Result<(), WorkerError> {
+    if setup.durations.is_none() {
+        memories.populate();
+    }
+    for (segment, mapping) in placed {
+        mapping.check_nodes(setup.nodes.of(segment), PAGES_LOOKED_AT)?;
+    }
+    Ok(())
+}
+
 /// Everything after the channel is there; an error has been reported and has poisoned the run.
 fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     let (setup, descriptors) = receive_setup(channel).inspect_err(|error| tell(channel, error))?;
@@ -138,14 +159,21 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
 
 /// Where lanes find the forms of answers, and what compiles those that come later; a setup gives
 /// its grammars away.
-fn forms(setup: &mut Setup) -> (Option<Forms>, Option<Coming>) {
+fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     let grammars = setup.grammars.take().map(Arc::new);
     if !setup.plan.shape.serves {
         return (grammars.map(Forms::Given), None);
     }
-    let coming = grammars.map(|grammars| (grammars, Arc::new(ReadyForms::default())));
-    let forms = coming.as_ref().map(|(_, ready)| Forms::Coming(Arc::clone(ready)));
-    (forms, coming)
+    let Some(grammars) = grammars else { return (None, None) };
+    let ready = Arc::new(ReadyForms::default());
+    (Some(Forms::Coming(Arc::clone(&ready))), Some(FormCompiler::new(grammars, ready)))
+}
+
+/// What stores and fetches prompts, where that was asked for.
+fn prompts(setup: &Setup, memories: &Arc<Memories>) -> Result<Option<Prompts>, WorkerError> {
+    let Some(at) = &setup.prompts else { return Ok(None) };
+    // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
+    unsafe { Prompts::open(at, &setup.plan, memories) }
 }
 
 /// What a setup says of a worker's lanes.
@@ -205,13 +233,13 @@ impl Worker<'_> {
                 None
             }
         };
+        let placed = mappings.clone();
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
-        if setup.durations.is_none() {
-            memories.populate();
-        }
-        let (forms, coming) = forms(&mut setup);
+        populate(&setup, &memories, placed)?;
+        let (forms, compiler) = forms(&mut setup);
+        let errands = Errands { forms: compiler, prompts: prompts(&setup, &memories)? };
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
@@ -245,7 +273,7 @@ impl Worker<'_> {
                 (own(unsafe { build_lanes(building, &memories, &options) }?), variant.name())
             }
         };
-        self.run_lanes(Lanes { coming, ..lanes }, kernels, culprit)?;
+        self.run_lanes(Lanes { errands, ..lanes }, kernels, culprit)?;
         self.state(WorkerState::Drain);
         heartbeat::publish(self.control, self.id.index());
         counting::disarm();
@@ -262,6 +290,7 @@ impl Worker<'_> {
         let mut mappings = Vec::new();
         for (memory, size_bytes) in &setup.private {
             let mapping = Mapping::private(*size_bytes as usize)?;
+            mapping.bind(setup.nodes.of(*memory))?;
             mappings.push((*memory, Arc::new(mapping)));
         }
         for (memory, size_bytes) in &setup.memories {
@@ -270,6 +299,7 @@ impl Worker<'_> {
                 _ => Access::ReadWrite,
             };
             let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
+            segment.bind(setup.nodes.of(*memory))?;
             mappings.push((*memory, Arc::new(segment.into_mapping())));
         }
         Ok(mappings)

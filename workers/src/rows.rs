@@ -93,7 +93,11 @@ pub fn units(
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = Unit> + '_ {
     let of = ChunkUnits::new(table, at, chunk);
-    sequences(table, program, at).flat_map(move |sequence| of.clone().of_sequence(sequence))
+    let attends = move |sequence: &SequenceRows| {
+        !table.has_owners() || chunk.is_none_or(|side| table.attends(at, &sequence.item) == side)
+    };
+    let own = sequences(table, program, at).filter(attends);
+    own.flat_map(move |sequence| of.clone().of_sequence(sequence))
 }
 
 /// The units of a chunk of a batch.
@@ -104,14 +108,20 @@ struct ChunkUnits<'a> {
     range: Range<usize>,
     /// Elements before the first.
     origin: usize,
+    /// The chunk, where sequences have owners.
+    owner: Option<Chunk>,
 }
 
 impl<'a> ChunkUnits<'a> {
     fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>) -> ChunkUnits<'a> {
         let batch = usize::from(at.batch);
+        if table.has_owners() {
+            let range = table.chunk_units(batch, None);
+            return ChunkUnits { table, at, range, origin: 0, owner: chunk };
+        }
         let range = table.chunk_units(batch, chunk);
         let origin = table.chunk_origin(at, &range);
-        ChunkUnits { table, at, range, origin }
+        ChunkUnits { table, at, range, origin, owner: None }
     }
 
     fn index(&self, slot: usize, head: usize) -> usize {
@@ -127,7 +137,10 @@ impl<'a> ChunkUnits<'a> {
     /// A head of a sequence, which is one of them.
     fn unit(&self, SequenceRows { row0, item }: SequenceRows, head: usize) -> Unit {
         let is_paged = self.table.page_positions(self.at.layer) > 0;
-        let extent = || self.table.unit_offset(self.at, item.slot, head) - self.origin;
+        let extent = || match self.owner {
+            Some(owner) => self.table.owned_offset(self.at, item.slot, head, owner),
+            None => self.table.unit_offset(self.at, item.slot, head) - self.origin,
+        };
         Unit {
             row0: row0 as u32,
             rows: item.rows as u32,
@@ -201,7 +214,10 @@ pub fn appended_units(
     let of = ChunkUnits::new(table, at, Some(chunk));
     let is_cut = table.program(program).rows == Rows::Chunks;
     let slots = if is_cut { 0..table.batch_size() } else { 0..0 };
-    sequences(table, program, at).flat_map(move |own| {
+    let fills = move |sequence: &SequenceRows| {
+        !table.has_owners() || table.owner(usize::from(at.batch), sequence.item.slot) == chunk
+    };
+    sequences(table, program, at).filter(fills).flat_map(move |own| {
         let (of, slots) = (of.clone(), slots.clone());
         let others = of.clone();
         let left = slots.filter_map(move |slot| others.left_to(own, slot));

@@ -73,6 +73,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());
@@ -212,14 +213,14 @@ fn copies_move_what_is_active() {
     };
     for value in [Value::Hidden, Value::Query, Value::Key, Value::Ffn, Value::Logits] {
         let (spans, rows) = run.copy(Moved::Value(value), None);
-        assert_eq!(spans, [Span { offset_bytes: 0, size_bytes: 2 * row_bytes(value) }]);
+        assert_eq!(spans, [Span::at(0, 2 * row_bytes(value))]);
         assert_eq!(rows, 2);
     }
     assert_eq!(total(&run.copy(Moved::Weights(Op::Q), None).0), 640);
     // Scores: both query heads of each unit, past + 1 positions.
     let (spans, _) = run.copy(Moved::Value(Value::Scores), None);
     assert_eq!(total(&spans), (2 + 513) * 3 * 2 * 4);
-    assert_eq!(spans[3].offset_bytes, (2 * 3) * 2 * 520 * 4);
+    assert_eq!(spans[3].from_bytes, (2 * 3) * 2 * 520 * 4);
 }
 
 #[test]
@@ -229,7 +230,7 @@ fn chunks_of_a_value_are_disjoint_and_complete() {
     for value in [Value::Attended, Value::Scores, Value::Probabilities] {
         let mark = |bytes: &mut BTreeMap<usize, u32>, chunk| {
             for span in run.copy(Moved::Value(value), chunk).0 {
-                for byte in span.offset_bytes..span.offset_bytes + span.size_bytes {
+                for byte in span.from_bytes..span.from_bytes + span.size_bytes {
                     *bytes.entry(byte).or_insert(0) += 1;
                 }
             }
@@ -309,17 +310,17 @@ fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
     let Run { control, table, .. } = &run;
     control.set_last_step(Some(5));
     run.prefill(1);
-    announce(control, table, 0);
+    announce(control, table, 0, 0);
     assert_eq!((control.last_step(), control.steps().value()), (Some(5), 1));
     // Sequence 0 ends by EOS in step 1, and 1 has 4 tokens to go.
     record(table, ProgramId::DECODE, AT, &[7], |row, _| if row == 0 { 7 } else { 1 });
-    announce(control, table, 1);
+    announce(control, table, 1, 0);
     assert_eq!(control.last_step(), Some(5));
     // All end in step 2: the step after it may have begun, so it is the last.
     record(table, ProgramId::DECODE, AT, &[7], |_, _| 7);
-    announce(control, table, 2);
+    announce(control, table, 2, 0);
     assert_eq!((control.last_step(), control.steps().value()), (Some(3), 3));
-    announce(control, table, 3);
+    announce(control, table, 3, 0);
     assert_eq!(control.last_step(), Some(3));
 }
 
@@ -331,14 +332,14 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     control.set_last_step(Some(list_work(table)));
     assert_eq!(control.last_step(), Some(5));
     run.prefill(1);
-    announce(control, table, 0);
+    announce(control, table, 0, 0);
     assert_eq!(control.last_step(), Some(5));
     // Two of four end by EOS: the step after that, which may have begun, is the last.
     record(table, ProgramId::DECODE, AT, &[7], |_, sequence| if sequence % 2 == 0 { 7 } else { 1 });
-    announce(control, table, 1);
+    announce(control, table, 1, 0);
     assert_eq!(control.last_step(), Some(2));
     record(table, ProgramId::DECODE, AT, &[7], |_, _| 2);
-    announce(control, table, 2);
+    announce(control, table, 2, 0);
     assert_eq!(control.last_step(), Some(2));
     // One follows in slot 2, where the extent stays what it was.
     let extent =

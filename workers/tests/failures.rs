@@ -53,6 +53,7 @@ fn plan(dtype: Dtype) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     };
     let split = parse_split("scores:out", &config, None).expect("a split");

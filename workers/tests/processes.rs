@@ -20,7 +20,7 @@ use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
 use workers::setup::LaneOptions;
 use workers::shared::group::{BATCH, list_work};
-use workers::shared::protocol::{FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::protocol::{FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
 use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request, fill};
 
@@ -123,6 +123,7 @@ fn plan(split: Option<&str>) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
@@ -228,6 +229,7 @@ fn start_workers(
             plan: plan.clone(),
             memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
             private: Vec::new(),
+            nodes: MemoryNodes::default(),
             control_bytes: control.segment().size_bytes() as u64,
             trace_capacity: TRACE_CAPACITY as u32,
             threads: 2,
@@ -240,6 +242,7 @@ fn start_workers(
             cuda: None,
             grammars: None,
             staged: None,
+            prompts: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

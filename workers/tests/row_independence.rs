@@ -116,6 +116,7 @@ fn every_place(
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

@@ -9,9 +9,11 @@ use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{Homes, Placement, Policy, Residency, ResidentAttention, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
+use program::compile::compile;
 use program::map::{Device, DeviceMap, Schedule, leading_list};
 use program::plan::RunShape;
 use program::topology::MemoryId;
+use workers::device::check;
 use workers::testing::{Outcome, Placed, Request};
 
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
@@ -134,4 +136,19 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
             }
         }
     }
+}
+
+/// CUDA's kernels have no states yet: a plan that needs them there is refused before a device is
+/// opened.
+#[test]
+fn states_on_a_cuda_device_are_refused_by_name() {
+    let config = delta();
+    let shape = shape(1, 2, 2, Dtype::Bf16);
+    let refused = |map: &DeviceMap| {
+        let plan = compile(&config, &shape, map).expect("compiles");
+        check(&plan).err().map(|error| error.to_string())
+    };
+    let sentence = refused(&device_map(&Policy::GpuOnly, &config, false, HOMES)).expect("refused");
+    assert!(sentence.contains("delta_conv") && sentence.contains("--device none"), "{sentence}");
+    assert_eq!(refused(&cpu_only(&config)), None);
 }

@@ -12,7 +12,8 @@ pub use kernels::{Logprob, Sampling};
 pub struct Sequence<'p> {
     /// Token ids, at least one.
     pub prompt: &'p [u32],
-    /// Most new tokens, at least one; `prompt.len() + max_new` never exceeds the model's context.
+    /// Most new tokens, at least one, and none where only the prompt is looked at;
+    /// `prompt.len() + max_new` never exceeds the model's context.
     pub max_new: u32,
     pub sampling: Sampling,
     pub seed: u64,
@@ -24,6 +25,8 @@ pub struct Sequence<'p> {
     /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
     /// 0: none.
     pub logprobs: u16,
+    /// The same of each token of the prompt but its first. Only a server's engine tells them.
+    pub prompt_logprobs: u16,
     /// The grammar that the answer follows, of those the engine was started with, counted from 1;
     /// 0: none.
     pub grammar: u32,
@@ -48,6 +51,8 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// `sequence.logprobs` of each token.
     pub logprobs: Vec<Logprob>,
+    /// `sequence.prompt_logprobs` of each token of the prompt but its first.
+    pub prompt_logprobs: Vec<Logprob>,
     pub finish: Finish,
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use grammar::Grammar;
 
@@ -44,6 +45,8 @@ pub enum Event {
     Prompt {
         /// Of its tokens, those whose keys and values were there already.
         cached_tokens: u32,
+        /// From its submission until it had the slot in which that was done.
+        waited: Duration,
         /// `prompt_logprobs` of each token that they were asked of.
         logprobs: Vec<Logprob>,
     },
@@ -114,10 +117,39 @@ pub struct Status {
     pub generated_tokens: u64,
     /// Sequences that gave their caches to others and were computed again.
     pub preemptions: u64,
+    pub store: StoreCounts,
+    /// At the moment.
+    pub prompts_going: PromptsGoing,
+    /// Of a server whose sequences belong to the device or to the host: iterations in which the
+    /// device attended for all and those in which both did, and sequences whose caches went to the
+    /// host and to the device.
+    pub owners: [u64; 4],
     /// Times that workers were started again.
     pub restarts: u64,
     /// Heap allocations of the workers that run now, since they were ready.
     pub worker_allocations: u64,
+}
+
+/// Prompts that are being computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptsGoing {
+    /// Their tokens, and those of which keys and values are there.
+    pub tokens: u64,
+    pub computed: u64,
+    /// When all will be, by what steps cost.
+    pub left_ms: u64,
+}
+
+/// What came from the prompt store and went to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreCounts {
+    /// Sequences of which something was found there, and how many tokens that were.
+    pub hits: u64,
+    pub tokens: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Pages that were there and could not be used.
+    pub refused: u64,
 }
 
 impl Status {
@@ -134,6 +166,9 @@ impl Status {
             cached_tokens: 0,
             generated_tokens: 0,
             preemptions: 0,
+            store: StoreCounts::default(),
+            prompts_going: PromptsGoing::default(),
+            owners: [0; 4],
             restarts: 0,
             worker_allocations: 0,
         }

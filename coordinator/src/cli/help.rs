@@ -147,9 +147,9 @@ Examples:
     OpenAI(base_url='http://127.0.0.1:8000/v1', api_key='none').chat.completions.create(...)
 
 Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
-/metrics. Requests have the fields of a batch line (`coordinator formats`), and stream,
-stream_options and echo. Unlike in a batch the temperature is that of the model's
-generation_config.json, else 1, unless a request gives one; fields of messages that are not known
+/metrics. Requests have the fields of a batch line (`coordinator formats`), and stream and
+stream_options. Unlike in a batch the temperature is that of the model's generation_config.json,
+else 1, unless a request gives one; fields of messages that are not known
 are left out.
 
 SIGTERM or Ctrl-C: nothing more begins, what has begun is answered for --drain-timeout seconds.

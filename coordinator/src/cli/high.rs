@@ -6,17 +6,20 @@ use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 use planner::split::parse_chunking;
 use workers::device::RateSizes;
+use workers::shared::protocol::MemoryNodes;
 
 use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::outputs::{mode_of, place_of};
 use super::plan_serve::plan_serve;
+use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
-    BenchServeRequest, Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest,
-    PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest, ServeRequest,
-    ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Tuned, Verbosity, Work,
+    BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
+    ProfileRequest, PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest,
+    ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Tuned,
+    Verbosity, Work,
 };
 use super::scoring::scoring;
 use super::serving::serving;
@@ -51,6 +54,8 @@ pub enum Command {
     Pull(PullRequest),
     /// Answer requests of clients as they come.
     Serve(Box<ServeRequest>),
+    /// Look after stored beginnings of prompts.
+    Cache(CacheRequest),
     /// Write a page of a report.
     Report(ReportRequest),
     /// Say what a model makes of texts.
@@ -130,8 +135,13 @@ impl Command {
             Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Serve(low)) => {
                 let (low, meant) = serving(*low);
-                Ok(Command::Serve(Box::new(meant(run(low)?))))
+                let request = meant(run(low)?);
+                match request.owners.is_some() && request.run.device == DeviceChoice::None {
+                    true => Err(UsageError::HostAttentionWithoutDevice),
+                    false => Ok(Command::Serve(Box::new(request))),
+                }
             }
+            Some(LowCommand::Cache(low)) => Ok(Command::Cache(cache(low))),
             Some(LowCommand::Report(low)) => Ok(Command::Report(report(low))),
             Some(LowCommand::Score(low)) => {
                 let (low, meant) = scoring(*low)?;
@@ -179,20 +189,26 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
 
 /// What would be served on a described machine.
 fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
-    let model = configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers);
+    let model = ModelChoice {
+        positions: low.positions.map(|positions| positions as usize),
+        ..configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers)
+    };
     Ok(plan_serve(model, low.dtype.dtype(), low.serving))
 }
 
 /// A model of which only the configuration is read: its weights need not be there.
 fn configuration(name: String, layers: Option<u32>) -> ModelChoice {
     let layers = layers.map(|layers| layers as usize);
-    ModelChoice { name, revision: None, dummy_weights: true, layers }
+    ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
 }
 
 /// What would be planned on described machines.
 fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     Ok(Box::new(Described {
-        model: configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers),
+        model: ModelChoice {
+            positions: low.positions.map(|positions| positions as usize),
+            ..configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers)
+        },
         dtype: low.dtype.dtype(),
         compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches,
@@ -211,6 +227,7 @@ fn here(low: LowPlan) -> LowRun {
             // Only its configuration is read: weights need not be there.
             dummy_weights: true,
             layers: low.layers,
+            positions: low.positions,
             dtype: low.dtype,
             compress: low.compress.unwrap_or(CompressChoice::Auto),
             ..LowModel::default()
@@ -251,6 +268,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
             revision: None,
             dummy_weights: true,
             layers: low.layers.map(|layers| layers as usize),
+            positions: None,
         },
         dtype: low.dtype.dtype(),
         compress: low.compress,
@@ -316,6 +334,13 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         return Err(UsageError::JsonWithoutTables);
     }
     let work = work(&low)?;
+    let is_job = matches!(work, Work::Requests(_));
+    if low.prompts.prompt_cache.is_some() && !(is_job || low.is_served) {
+        return Err(UsageError::PromptsWithoutInput);
+    }
+    if low.prompts.prompt_cache.is_some() && (low.report.is_some() || low.trace.is_some()) {
+        return Err(UsageError::PromptsWithReport);
+    }
     if low.stop_at_eof
         && matches!(&work, Work::Requests(requests) if requests.input == Place::Standard)
     {
@@ -330,6 +355,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             revision: low.of_model.revision,
             dummy_weights: low.of_model.dummy_weights,
             layers: low.of_model.layers.map(|layers| layers as usize),
+            positions: low.of_model.positions.map(|positions| positions as usize),
         },
         dtype: low.of_model.dtype.dtype(),
         compress: low.of_model.compress,
@@ -357,9 +383,11 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         device,
         dram_bytes: low.placement.dram,
+        nodes: MemoryNodes { weights: low.placement.weights_nodes, kv: low.placement.kv_nodes },
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
+        prompt_cache: low.prompts.meant(),
         report: low.report,
         trace: low.trace,
         stop_at_eof: low.stop_at_eof,

@@ -9,6 +9,7 @@ use planner::policy::by_name::PolicyName;
 use super::bench_serve::LowBenchServe;
 use super::help;
 use super::plan_serve::LowPlanServe;
+use super::prompt_cache::{LowCache, LowPrompts};
 use super::report::LowReport;
 use super::score::LowScore;
 use super::serve::LowServe;
@@ -70,6 +71,9 @@ pub enum LowCommand {
     /// Answer requests of clients as they come, in the form of OpenAI's API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
+    /// Look after the beginnings of prompts that --prompt-cache keeps
+    #[command(subcommand)]
+    Cache(LowCache),
     /// Turn a run's report into a page for a browser, alone or beside another one
     Report(LowReport),
     /// Say what a model makes of texts: log-probabilities of continuations, and perplexity
@@ -161,7 +165,7 @@ pub struct LowRun {
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
-        "cpu_threads", "emulated_threads", "vram", "dram",
+        "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
     ])]
     pub tables: Option<PathBuf>,
     /// The same with the times that a described machine gives the model in the placement that `plan
@@ -169,12 +173,17 @@ pub struct LowRun {
     #[arg(long, value_name = "MACHINE", help_heading = "Model", requires = "model")]
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
-        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
     ])]
     pub machine: Option<String>,
 
     #[command(flatten)]
     pub nvme: LowNvme,
+    #[command(flatten)]
+    pub prompts: LowPrompts,
+    /// Sequences come as a server's do.
+    #[arg(skip)]
+    pub is_served: bool,
 
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits
@@ -313,6 +322,11 @@ pub struct LowPlan {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub layers: Option<u32>,
+    /// Plan as if the model had so many positions, whatever its configuration says: what longer
+    /// prompts would take with its shapes. A run is refused beyond the model's own
+    #[arg(long, value_name = "N", conflicts_with = "tables")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    pub positions: Option<u32>,
     /// On this machine: none, auto, cuda:N or emulated, as for a run
     #[arg(
         long,

@@ -8,6 +8,7 @@ use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
 use program::map::Chunking;
 use workers::device::RateSizes;
+use workers::shared::protocol::MemoryNodes;
 
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
@@ -66,15 +67,51 @@ pub struct Run {
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
+    /// NUMA nodes on which host memory lies.
+    pub nodes: MemoryNodes,
     /// Directories on drives, each with all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
     pub nvme_direct: NvmeDirect,
+    /// Where beginnings of prompts are stored.
+    pub prompt_cache: Option<PromptCache>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     /// The end of stdin asks for the end, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,
+}
+
+/// A store of prompts' beginnings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptCache {
+    pub directory: PathBuf,
+    /// Most bytes in it; `None`: as many as the drive takes.
+    pub most_bytes: Option<u64>,
+    /// Prompts of fewer tokens are not stored.
+    pub least_tokens: u32,
+}
+
+/// A store of prompts' beginnings to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheRequest {
+    pub directory: PathBuf,
+    pub action: CacheAction,
+}
+
+/// What to do with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheAction {
+    List {
+        json: bool,
+    },
+    /// What any of these says.
+    Remove {
+        names: Vec<String>,
+        model: Option<String>,
+        unused_days: Option<u32>,
+        all: bool,
+    },
 }
 
 /// Which model.
@@ -85,6 +122,8 @@ pub struct ModelChoice {
     pub revision: Option<String>,
     pub dummy_weights: bool,
     pub layers: Option<usize>,
+    /// As if it had so many positions, of whatever kind; `None`: its own.
+    pub positions: Option<usize>,
 }
 
 /// What is computed.
@@ -141,6 +180,9 @@ pub struct ServeRequest {
     pub context: Option<u32>,
     /// How long a step may be predicted to take.
     pub step_ms: Option<u32>,
+    /// Sequences belong to the device or to the host: who decides, and for how many the device has
+    /// caches; `None`: as many as there is room for.
+    pub owners: Option<(schedule::hybrid::Policy, Option<u16>)>,
     pub options: ServerOptions,
 }
 

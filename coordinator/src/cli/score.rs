@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 
@@ -60,6 +61,13 @@ pub struct LowScore {
     pub placement: LowPlacement,
     #[command(flatten)]
     pub nvme: LowNvme,
+    #[command(flatten)]
+    pub prompts: LowPrompts,
+
+    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
+    /// behind
+    #[arg(long, help_heading = "Work")]
+    pub stop_at_eof: bool,
 
     /// Say nothing but errors
     #[arg(long, short, help_heading = "Verbosity")]

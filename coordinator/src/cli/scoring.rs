@@ -6,6 +6,7 @@ use super::request::{Run, ScoreRequest};
 use super::score::LowScore;
 use super::usage_error::UsageError;
 use crate::job::input::Format;
+use crate::job::sink::Place;
 use crate::score::item::Shown;
 
 /// The run that computes, and what it scores.
@@ -16,6 +17,9 @@ pub(super) fn scoring(
     low: LowScore,
 ) -> Result<(LowRun, impl FnOnce(Run) -> ScoreRequest), UsageError> {
     let input = place_of(&low.input);
+    if low.stop_at_eof && input == Place::Standard {
+        return Err(UsageError::StdinTwice);
+    }
     let (output, mode) = mode_of(low.output.as_ref(), low.resume, low.force)?;
     let (context, stride) = (low.context, low.stride);
     if Format::of(&input) == Format::JsonLines && (context.is_some() || stride.is_some()) {
@@ -32,8 +36,11 @@ pub(super) fn scoring(
         of_model: low.of_model,
         placement: low.placement,
         nvme: low.nvme,
+        prompts: low.prompts,
+        is_served: true,
         seed: low.seed,
         quiet: low.quiet,
+        stop_at_eof: low.stop_at_eof,
         ..LowRun::default()
     };
     let meant = move |run| ScoreRequest {

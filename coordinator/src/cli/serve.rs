@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
+use super::values::parse_serving;
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
@@ -68,10 +70,23 @@ pub struct LowServe {
     #[arg(long, value_name = "MS", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub step_ms: Option<u32>,
+    /// Keep the caches of sequences that the device has no room for in host memory, and let the CPU
+    /// attend for them beside the device. Who decides: auto (what is measured to be most), neo,
+    /// apex, fastdecode (all attention of answers on the CPU) or gpu-only (whoever has no room
+    /// waits). All linears are the device's
+    #[arg(long, value_name = "POLICY", help_heading = "Placement", value_parser = parse_serving)]
+    #[arg(conflicts_with_all = ["policy", "split", "split_chunks", "nvme"])]
+    pub host_attention: Option<schedule::hybrid::Policy>,
+    /// Sequences whose caches are in device memory [default: as many as it has room for]
+    #[arg(long, value_name = "N", help_heading = "Placement", requires = "host_attention")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub device_slots: Option<u16>,
     #[command(flatten)]
     pub placement: LowPlacement,
     #[command(flatten)]
     pub nvme: LowNvme,
+    #[command(flatten)]
+    pub prompts: LowPrompts,
 
     /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
     /// behind

@@ -27,16 +27,28 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
     };
     let (host, port, names) = (low.host, low.port, low.served_model_name);
     let (slots, context, step_ms) = (low.slots, low.context, low.step_ms);
+    let owners = low.host_attention.map(|policy| (policy, low.device_slots));
     let run = LowRun {
         of_model: low.of_model,
         placement: low.placement,
         nvme: low.nvme,
+        prompts: low.prompts,
+        is_served: true,
         seed: low.seed,
         stop_at_eof: low.stop_at_eof,
         quiet: low.quiet,
         ..LowRun::default()
     };
-    let meant =
-        move |run| ServeRequest { run, host, port, names, slots, context, step_ms, options };
+    let meant = move |run| ServeRequest {
+        run,
+        host,
+        port,
+        names,
+        slots,
+        context,
+        step_ms,
+        owners,
+        options,
+    };
     (run, meant)
 }

@@ -28,6 +28,9 @@ pub struct LowModel {
         help_heading = "Model"
     )]
     pub layers: Option<u32>,
+    /// Of `plan`.
+    #[arg(skip)]
+    pub positions: Option<u32>,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
     pub dtype: DtypeChoice,
@@ -102,4 +105,11 @@ pub struct LowPlacement {
     /// Host memory to use at most, e.g. 16GiB [default: what is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
     pub dram: Option<u64>,
+    /// NUMA nodes on which the weights lie in host memory, e.g. 1 or 0,1; on several their pages
+    /// take turns [default: where the system puts them]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Placement")]
+    pub weights_nodes: Vec<u16>,
+    /// The same of KV caches
+    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Placement")]
+    pub kv_nodes: Vec<u16>,
 }

@@ -91,6 +91,7 @@ pub(super) fn stage(low: LowStage) -> StageRequest {
             revision: low.revision,
             dummy_weights: low.dummy_weights,
             layers: low.layers.map(|layers| layers as usize),
+            positions: None,
         },
         dtype: low.dtype.dtype(),
         form: low.compress,

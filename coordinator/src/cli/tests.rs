@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::high::Command;
-use super::request::{LengthsChoice, PlacementChoice, Run, Source, TimedSource, Verbosity, Work};
+use super::request::{
+    CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PromptCache, Run, Source,
+    TimedSource, Verbosity, Work,
+};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
@@ -336,6 +339,13 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     let key = request.options.api_key.as_ref().expect("given");
     assert!(key.is_shown_by(b"Bearer s3cret"));
     assert!(!format!("{request:?}").contains("s3cret"), "nothing prints the key");
+    assert_eq!(request.owners, None);
+    let beside = served("serve --model m --device emulated --host-attention neo --device-slots 2");
+    assert_eq!(beside.owners, Some((schedule::hybrid::Policy::Neo, Some(2))));
+    let alone = "serve --model m --device none --host-attention auto";
+    refused(alone, Exit::Usage, &["--host-attention", "--device emulated"]);
+    refused("serve --model m --host-attention quick", Exit::Usage, &["neo", "fastdecode"]);
+    refused("serve --model m --device-slots 2", Exit::Usage, &["--host-attention"]);
     for wrong in ["serve", "serve --model m --timeout 0", "serve --model m --input a.jsonl"] {
         assert!(parse(words(wrong)).is_err(), "{wrong}");
     }
@@ -414,4 +424,38 @@ fn stdin_is_read_by_one_reader() {
         Ok(Command::Serve(request)) => assert!(request.run.stop_at_eof),
         other => panic!("{other:?}"),
     }
+    match parse(words("score --model m --input i.jsonl --stop-at-eof")) {
+        Ok(Command::Score(request)) => assert!(request.run.stop_at_eof),
+        other => panic!("{other:?}"),
+    }
+    let twice = "score --model m --input - --stop-at-eof";
+    refused(twice, Exit::Usage, &["--input -", "--stop-at-eof"]);
+}
+
+#[test]
+fn prompts_are_kept_where_it_is_said_and_of_what_reads_them() {
+    let kept = |line: &str| match parse(words(line)) {
+        Ok(Command::Run(run)) => run.prompt_cache,
+        Ok(Command::Serve(request)) => request.run.prompt_cache,
+        Ok(Command::Score(request)) => request.run.prompt_cache,
+        other => panic!("{line}: {other:?}"),
+    };
+    let model = "--model opt-125m --device none";
+    let given = "--prompt-cache p --prompt-cache-max 3GiB --prompt-cache-min 9";
+    let wanted = PromptCache { directory: "p".into(), most_bytes: Some(3 << 30), least_tokens: 9 };
+    for line in ["serve", "score --input a.txt", "--input a.jsonl"] {
+        assert_eq!(kept(&format!("{line} {model}")), None);
+        assert_eq!(kept(&format!("{line} {model} {given}")), Some(wanted.clone()));
+    }
+    refused(&format!("{model} --prompt-cache p"), Exit::Usage, &["--input"]);
+    refused(&format!("serve {model} --prompt-cache-max 3GiB"), Exit::Usage, &["--prompt-cache"]);
+    let reported = format!("{model} --input a.jsonl --report r.json --prompt-cache p");
+    refused(&reported, Exit::Usage, &["--report", "--prompt-cache"]);
+    refused("cache rm p", Exit::Usage, &["--all", "NAME"]);
+    let Ok(Command::Cache(request)) = parse(words("cache rm p ab cd --unused-days 3")) else {
+        panic!("refused")
+    };
+    let names = vec!["ab".to_owned(), "cd".to_owned()];
+    let action = CacheAction::Remove { names, model: None, unused_days: Some(3), all: false };
+    assert_eq!(request, CacheRequest { directory: "p".into(), action });
 }

@@ -22,6 +22,11 @@ pub enum UsageError {
          leave --split out."
     )]
     SplitWithoutDevice,
+    #[error(
+        "--host-attention is beside a GPU, and this run has none; add --device emulated, or leave \
+         it out."
+    )]
+    HostAttentionWithoutDevice,
     #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
     SplitWithPolicy { policy: &'static str },
     #[error("{0}.")]
@@ -53,6 +58,13 @@ pub enum UsageError {
          FILE."
     )]
     JsonWithoutTables,
+    #[error("--prompt-cache keeps the prompts of --input or of a server; leave it out.")]
+    PromptsWithoutInput,
+    #[error(
+        "A job with --prompt-cache runs as a server does, of which there is no --report and no \
+         --trace; leave these out."
+    )]
+    PromptsWithReport,
     #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
     StdinTwice,
     #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]

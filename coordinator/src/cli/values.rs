@@ -193,6 +193,18 @@ pub fn parse_top_p(text: &str) -> Result<f32, String> {
     number.ok_or_else(|| "it is no number above 0 and at most 1; write for example 0.95".to_owned())
 }
 
+/// Parses the name of a policy of serving.
+///
+/// # Errors
+/// A name that no such policy has.
+pub fn parse_serving(text: &str) -> Result<schedule::hybrid::Policy, String> {
+    let mut all = schedule::hybrid::Policy::ALL.into_iter();
+    all.find(|policy| policy.name() == text).ok_or_else(|| {
+        let names = schedule::hybrid::Policy::ALL.map(schedule::hybrid::Policy::name);
+        format!("it is none of {}", names.join(", "))
+    })
+}
+
 /// Parses a policy's name.
 ///
 /// # Errors

@@ -52,6 +52,7 @@ impl Benchmark {
             id_hash,
             ignore_eos: true,
             logprobs: 0,
+            prompt_logprobs: 0,
             grammar: 0,
         });
         let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);

@@ -2,6 +2,7 @@
 
 pub mod bench_serve;
 mod benchmark;
+pub mod cache;
 pub mod device_rates;
 pub mod doctor;
 mod drives;
@@ -9,6 +10,7 @@ mod export;
 mod load_shape;
 pub mod plan;
 pub mod profile;
+mod prompts;
 pub mod pull;
 pub mod report;
 pub mod run;

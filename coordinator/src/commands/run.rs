@@ -11,6 +11,7 @@ use kernels::Variant;
 use model::config_json::check_context;
 
 use super::benchmark::Benchmark;
+use super::prompts;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda::is_cuda;
@@ -33,6 +34,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
 use crate::report::table;
+use crate::setup::described::MORE_POSITIONS;
 use crate::setup::finished;
 use crate::setup::form::best_that_fits;
 use crate::setup::formats::{Case, cases, described, formats};
@@ -231,6 +233,10 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = job.run(None, &mut progress::Silent, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
+    if demand.looks_at_prompts || run.prompt_cache.is_some() {
+        let summary = prompts::run(run, opened, (job, demand, case), interrupt)?;
+        return Ok(print_summary(&summary, quiet));
+    }
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
     // profile.
     let run = &no_larger(run, opened, of_file.map_or(0, |of_file| of_file.sequences));
@@ -281,7 +287,9 @@ pub(crate) fn decide(
 ) -> anyhow::Result<Decision> {
     let context = prompt_len as usize + gen_len as usize;
     check_context(&opened.config, context).map_err(|error| {
-        Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
+        let hint = if measure == Measure::Always { MORE_POSITIONS } else { "" };
+        let sentence = format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error} {hint}");
+        Usage(sentence.trim_end().to_owned())
     })?;
     let demand = demand(run, prompt_len, gen_len);
     plan(run, opened, demand, best_that_fits(run, opened, Some(demand)), measure, interrupt)
@@ -301,6 +309,7 @@ fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
         shared_prompt: 0,
         max_new: gen_len,
         logprobs: 0,
+        looks_at_prompts: false,
         forms: false,
         max_context: prompt_len as usize + gen_len as usize,
     }

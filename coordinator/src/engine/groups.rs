@@ -248,7 +248,7 @@ impl<'a> Groups<'a> {
         } else {
             engine::Finish::Length
         };
-        Generated { tokens, logprobs, finish }
+        Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish }
     }
 }
 

@@ -14,7 +14,7 @@ use shm::{
 };
 use workers::device::finds_blas;
 use workers::shared::protocol::{
-    CudaUse, Durations, FromWorker, Setup, StagedAt, ToWorker, WeightsFrom,
+    CudaUse, Durations, FromWorker, MemoryNodes, PromptsAt, Setup, StagedAt, ToWorker, WeightsFrom,
 };
 
 use super::crew::Crew;
@@ -62,6 +62,10 @@ pub struct LaunchOptions {
     pub grammars: Option<Grammars>,
     /// The stagings that storage workers read, by storage.
     pub staged: Vec<StagedAt>,
+    /// Where beginnings of prompts are stored, of a run that serves.
+    pub prompts: Option<PromptsAt>,
+    /// NUMA nodes on which host memory lies.
+    pub nodes: MemoryNodes,
 }
 
 /// Why the workers did not start.
@@ -77,6 +81,8 @@ pub enum LaunchError {
     Spawn { worker: String, source: std::io::Error },
     #[error("the {worker} could not be reached: {source}")]
     Channel { worker: String, source: ChannelError },
+    #[error(transparent)]
+    Prompts(#[from] prompt_store::OpenError),
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
     /// The device's memory cannot be opened by another process; the workers are started another
@@ -275,6 +281,7 @@ fn setup(
         plan: plan.clone(),
         memories,
         private: private_segments(plan, worker),
+        nodes: options.nodes.clone(),
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {
@@ -292,6 +299,7 @@ fn setup(
         // Who only copies draws no token.
         grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
         staged: staged(&plan.topology, worker, options),
+        prompts: options.prompts.clone().filter(|_| role == Role::Cpu),
     }
 }
 

@@ -52,7 +52,9 @@ impl Totals {
         match instruction {
             Instruction::Copy(copy) if plan.topology.lane(span.lane).kind.uploads() => {
                 match copy.moved {
-                    Moved::Cache(_) => self.streamed_kv_bytes += span.record.bytes,
+                    Moved::Cache(_) | Moved::Sequences(_) => {
+                        self.streamed_kv_bytes += span.record.bytes
+                    }
                     Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
                     Moved::Value(_) => {}
                 }

@@ -91,6 +91,7 @@ mod tests {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: Dtype::Bf16,
         };
         let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

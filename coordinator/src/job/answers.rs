@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::error::JobError;
 use super::sink::Sink;
 use super::unfinished::Unfinished;
+use crate::openai::echo::OfPrompt;
 use crate::openai::item::{Item, Request};
 use crate::openai::output::{
     Completion, Provenance, answer_line, done, error_line, unfinished_line,
@@ -48,10 +49,11 @@ impl<'j> Answers<'j> {
         Answers { items, lines, ended, unfinished, sink, provenance, fresh, written }
     }
 
-    /// Takes one of an item's answers.
-    pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer) {
-        let Item::Request(request) = &self.items[item] else { return };
-        self.unfinished[item].made[choice] = Some(done(request, choice, answer));
+    /// Takes one of an item's answers, and what is told of its prompt.
+    pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer, prompt: OfPrompt<'_>) {
+        let mut made = done(prompt.request, choice, answer);
+        prompt.tell(&mut made.choice);
+        self.unfinished[item].made[choice] = Some(made);
         self.fresh.entry(item).or_default().push(choice);
     }
 

@@ -16,6 +16,8 @@ pub struct Demand {
     pub max_context: usize,
     /// Log-probabilities of a token.
     pub logprobs: u16,
+    /// Whether something is to be said of a prompt's tokens.
+    pub looks_at_prompts: bool,
     /// Whether an answer must have a form.
     pub forms: bool,
 }
@@ -27,7 +29,8 @@ impl Demand {
         let prompts =
             requests.flat_map(|request| request.prompts.iter().map(move |p| (request, p)));
         prompts.fold(None, |demand, (request, prompt)| {
-            let (tokens, max_new) = (prompt.tokens.len(), prompt.max_new);
+            let (tokens, max_new) = (prompt.tokens.len(), prompt.drawn());
+            let of_prompt = request.logprobs_of_prompt_token();
             let old = demand.unwrap_or(Demand {
                 sequences: 0,
                 max_prompt: 0,
@@ -35,6 +38,7 @@ impl Demand {
                 max_new: 0,
                 max_context: 0,
                 logprobs: 0,
+                looks_at_prompts: false,
                 forms: false,
             });
             let first = *first.get_or_insert(&prompt.tokens);
@@ -44,7 +48,8 @@ impl Demand {
                 shared_prompt: common(&first[..old.shared_prompt], &prompt.tokens),
                 max_new: old.max_new.max(max_new),
                 max_context: old.max_context.max(tokens + max_new as usize),
-                logprobs: old.logprobs.max(request.logprobs_of_token()),
+                logprobs: old.logprobs.max(request.logprobs_of_token()).max(of_prompt),
+                looks_at_prompts: old.looks_at_prompts || of_prompt > 0 || prompt.max_new == 0,
                 forms: old.forms || request.grammar.is_some(),
             })
         })

@@ -9,6 +9,7 @@ use super::error::JobError;
 use super::progress::Progress;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Generated, Observer, Verdict};
+use crate::openai::echo::{EchoedPrompt, OfPrompt};
 use crate::openai::following::Following;
 use crate::openai::forms::Forms;
 use crate::openai::item::Request;
@@ -106,13 +107,28 @@ impl Observer for Follower<'_, '_> {
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
         let Pending { ticket, request } = self.pending[sequence];
         self.finished += 1;
+        let found = generated.prompt_logprobs.clone();
         let mut answer = finish(generated, &Following::new(request, false), self.codec);
+        let prompt = request.prompt_of(ticket.choice);
+        if prompt.max_new == 0 {
+            answer = answer.emptied();
+        }
         self.progress.finished(sequence, answer.generated);
         if answer.error.is_none() {
             let wrong = |grammar: &Grammar| self.forms.wrong(grammar, &answer, self.codec);
             answer.error = request.grammar.as_deref().and_then(wrong);
         }
-        self.answers.add(ticket.item, ticket.choice, answer);
+        let echoed = match (request.echo, self.codec) {
+            (true, Some(codec)) => EchoedPrompt::new(&prompt.tokens, codec).map(Some),
+            _ => Ok(None),
+        };
+        let echoed = echoed.unwrap_or_else(|reason| {
+            answer.error = Some(format!("The prompt cannot be turned into text: {reason}."));
+            None
+        });
+        let echoed = echoed.as_ref();
+        let of_prompt = OfPrompt { request, echoed, found: &found, codec: self.codec };
+        self.answers.add(ticket.item, ticket.choice, answer, of_prompt);
         match self.failed {
             None => ControlFlow::Continue(()),
             Some(_) => ControlFlow::Break(()),

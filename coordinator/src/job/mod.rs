@@ -14,6 +14,7 @@ pub mod error;
 mod follow;
 pub mod input;
 mod kinds;
+pub mod on_serving;
 pub mod prepare;
 pub mod progress;
 pub mod read;

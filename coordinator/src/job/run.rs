@@ -247,12 +247,13 @@ fn sequence<'i>(
     let prompt = request.prompt_of(ticket.choice);
     Sequence {
         prompt: &prompt.tokens,
-        max_new: prompt.max_new,
+        max_new: prompt.drawn(),
         sampling: request.sampling,
         seed: request.seed,
         id_hash: sampling_id(request, ticket.choice),
         ignore_eos: request.ignore_eos,
         logprobs: request.logprobs_of_token(),
+        prompt_logprobs: request.logprobs_of_prompt_token(),
         grammar: request.grammar.as_deref().map_or(0, |grammar| grammars[grammar]),
     }
 }

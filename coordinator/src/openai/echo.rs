@@ -1,6 +1,9 @@
-//! A prompt that its answer begins with.
+//! What is told of a prompt with its answer.
 
+use super::item::Request;
 use super::logprobs::{Logprobs, TextLogprobs};
+use super::output::Choice;
+use super::prompt_logprobs::prompt_logprobs;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Logprob;
 
@@ -33,17 +36,21 @@ impl EchoedPrompt {
         })
     }
 
-    /// Log-probabilities of its tokens, of which nothing is known of the first; `logprobs` of the
-    /// others has the token's own and those of `likely` others for each.
+    /// Log-probabilities of its tokens, of which nothing is known of the first; `found` of the
+    /// others has `width` entries for each, the token's own in front; told are its own and `likely`
+    /// others.
     pub fn logprobs(
         &self,
-        logprobs: &[Logprob],
+        found: &[Logprob],
+        width: usize,
         likely: u16,
         codec: &dyn TextCodec,
     ) -> TextLogprobs {
-        let width = usize::from(likely) + 1;
+        let most = usize::from(likely) + 1;
         let starts = self.starts.get(1..).unwrap_or_default().to_vec();
-        let mut shown = Logprobs::new(logprobs, width, starts, Some(codec)).of_text();
+        let told = found.chunks(width.max(1)).flat_map(|place| &place[..most]).copied();
+        let told: Vec<Logprob> = told.collect();
+        let mut shown = Logprobs::new(&told, most, starts, Some(codec)).of_text();
         if let Some(first) = self.tokens.first() {
             shown.prepend_unknown(*first, likely, codec);
         }
@@ -56,9 +63,48 @@ impl EchoedPrompt {
     }
 }
 
+/// What an engine said of the prompt of one of a request's answers.
+#[derive(Debug, Clone, Copy)]
+pub struct OfPrompt<'p> {
+    pub request: &'p Request,
+    /// Where the answer begins with it.
+    pub echoed: Option<&'p EchoedPrompt>,
+    /// [`Request::logprobs_of_prompt_token`] of each token but the first.
+    pub found: &'p [Logprob],
+    pub codec: Option<&'p dyn TextCodec>,
+}
+
+impl OfPrompt<'_> {
+    fn width(&self) -> usize {
+        self.request.logprobs_of_prompt_token().into()
+    }
+
+    /// Log-probabilities of a prompt that is echoed, where they are asked for.
+    pub fn echoed_logprobs(&self) -> Option<TextLogprobs> {
+        let (prompt, likely, codec) = (self.echoed?, self.request.logprobs?, self.codec?);
+        Some(prompt.logprobs(self.found, self.width(), likely, codec))
+    }
+
+    /// Tells it with the answer.
+    pub fn tell(&self, choice: &mut Choice) {
+        let of_prompt = |likely| prompt_logprobs(self.found, self.width(), likely, self.codec);
+        let told = self.request.prompt_logprobs.map(of_prompt);
+        match choice {
+            Choice::Text { text, logprobs, prompt_logprobs, .. } => {
+                *prompt_logprobs = told;
+                if let Some(prompt) = self.echoed {
+                    text.insert_str(0, &prompt.text);
+                    *logprobs =
+                        joined(self.echoed_logprobs(), prompt.characters(), logprobs.take());
+                }
+            }
+            Choice::Chat { prompt_logprobs, .. } => *prompt_logprobs = told,
+        }
+    }
+}
+
 /// Log-probabilities of a prompt and of what follows it.
-#[must_use]
-pub fn joined(
+fn joined(
     prompt: Option<TextLogprobs>,
     characters: usize,
     answer: Option<TextLogprobs>,

@@ -71,6 +71,8 @@ pub fn request_id(request: &Request) -> String {
     let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
     later("columns", !request.columns.is_empty(), &columns);
     later("echo", request.echo, &[1]);
+    let of_prompt = request.prompt_logprobs.unwrap_or(0).to_le_bytes();
+    later("prompt_logprobs", request.prompt_logprobs.is_some(), &of_prompt);
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());

@@ -158,7 +158,8 @@ impl<'a> Growing<'a> {
     /// The whole answer, and what of it was not told.
     pub fn end(self, finish_reason: Finish) -> (Delta, Answer) {
         let Growing { codec, following, tokens, logprobs, given_tokens, told, .. } = self;
-        let generated = Generated { tokens, logprobs, finish: finish_reason };
+        let generated =
+            Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish: finish_reason };
         let answer = finish(generated, &following, codec);
         let text = answer.text.as_deref().and_then(|text| text.get(told.content_bytes..));
         let delta = Delta {

@@ -30,8 +30,17 @@ impl Endpoint {
 pub struct Prompt {
     /// At least one.
     pub tokens: Vec<u32>,
-    /// Already cut so that prompt and answer fit the model's context; at least 1.
+    /// Already cut so that prompt and answer fit the model's context; 0 where only the prompt is
+    /// looked at.
     pub max_new: u32,
+}
+
+impl Prompt {
+    /// New tokens that an engine is asked for: of a prompt of one token alone there is nothing to
+    /// look at, so one is drawn that nobody is told of.
+    pub fn drawn(&self) -> u32 {
+        self.max_new.max(u32::from(self.tokens.len() < 2))
+    }
 }
 
 /// A request that can be run.
@@ -57,6 +66,8 @@ pub struct Request {
     /// Log-probabilities of each token of the answers: its own and those of so many most likely
     /// ones.
     pub logprobs: Option<u16>,
+    /// The same of each token of the prompts.
+    pub prompt_logprobs: Option<u16>,
     /// The form that the answers must have; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
     /// The answers begin with their prompts.
@@ -79,6 +90,12 @@ impl Request {
     /// Log-probabilities that an engine must tell of each token.
     pub fn logprobs_of_token(&self) -> u16 {
         self.logprobs.map_or(0, |likely| likely + 1)
+    }
+
+    /// The same of each token of a prompt but its first.
+    pub fn logprobs_of_prompt_token(&self) -> u16 {
+        let echoed = if self.echo { self.logprobs_of_token() } else { 0 };
+        self.prompt_logprobs.map_or(echoed, |likely| echoed.max(likely + 1))
     }
 }
 

@@ -23,7 +23,8 @@ pub struct TokenLogprob {
 }
 
 impl TokenLogprob {
-    fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> TokenLogprob {
+    /// Of a token with its log-probability.
+    pub(super) fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> TokenLogprob {
         let bytes = codec.map(|codec| codec.bytes(found.token));
         let token = match &bytes {
             Some(bytes) => match std::str::from_utf8(bytes) {

@@ -16,6 +16,7 @@ pub mod json;
 pub mod logprobs;
 pub mod output;
 pub mod prompt;
+pub mod prompt_logprobs;
 pub mod refusal;
 pub mod request;
 pub mod stop;

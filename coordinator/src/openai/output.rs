@@ -10,6 +10,7 @@ use super::calls::told::{ToolCall, tool_calls};
 use super::fingerprint::{id_suffix, request_id};
 use super::item::{Endpoint, LineError, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
+use super::prompt_logprobs::PromptLogprobs;
 use super::stop::Answer;
 use crate::boundary::engine::Finish;
 
@@ -68,6 +69,8 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<ChatLogprobs>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt_logprobs: Option<PromptLogprobs>,
         /// See [`Answer::error`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
@@ -78,6 +81,8 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt_logprobs: Option<PromptLogprobs>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -236,15 +241,18 @@ pub struct Completion {
 impl Completion {
     /// What the choices of an answered request say.
     pub fn of(request: &Request, choices: &[Choice]) -> Completion {
-        let any = |reason| choices.iter().any(|choice| choice.finish_reason() == reason);
+        let is_cut = |choice: &Choice| {
+            choice.finish_reason() == FinishReason::Length
+                && request.prompt_of(choice.index()).max_new > 0
+        };
         Completion {
-            cut: !request.ignore_eos && any(FinishReason::Length),
-            failed: any(FinishReason::Error),
+            cut: !request.ignore_eos && choices.iter().any(is_cut),
+            failed: choices.iter().any(|choice| choice.finish_reason() == FinishReason::Error),
         }
     }
 }
 
-/// One of a request's answers.
+/// One of a request's answers; what is said of its prompt is not in it.
 pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
     let completion_tokens = u64::from(answer.generated);
     Done { choice: choice(request, index, answer), completion_tokens }
@@ -338,11 +346,13 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
         let tool_calls = tool_calls(&request.custom_id, index, calls);
         let message = Message { role: "assistant".to_owned(), content: text, tool_calls };
         let logprobs = logprobs.map(Logprobs::of_chat);
-        Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
+        let prompt_logprobs = None;
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs, prompt_logprobs, error }
     } else {
         let logprobs = logprobs.map(Logprobs::of_text);
         let text = text.unwrap_or_default();
-        Choice::Text { index, text, token_ids, finish_reason, logprobs, error }
+        let prompt_logprobs = None;
+        Choice::Text { index, text, token_ids, finish_reason, logprobs, prompt_logprobs, error }
     }
 }
 

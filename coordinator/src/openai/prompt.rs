@@ -39,7 +39,7 @@ pub fn fit(
         ));
     }
     let room = limits.context.saturating_sub(tokens.len());
-    if room == 0 {
+    if tokens.len() > limits.context || (room == 0 && max_tokens > 0) {
         return Err(Rejection::new(
             ErrorCode::PromptTooLong,
             format!(

@@ -39,6 +39,7 @@ impl Building<'_> {
     pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<Request, Rejection> {
         let needs_text = [
             (!body.stop.is_empty(), "so \"stop\" cannot be looked for"),
+            (body.echo, "so \"echo\" has no text"),
             (body.grammar.is_some(), "so its answers cannot have a form"),
             (body.tools.is_some(), "so its answers cannot call functions"),
         ];
@@ -56,8 +57,7 @@ impl Building<'_> {
         };
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
-        // Where only the prompt is echoed a token is drawn all the same, and not told.
-        let most = body.max_tokens.or(self.max_tokens).unwrap_or(default).max(1);
+        let most = body.max_tokens.or(self.max_tokens).unwrap_or(default);
         let fitted = |raw| fit(raw, most, self.codec, self.now_s, self.limits);
         let prompts = body.prompts.iter().map(fitted).collect::<Result<_, _>>()?;
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
@@ -73,6 +73,7 @@ impl Building<'_> {
             stop: body.stop.clone(),
             ignore_eos: body.ignore_eos,
             logprobs: body.logprobs.map(likely),
+            prompt_logprobs: body.prompt_logprobs.map(likely),
             grammar: grammar.map(Arc::new),
             echo: body.echo,
             columns: body.columns.clone(),

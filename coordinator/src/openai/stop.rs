@@ -88,6 +88,26 @@ pub struct Answer {
     pub error: Option<String>,
 }
 
+impl Answer {
+    /// That to a request which looks at its prompt alone.
+    #[must_use]
+    pub fn emptied(self) -> Answer {
+        let tokens = self.token_ids.len();
+        Answer {
+            text: self.text.map(|_| String::new()),
+            calls: Vec::new(),
+            token_ids: Vec::new(),
+            generated: 0,
+            logprobs: self.logprobs.map(|logprobs| logprobs.skip(tokens)),
+            finish: match self.finish {
+                Finish::NotFinite => Finish::NotFinite,
+                Finish::Stop | Finish::Length => Finish::Length,
+            },
+            ..self
+        }
+    }
+}
+
 /// Detokenises a finished sequence, cuts it at the first stop string that became complete and reads
 /// the calls in it.
 pub fn finish(
@@ -95,7 +115,7 @@ pub fn finish(
     following: &Following,
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
-    let Generated { tokens, logprobs, finish } = generated;
+    let Generated { tokens, logprobs, finish, .. } = generated;
     let Following { stop, width, .. } = following;
     let (width, cut) = (*width, cut(&tokens, stop, finish, codec));
     let (text, calls) = read_calls(&tokens, &cut, following);

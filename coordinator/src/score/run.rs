@@ -190,7 +190,7 @@ impl Drop for Teller {
 impl Listener for Teller {
     fn tell(&mut self, event: Event) -> Listening {
         let found = match event {
-            Event::Prompt { cached_tokens, logprobs } => {
+            Event::Prompt { cached_tokens, logprobs, .. } => {
                 self.found = Some((logprobs, cached_tokens));
                 return Listening::Yes;
             }

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::Admission;
 use super::buckets::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, tokens};
-use crate::boundary::serving::{Serving, State};
+use crate::boundary::serving::{Serving, State, Status};
 
 /// How requests are told apart: a name and its value.
 type Labels = [(&'static str, String); 1];
@@ -27,6 +27,8 @@ pub struct Metrics {
     pub between_tokens: Histogram,
     /// From a request's arrival until the engine has it.
     pub preparation: Histogram,
+    /// From then until a sequence has a slot.
+    pub queue: Histogram,
     /// From a request's arrival until its prompt is computed.
     pub prompt_computed: Histogram,
     pub whole: Histogram,
@@ -50,6 +52,7 @@ impl Metrics {
             first_token: Histogram::new(FIRST_TOKEN_S),
             between_tokens: Histogram::new(BETWEEN_TOKENS_S),
             preparation: Histogram::new(REQUEST_S),
+            queue: Histogram::new(REQUEST_S),
             prompt_computed: Histogram::new(REQUEST_S),
             whole: Histogram::new(REQUEST_S),
             prompt_tokens: of_tokens(),
@@ -73,6 +76,8 @@ impl Metrics {
         seconds("inter_token_latency", between, &self.between_tokens);
         let preparation = "From a request's arrival until the engine has it";
         seconds("request_preparation_time", preparation, &self.preparation);
+        let queue = "From when the engine has a request until a sequence of it has a slot";
+        seconds("request_queue_time", queue, &self.queue);
         let prompt = "From a request's arrival until a prompt is computed, waiting included";
         seconds("request_prompt_time", prompt, &self.prompt_computed);
         let whole = "From a request's arrival to the end of its last answer";
@@ -124,48 +129,11 @@ struct OfEngine {
 impl Collector for OfEngine {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let status = self.engine.status();
-        let room = status.kv_positions.max(1) as f64;
-        let used = status.kv_positions_used as f64 / room;
-        let ready = f64::from(u8::from(status.state == State::Ready));
-        let gauges = [
-            ("num_requests_running", "Sequences in slots", f64::from(status.running)),
-            ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
-            ("num_requests_open", "Requests that were let in", self.admission.requests() as f64),
-            (
-                "queue_prompt_tokens",
-                "Tokens of prompts that are not computed yet",
-                self.admission.prompt_tokens() as f64,
-            ),
-            ("kv_cache_usage_perc", "Used part of the room for keys and values, 0 to 1", used),
-            ("engine_ready", "1 while requests are computed as they come", ready),
-            (
-                "worker_allocations",
-                "Heap allocations of the workers since they were ready; only forms need any",
-                status.worker_allocations as f64,
-            ),
-        ];
-        for (name, help, value) in gauges {
+        for (name, help, value) in gauges(&status, &self.admission) {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        let counters = [
-            ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
-            (
-                "prefix_cache_hits",
-                "Tokens of prompts that were found in caches",
-                status.cached_tokens,
-            ),
-            (
-                "prefix_cache_queries",
-                "Tokens of prompts that were looked for in caches",
-                status.prompt_tokens + status.cached_tokens,
-            ),
-            ("generation_tokens", "New tokens", status.generated_tokens),
-            ("num_preemptions", "Sequences that gave their caches to others", status.preemptions),
-            ("engine_steps", "Steps of the engine", status.steps),
-            ("engine_restarts", "Times that workers were started again", status.restarts),
-        ];
-        for (name, help, value) in counters {
+        for (name, help, value) in counters(&status) {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(
                 name,
@@ -176,4 +144,74 @@ impl Collector for OfEngine {
         }
         Ok(())
     }
+}
+
+/// A name, what it means, and its value.
+type Gauge = (&'static str, &'static str, f64);
+type Count = (&'static str, &'static str, u64);
+
+/// What is so at the moment.
+fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
+    let room = status.kv_positions.max(1) as f64;
+    let used = status.kv_positions_used as f64 / room;
+    let ready = f64::from(u8::from(status.state == State::Ready));
+    vec![
+        ("num_requests_running", "Sequences in slots", f64::from(status.running)),
+        ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
+        ("num_requests_open", "Requests that were let in", admission.requests() as f64),
+        (
+            "queue_prompt_tokens",
+            "Tokens of prompts that are not computed yet",
+            admission.prompt_tokens() as f64,
+        ),
+        (
+            "prompt_tokens_going",
+            "Tokens of prompts in slots that are not computed to their end",
+            status.prompts_going.tokens as f64,
+        ),
+        (
+            "prompt_tokens_going_computed",
+            "Those of them that are computed",
+            status.prompts_going.computed as f64,
+        ),
+        (
+            "prompt_seconds_left",
+            "Predicted time until they are computed",
+            status.prompts_going.left_ms as f64 / 1e3,
+        ),
+        ("kv_cache_usage_perc", "Used part of the room for keys and values, 0 to 1", used),
+        ("engine_ready", "1 while requests are computed as they come", ready),
+        (
+            "worker_allocations",
+            "Heap allocations of the workers since they were ready, for forms and stored prompts only",
+            status.worker_allocations as f64,
+        ),
+    ]
+}
+
+/// What only grows.
+fn counters(status: &Status) -> Vec<Count> {
+    let [gpu, pipelined, to_host, to_device] = status.owners;
+    vec![
+        ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
+        ("prefix_cache_hits", "Tokens of prompts that were found in caches", status.cached_tokens),
+        (
+            "prefix_cache_queries",
+            "Tokens of prompts that were looked for in caches",
+            status.prompt_tokens + status.cached_tokens,
+        ),
+        ("generation_tokens", "New tokens", status.generated_tokens),
+        ("num_preemptions", "Sequences that gave their caches to others", status.preemptions),
+        ("prompt_store_hits", "Sequences that had a beginning stored", status.store.hits),
+        ("prompt_store_tokens", "Tokens that were found stored", status.store.tokens),
+        ("prompt_store_read_bytes", "Bytes read from the store", status.store.read_bytes),
+        ("prompt_store_written_bytes", "Bytes stored", status.store.written_bytes),
+        ("prompt_store_refused", "Stored pages that were damaged", status.store.refused),
+        ("engine_steps", "Steps of the engine", status.steps),
+        ("engine_restarts", "Times that workers were started again", status.restarts),
+        ("iterations_gpu", "Steps in which the device attended for all", gpu),
+        ("iterations_pipelined", "Steps in which the host attended beside it", pipelined),
+        ("kv_moves_to_host", "Sequences whose caches went to host memory", to_host),
+        ("kv_moves_to_device", "Sequences whose caches came to the device", to_device),
+    ]
 }

@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 use super::admission::Ticket;
 use super::error::ApiError;
+use super::facts::ModelCard;
 use super::shared::Shared;
 use crate::boundary::codec::TextCodec;
-use crate::boundary::serving::Submission;
+use crate::boundary::serving::{Logprob, Submission};
 use crate::openai::body::{Body, Origin, RawPrompt, Rules, StreamOptions, read_body};
-use crate::openai::echo::EchoedPrompt;
+use crate::openai::echo::{EchoedPrompt, OfPrompt};
 use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
 use crate::openai::json::parse_object;
@@ -29,8 +30,6 @@ pub struct Order {
     pub stream: Option<StreamOptions>,
     /// The prompts, where answers begin with them.
     pub echoed: Vec<EchoedPrompt>,
-    /// Only the prompt is told.
-    pub is_prompt_alone: bool,
 }
 
 /// The fields of a body.
@@ -86,8 +85,7 @@ pub fn read(
     let request = build(&body, endpoint, shared)?;
     count(ticket, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
     let echoed = if body.echo { echoed(&request, shared)? } else { Vec::new() };
-    let is_prompt_alone = body.max_tokens == Some(0);
-    Ok(Order { request: Arc::new(request), stream: body.stream, echoed, is_prompt_alone })
+    Ok(Order { request: Arc::new(request), stream: body.stream, echoed })
 }
 
 fn estimated_tokens(prompt: &RawPrompt) -> u64 {
@@ -113,7 +111,7 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
     };
     let request = building.build(endpoint, body)?;
     let most = shared.engine.limits().logprobs;
-    if request.logprobs_of_token() > most {
+    if request.logprobs_of_token().max(request.logprobs_of_prompt_token()) > most {
         let message = format!(
             "This server tells at most {} of the most likely tokens of a place.",
             most.saturating_sub(1)
@@ -151,16 +149,32 @@ impl Order {
         let prompt = request.prompt_of(choice);
         Submission {
             prompt: prompt.tokens.clone(),
-            max_new: prompt.max_new,
+            max_new: prompt.drawn(),
             sampling: request.sampling,
             seed: request.seed,
             id_hash: sampling_id(request, choice),
             ignore_eos: request.ignore_eos,
             logprobs: request.logprobs_of_token(),
-            prompt_logprobs: if request.echo { request.logprobs_of_token() } else { 0 },
+            prompt_logprobs: request.logprobs_of_prompt_token(),
             prompt_logprobs_from: 1,
             grammar: request.grammar.clone(),
         }
+    }
+
+    /// Whether of an answer only its prompt is looked at.
+    pub fn is_prompt_alone(&self, choice: usize) -> bool {
+        self.request.prompt_of(choice).max_new == 0
+    }
+
+    /// What is told of an answer's prompt, of which the engine said so much.
+    pub fn of_prompt<'p>(
+        &'p self,
+        choice: usize,
+        found: &'p [Logprob],
+        model: &'p ModelCard,
+    ) -> OfPrompt<'p> {
+        let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+        OfPrompt { request: &self.request, echoed: self.echo_of(choice), found, codec }
     }
 
     /// The prompt that an answer begins with.

@@ -192,8 +192,9 @@ impl Running {
 
     /// Tokens so far.
     pub fn usage(&self) -> Usage {
-        let generated =
-            if self.order.is_prompt_alone { 0 } else { self.count.generated.iter().sum() };
+        let told = self.count.generated.iter().enumerate();
+        let told = told.filter(|(choice, _)| !self.order.is_prompt_alone(*choice));
+        let generated = told.map(|(_, tokens)| tokens).sum();
         Usage::new(prompt_tokens(&self.order.request), generated)
             .with_cached(self.count.cached_tokens)
     }

@@ -15,7 +15,6 @@ use super::facts::ModelCard;
 use super::running::Running;
 use super::sequence::{News, What};
 use super::shared::Shared;
-use super::whole::prompt_logprobs;
 use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
 use crate::openai::growing::Delta;
 use crate::openai::output::{FinishReason, Provenance, Usage};
@@ -100,11 +99,14 @@ impl Events {
     fn choice(&mut self, news: News) -> Option<ChunkChoice> {
         let News { choice, what } = news;
         let order = &self.running.order;
-        let is_alone = order.is_prompt_alone;
+        let is_alone = order.is_prompt_alone(choice);
         let (delta, ending) = match what {
             What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
             What::Grown(delta) => (delta, None),
-            What::Ended(ended) => {
+            What::Ended(mut ended) => {
+                if is_alone {
+                    ended.answer = ended.answer.emptied();
+                }
                 let finish_reason = FinishReason::of(&ended.answer);
                 (ended.rest, Some(Ending { finish_reason, error: ended.answer.error }))
             }
@@ -123,7 +125,7 @@ impl Events {
         logprobs: &[crate::boundary::engine::Logprob],
     ) -> Option<ChunkChoice> {
         let model: &ModelCard = &self.shared.model;
-        let known = prompt_logprobs(&self.running, choice, logprobs, model);
+        let known = self.running.order.of_prompt(choice, logprobs, model).echoed_logprobs();
         let text = self.running.order.echo_of(choice)?.text.clone();
         Some(ChunkChoice::Text {
             index: choice,

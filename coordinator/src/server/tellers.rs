@@ -106,7 +106,8 @@ impl<'a> Followed<'a> {
         metrics: &Metrics,
     ) -> Option<Followed<'a>> {
         match event {
-            Event::Prompt { cached_tokens, logprobs } => {
+            Event::Prompt { cached_tokens, waited, logprobs } => {
+                metrics.queue.observe(waited.as_secs_f64());
                 let took = at.duration_since(self.begun.arrived);
                 metrics.prompt_computed.observe(took.as_secs_f64());
                 self.tell(What::Prompt { cached_tokens, logprobs }).then_some(self)

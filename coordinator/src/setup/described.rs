@@ -21,11 +21,15 @@ use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
 /// The forms of weights and KV that lose something, which are compared where nothing else fits.
 const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
 
+/// What to say where `plan` is asked for more positions than a model has.
+pub(crate) const MORE_POSITIONS: &str = "With --positions N it is planned as if it had N.";
+
 /// The model, whose context is long enough.
 pub(crate) fn open(described: &Described) -> anyhow::Result<Opened> {
     let opened = Opened::open(&described.model, 0)?;
     let context = (described.prompt_len + described.gen_len) as usize;
-    check_context(&opened.config, context).map_err(|error| Usage(error.to_string()))?;
+    check_context(&opened.config, context)
+        .map_err(|error| Usage(format!("{error} {MORE_POSITIONS}")))?;
     Ok(opened)
 }
 

@@ -34,15 +34,25 @@ impl Case {
         Case { is_fastest: true, ..self }
     }
 
+    /// The choice that names it.
+    pub(crate) fn choice(self) -> CompressChoice {
+        match (self.weights, self.kv) {
+            (false, false) => CompressChoice::None,
+            (true, false) => CompressChoice::W4,
+            (false, true) => CompressChoice::Kv4,
+            (true, true) => CompressChoice::W4kv4,
+        }
+    }
+
     /// What to say, and to report, when the form was chosen because nothing fits without.
     pub(crate) fn note(self, run: &Run) -> Option<String> {
         if run.compress != CompressChoice::Auto || !(self.weights || self.kv) {
             return None;
         }
-        let (what, choice) = match (self.weights, self.kv) {
-            (true, true) => ("weights and KV are kept", CompressChoice::W4kv4),
-            (true, false) => ("weights are kept", CompressChoice::W4),
-            _ => ("KV is kept", CompressChoice::Kv4),
+        let what = match (self.weights, self.kv) {
+            (true, true) => "weights and KV are kept",
+            (true, false) => "weights are kept",
+            _ => "KV is kept",
         };
         let why = match self.is_fastest {
             true => "the fastest form that fits as this machine was measured",
@@ -54,7 +64,7 @@ impl Case {
         Some(format!(
             "Nothing fits memory uncompressed, so {what} in 4 bits (--compress {}), {why}. That \
              changes answers slightly; --compress none refuses with the numbers.",
-            choice.name()
+            self.choice().name()
         ))
     }
 }

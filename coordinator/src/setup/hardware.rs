@@ -3,7 +3,7 @@
 
 use profiler::{Machine, Threads};
 use workers::device::finds_blas;
-use workers::shared::protocol::WeightsFrom;
+use workers::shared::protocol::{MemoryNodes, WeightsFrom};
 
 use crate::cli::cuda;
 use crate::cli::request::{ProfileRequest, Run};
@@ -87,6 +87,8 @@ impl Hardware {
             cuda: self.cuda,
             grammars: None,
             staged: Vec::new(),
+            prompts: None,
+            nodes: MemoryNodes::default(),
         }
     }
 

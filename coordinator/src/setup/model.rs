@@ -65,6 +65,9 @@ impl Opened {
             opened.config.keep_layers(layers);
             opened.stored.layers.truncate(opened.config.num_layers);
         }
+        if let Some(positions) = choice.positions {
+            opened.config.max_positions = positions;
+        }
         Ok(opened)
     }
 

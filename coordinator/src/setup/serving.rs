@@ -7,15 +7,22 @@ use anyhow::Context;
 use grammar::Grammars;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
+use schedule::hybrid::Policy;
+use workers::shared::protocol::StagedAt;
 
 use super::bar::Bar;
 use super::form::first_that_fits;
-use super::formats::Case;
+use super::formats::{Case, formats, notes};
 use super::hardware::Hardware;
 use super::model::Opened;
+use super::nodes;
+use super::owners::{Owners, Placing};
 use super::placement::{Decision, Measure, plan};
+use super::plan_request::limits;
+use super::prompt_cache::prompts;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
+use crate::cli::cuda::is_cuda;
 use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::launch::LaunchOptions;
@@ -30,6 +37,13 @@ const STEP_ROWS: u32 = 512;
 
 /// Positions that there are caches for, for each slot, where sequences share them.
 const SLOT_POSITIONS: u32 = 2048;
+
+/// Positions of a page of the caches: few, so that much of what begins alike is found.
+pub(crate) const PAGE_POSITIONS: u32 = 256;
+/// The same for longer contexts than `LONG_CONTEXT`: attention over so many short pages would take
+/// up to a sixth longer.
+pub(crate) const LONG_PAGE_POSITIONS: u32 = 1024;
+pub(crate) const LONG_CONTEXT: u32 = 32 << 10;
 
 /// Sequences at a time, unless memory has room for fewer.
 pub(crate) const SLOTS: u16 = 32;
@@ -49,6 +63,45 @@ pub(crate) struct Served {
     pub(crate) logits_bytes: usize,
     /// Positions of a page of the caches.
     pub(crate) page_positions: u32,
+    /// Sequences belong to the device or to the host.
+    pub(crate) owners: Option<Owners>,
+}
+
+impl Served {
+    /// Texts that are looked at, for nobody who waits: a step is as long as its rows take, many
+    /// logits are kept, and pages are small, so that little of what texts begin with alike is
+    /// computed again.
+    pub(crate) const FOR_TEXTS: Served = Served {
+        slots: None,
+        context: None,
+        step: Duration::from_secs(600),
+        logprobs: 0,
+        logits_bytes: 64 << 20,
+        page_positions: 16,
+        owners: None,
+    };
+}
+
+/// Log-probabilities that all slots together are given room for.
+const LOGPROBS_BYTES: u64 = 1 << 30;
+
+/// How many slots there are where each has room for the log-probabilities of so many positions:
+/// those wanted, or as many as there is room for where that is fewer than usual.
+///
+/// # Errors
+/// There is no room for those wanted, or for any: the bytes of a slot.
+pub(crate) fn slots_with_room(
+    wanted: Option<u16>,
+    context: u32,
+    logprobs: u16,
+) -> Result<Option<u16>, u64> {
+    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
+    let most = LOGPROBS_BYTES.checked_div(of_slot).unwrap_or(u64::MAX);
+    let most = u16::try_from(most).unwrap_or(u16::MAX);
+    if most < wanted.unwrap_or(1) {
+        return Err(of_slot);
+    }
+    Ok(wanted.or_else(|| (most < SLOTS).then_some(most)))
 }
 
 /// Plans, starts the workers and loads the model.
@@ -62,7 +115,12 @@ pub(crate) fn start(
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     let context = context(opened, served)?;
+    let served = Served { page_positions: page_positions(run, opened, served), ..served };
     let run = planned_run(run, served);
+    if let Some(owners) = served.owners {
+        let plan = owned(&run, opened, (served, owners, context))?;
+        return engine((&run, opened, served), plan, Default::default(), interrupt);
+    }
     let share = share(context, served);
     let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
         (decision, Some(plan)) => (decision, plan),
@@ -73,15 +131,27 @@ pub(crate) fn start(
             (decision, plan)
         }
     };
+    let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
+    engine((&decision.tuned(&run), opened, served), plan, staged, interrupt)
+}
+
+/// The engine of a plan, which is proved first.
+fn engine(
+    (run, opened, served): (&Run, &Opened, Served),
+    plan: Plan,
+    staged: Vec<StagedAt>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    let run = decision.tuned(&run);
-    let hardware = Hardware::resolve(&run, plan.map.uses_gpu());
-    let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
+    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
     let grammars = opened.vocabulary()?;
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
-    let launch = LaunchOptions { staged, grammars, ..hardware.launch(opened.weights.clone()) };
+    let prompts = prompts(run, opened, &plan)?;
+    let nodes = nodes::checked(run, &plan)?;
+    let launch = hardware.launch(opened.weights.clone());
+    let launch = LaunchOptions { staged, grammars, prompts, nodes, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();
@@ -91,7 +161,47 @@ pub(crate) fn start(
     });
     let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
     let step = served.step;
-    Ok(ServingEngine::start(ServingOptions { plan, launch, forms, step, loading, tell })?)
+    let policy = served.owners.map_or(Policy::GpuOnly, |owners| owners.policy);
+    let options = ServingOptions { plan, launch, forms, policy, step, loading, tell };
+    Ok(ServingEngine::start(options)?)
+}
+
+/// The plan of a server whose sequences belong to the device or to the host.
+fn owned(
+    run: &Run,
+    opened: &Opened,
+    (served, owners, context): (Served, Owners, u32),
+) -> anyhow::Result<Plan> {
+    let demand = demand(context, served);
+    let case = first_that_fits(run, opened, Some(demand));
+    let (formats, limits) = (formats(run, opened, case), limits(run, opened, demand));
+    notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
+    let slots = served.slots.unwrap_or(SLOTS);
+    let shape = RunShape {
+        batches: 1,
+        batch_size: slots,
+        max_prompt: context,
+        shared_prompt: 0,
+        max_context: context,
+        max_new: context - 1,
+        logprobs: served.logprobs,
+        micro_sequences: 1,
+        // A row for each slot beside those of prompts.
+        prefill_chunk: rows(run, served).max(2 * u32::from(slots)),
+        serves: true,
+        page_positions: 0,
+        kv_pages: 0,
+        logits_rows: 0,
+        device_slots: 0,
+        dtype: run.dtype,
+    };
+    let placing = Placing { opened, formats: &formats, limits: &limits, shape };
+    let plan = placing.plan(owners.device_slots)?;
+    if is_cuda(run.device) {
+        // The worker would say the same, but only once it has started.
+        workers::device::check(&plan).map_err(|error| Usage(error.to_string()))?;
+    }
+    Ok(plan)
 }
 
 /// What a sampler follows of what was asked for, in the model's tokens.
@@ -108,6 +218,15 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
         return Err(Usage(sentence).into());
     }
     Ok(context)
+}
+
+/// Positions of a page. Where pages are stored, all runs of a model have the same.
+fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
+    match run.prompt_cache {
+        None => served.page_positions,
+        Some(_) if opened.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
+        Some(_) => PAGE_POSITIONS,
+    }
 }
 
 /// The run as the planner sees it.
@@ -139,6 +258,7 @@ fn demand(positions: u32, served: Served) -> Demand {
         max_new: positions - 1,
         max_context: positions as usize,
         logprobs: served.logprobs,
+        looks_at_prompts: false,
         forms: false,
     }
 }

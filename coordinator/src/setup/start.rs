@@ -7,6 +7,7 @@ use program::plan::Plan;
 use super::bar::Bar;
 use super::hardware::Hardware;
 use super::model::Opened;
+use super::nodes;
 use super::staging::nvme::Nvme;
 use crate::cli::request::{Run, Verbosity};
 use crate::engine::RunEngine;
@@ -29,6 +30,7 @@ pub(crate) fn start(
     let options = LaunchOptions {
         grammars,
         staged: nvme.map(Nvme::staged).unwrap_or_default(),
+        nodes: nodes::checked(run, &plan)?,
         ..hardware.launch(opened.weights.clone())
     };
     let trace = match &run.trace {

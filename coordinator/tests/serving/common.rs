@@ -23,11 +23,12 @@ use planner::split::parse_split;
 use program::compile::compile;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
+use program::owners::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
-use workers::shared::protocol::WeightsFrom;
+use workers::shared::protocol::{MemoryNodes, PromptsAt, WeightsFrom};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;
@@ -72,6 +73,9 @@ pub enum Kept {
     Extents,
     /// In so many pages.
     Pages(u32),
+    /// Two sequences' on the device, which computes all linears, and others' on the host, as this
+    /// policy decides.
+    Owners(schedule::hybrid::Policy),
 }
 
 fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
@@ -90,14 +94,17 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     };
     let shape = match kept {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
         Some(Kept::Extents) => shape,
         Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
+        Some(Kept::Owners(_)) => RunShape { device_slots: 2, ..shape },
     };
-    let plan = compile(&config(), &shape, map).expect("compiles");
+    let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };
+    let plan = compile(&config(), &shape, &map).expect("compiles");
     validate(&plan).expect("it is proved");
     plan
 }
@@ -114,6 +121,8 @@ fn launch() -> LaunchOptions {
         cuda: None,
         grammars: None,
         staged: Vec::new(),
+        prompts: None,
+        nodes: MemoryNodes::default(),
     }
 }
 
@@ -122,15 +131,30 @@ pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
 }
 
 pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
+    start_storing(map, dtype, kept, None, Box::new(|_| {}))
+}
+
+/// Where `prompts` says so, beginnings of prompts are stored; sentences are told to `tell`.
+pub fn start_storing(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: Kept,
+    prompts: Option<PromptsAt>,
+    tell: Box<dyn Fn(&str) + Send>,
+) -> ServingEngine {
     let options = ServingOptions {
         plan: plan(map, dtype, Some(kept)),
-        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), ..launch() },
+        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompts, ..launch() },
         forms: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).form(grammar.clone(), spelled)
         })),
+        policy: match kept {
+            Kept::Owners(policy) => policy,
+            Kept::Extents | Kept::Pages(_) => schedule::hybrid::Policy::Auto,
+        },
         step: Duration::from_millis(2),
         loading: Box::new(|_, _| true),
-        tell: Box::new(|_| {}),
+        tell,
     };
     ServingEngine::start(options).expect("it starts")
 }
@@ -217,7 +241,7 @@ impl Observer for Answers {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Generated { tokens, logprobs, finish } = generated;
+        let Generated { tokens, logprobs, finish, .. } = generated;
         let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
         self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
         ControlFlow::Continue(())
@@ -239,6 +263,7 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
         id_hash: job.id_hash,
         ignore_eos: false,
         logprobs: job.logprobs,
+        prompt_logprobs: 0,
         grammar: 0,
     };
     let sequences: Vec<Sequence<'_>> =

@@ -4,6 +4,8 @@
 mod common;
 #[path = "../own_main.rs"]
 mod own_main;
+mod owners;
+mod prompts;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 10] = [
+const TESTS: [own_main::Test; 18] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
@@ -26,13 +28,21 @@ const TESTS: [own_main::Test; 10] = [
     ("continuations_share_their_prompt", continuations_share_their_prompt),
     ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
+    ("a_stored_document_is_computed_once", prompts::a_stored_document_is_computed_once),
+    ("a_store_changes_no_answer", prompts::a_store_changes_no_answer),
+    ("damaged_pages_are_computed_again", prompts::damaged_pages_are_computed_again),
+    ("a_store_without_room_is_done_without", prompts::a_store_without_room_is_done_without),
+    ("a_worker_lost_while_it_stores_loses_nothing", prompts::a_worker_lost_while_it_stores),
+    ("either_owner_answers_alike", owners::either_owner_answers_alike),
+    ("prompts_of_owners_are_told", owners::prompts_of_owners_are_told),
+    ("owners_survive_a_lost_worker", owners::owners_survive_a_lost_worker),
 ];
 
 fn main() -> ExitCode {
     own_main::main(&TESTS)
 }
 
-const WATCHDOG: Duration = Duration::from_secs(120);
+pub const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn answers_are_those_of_a_batch_job() {
     for (dtype, kv_format) in dtypes() {
@@ -266,7 +276,7 @@ fn workers_that_cannot_be_kept_are_given_up() {
     assert!(last.iter().any(|event| failed(event) || finished(event)), "{last:?}");
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < WATCHDOG, "never: {what}");

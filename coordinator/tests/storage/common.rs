@@ -23,7 +23,7 @@ use program::validate::validate;
 use program::weights::Weights;
 use staging::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::Encoded;
-use workers::shared::protocol::{StagedAt, WeightsFrom};
+use workers::shared::protocol::{MemoryNodes, StagedAt, WeightsFrom};
 
 pub fn config() -> ModelConfig {
     ModelConfig {
@@ -72,6 +72,7 @@ pub fn shape(dtype: Dtype) -> RunShape {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     }
 }
@@ -213,6 +214,8 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         cuda: None,
         grammars: None,
         staged: staged.to_vec(),
+        prompts: None,
+        nodes: MemoryNodes::default(),
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)
@@ -234,6 +237,7 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
             id_hash: index,
             ignore_eos: true,
             logprobs: 0,
+            prompt_logprobs: 0,
             grammar: 0,
         })
         .collect()

@@ -43,6 +43,14 @@ pub enum Work {
         first: usize,
         last: usize,
     },
+    /// `rows` rows of one prompt behind `past` cached positions.
+    Prefill {
+        heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        rows: usize,
+        past: usize,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,13 +73,18 @@ impl Case {
                     "decode {format} {model} {heads}/{kv_heads} heads of {head_dim}, {sequences} after {cached}"
                 )
             }
+            Work::Prefill { heads, kv_heads, head_dim, rows, past } => format!(
+                "prefill {format} {model} {heads}/{kv_heads} heads of {head_dim}, {rows} after {past}"
+            ),
         }
     }
 
     /// Cached positions of every sequence; empty for a linear.
     pub fn cached(&self) -> Vec<usize> {
-        let Work::Decode { sequences, first, last, .. } = self.work else {
-            return Vec::new();
+        let (sequences, first, last) = match self.work {
+            Work::Linear { .. } => return Vec::new(),
+            Work::Decode { sequences, first, last, .. } => (sequences, first, last),
+            Work::Prefill { past, .. } => (1, past, past),
         };
         let steps = (sequences - 1).max(1);
         (0..sequences).map(|index| first + (last - first) * index / steps).collect()
@@ -93,7 +106,7 @@ pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
         (_, "bf16") => Format::Bf16,
         (_, "f32") => Format::F32,
         ("linear", "w4") => Format::W4,
-        ("decode", "kv4") => Format::Kv4,
+        ("decode" | "prefill", "kv4") => Format::Kv4,
         _ => return Err(wrong()),
     };
     let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n > 0).ok_or_else(wrong);
@@ -117,6 +130,18 @@ pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
                 last,
             }]
         }
+        ("prefill", [heads, kv_heads, head_dim, rows, pasts]) => pasts
+            .split(',')
+            .map(|past| {
+                Ok(Work::Prefill {
+                    heads: number(heads)?,
+                    kv_heads: number(kv_heads)?,
+                    head_dim: number(head_dim)?,
+                    rows: number(rows)?,
+                    past: number(past)?,
+                })
+            })
+            .collect::<Result<Vec<_>, String>>()?,
         _ => return Err(wrong()),
     };
     Ok(works.into_iter().map(|work| Case { model: (*model).to_owned(), format, work }).collect())

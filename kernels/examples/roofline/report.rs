@@ -28,6 +28,8 @@ const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
 ];
 /// Share of DRAM read that decode attention must reach.
 const DECODE_GOAL: f64 = 0.90;
+/// Share of the peak of bf16 products that prefill attention over bf16 caches must and should reach.
+const PREFILL_GOALS: (f64, f64) = (0.50, 0.65);
 /// What part of that of equal lengths it must reach with lengths that differ.
 const RAGGED_GOAL: f64 = 0.95;
 /// How many times as fast as over bf16 decode attention over 4-bit caches must be at 8192
@@ -147,7 +149,7 @@ impl Row {
             Work::Decode { heads, kv_heads, head_dim, first, last, .. } => {
                 Some(((heads, kv_heads, head_dim), first == last))
             }
-            Work::Linear { .. } => None,
+            Work::Linear { .. } | Work::Prefill { .. } => None,
         };
         let (heads, is_uniform) = heads_of(self)?;
         let distance = |row: &&Row| (row.bytes - self.bytes).abs();
@@ -167,6 +169,9 @@ impl Row {
             }
             Work::Decode { heads, kv_heads, head_dim, sequences, first, last } => format!(
                 r#""kind":"decode","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{sequences},"cached_min":{first},"cached_max":{last}"#
+            ),
+            Work::Prefill { heads, kv_heads, head_dim, rows, past } => format!(
+                r#""kind":"prefill","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{rows},"cached_min":{past},"cached_max":{past}"#
             ),
         };
         let spin = self.spin_ns().map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
@@ -230,6 +235,14 @@ pub fn print_goals(rows: &[Row]) {
                 }
             };
             println!("{name:52} {value:>6.3} {must:>6.2} {:>6} {}", "", verdict(value, must, must));
+        }
+        if let (Work::Prefill { .. }, true) = (row.case.work, row.ratios.is_empty()) {
+            let (share, (must, goal)) = (row.share(), PREFILL_GOALS);
+            let name = row.case.name();
+            println!(
+                "{name:52} {share:>6.3} {must:>6.2} {goal:>6.2} {}",
+                verdict(share, must, goal)
+            );
         }
         if let (Work::Decode { last: 8192, .. }, false) = (row.case.work, row.ratios.is_empty()) {
             let (over, must) = (row.over_plain(), CACHE_GOAL);

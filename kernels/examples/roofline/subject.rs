@@ -124,7 +124,9 @@ fn operands<'a, T: Element>(
 ) -> Result<Operands<'a>, std::io::Error> {
     match case.work {
         Work::Linear { n, k, rows } => linear::<T>(n, k, rows, variant, threads, memory),
-        Work::Decode { .. } => decode::<T>(case, variant, threads, memory),
+        Work::Decode { .. } | Work::Prefill { .. } => {
+            attention::<T>(case, variant, threads, memory)
+        }
     }
 }
 
@@ -186,14 +188,16 @@ fn grouped(
     Ok((Box::new(call), size_bytes as f64, 2.0 * (rows * n * k) as f64))
 }
 
-fn decode<'a, T: Element>(
+fn attention<'a, T: Element>(
     case: &Case,
     variant: Variant,
     threads: usize,
     memory: &'a Memory,
 ) -> Result<Operands<'a>, std::io::Error> {
-    let Work::Decode { heads, kv_heads, head_dim, sequences, last, .. } = case.work else {
-        unreachable!("only called for decode");
+    let (heads, kv_heads, head_dim, rows) = match case.work {
+        Work::Decode { heads, kv_heads, head_dim, .. } => (heads, kv_heads, head_dim, 1),
+        Work::Prefill { heads, kv_heads, head_dim, rows, .. } => (heads, kv_heads, head_dim, rows),
+        Work::Linear { .. } => unreachable!("only called for attention"),
     };
     let shape = AttentionShape {
         heads,
@@ -202,10 +206,12 @@ fn decode<'a, T: Element>(
         scale: (head_dim as f32).powf(-0.5),
         window: None,
     };
+    let cached = case.cached();
+    let all_rows = cached.len() * rows;
     let limits = ScratchLimits {
-        rows: sequences,
+        rows: all_rows,
         linear_inputs: 1,
-        positions: last + 1,
+        positions: cached.iter().max().map_or(0, |most| most + rows),
         group: shape.group(),
         head_dim,
     };
@@ -213,11 +219,11 @@ fn decode<'a, T: Element>(
     kernels.set_spin(SPIN);
     let mut units = Vec::new();
     let mut cache_len = 0;
-    for (sequence, past) in case.cached().into_iter().enumerate() {
+    for (sequence, &past) in cached.iter().enumerate() {
         for kv_head in 0..kv_heads {
             units.push(Unit {
-                row0: sequence as u32,
-                rows: 1,
+                row0: (sequence * rows) as u32,
+                rows: rows as u32,
                 past: past as u32,
                 shared_row: None,
                 kv_head: kv_head as u32,
@@ -229,10 +235,11 @@ fn decode<'a, T: Element>(
             cache_len += past * head_dim;
         }
     }
-    let positions: usize = case.cached().iter().sum();
+    // What a row sees of the cache, and of the rows before it.
+    let seen: usize = cached.iter().map(|past| past * rows + rows * (rows - 1) / 2).sum();
     let value = |i: usize| T::from_f32((i % 31) as f32 / 31.0 - 0.5);
-    let q: Vec<T> = (0..sequences * heads * head_dim).map(value).collect();
-    let fresh: Vec<T> = (0..sequences * kv_heads * head_dim).map(value).collect();
+    let q: Vec<T> = (0..all_rows * heads * head_dim).map(value).collect();
+    let fresh: Vec<T> = (0..all_rows * kv_heads * head_dim).map(value).collect();
     let mut out = q.clone();
     let four = case.format == Format::Kv4;
     let record_bytes = kv4_position_bytes(head_dim).expect("an even head");
@@ -249,6 +256,6 @@ fn decode<'a, T: Element>(
         let (keys, values) = (view(keys), view(values));
         kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, None, &mut out);
     };
-    let flops = 4.0 * (positions * heads * head_dim) as f64;
+    let flops = 4.0 * (seen * heads * head_dim) as f64;
     Ok((Box::new(call), 2.0 * cache_bytes as f64, flops))
 }

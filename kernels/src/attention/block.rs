@@ -49,8 +49,7 @@ pub(super) struct Block<'a, S> {
     pub window: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends
-    /// on the batch, so that a row keeps its bits.
+    /// Whether scores and weighted values are dot products of pairs of bf16.
     pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,
@@ -175,12 +174,6 @@ impl<S: Simd> Block<'_, S> {
         let stride = head_stride(self.shape.head_dim);
         let from = self.packed.cast_const().wrapping_add(query * stride);
         Queries { from, stride, odd: stride / 2 }
-    }
-
-    /// One over the sum of a query's exponentials, which takes the place of the packed query.
-    #[inline(always)]
-    pub(super) fn factor(&self, query: usize) -> *mut f32 {
-        self.packed.wrapping_add(query * head_stride(self.shape.head_dim))
     }
 
     /// Writes the scores of the packed queries at `positions`, `stride` apart, to where position 0

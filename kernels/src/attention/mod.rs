@@ -6,19 +6,21 @@
 //! (`pages.rs`), a run each. **Sinks** are one more score for
 //! each head, which takes its part of the softmax and has no value (`probabilities.rs`).
 //!
-//! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. The three
-//! operations `scores`, `softmax`, `weighted_values` and the fused `attention` are the same three
-//! steps (`block.rs`); the fused form runs them for a block of rows through scratch that stays in
-//! cache, so both give the same bits. Where there are fewer units than the threads need, a unit is
-//! cut into chunks of positions (`schedule.rs`).
+//! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. Positions
+//! are cut into **chunks**, counted from position 0 on, each a softmax and weighted values by
+//! itself; a block of rows takes chunk after chunk through scratch that stays in cache, and adds up
+//! at its end what came of them (`run.rs`). The three operations `scores`, `softmax`,
+//! `weighted_values` and the fused `attention` are the same steps, so both give the same bits
+//! (`softmax.rs` says how). Where there are fewer units than the threads need, each chunk of a unit
+//! is a task (`schedule.rs`).
 //!
 //! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
-//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes the positions that a row sees
-//! in lanes in turn (`softmax.rs`); a weighted value adds position after position (`values.rs`);
-//! the latter two chunk by chunk (`task.rs`), of each the part that the row sees. A position gives
-//! the same terms whether its K and V are cached, in a ring or not, or fresh, so prefill and decode
-//! agree bit for bit. Over a 4-bit cache the products are summed as integers (`four/`), in the same
-//! frame.
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the sum of a chunk's weights takes the positions that
+//! a row sees in lanes in turn (`softmax.rs`); a weighted value adds position after position
+//! (`values.rs`), or pair after pair (`pair_values.rs`, as for scores); the chunks are added in
+//! order. A position gives the same terms whether its K and V are cached, in a ring or not, or
+//! fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are summed as
+//! integers (`four/`), in the same frame.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -30,6 +32,8 @@ mod compiled;
 mod four;
 mod keys;
 mod pages;
+#[cfg(target_arch = "x86_64")]
+mod pair_values;
 mod prefetch;
 mod probabilities;
 mod run;

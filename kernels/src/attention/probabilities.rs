@@ -1,142 +1,161 @@
-//! Probabilities of a task's block: the softmax of each query's scores, at once or by chunks.
+//! Weights and factors of a task's block; see `softmax.rs`.
 //!
 //! A sink is one more score of its head, whose probability belongs to no position: it takes part in
-//! the maximum, and is added to the sum behind all chunks.
+//! the row's highest score, and is added to its sum behind all chunks.
 
 use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
-use super::shape::{chunks_of, within_chunk};
-use super::softmax::{exponentials, maximum, multiply};
-use super::task::{BlockTask, Part, Scores};
+use super::shape::{CHUNK, chunks_of, within_chunk};
+use super::softmax::{Weights, exponential, factor, maximum, multiply, recover, weights};
+use super::task::{BlockTask, Scores};
 use crate::number::Number;
-use crate::simd::{Simd, math};
+use crate::simd::Simd;
 
-/// Scores of a query, which become its probabilities.
+/// Some positions of a query within a chunk.
 struct Row {
     query: usize,
-    /// Positions that it sees.
+    chunk: usize,
     seen: Range<usize>,
-    /// Position 0, which need not be there.
-    from: *const f32,
-    to: *mut f32,
 }
 
-impl Row {
-    /// Scores of a chunk, where their exponentials go, and how many there are.
+impl<S: Simd> Block<'_, S> {
+    /// Weights of a row's first position; those of a chunk lie from its first position on, in pairs
+    /// at the beginning of the room for as many f32. What a pair has before the row is 0.
+    ///
+    /// # Safety
+    /// `to` has room for all of the chunk, and for two vectors behind it.
     #[inline(always)]
-    fn chunk(&self, chunk: usize) -> (*const f32, *mut f32, usize) {
-        let positions = within_chunk(&self.seen, chunk);
-        let first = positions.start;
-        (self.from.wrapping_add(first), self.to.wrapping_add(first), positions.len())
+    unsafe fn weights_at(&self, to: *mut f32, row: &Row) -> Weights {
+        if !self.pairs {
+            return Weights::Plain(to.wrapping_add(row.seen.start));
+        }
+        let first = row.chunk * CHUNK;
+        let to = to.wrapping_add(first).cast::<half::bf16>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if row.seen.start > first {
+                *to.add(row.seen.start - first - 1) = half::bf16::ZERO;
+            }
+            Weights::Rounded(to.add(row.seen.start - first))
+        }
     }
 }
 
 impl<T: Number> BlockTask<'_, T> {
-    /// Scores become exponentials, and probabilities unless values follow in the same part.
+    /// Every query's rows of some chunks.
+    #[inline(always)]
+    fn rows_of<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        chunks: &Range<usize>,
+    ) -> impl Iterator<Item = Row> {
+        let Range { start, end } = *chunks;
+        (0..block.queries()).flat_map(move |query| {
+            let seen = block.seen(query);
+            let own = chunks_of(&seen);
+            (own.start.max(start)..own.end.min(end)).map(move |chunk| Row {
+                query,
+                chunk,
+                seen: within_chunk(&seen, chunk),
+            })
+        })
+    }
+
+    /// Scores of some chunks become weights; each row's highest score and sum are kept.
     ///
     /// # Safety
     /// As [`SimdTask::run`](crate::variant::SimdTask::run); `scores` are the block's.
     #[inline(always)]
-    pub(super) unsafe fn run_softmax<S: Simd>(
+    pub(super) unsafe fn run_weights<S: Simd>(
         &self,
         block: &Block<'_, S>,
         scores: Scores,
+        chunks: &Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        for query in 0..block.queries() {
-            let (from, to) = (
-                scores.from.wrapping_add(query * scores.stride),
-                scores.to.wrapping_add(query * scores.stride),
-            );
-            let row = Row { query, seen: block.seen(query), from, to };
+        for row in self.rows_of(block, chunks) {
+            let from = scores.from.wrapping_add(row.query * scores.stride + row.seen.start);
+            let to = scores.to.wrapping_add(row.query * scores.stride_to);
+            // SAFETY: the caller's promise: a chunk of visible positions, and a place for the
+            // results of every query of every chunk.
+            unsafe {
+                let out = if self.steps.values {
+                    block.weights_at(to, &row)
+                } else {
+                    Weights::Plain(to.wrapping_add(row.seen.start))
+                };
+                let from = (from, row.seen.len());
+                let highest = maximum(block.s, from.0, from.1);
+                let results = self.results(block.queries(), row.chunk);
+                *results.factors.add(row.query) = highest;
+                *results.sums.add(row.query) = weights(block.s, from, out, highest, prefetcher);
+            }
+        }
+    }
+
+    /// Probabilities of some chunks become weights again; each row's factor is kept.
+    ///
+    /// # Safety
+    /// As [`BlockTask::run_weights`].
+    #[inline(always)]
+    pub(super) unsafe fn recover_weights<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        chunks: &Range<usize>,
+    ) {
+        for row in self.rows_of(block, chunks) {
+            let at = row.query * scores.stride_to;
+            let from = scores.from.wrapping_add(row.query * scores.stride + row.seen.start);
             // SAFETY: the caller's promise.
             unsafe {
-                match self.part {
-                    Part::Whole => self.whole_softmax(block, &row, prefetcher),
-                    Part::Finish => {}
-                    Part::Scores(chunk) | Part::Exponentials(chunk) | Part::Values(chunk) => {
-                        if chunks_of(&row.seen).contains(&chunk) {
-                            self.chunk_softmax(block, &row, chunk, prefetcher);
-                        }
-                    }
+                let from = (from, row.seen.len());
+                let largest = maximum(block.s, from.0, from.1);
+                *self.results(block.queries(), row.chunk).factors.add(row.query) = largest;
+                if largest > 0.0 {
+                    let out = block.weights_at(scores.to.wrapping_add(at), &row);
+                    recover(block.s, from, out, largest);
                 }
             }
         }
     }
 
-    /// # Safety
-    /// As [`BlockTask::run_softmax`]; the row is one of the block.
-    #[inline(always)]
-    unsafe fn whole_softmax<S: Simd>(
-        &self,
-        block: &Block<'_, S>,
-        row: &Row,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let (s, chunks) = (block.s, chunks_of(&row.seen));
-        // SAFETY: the caller's promise: chunks of visible positions.
-        unsafe {
-            let sink = self.sink(block, row.query);
-            let mut highest = sink;
-            for chunk in chunks.clone() {
-                let (from, _, len) = row.chunk(chunk);
-                highest = highest.max(maximum(s, from, len));
-            }
-            let mut sum = 0.0;
-            for chunk in chunks.clone() {
-                let part = exponentials(s, row.chunk(chunk), highest, prefetcher);
-                sum = if chunk == chunks.start { part } else { sum + part };
-            }
-            let sum = self.with_sink(s, sum, || sink - highest);
-            if self.steps.values {
-                // What is read soon after is multiplied chunk by chunk.
-                *block.factor(row.query) = 1.0 / sum;
-                return;
-            }
-            for chunk in chunks {
-                let (_, to, len) = row.chunk(chunk);
-                multiply(s, to, len, 1.0 / sum);
-            }
-        }
-    }
-
-    /// A chunk's maximum, exponentials and their sum, or probabilities, whichever the part is.
+    /// Highest scores and sums of all chunks become the rows' factors; where no values follow,
+    /// weights become probabilities.
     ///
     /// # Safety
-    /// As [`BlockTask::whole_softmax`]; the row sees positions of the chunk.
+    /// As [`BlockTask::run_weights`], after it.
     #[inline(always)]
-    unsafe fn chunk_softmax<S: Simd>(
-        &self,
-        block: &Block<'_, S>,
-        row: &Row,
-        chunk: usize,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let (s, queries, chunks) = (block.s, block.queries(), chunks_of(&row.seen));
-        let (from, to, len) = row.chunk(chunk);
-        let highest_of = |chunk| self.chunk_results(queries, chunk).0.wrapping_add(row.query);
-        let sum_of = |chunk| self.chunk_results(queries, chunk).1.wrapping_add(row.query);
-        // SAFETY: the caller's promise: chunks of visible positions, and a float of each kind for
-        // every query of every chunk.
-        unsafe {
-            if matches!(self.part, Part::Scores(_)) {
-                *highest_of(chunk) = maximum(s, from, len);
-                return;
+    pub(super) unsafe fn run_factors<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+        let (s, queries) = (block.s, block.queries());
+        for query in 0..queries {
+            let seen = block.seen(query);
+            let chunks = chunks_of(&seen);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let highest_of = |chunk| self.results(queries, chunk).factors.add(query);
+                let sink = self.sink(block, query);
+                let highest = chunks.clone().fold(sink, |most, chunk| most.max(*highest_of(chunk)));
+                let mut sum = 0.0;
+                for chunk in chunks.clone() {
+                    let of_chunk = *self.results(queries, chunk).sums.add(query);
+                    sum += of_chunk * exponential(s, *highest_of(chunk) - highest);
+                }
+                if !self.tensors.sinks.is_null() {
+                    sum += exponential(s, sink - highest);
+                }
+                for chunk in chunks {
+                    let of_chunk = factor(s, *highest_of(chunk) - highest, sum);
+                    *highest_of(chunk) = of_chunk;
+                    if !self.steps.values {
+                        let seen = within_chunk(&seen, chunk);
+                        let at = scores.to.wrapping_add(query * scores.stride_to + seen.start);
+                        multiply(s, at, seen.len(), of_chunk);
+                    }
+                }
             }
-            let sink = self.sink(block, row.query);
-            let all = chunks.clone();
-            let highest = || all.fold(sink, |highest, chunk| highest.max(*highest_of(chunk)));
-            if matches!(self.part, Part::Exponentials(_)) {
-                *sum_of(chunk) = exponentials(s, (from, to, len), highest(), prefetcher);
-                return;
-            }
-            let mut sum = *sum_of(chunks.start);
-            for chunk in chunks.start + 1..chunks.end {
-                sum += *sum_of(chunk);
-            }
-            multiply(s, to, len, 1.0 / self.with_sink(s, sum, || sink - highest()));
         }
     }
 
@@ -151,15 +170,5 @@ impl<T: Number> BlockTask<'_, T> {
         }
         // SAFETY: the caller's promise.
         unsafe { *self.tensors.sinks.add(block.head(query)) }
-    }
-
-    /// A sum of exponentials and that of a sink, `above` the highest score, if there is one.
-    #[inline(always)]
-    fn with_sink<S: Simd>(&self, s: S, sum: f32, above: impl FnOnce() -> f32) -> f32 {
-        if self.tensors.sinks.is_null() {
-            return sum;
-        }
-        let [of_sink] = math::exp(s, [s.splat(above())]);
-        sum + s.max_lanes(of_sink)
     }
 }

@@ -1,9 +1,10 @@
-//! What one task runs: scores, softmax and weighted values of its block, as far as its part goes.
+//! What one task runs: scores, weights and weighted values of its block, as far as its part goes.
+
+use std::ops::Range;
 
 use super::block::{Block, Source};
 use super::prefetch::Prefetcher;
 use super::shape::{chunks_of, head_stride, within_chunk};
-use super::softmax::multiply;
 use super::task::{BlockTask, Part, Scores, transposed_len};
 use crate::number::Number;
 use crate::simd::Simd;
@@ -14,7 +15,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
     fn run<S: Simd>(self, s: S) {
         let group = self.shape.group();
         let head = self.rows.len() * group * head_stride(self.shape.head_dim);
-        let transposed = self.scratch.wrapping_add(3 * head);
+        let transposed = self.scratch.wrapping_add(2 * head);
         let block = Block {
             s,
             shape: self.shape,
@@ -24,33 +25,68 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             group,
             window: self.shape.most_seen(),
             packed: self.scratch,
-            pairs: !T::IS_F32 && self.variant.multiplies_pairs(),
+            pairs: self.multiplies_pairs(),
             transposed,
         };
+        let behind = transposed_len(self.shape.head_dim, block.queries());
+        let scores = self.scores(transposed.wrapping_add(behind));
         // SAFETY: units were checked against all slices; scratch was sized for the blocks that the
         // schedule makes.
         unsafe {
-            let scores = self.scores(
-                self.scratch
-                    .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
-            );
-            let mut prefetcher = self.prefetcher();
-            prefetcher.fill_pause(s);
-            self.ask_for_rows(s);
-            self.run_scores(&block, scores, &mut prefetcher);
-            if self.steps.softmax {
-                prefetcher.fill_pause(s);
-                self.run_softmax(&block, scores, &mut prefetcher);
+            match self.part {
+                Part::Chunks(first, end) => {
+                    let mut prefetcher = self.prefetcher();
+                    prefetcher.fill_pause(s);
+                    self.ask_for_rows(s);
+                    self.run_chunks(&block, scores, first..end, &mut prefetcher);
+                    prefetcher.finish(s);
+                }
+                Part::Finish => {}
             }
-            if self.steps.values {
-                self.run_values(&block, scores, self.scratch.wrapping_add(head), &mut prefetcher);
+            if self.finishes {
+                self.finish(&block, scores, self.scratch.wrapping_add(head));
             }
-            prefetcher.finish(s);
         }
     }
 }
 
 impl<T: Number> BlockTask<'_, T> {
+    /// Whether scores and weighted values are dot products of pairs: over bf16, on a machine that
+    /// has them. It never depends on the batch, so that a row keeps its bits.
+    #[inline(always)]
+    fn multiplies_pairs(&self) -> bool {
+        let is_four = matches!(self.tensors.k, Source::Four { .. })
+            || matches!(self.tensors.v, Source::Four { .. });
+        !T::IS_F32 && !is_four && self.variant.multiplies_pairs()
+    }
+
+    /// # Safety
+    /// As the caller, [`SimdTask::run`].
+    #[inline(always)]
+    unsafe fn run_chunks<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        chunks: Range<usize>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.steps.scores {
+                self.run_scores(block, scores, prefetcher);
+            }
+            if self.steps.softmax {
+                prefetcher.fill_pause(block.s);
+                self.run_weights(block, scores, &chunks, prefetcher);
+            } else if self.steps.values {
+                self.recover_weights(block, scores, &chunks);
+            }
+            if self.steps.values {
+                self.run_values(block, scores, chunks, prefetcher);
+            }
+        }
+    }
+
     /// # Safety
     /// As the caller, [`SimdTask::run`].
     #[inline(always)]
@@ -60,23 +96,44 @@ impl<T: Number> BlockTask<'_, T> {
         scores: Scores,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        let positions = match self.part {
-            Part::Whole => block.positions(),
-            Part::Scores(chunk) => within_chunk(&block.positions(), chunk),
-            _ => return,
-        };
-        if self.steps.scores {
+        let (out, positions) = ((scores.to, scores.stride_to), self.positions());
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.tensors.k {
+                Source::Plain { fresh, cache } => {
+                    block.pack_queries(self.tensors.q);
+                    block.scores((fresh, cache), out, positions, prefetcher);
+                }
+                Source::Four { fresh, cache } => {
+                    block.pack_four_queries(self.tensors.q);
+                    block.four_scores((fresh, cache), out, positions, prefetcher);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As the caller, [`SimdTask::run`].
+    #[inline(always)]
+    unsafe fn run_values<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        chunks: Range<usize>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let weights = (scores.to.cast_const(), scores.stride_to);
+        for chunk in chunks {
+            let positions = within_chunk(&block.positions(), chunk);
+            let sums = self.results(block.queries(), chunk).heads;
             // SAFETY: the caller's promise.
             unsafe {
-                let out = (scores.to, scores.stride);
-                match self.tensors.k {
+                match self.tensors.v {
                     Source::Plain { fresh, cache } => {
-                        block.pack_queries(self.tensors.q);
-                        block.scores((fresh, cache), out, positions, prefetcher);
+                        block.values((fresh, cache), weights, positions, sums, prefetcher);
                     }
                     Source::Four { fresh, cache } => {
-                        block.pack_four_queries(self.tensors.q);
-                        block.four_scores((fresh, cache), out, positions, prefetcher);
+                        block.four_values((fresh, cache), weights, positions, sums, prefetcher);
                     }
                 }
             }
@@ -84,64 +141,55 @@ impl<T: Number> BlockTask<'_, T> {
     }
 
     /// # Safety
-    /// As the caller, [`SimdTask::run`]; `scratch` has room for two heads of every query.
+    /// As the caller, [`SimdTask::run`]; `totals` has room for a head of every query.
     #[inline(always)]
-    unsafe fn run_values<S: Simd>(
-        &self,
-        block: &Block<'_, S>,
-        scores: Scores,
-        scratch: *mut f32,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let whole = self.part == Part::Whole;
-        let positions = block.positions();
-        let all = chunks_of(&positions);
-        let first = all.start;
-        let results = |chunk: usize| self.chunk_results(block.queries(), chunk).2;
-        let (chunks, totals) = match self.part {
-            Part::Whole => (all.clone(), scratch),
-            Part::Values(chunk) => (chunk..chunk + 1, results(chunk)),
-            Part::Finish => (0..0, results(first)),
-            _ => return,
-        };
-        let head = block.queries() * head_stride(self.shape.head_dim);
+    unsafe fn finish<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, totals: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
-            for chunk in chunks {
-                let weights = (scores.to.cast_const(), scores.stride);
-                let added = whole && chunk > first;
-                let sums = if added { scratch.add(head) } else { totals };
-                let range = within_chunk(&positions, chunk);
-                if whole && self.steps.softmax {
-                    for query in 0..block.queries() {
-                        let seen = within_chunk(&block.seen(query), chunk);
-                        if !seen.is_empty() {
-                            let row = scores.to.wrapping_add(query * scores.stride + seen.start);
-                            multiply(block.s, row, seen.len(), *block.factor(query));
-                        }
-                    }
-                }
-                match self.tensors.v {
-                    Source::Plain { fresh, cache } => {
-                        block.values((fresh, cache), weights, range, sums, prefetcher);
-                    }
-                    Source::Four { fresh, cache } => {
-                        block.four_values((fresh, cache), weights, range, sums, prefetcher);
-                    }
-                }
-                if added {
-                    block.add_sums(sums, totals, chunk);
-                }
+            if self.steps.softmax {
+                self.run_factors(block, scores);
             }
-            if self.part == Part::Finish {
-                for chunk in first + 1..all.end {
-                    block.add_sums(results(chunk), totals, chunk);
-                }
+            if !self.steps.values {
+                return;
             }
-            if whole || self.part == Part::Finish {
-                match self.tensors.v {
-                    Source::Plain { .. } => block.store_heads(totals, self.tensors.out),
-                    Source::Four { .. } => block.store_four_heads(totals, self.tensors.out),
+            self.add_results(block, totals);
+            match self.tensors.v {
+                Source::Plain { .. } => block.store_heads(totals, self.tensors.out),
+                Source::Four { .. } => block.store_four_heads(totals, self.tensors.out),
+            }
+        }
+    }
+
+    /// Adds up the weighted values of all chunks, in order, each times its factor; those of a chunk
+    /// whose factor is 0 may be anything.
+    ///
+    /// # Safety
+    /// As [`BlockTask::finish`].
+    #[inline(always)]
+    unsafe fn add_results<S: Simd>(&self, block: &Block<'_, S>, totals: *mut f32) {
+        let (s, queries) = (block.s, block.queries());
+        let head = head_stride(self.shape.head_dim);
+        let used = match self.tensors.v {
+            Source::Plain { .. } => self.shape.head_dim.next_multiple_of(2 * S::LANES),
+            Source::Four { .. } => head,
+        };
+        for query in 0..queries {
+            let totals = totals.wrapping_add(query * head);
+            // SAFETY: the caller's promise.
+            unsafe {
+                std::ptr::write_bytes(totals, 0, used);
+                for chunk in chunks_of(&block.seen(query)) {
+                    let results = self.results(queries, chunk);
+                    let factor = *results.factors.add(query);
+                    if factor == 0.0 {
+                        continue;
+                    }
+                    let (factor, sums) = (s.splat(factor), results.heads.add(query * head));
+                    for at in (0..used).step_by(S::LANES) {
+                        let total = s.load(totals.cast_const().add(at));
+                        let total = s.fma(factor, s.load(sums.cast_const().add(at)), total);
+                        s.store(totals.add(at), total);
+                    }
                 }
             }
         }

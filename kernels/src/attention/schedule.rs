@@ -1,5 +1,5 @@
-//! Cuts a call into tasks and shares them out: blocks of rows, heaviest first; and where too few
-//! blocks would leave threads idle, chunks of positions of each block, in phases.
+//! Cuts a call into tasks and shares them out: blocks of rows, heaviest first, each some chunks of
+//! positions at a time; and where too few blocks would leave threads idle, chunks of each block.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use model::compressed::kv4_position_bytes;
 use super::compiled::AttentionTasks;
 use super::pages::{PageLists, Units};
 use super::shape::{AttentionShape, CHUNK, Unit, chunks_of, record_bytes, score_stride};
-use super::task::{BlockTask, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
+use super::task::{BlockTask, Part, Results, Steps, Tensors, heads_len, results_len};
 use crate::Kernels;
 use crate::grouped::quantise_kv;
 use crate::number::Number;
@@ -19,11 +19,9 @@ use crate::simd::MAX_LANES;
 use crate::variant::Variant;
 
 /// Most queries (row by head of the group) of a block, unless one row has more.
-const BLOCK_QUERIES: usize = 48;
-/// Fewest queries that a block of several rows is made for.
-const FEWEST_QUERIES: usize = 16;
-/// Floats of a block's scores that stay in L2.
-const BLOCK_SCORES: usize = 192 << 10;
+const BLOCK_QUERIES: usize = 64;
+/// Floats of scores that stay in L2 beside what is read: of a chunk of so many queries.
+const SCORES: usize = 96 << 10;
 /// Fresh rows of heads that one task quantises.
 const TASK_RECORDS: usize = 64;
 /// Blocks, or chunks of blocks, that are shared out in one run.
@@ -31,7 +29,7 @@ const ITEMS: usize = 8192;
 /// Most KV heads whose fresh rows have room as records: a limit on address space, which costs no
 /// memory before it is used.
 const MOST_KV_HEADS: usize = 128;
-/// Calls that touch fewer bytes are not worth four runs.
+/// Calls that touch fewer bytes are not worth two runs.
 const SPLIT_BYTES: usize = 1 << 20;
 
 /// A block of rows of a unit.
@@ -44,7 +42,7 @@ struct Item {
     positions: u32,
     /// The thread that it is dealt to.
     thread: usize,
-    /// Where its part of the split scratch starts.
+    /// Where its results start in the shared scratch.
     at: usize,
 }
 
@@ -70,7 +68,8 @@ struct ItemChunk {
 pub(crate) struct Workspace {
     items: RefCell<Vec<Item>>,
     chunks: RefCell<Vec<ItemChunk>>,
-    split: AlignedBuffer,
+    /// Results of chunks that several threads share.
+    results: AlignedBuffer,
     /// Fresh rows of K, then of V, as records beside a 4-bit cache.
     fresh: AlignedBuffer,
 }
@@ -78,23 +77,34 @@ pub(crate) struct Workspace {
 impl Workspace {
     pub(crate) fn new(threads: usize, limits: &ScratchLimits) -> Self {
         // One block has to fit; more are worked on at a time for the threads to share.
-        let chunks = limits.positions.div_ceil(CHUNK);
-        let block = split_len(limits.group, limits.positions, chunks, limits.head_dim);
+        let chunks = most_chunks(limits);
+        let block = results_len(limits.group, chunks, limits.head_dim);
         let record = kv4_position_bytes(limits.head_dim.next_multiple_of(2)).unwrap_or(0);
         Workspace {
             items: RefCell::new(Vec::with_capacity(ITEMS)),
             chunks: RefCell::new(Vec::with_capacity(ITEMS.max(chunks))),
-            split: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
+            results: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
             fresh: AlignedBuffer::new(2 * limits.rows * MOST_KV_HEADS * record / 4),
         }
     }
 }
 
+/// Chunks of a unit's positions.
+fn most_chunks(limits: &ScratchLimits) -> usize {
+    limits.positions.div_ceil(CHUNK)
+}
+
+/// Floats of a thread's scratch before the results of a block.
+fn before_results(limits: &ScratchLimits) -> usize {
+    let queries = limits.group.max(BLOCK_QUERIES);
+    let scores = SCORES.max(limits.group * score_stride(CHUNK)) + queries * 2 * MAX_LANES;
+    (heads_len(queries, limits.head_dim) + scores).next_multiple_of(16)
+}
+
 /// Floats of scratch per thread.
 pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     let queries = limits.group.max(BLOCK_QUERIES);
-    let scores = limits.group.max(FEWEST_QUERIES) * score_stride(limits.positions);
-    heads_len(queries, limits.head_dim) + scores.max(BLOCK_SCORES) + MAX_LANES
+    before_results(limits) + results_len(queries, most_chunks(limits), limits.head_dim)
 }
 
 /// Orders items as the threads take them: each thread takes as many, all of about the same weight,
@@ -118,12 +128,14 @@ fn deal(items: &mut [Item], threads: usize) {
     items.sort_unstable_by_key(|item| (item.thread, item.heaviest_first(), item.unit, item.first));
 }
 
-/// Rows of a block of a unit.
-fn block_rows(shape: &AttentionShape, unit: &Unit) -> usize {
-    // What a block's scores may span: the windows of all its rows.
-    let widest = shape.most_seen().saturating_add(BLOCK_QUERIES + MAX_LANES);
-    let queries = BLOCK_SCORES / score_stride(unit.positions().min(widest));
-    (queries.clamp(FEWEST_QUERIES, BLOCK_QUERIES) / shape.group()).max(1)
+/// Rows of a block.
+fn block_rows(shape: &AttentionShape) -> usize {
+    (BLOCK_QUERIES / shape.group()).max(1)
+}
+
+/// Chunks of so many queries whose scores there is room for.
+fn chunks_at_once(queries: usize) -> usize {
+    (SCORES / (queries * CHUNK)).max(1)
 }
 
 /// A call while it is shared out: what every thread needs of it.
@@ -187,7 +199,7 @@ impl Kernels {
             items.clear();
             while unit < units.len() && items.len() < ITEMS {
                 let rows = units[unit].rows as usize;
-                let count = block_rows(shape, &units[unit]).min(rows - first);
+                let count = block_rows(shape).min(rows - first);
                 if count > 0 {
                     let seen = units[unit].seen(shape, &(first..first + count));
                     items.push(Item {
@@ -237,23 +249,53 @@ impl<T: AttentionTasks> Call<'_, T> {
     fn run_whole(&self, kernels: &Kernels, items: &[Item]) {
         let positions: usize =
             items.iter().map(|item| item.positions as usize * item.rows as usize).sum();
-        let split = SplitScratch { at: Shared(std::ptr::null_mut()), first_chunk: 0, chunks: 0 };
+        let results_at = before_results(&kernels.limits);
         kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
-            let next = items.get(task + 1).map(|item| (item, Part::Whole));
-            self.run((&items[task], Part::Whole), next, split, thread);
+            let (item, all) = (&items[task], self.chunks(&items[task]));
+            let at = Shared(self.per_thread.of(thread).wrapping_add(results_at));
+            let results = Results { at, first_chunk: all.start, chunks: all.len() };
+            let mut part = self.first_part(item);
+            while let Some(this) = part {
+                let next = self.part_behind(item, this);
+                let ahead = next.map(|part| (item, part)).or_else(|| {
+                    let item = items.get(task + 1)?;
+                    Some((item, self.first_part(item)?))
+                });
+                let finishes = next.is_none() && self.has_finish();
+                self.run((item, this, finishes), ahead, results, thread);
+                part = next;
+            }
         });
+    }
+
+    /// Whether results of chunks are put together; scores by themselves have none.
+    fn has_finish(&self) -> bool {
+        self.steps.softmax || self.steps.values
+    }
+
+    /// The first chunks of an item, as many as are worked on at once.
+    fn first_part(&self, item: &Item) -> Option<Part> {
+        let first = self.chunks(item).start;
+        self.part_behind(item, Part::Chunks(first, first))
+    }
+
+    /// The chunks of an item behind those of a part.
+    fn part_behind(&self, item: &Item, part: Part) -> Option<Part> {
+        let (all, Part::Chunks(_, first)) = (self.chunks(item), part) else { return None };
+        let most = chunks_at_once(item.rows as usize * self.shape.group());
+        (first < all.end).then(|| Part::Chunks(first, all.end.min(first + most)))
     }
 
     /// Runs as many items at a time as the scratch has room for.
     fn run_split(&self, kernels: &Kernels, items: &mut [Item]) {
         let mut chunks = kernels.attention.chunks.borrow_mut();
-        let capacity = kernels.attention.split.len();
+        let capacity = kernels.attention.results.len();
         let mut start = 0;
         while start < items.len() {
             chunks.clear();
             let (mut end, mut used) = (start, 0);
             while let Some(item) = items.get_mut(end) {
-                let len = self.split_len(item);
+                let len = self.results_len(item);
                 let of_item = self.chunks(item);
                 if end > start && (used + len > capacity || chunks.len() + of_item.len() > ITEMS) {
                     break;
@@ -265,16 +307,15 @@ impl<T: AttentionTasks> Call<'_, T> {
                 );
                 end += 1;
             }
-            assert!(used <= capacity, "the split scratch has room for a block");
+            assert!(used <= capacity, "the results of a block have room");
             self.run_phases(kernels, items, start..end, &chunks);
             start = end;
         }
     }
 
-    fn split_len(&self, item: &Item) -> usize {
-        let span = self.units[item.unit as usize].scores_span(self.shape, &item.rows());
+    fn results_len(&self, item: &Item) -> usize {
         let queries = item.rows as usize * self.shape.group();
-        split_len(queries, span.len(), self.chunks(item).len(), self.shape.head_dim)
+        results_len(queries, self.chunks(item).len(), self.shape.head_dim)
     }
 
     /// The chunks that an item's positions lie in.
@@ -289,42 +330,34 @@ impl<T: AttentionTasks> Call<'_, T> {
         range: Range<usize>,
         chunks: &[ItemChunk],
     ) {
-        let shared = Shared(kernels.attention.split.as_mut_ptr());
-        let split = |item: &Item| {
+        let shared = Shared(kernels.attention.results.as_mut_ptr());
+        let results = |item: &Item| {
             let chunks = self.chunks(item);
             let at = Shared(shared.pointer().wrapping_add(item.at));
-            SplitScratch { at, first_chunk: chunks.start, chunks: chunks.len() }
+            Results { at, first_chunk: chunks.start, chunks: chunks.len() }
         };
-        let phase = |part: fn(usize) -> Part| {
-            kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
-                let of =
-                    |chunk: &ItemChunk| (&items[chunk.item as usize], part(chunk.chunk as usize));
-                let this = of(&chunks[task]);
-                self.run(this, chunks.get(task + 1).map(of), split(this.0), thread);
-            });
+        let of = |ItemChunk { item, chunk }: &ItemChunk| {
+            let chunk = *chunk as usize;
+            (&items[*item as usize], Part::Chunks(chunk, chunk + 1))
         };
-        if self.steps.scores || self.steps.softmax {
-            phase(Part::Scores);
-        }
-        if self.steps.softmax {
-            phase(Part::Exponentials);
-        }
-        if self.steps.softmax || self.steps.values {
-            phase(Part::Values);
-        }
-        if self.steps.values {
+        kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
+            let (item, part) = of(&chunks[task]);
+            let next = chunks.get(task + 1).map(of);
+            self.run((item, part, false), next, results(item), thread);
+        });
+        if self.has_finish() {
             kernels.run_attention(range.len(), usize::MAX, &|task, thread| {
                 let item = &items[range.start + task];
-                self.run((item, Part::Finish), None, split(item), thread);
+                self.run((item, Part::Finish, true), None, results(item), thread);
             });
         }
     }
 
     fn run(
         &self,
-        (item, part): (&Item, Part),
+        (item, part, finishes): (&Item, Part, bool),
         next: Option<(&Item, Part)>,
-        split: SplitScratch,
+        results: Results,
         thread: usize,
     ) {
         let task = BlockTask {
@@ -336,9 +369,10 @@ impl<T: AttentionTasks> Call<'_, T> {
             steps: self.steps,
             tensors: self.tensors,
             part,
+            finishes,
             next: next.map(|(item, part)| (self.units[item.unit as usize], item.rows(), part)),
             scratch: self.per_thread.of(thread),
-            split,
+            results,
         };
         // SAFETY: the variant was checked when the kernels were built; every unit was checked
         // against every slice that these steps touch, and the scratch is this thread's.

@@ -152,17 +152,6 @@ impl Unit {
         let past = self.past as usize;
         shape.first_seen(past + rows.start)..past + rows.end
     }
-
-    /// Positions for which scratch has room for scores of fresh rows `rows`: those they see, from a
-    /// boundary of the widest vectors on.
-    #[inline(always)]
-    pub(super) fn scores_span(&self, shape: &AttentionShape, rows: &Range<usize>) -> Range<usize> {
-        if shape.window.is_none() {
-            return 0..self.positions();
-        }
-        let seen = self.seen(shape, rows);
-        seen.start / MAX_LANES * MAX_LANES..seen.end
-    }
 }
 
 /// Elements that a unit of `rows` fresh rows behind `past` cached ones takes in the scores.
@@ -199,6 +188,11 @@ pub(super) fn chunks_of(positions: &Range<usize>) -> Range<usize> {
 
 /// Those of `positions` that lie in a chunk.
 pub(super) fn within_chunk(positions: &Range<usize>, chunk: usize) -> Range<usize> {
-    let start = positions.start.max(chunk * CHUNK);
-    start..positions.end.min((chunk + 1) * CHUNK).max(start)
+    within_chunks(positions, &(chunk..chunk + 1))
+}
+
+/// Those of `positions` that lie in some chunks.
+pub(super) fn within_chunks(positions: &Range<usize>, chunks: &Range<usize>) -> Range<usize> {
+    let start = positions.start.max(chunks.start * CHUNK);
+    start..positions.end.min(chunks.end * CHUNK).max(start)
 }

@@ -1,14 +1,32 @@
-//! Softmax over a row of scores, in parts that the chunks of a row may run apart.
+//! Softmax over a row of scores, chunk by chunk of its positions.
+//!
+//! Each chunk is a softmax by itself: the **weight** of a position is e to what its score is below
+//! the chunk's highest, cut off to 20 bits, and 0 below `2^-64`. A chunk's **factor** is what its
+//! weights are multiplied by to be probabilities: e to what its highest score is below the row's,
+//! over the row's sum; 0 below `2^-60`. So no chunk needs to know of another before all are done.
+//!
+//! A weight is found again in its probability, exactly ([`recover`]): the largest probability of a
+//! chunk is its factor, since the largest weight is 1, and a quotient is near one number of 20 bits
+//! only. Nothing of it is subnormal. So values that are added up from probabilities in memory have
+//! the bits of values that are added up from the weights themselves.
 //!
 //! **The order of the sum.** Within a chunk, position `p` goes to lane `(p - first) % LANES`, where
 //! `first` is the first position of the chunk that the row sees, and the lanes are added by the
-//! tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has no order.
+//! tree of `Simd::sum_lanes`; the sums of the chunks are added in order, each times e to what its
+//! highest score is below the row's. A maximum has no order.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
 
+use half::bf16;
+
 use super::prefetch::Prefetcher;
 use crate::simd::partial::{load_up_to, store_up_to};
-use crate::simd::{Simd, math};
+use crate::simd::{MAX_LANES, Simd, math};
+
+/// The smallest factor that is not 0: `2^-60`. Times the smallest weight it is a normal number.
+const SMALLEST_FACTOR: f32 = 8.673_617_4e-19;
+/// Vectors that are worked on together.
+const TOGETHER: usize = 4;
 
 /// The largest of `len >= 1` scores. NaN is passed over here and shows in the exponentials.
 ///
@@ -19,11 +37,19 @@ pub(super) unsafe fn maximum<S: Simd>(s: S, scores: *const f32, len: usize) -> f
     let whole = len / S::LANES * S::LANES;
     // SAFETY: all offsets are below `len`.
     unsafe {
-        let mut largest = s.splat(f32::NEG_INFINITY);
-        for at in (0..whole).step_by(S::LANES) {
-            largest = s.max(s.load(scores.add(at)), largest);
+        let mut largest = [s.splat(f32::NEG_INFINITY); TOGETHER];
+        let mut at = 0;
+        while at + TOGETHER * S::LANES <= whole {
+            for i in 0..TOGETHER {
+                largest[i] = s.max(s.load(scores.add(at + i * S::LANES)), largest[i]);
+            }
+            at += TOGETHER * S::LANES;
         }
-        let mut highest = s.max_lanes(largest);
+        for at in (at..whole).step_by(S::LANES) {
+            largest[0] = s.max(s.load(scores.add(at)), largest[0]);
+        }
+        let [a, b, c, d] = largest;
+        let mut highest = s.max_lanes(s.max(s.max(a, b), s.max(c, d)));
         for at in whole..len {
             highest = highest.max(*scores.add(at));
         }
@@ -31,17 +57,69 @@ pub(super) unsafe fn maximum<S: Simd>(s: S, scores: *const f32, len: usize) -> f
     }
 }
 
-/// Vectors of exponentials that are worked on together.
-const TOGETHER: usize = 4;
+/// Where the weights of some positions go.
+#[derive(Clone, Copy)]
+pub(super) enum Weights {
+    Plain(*mut f32),
+    /// Rounded to bf16, up to two vectors of zeros behind them.
+    Rounded(*mut bf16),
+}
 
-/// Writes `e^(score - highest)` to `out`, which may be `scores`; returns the sum.
+impl Weights {
+    /// Writes vectors that are all there, from `at` on.
+    ///
+    /// # Safety
+    /// There is room for them, and for two vectors if they are rounded.
+    #[inline(always)]
+    unsafe fn store<S: Simd, const N: usize>(self, s: S, at: usize, values: [S::F; N]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Weights::Plain(to) => {
+                    for i in 0..N {
+                        s.store(to.add(at + i * S::LANES), values[i]);
+                    }
+                }
+                Weights::Rounded(to) => {
+                    for i in (0..N).step_by(2) {
+                        let second = if i + 1 < N { values[i + 1] } else { s.zero() };
+                        s.store_rounded(to.add(at + i * S::LANES), [values[i], second]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the first `width` lanes, and returns them with zeros behind them.
+    ///
+    /// # Safety
+    /// As [`Weights::store`].
+    #[inline(always)]
+    unsafe fn store_some<S: Simd>(self, s: S, at: usize, value: S::F, width: usize) -> S::F {
+        let mut lanes = [0.0f32; MAX_LANES];
+        // SAFETY: the caller's promise; the buffer has room for the widest vectors.
+        unsafe {
+            store_up_to(s, lanes.as_mut_ptr(), value, width);
+            let value = s.load(lanes.as_ptr());
+            match self {
+                Weights::Plain(to) => store_up_to(s, to.add(at), value, width),
+                Weights::Rounded(to) => s.store_rounded(to.add(at), [value, s.zero()]),
+            }
+            value
+        }
+    }
+}
+
+/// Writes the weights of `len` scores, whose highest is `highest`, to `out`, and returns their sum.
 ///
 /// # Safety
-/// Both hold `len` values.
+/// `scores` holds `len` values, for which there is room at `out`: the place of the scores, or
+/// before it.
 #[inline(always)]
-pub(super) unsafe fn exponentials<S: Simd>(
+pub(super) unsafe fn weights<S: Simd>(
     s: S,
-    (scores, out, len): (*const f32, *mut f32, usize),
+    (scores, len): (*const f32, usize),
+    out: Weights,
     highest: f32,
     prefetcher: &mut Prefetcher<'_>,
 ) -> f32 {
@@ -57,28 +135,70 @@ pub(super) unsafe fn exponentials<S: Simd>(
                 prefetcher.fill_vector(s);
                 values[i] = s.sub(s.load(scores.add(at + i * S::LANES)), highest);
             }
-            let values = math::exp(s, values);
+            values = math::exp_of_negative(s, values);
             for i in 0..TOGETHER {
-                s.store(out.add(at + i * S::LANES), values[i]);
+                values[i] = s.truncate(values[i]);
                 sum = s.add(sum, values[i]);
             }
+            out.store(s, at, values);
             at += TOGETHER * S::LANES;
         }
         for at in (at..whole).step_by(S::LANES) {
             prefetcher.fill_vector(s);
-            let [value] = math::exp(s, [s.sub(s.load(scores.add(at)), highest)]);
-            s.store(out.add(at), value);
+            let below = s.sub(s.load(scores.add(at)), highest);
+            let [value] = math::exp_of_negative(s, [below]);
+            let value = s.truncate(value);
+            out.store(s, at, [value]);
             sum = s.add(sum, value);
         }
         if whole < len {
-            let width = len - whole;
-            let [value] = math::exp(s, [s.sub(load_up_to(s, scores.add(whole), width), highest)]);
-            store_up_to(s, out.add(whole), value, width);
-            // Lanes behind the end are read back as zeros, so they add nothing.
-            sum = s.add(sum, load_up_to(s, out.cast_const().add(whole), width));
+            let below = s.sub(load_up_to(s, scores.add(whole), len - whole), highest);
+            let [value] = math::exp_of_negative(s, [below]);
+            let value = s.truncate(value);
+            sum = s.add(sum, out.store_some(s, whole, value, len - whole));
         }
     }
     s.sum_lanes(sum)
+}
+
+/// Writes the weights that `len` probabilities of a chunk were made of; `factor` is the largest.
+///
+/// # Safety
+/// As [`weights`].
+#[inline(always)]
+pub(super) unsafe fn recover<S: Simd>(
+    s: S,
+    (probabilities, len): (*const f32, usize),
+    out: Weights,
+    factor: f32,
+) {
+    // A quotient is off by 2^-23 of it, the numbers of 20 bits are 2^-20 to 2^-19 apart; 2^-21 more
+    // of it is above its number and below the next one.
+    let more = s.splat(1.0 / (1u32 << 21) as f32);
+    let factor = s.splat(factor);
+    for at in (0..len).step_by(S::LANES) {
+        let width = S::LANES.min(len - at);
+        // SAFETY: all offsets are below `len`.
+        unsafe {
+            let weight = s.div(load_up_to(s, probabilities.add(at), width), factor);
+            let weight = s.truncate(s.fma(weight, more, weight));
+            out.store_some(s, at, weight, width);
+        }
+    }
+}
+
+/// `e^below` of one number up to 0.
+#[inline(always)]
+pub(super) fn exponential<S: Simd>(s: S, below: f32) -> f32 {
+    let [power] = math::exp(s, [s.splat(below)]);
+    s.max_lanes(power)
+}
+
+/// The factor of a chunk whose highest score is `below` the row's.
+#[inline(always)]
+pub(super) fn factor<S: Simd>(s: S, below: f32, sum: f32) -> f32 {
+    let factor = exponential(s, below) / sum;
+    if factor < SMALLEST_FACTOR { 0.0 } else { factor }
 }
 
 /// `values *= factor`.

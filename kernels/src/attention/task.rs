@@ -1,8 +1,9 @@
-//! One task of a call: a block of rows of one unit, whole or one chunk of its positions.
+//! One task of a call: some chunks of the positions of a block of rows of one unit, or what all of
+//! them come to.
 //!
 //! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0 on.
-//! Every sum over positions is taken chunk by chunk, in order, whether one thread works on all
-//! chunks of a block or many on one each; so the cut changes no bit.
+//! What comes of a chunk depends on nothing outside it, and the results of a block's chunks are put
+//! together in order; so it changes no bit which chunks a task has, and which thread.
 
 use std::ops::Range;
 
@@ -11,7 +12,10 @@ use super::four;
 use super::pages::PageLists;
 use super::prefetch::{OF_TASK, Prefetcher, Stretch};
 use super::scores::BLOCK_POSITIONS;
-use super::shape::{AttentionShape, Unit, head_stride, record_bytes, score_stride, within_chunk};
+use super::shape::{
+    AttentionShape, CHUNK, Unit, head_stride, record_bytes, score_stride, within_chunks,
+};
+use super::values::pairs_len;
 use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
@@ -43,46 +47,48 @@ pub(super) struct Tensors<T> {
 // SAFETY: the pointers come from slices borrowed for the whole call; tasks write disjoint parts.
 unsafe impl<T: Send + Sync> Sync for Tensors<T> {}
 
-/// How much of a block a task does. Phases of a split block follow each other.
+/// What a task does of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    Whole,
-    /// Scores of a chunk, and their maximum.
-    Scores(usize),
-    /// Exponentials of a chunk, and their sum.
-    Exponentials(usize),
-    /// Probabilities and weighted values of a chunk.
-    Values(usize),
-    /// The sum of all chunks' weighted values.
+    /// The chunks from the first to before the last: scores, weights, and the values they weigh.
+    Chunks(usize, usize),
+    /// What the results of all chunks come to.
     Finish,
 }
 
-/// What the chunks of a split block leave for its next phase.
+/// Where the chunks of a block leave their results, from the first chunk on that the block sees:
+/// weighted values of all chunks, then factors, then sums.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SplitScratch {
-    /// One block of it, from here on.
+pub(super) struct Results {
     pub at: Shared<f32>,
-    /// The chunks that have results in it.
     pub first_chunk: usize,
     pub chunks: usize,
 }
 
-/// Floats of [`SplitScratch`] for `queries` queries, scores of `positions` positions and that many
-/// chunks.
-pub(super) fn split_len(queries: usize, positions: usize, chunks: usize, head_dim: usize) -> usize {
-    let chunk = queries * (2 + head_stride(head_dim));
-    (queries * score_stride(positions) + chunks * chunk).next_multiple_of(16)
+/// The results of a chunk, of its first query.
+pub(super) struct ChunkResults {
+    /// Highest scores, which become factors; see `softmax.rs`.
+    pub factors: *mut f32,
+    /// Of the weights.
+    pub sums: *mut f32,
+    /// Weighted values, a head for each query.
+    pub heads: *mut f32,
+}
+
+/// Floats of [`Results`] for `queries` queries and that many chunks.
+pub(super) fn results_len(queries: usize, chunks: usize, head_dim: usize) -> usize {
+    (chunks * queries * (2 + head_stride(head_dim))).next_multiple_of(16)
 }
 
 /// Floats of scratch for a block of K or V multiplied by up to `queries` queries.
 pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
-    plain.max(four::scratch_len(head_dim, queries))
+    plain.max(four::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
 }
 
 /// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.
 pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
-    3 * queries * head_stride(head_dim) + transposed_len(head_dim, queries)
+    2 * queries * head_stride(head_dim) + transposed_len(head_dim, queries)
 }
 
 /// One task; see the module header.
@@ -96,21 +102,24 @@ pub struct BlockTask<'a, T> {
     pub(super) steps: Steps,
     pub(super) tensors: &'a Tensors<T>,
     pub(super) part: Part,
+    /// Whether the part is the last one of the block and this thread had all others.
+    pub(super) finishes: bool,
     /// What this thread most likely does next.
     pub(super) next: Option<(Unit, Range<usize>, Part)>,
     /// This thread's scratch.
     pub(super) scratch: *mut f32,
-    /// Null for whole blocks.
-    pub(super) split: SplitScratch,
+    pub(super) results: Results,
 }
 
-/// Where scores are read and written; position 0 of the block's first query, which need not be
-/// there.
+/// Where scores are read, and where scores, weights or probabilities are written; position 0 of the
+/// block's first query, which need not be there.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
     pub from: *const f32,
     pub to: *mut f32,
+    /// Floats from one query to the next, where they are read and where they are written.
     pub stride: usize,
+    pub stride_to: usize,
 }
 
 impl<T: Number> BlockTask<'_, T> {
@@ -129,7 +138,7 @@ impl<T: Number> BlockTask<'_, T> {
     /// of these evicts it from all caches, and the task stalls on each access to it.
     #[inline(always)]
     pub(super) fn ask_for_rows<S: Simd>(&self, s: S) {
-        let Some((unit, _, Part::Whole | Part::Scores(_))) = &self.next else { return };
+        let Some((unit, _, Part::Chunks(..))) = &self.next else { return };
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
         let prefetch = |from: *const T, heads: usize| {
             for at in (0..heads * head_dim * size_of::<T>()).step_by(64) {
@@ -151,12 +160,9 @@ impl<T: Number> BlockTask<'_, T> {
     /// Cached K and V of a part of rows of a unit, in the order of reading: each in two runs, or in
     /// pages.
     fn cached(&self, unit: &Unit, rows: &Range<usize>, part: Part) -> [Stretch; OF_TASK] {
-        let seen = unit.seen(self.shape, rows);
-        let (k, v) = match part {
-            Part::Whole => (seen.clone(), seen),
-            Part::Scores(chunk) => (within_chunk(&seen, chunk), 0..0),
-            Part::Values(chunk) => (0..0, within_chunk(&seen, chunk)),
-            Part::Exponentials(_) | Part::Finish => (0..0, 0..0),
+        let read = match part {
+            Part::Chunks(first, end) => within_chunks(&unit.seen(self.shape, rows), &(first..end)),
+            Part::Finish => 0..0,
         };
         let head_dim = self.shape.head_dim;
         let stretches = |source: Source<T>, positions: Range<usize>| {
@@ -182,8 +188,8 @@ impl<T: Number> BlockTask<'_, T> {
             let (older, first) = run(&(positions.start..end));
             [older, run(&(first..end)).0]
         };
-        let (k, v) =
-            (if self.steps.scores { k } else { 0..0 }, if self.steps.values { v } else { 0..0 });
+        let k = if self.steps.scores { read.clone() } else { 0..0 };
+        let v = if self.steps.values { read } else { 0..0 };
         let Tensors { k: keys, v: values, .. } = *self.tensors;
         let [[a, b], [c, d]] = [stretches(keys, k), stretches(values, v)];
         [a, b, c, d]
@@ -208,47 +214,54 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Scores of the call, or those in `scratch` or in the split scratch.
+    /// Positions that the block's rows see of the part's chunks.
     #[inline(always)]
-    pub(super) fn scores(&self, scratch: *mut f32) -> Scores {
-        let positions = self.unit.positions();
-        let Tensors { scores_in, scores_out, .. } = *self.tensors;
-        if scores_in.is_null() && scores_out.is_null() {
-            let to = if self.part == Part::Whole { scratch } else { self.split.at.pointer() };
-            let span = self.unit.scores_span(self.shape, &self.rows);
-            let to = to.wrapping_sub(span.start);
-            return Scores { from: to, to, stride: score_stride(span.len()) };
+    pub(super) fn positions(&self) -> Range<usize> {
+        let seen = self.unit.seen(self.shape, &self.rows);
+        match self.part {
+            Part::Chunks(first, end) => within_chunks(&seen, &(first..end)),
+            Part::Finish => seen,
         }
-        let at = self.unit.scores_offset + self.rows.start * self.shape.group() * positions;
-        let to = scores_out.wrapping_add(at);
-        if scores_in.is_null() {
-            return Scores { from: to, to, stride: positions };
-        }
-        let from = scores_in.wrapping_add(at);
-        // The weighted values alone only read.
-        let to = if scores_out.is_null() { from.cast_mut() } else { to };
-        Scores { from, to, stride: positions }
     }
 
-    /// Maxima, sums and weighted values of a chunk behind the scores, of its first query.
+    /// Scores of the call, or those in `scratch`, which has room for the part's positions.
     #[inline(always)]
-    pub(super) fn chunk_results(
-        &self,
-        queries: usize,
-        chunk: usize,
-    ) -> (*mut f32, *mut f32, *mut f32) {
-        let SplitScratch { at, first_chunk, chunks } = self.split;
-        let span = self.unit.scores_span(self.shape, &self.rows);
-        let maxima = at.pointer().wrapping_add(queries * score_stride(span.len()));
-        let sums = maxima.wrapping_add(chunks * queries);
+    pub(super) fn scores(&self, scratch: *mut f32) -> Scores {
+        // Room begins with a chunk, so that vectors of positions lie on boundaries.
+        let Range { start, end } = self.positions();
+        let start = start / CHUNK * CHUNK;
+        let to = scratch.wrapping_sub(start);
+        let room = score_stride(end - start);
+        let positions = self.unit.positions();
+        let at = self.unit.scores_offset + self.rows.start * self.shape.group() * positions;
+        let Tensors { scores_in, scores_out, .. } = *self.tensors;
+        let (from, stride) = match scores_in.is_null() {
+            true if scores_out.is_null() => (to.cast_const(), room),
+            true => (scores_out.wrapping_add(at).cast_const(), positions),
+            false => (scores_in.wrapping_add(at), positions),
+        };
+        match scores_out.is_null() {
+            true => Scores { from, to, stride, stride_to: room },
+            false => {
+                let to = scores_out.wrapping_add(at);
+                Scores { from, to, stride, stride_to: positions }
+            }
+        }
+    }
+
+    /// Where the results of a chunk lie.
+    #[inline(always)]
+    pub(super) fn results(&self, queries: usize, chunk: usize) -> ChunkResults {
+        let Results { at, first_chunk, chunks } = self.results;
         let head = queries * head_stride(self.shape.head_dim);
-        let heads = sums.wrapping_add(chunks * queries);
-        let at = chunk.wrapping_sub(first_chunk);
-        let row = at.wrapping_mul(queries);
-        (
-            maxima.wrapping_add(row),
-            sums.wrapping_add(row),
-            heads.wrapping_add(at.wrapping_mul(head)),
-        )
+        let index = chunk.wrapping_sub(first_chunk);
+        let heads = at.pointer();
+        let factors = heads.wrapping_add(chunks * head);
+        let sums = factors.wrapping_add(chunks * queries);
+        ChunkResults {
+            factors: factors.wrapping_add(index * queries),
+            sums: sums.wrapping_add(index * queries),
+            heads: heads.wrapping_add(index * head),
+        }
     }
 }

@@ -3,15 +3,15 @@
 //! Decode reads every V once, at the speed of memory or not at all, which `prefetch` sees to.
 //!
 //! **The order of the sum.** Within a chunk of positions a weighted value adds position after
-//! position, from the first that its query sees; the sums of the chunks are added in order. The
-//! size of a tile does not enter.
+//! position, from the first that its query sees. The size of a tile does not enter. Where pairs are
+//! multiplied `pair_values.rs` has an order of its own. The chunks are added in order (`run.rs`).
 
 use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::{BURST_BYTES, LINE_BYTES, Prefetcher};
 use super::segment::Segment;
-use super::shape::{chunks_of, head_stride};
+use super::shape::head_stride;
 use crate::number::Number;
 use crate::processor::is_zen_5;
 use crate::simd::{Simd, SimdElement};
@@ -22,6 +22,15 @@ const VALUE_POSITIONS: usize = 64;
 /// few, so that prefetches are even. Sums are loaded and stored so much more often, for which Zen
 /// 4, with half the products in a cycle, has no time.
 const FEW_POSITIONS: usize = 8;
+
+/// Floats of scratch for a block of pairs of values.
+pub(super) fn pairs_len(head_dim: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    let positions = super::pair_values::BLOCK;
+    #[cfg(not(target_arch = "x86_64"))]
+    let positions = 0;
+    positions / 2 * head_dim.next_multiple_of(2 * crate::simd::MAX_LANES)
+}
 
 /// Prefetches the cache lines of a pair.
 #[inline(always)]
@@ -47,8 +56,8 @@ pub(super) enum Prefetch {
 pub(super) struct ValuesTile<T> {
     pub values: *const T,
     pub v_stride: usize,
-    pub probabilities: *const f32,
-    pub p_stride: usize,
+    pub weights: *const f32,
+    pub w_stride: usize,
     /// In pair order.
     pub sums: *mut f32,
     pub sums_stride: usize,
@@ -122,7 +131,7 @@ impl<T: Number> ValuesTile<T> {
                         };
                     }
                     for (i, row) in sums.iter_mut().enumerate() {
-                        let p = s.splat(*self.probabilities.add(i * self.p_stride + position));
+                        let p = s.splat(*self.weights.add(i * self.w_stride + position));
                         for (sum, v) in row.iter_mut().zip(v) {
                             *sum = (s.fma(p, v.0, sum.0), s.fma(p, v.1, sum.1));
                         }
@@ -141,20 +150,28 @@ impl<T: Number> ValuesTile<T> {
 }
 
 impl<S: Simd> Block<'_, S> {
-    /// Writes `probabilities · v` over `positions`, in pair order, to `sums`, a head per query.
+    /// Writes `weights · v` over `positions` of one chunk, in pair order, to `sums`, a head per
+    /// query.
     ///
     /// # Safety
-    /// The unit lies within v; `probabilities` holds every query's visible positions, `stride`
+    /// The unit lies within v; `weights` holds every query's visible positions, `stride`
     /// apart; `sums` has room for a head of every query.
     #[inline(always)]
     pub(super) unsafe fn values<T: Number>(
         &self,
         v: (*const T, *const T),
-        (probabilities, stride): (*const f32, usize),
+        (weights, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        #[cfg(target_arch = "x86_64")]
+        if self.pairs {
+            // SAFETY: only bf16 has pairs, on a machine that multiplies them; the rest is the
+            // caller's promise.
+            unsafe { self.pair_values(v, (weights, stride), positions, sums, prefetcher) };
+            return;
+        }
         // SAFETY: scratch has room for every query's head in whole pairs.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
@@ -165,7 +182,7 @@ impl<S: Simd> Block<'_, S> {
             let segment = self.segment(v, self.shape.head_dim, &(first..end));
             while first < segment.end {
                 let end = segment.end.min(first + together);
-                let call = ValuesCall { segment, first, end, probabilities, stride, sums };
+                let call = ValuesCall { segment, first, end, weights, stride, sums };
                 // SAFETY: as for this function; `call` names positions of the segment.
                 unsafe { self.values_block(call, prefetcher) };
                 first = end;
@@ -271,8 +288,8 @@ impl<S: Simd> Block<'_, S> {
             let operands = ValuesTile {
                 values: segment.base.add((positions.start - segment.first) * segment.stride + at),
                 v_stride: segment.stride,
-                probabilities: call.probabilities.add(query * call.stride + positions.start),
-                p_stride: call.stride,
+                weights: call.weights.add(query * call.stride + positions.start),
+                w_stride: call.stride,
                 sums: call.sums.add(query * head + at),
                 sums_stride: head,
                 positions: positions.len(),
@@ -295,38 +312,18 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// `totals += sums` of a chunk, for the queries that see positions of it; a query's first chunk
-    /// makes its totals.
-    ///
-    /// # Safety
-    /// Both hold a head of every query.
-    #[inline(always)]
-    pub(super) unsafe fn add_sums(&self, sums: *const f32, totals: *mut f32, chunk: usize) {
-        let head = head_stride(self.shape.head_dim);
-        for query in 0..self.queries() {
-            let chunks = chunks_of(&self.seen(query));
-            if !chunks.contains(&chunk) {
-                continue;
-            }
-            for at in (query * head..(query + 1) * head).step_by(S::LANES) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let sum = self.s.load(sums.add(at));
-                    let total = self.s.load(totals.cast_const().add(at));
-                    let is_first = chunk == chunks.start;
-                    self.s
-                        .store(totals.add(at), if is_first { sum } else { self.s.add(total, sum) });
-                }
-            }
-        }
-    }
-
     /// Writes the sums, in pair order, to the block's heads in `out`, `[rows, heads * head_dim]`.
     ///
     /// # Safety
     /// The unit lies within out, and no other task writes these rows of it.
     #[inline(always)]
     pub(super) unsafe fn store_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
+        #[cfg(target_arch = "x86_64")]
+        if self.pairs {
+            // SAFETY: only bf16 has pairs; the rest is the caller's promise.
+            unsafe { self.store_pair_heads(sums, out) };
+            return;
+        }
         let (s, head_dim) = (self.s, self.shape.head_dim);
         let pair = 2 * S::LANES;
         for query in 0..self.queries() {
@@ -352,7 +349,7 @@ struct ValuesCall<T> {
     segment: Segment<T>,
     first: usize,
     end: usize,
-    probabilities: *const f32,
+    weights: *const f32,
     stride: usize,
     sums: *mut f32,
 }

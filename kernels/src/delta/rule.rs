@@ -132,7 +132,7 @@ impl<T: Number> Rule<T> {
     #[inline(always)]
     unsafe fn prepare<S: Simd>(&self, s: S, step: &mut Step, row: usize) {
         let DeltaNet { key_dim, value_heads, .. } = self.net;
-        let key_head = self.head / self.net.group();
+        let key_head = self.net.key_head(self.head);
         let q = self.mixed.wrapping_add(row * self.net.channels() + key_head * key_dim);
         let k = q.wrapping_add(self.net.key_size());
         let ba = self.ba.wrapping_add(row * 2 * value_heads + self.head);

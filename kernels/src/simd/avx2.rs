@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::Simd;
+use super::{KEPT_BITS, Simd};
 
 const LANES: usize = 8;
 
@@ -162,6 +162,11 @@ impl Simd for Avx2 {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
             _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
         })
+    }
+
+    #[inline(always)]
+    fn truncate(self, a: __m256) -> __m256 {
+        with_token!(_mm256_and_ps(a, _mm256_set1_ps(f32::from_bits(KEPT_BITS))))
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::Simd;
+use super::{KEPT_BITS, Simd};
 
 /// Token: the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -160,6 +160,11 @@ impl Simd for Avx512 {
             let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
         })
+    }
+
+    #[inline(always)]
+    fn truncate(self, a: __m512) -> __m512 {
+        with_token!(_mm512_and_ps(a, _mm512_set1_ps(f32::from_bits(KEPT_BITS))))
     }
 
     #[inline(always)]
@@ -365,6 +370,28 @@ impl Simd for Avx512 {
         unsafe {
             let both = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
             _mm512_storeu_si512(to.cast(), both);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_rounded(self, to: *mut bf16, values: [__m512; 2]) {
+        /// The upper half of each dword of two vectors.
+        const UPPER: [u16; 32] = {
+            let mut index = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                index[i] = 2 * i as u16 + 1;
+                i += 1;
+            }
+            index
+        };
+        // SAFETY: a vector of indices; the caller promises 2 * LANES writable bf16.
+        unsafe {
+            let half = _mm512_set1_epi32(0x8000);
+            let a = _mm512_add_epi32(_mm512_castps_si512(values[0]), half);
+            let b = _mm512_add_epi32(_mm512_castps_si512(values[1]), half);
+            let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
+            _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(a, upper, b));
         }
     }
 }

@@ -7,35 +7,55 @@
 
 use super::Simd;
 
+/// An array of `$value` for each `$i` below `N`, where a closure would not have the instructions of
+/// its surroundings; `$like` is any such array.
+macro_rules! all {
+    ($like:ident, $i:ident => $value:expr) => {{
+        let mut all = $like;
+        for $i in 0..N {
+            all[$i] = $value;
+        }
+        all
+    }};
+}
+
 /// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN. Of
 /// several vectors, step by step of all of them: one alone is a long chain, and the processor sees
 /// few beyond it.
 #[inline(always)]
 pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     const LOWEST: f32 = -87.336_55;
-    /// An array of `$value` for each `$i`, where a closure would not have the instructions of its
-    /// surroundings.
-    macro_rules! all {
-        ($i:ident => $value:expr) => {{
-            let mut all = x;
-            for $i in 0..N {
-                all[$i] = $value;
-            }
-            all
-        }};
-    }
-    let clamped = all!(i => s.min(s.splat(88.37), s.max(s.splat(LOWEST), x[i])));
+    let clamped = all!(x, i => s.min(s.splat(88.37), s.max(s.splat(LOWEST), x[i])));
+    exp_of_clamped(s, x, clamped, LOWEST)
+}
+
+/// `e^x` of x up to 0, as [`exp`], but 0 below -44.3: what is not 0 is more than `2^-64`.
+#[inline(always)]
+pub fn exp_of_negative<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
+    const LOWEST: f32 = -44.3;
+    let clamped = all!(x, i => s.max(s.splat(LOWEST), x[i]));
+    exp_of_clamped(s, x, clamped, LOWEST)
+}
+
+/// `e^x` of clamped x; 0 where x was below `lowest`.
+#[inline(always)]
+fn exp_of_clamped<S: Simd, const N: usize>(
+    s: S,
+    x: [S::F; N],
+    clamped: [S::F; N],
+    lowest: f32,
+) -> [S::F; N] {
     // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts keeps r exact.
-    let n = all!(i => s.round(s.mul(clamped[i], s.splat(std::f32::consts::LOG2_E))));
-    let r = all!(i => s.fma(n[i], s.splat(-0.693_359_4), clamped[i]));
-    let r = all!(i => s.fma(n[i], s.splat(2.121_944_4e-4), r[i]));
+    let n = all!(x, i => s.round(s.mul(clamped[i], s.splat(std::f32::consts::LOG2_E))));
+    let r = all!(x, i => s.fma(n[i], s.splat(-0.693_359_4), clamped[i]));
+    let r = all!(x, i => s.fma(n[i], s.splat(2.121_944_4e-4), r[i]));
     let mut p = [s.splat(1.987_569_1e-4); N];
     for term in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
-        p = all!(i => s.fma(p[i], r[i], s.splat(term)));
+        p = all!(x, i => s.fma(p[i], r[i], s.splat(term)));
     }
-    let power = all!(i => s.add(s.fma(p[i], s.mul(r[i], r[i]), r[i]), s.splat(1.0)));
-    let result = all!(i => s.mul(power[i], s.exp2_integral(n[i])));
-    all!(i => s.select_less(x[i], s.splat(LOWEST), s.zero(), result[i]))
+    let power = all!(x, i => s.add(s.fma(p[i], s.mul(r[i], r[i]), r[i]), s.splat(1.0)));
+    let result = all!(x, i => s.mul(power[i], s.exp2_integral(n[i])));
+    all!(x, i => s.select_less(x[i], s.splat(lowest), s.zero(), result[i]))
 }
 
 /// `x / (1 + e^exponent)`, of several vectors as [`exp`].

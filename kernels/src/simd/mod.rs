@@ -29,6 +29,8 @@ use integers::Integers;
 
 /// Widest vector of any variant, in f32 lanes; scratch is laid out for it.
 pub const MAX_LANES: usize = 16;
+/// What [`Simd::truncate`] keeps of an f32.
+const KEPT_BITS: u32 = !0xf;
 
 /// A token for one instruction set; see the module header.
 ///
@@ -64,6 +66,8 @@ pub trait Simd: Integers {
     fn round(self, a: Self::F) -> Self::F;
     /// `2^a` for integral `a` in -126..=127.
     fn exp2_integral(self, a: Self::F) -> Self::F;
+    /// The upper 20 of the 24 bits that an f32 has: what is below them is cut off.
+    fn truncate(self, a: Self::F) -> Self::F;
     /// Sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.
     fn sum_lanes(self, a: Self::F) -> f32;
     /// Largest lane.
@@ -127,6 +131,24 @@ pub trait Simd: Integers {
     /// # Safety
     /// `to` is valid for writing `2 * LANES` bf16. Rounds to nearest even.
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F));
+    /// One vector of numbers behind the other, rounded to the nearest, ties away from zero; for
+    /// finite ones.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `2 * LANES` bf16.
+    #[inline(always)]
+    unsafe fn store_rounded(self, to: *mut bf16, values: [Self::F; 2]) {
+        let mut all = [0.0f32; 2 * MAX_LANES];
+        // SAFETY: the buffer has room for two of the widest vectors; the rest is the caller's
+        // promise.
+        unsafe {
+            self.store(all.as_mut_ptr(), values[0]);
+            self.store(all.as_mut_ptr().add(Self::LANES), values[1]);
+            for (i, value) in all.iter().enumerate().take(2 * Self::LANES) {
+                *to.add(i) = bf16::from_bits((value.to_bits().wrapping_add(0x8000) >> 16) as u16);
+            }
+        }
+    }
 }
 
 /// Loads and stores of one element type; sealed by living in a private module.

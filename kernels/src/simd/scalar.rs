@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::Simd;
+use super::{KEPT_BITS, Simd};
 use crate::number::Number;
 
 const LANES: usize = 8;
@@ -79,6 +79,11 @@ impl Simd for Scalar {
     #[inline(always)]
     fn exp2_integral(self, a: Self::F) -> Self::F {
         a.map(|value| f32::from_bits((((value as i32) + 127) as u32) << 23))
+    }
+
+    #[inline(always)]
+    fn truncate(self, a: Self::F) -> Self::F {
+        a.map(|value| f32::from_bits(value.to_bits() & KEPT_BITS))
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use kernels::{
 };
 use model::compressed::kv4_position_bytes;
 
-use crate::common::{Random, assert_close, poison, tolerance};
+use crate::common::{Random, assert_close, poison, tolerance, values_tolerance};
 
 /// What rounding of queries, and of weights, of 4-bit caches to 8 bits may cost.
 const FOUR_TOLERANCES: (f64, f64) = (4e-2, 6e-2);
@@ -211,11 +211,16 @@ impl<T: Element> Batch<T> {
     }
 
     /// Compares all rows with the reference, and checks that nothing hidden was written.
-    pub fn check_reference(&self, (probabilities, out): (&[f32], &[T]), context: &str) {
+    pub fn check_reference(
+        &self,
+        variant: Variant,
+        (probabilities, out): (&[f32], &[T]),
+        context: &str,
+    ) {
         let AttentionShape { heads, head_dim, .. } = self.shape;
         let group = self.shape.group();
         let (of_probabilities, of_values) = match self.caches[0] {
-            Kept::Plain(_) => (tolerance(), tolerance()),
+            Kept::Plain(_) => (tolerance(), values_tolerance::<T>(variant)),
             Kept::Four(_) => FOUR_TOLERANCES,
         };
         let q: Vec<f32> = self.q.iter().map(|value| value.to_f32()).collect();

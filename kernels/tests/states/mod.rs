@@ -13,17 +13,18 @@ const fn net(
     (key_dim, value_dim): (usize, usize),
     taps: usize,
 ) -> DeltaNet {
-    DeltaNet { key_heads, value_heads, key_dim, value_dim, taps }
+    DeltaNet { key_heads, value_heads, takes_turns: false, key_dim, value_dim, taps }
 }
 
 /// Heads that share keys or not, widths below, at and above those of vectors, few and many taps.
-pub const NETS: [DeltaNet; 6] = [
+pub const NETS: [DeltaNet; 7] = [
     net((1, 1), (1, 1), 2),
     net((2, 4), (12, 24), 4),
     net((1, 3), (33, 17), 3),
     net((2, 2), (16, 64), 4),
     net((1, 2), (128, 128), 4),
     net((3, 3), (7, 95), 1),
+    DeltaNet { takes_turns: true, ..net((2, 4), (12, 24), 4) },
 ];
 
 /// Rows of a layer, of any sequences.

@@ -117,6 +117,7 @@ fn delta(fields: &Fields<'_>) -> Result<DeltaNet, ConfigError> {
         key_heads: fields.size("linear_num_key_heads")?,
         value_heads: fields.size("linear_num_value_heads")?,
         key_dim: fields.size("linear_key_head_dim")?,
+        takes_turns: false,
         value_dim: fields.size("linear_value_head_dim")?,
         taps: fields.size("linear_conv_kernel_dim")?,
     };

@@ -31,6 +31,7 @@ const SHAPE: RunShape = RunShape {
     page_positions: 0,
     kv_pages: 0,
     logits_rows: 0,
+    device_slots: 0,
     dtype: Dtype::Bf16,
 };
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

@@ -61,6 +61,8 @@ pub struct Served {
     pub shapes: [OfShape; 3],
     /// Busy times, and in `total_ms` that of all iterations.
     pub busy: Times,
+    /// The shape of each iteration and its time, ms.
+    pub iterations: Vec<(Shape, f64)>,
     pub moves_in: u64,
     pub moves_out: u64,
     pub evictions: u64,

@@ -153,6 +153,7 @@ impl<'a> Server<'a> {
         let of_shape = &mut self.served.shapes[iteration.shape as usize];
         of_shape.iterations += 1;
         of_shape.ms += times.total_ms;
+        self.served.iterations.push((iteration.shape, times.total_ms));
         self.served.busy = self.served.busy.plus(*times);
         let count = self.device.len() + self.host.len();
         let moves_in = self.places[..count].iter().filter(|place| **place == Place::MovesIn);

@@ -57,8 +57,14 @@ fn arrival(at_ms: f64, prompt_tokens: u32, answer_tokens: u32) -> Arrival {
     Arrival { at_ms, prompt_tokens, answer_tokens }
 }
 
-const AMPLE: Limits =
-    Limits { rows: 100, page_positions: 4, device_pages: 100, host_pages: 100, patience: 100 };
+const AMPLE: Limits = Limits {
+    rows: 100,
+    page_positions: 4,
+    device_pages: 100,
+    host_pages: 100,
+    patience: 100,
+    lags: true,
+};
 
 #[test]
 fn two_requests_by_hand() {
@@ -102,6 +108,7 @@ fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Serve
         device_pages: 120,
         host_pages: 2000,
         patience: 1000,
+        lags: true,
     };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }

@@ -75,6 +75,7 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)

@@ -131,6 +131,7 @@ fn plan(
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

@@ -145,6 +145,7 @@ mod tests {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype: Dtype::Bf16,
         };
         let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });

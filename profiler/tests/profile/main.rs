@@ -41,6 +41,7 @@ const SHAPE: RunShape = RunShape {
     page_positions: 0,
     kv_pages: 0,
     logits_rows: 0,
+    device_slots: 0,
     dtype: Dtype::F32,
 };
 const THREADS: Threads = Threads { cpu: 1, gpu: 1 };

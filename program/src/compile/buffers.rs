@@ -84,6 +84,7 @@ impl<'a> Buffers<'a> {
             config,
             dtype: shape.dtype,
             batch_size: shape.batch_size,
+            device_slots: shape.device_slots,
             max_context: shape.max_context,
             weight_formats: &map.weight_formats,
             kv_format: map.kv_format,
@@ -231,7 +232,10 @@ impl<'a> Buffers<'a> {
                         let home = map.kv[layer as usize].home(kv, part, batch);
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
-                        let size = self.sizes.cache_bytes(usize::from(layer), kv, of);
+                        let size = match self.shape.has_owners() {
+                            true => self.sizes.owned_cache_bytes(usize::from(layer), part),
+                            false => self.sizes.cache_bytes(usize::from(layer), kv, of),
+                        };
                         if self.shape.page_positions > 0 {
                             let end = self.ends.entry(segment).or_insert(0);
                             *end = end.next_multiple_of(PAGED_ALIGN_BYTES);
@@ -302,7 +306,7 @@ impl<'a> Buffers<'a> {
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),
         };
-        let name = program.rows.phase().name();
+        let name = program.name();
         let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);
         self.program.insert(identity, id);
         id

@@ -6,6 +6,7 @@ use model::ops::{Kv, Op};
 
 use crate::formats::KvFormat;
 use crate::map::{Device, DeviceMap, Schedule, layer_list};
+use crate::owners::with_owners;
 use crate::plan::RunShape;
 use crate::topology::{MemoryId, MemoryKind, Topology};
 
@@ -44,6 +45,9 @@ pub(super) fn check(
     if shape.page_positions > 0 || shape.kv_pages > 0 {
         check_pages(config, shape, map, routes.topology)?;
     }
+    if shape.has_owners() {
+        check_owners(config, shape, map)?;
+    }
     if let Some(chunking) = map.chunking {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
@@ -73,6 +77,33 @@ pub(super) fn check(
         let topology = routes.topology;
         if shape.is_chunked() { check_chunked(config, map, layer, topology) } else { Ok(()) }
     })
+}
+
+/// What `crate::owners::with_owners` makes of a map, for models whose layers all attend.
+fn check_owners(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Result<(), CompileError> {
+    let is_on_device = || {
+        map.prefill.layers.iter().flatten().all(|device| *device == Device::Gpu)
+            && map.schedule == Schedule::Overlapped
+    };
+    let is_owned = || {
+        let owned = with_owners(map, config);
+        (map.chunking, &map.decode, &map.kv) == (owned.chunking, &owned.decode, &owned.kv)
+    };
+    let problem = match () {
+        () if !shape.serves || shape.batches != 1 => "only a run that serves one batch has them",
+        () if shape.device_slots > shape.batch_size => "the device has more than there are",
+        () if shape.page_positions > 0 => "caches in pages stay with the CPU",
+        () if config.layers.have_states() => "the model's states are not moved",
+        () if map.uses_storages() => "weights on storages are read for one program",
+        () if !is_on_device() => "all linears must be the device's, without barriers",
+        () if !is_owned() => "attention and caches are not in the two owners' parts",
+        () => return Ok(()),
+    };
+    Err(CompileError::Owners { problem })
 }
 
 /// Only kernels of the CPU read caches in pages, whole ones.

@@ -1,5 +1,5 @@
 //! One schedule entry to instructions: finds the operands, inserts the copies that bring them to
-//! the device, and appends fresh K and V once the attention that reads the past is listed.
+//! the device. What becomes of fresh K and V is `fresh`'s.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read,
-    Region, Rows,
+    At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read, Region, Rows,
 };
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
+use crate::owners::{DEVICE, HOST, Side};
 use crate::plan::RunShape;
 use crate::topology::{LaneId, MemoryId};
 use crate::weights::Weights;
@@ -46,9 +46,9 @@ pub(super) struct Compiling<'a> {
 
 /// On which devices the parts of a value are up to date.
 #[derive(Debug, Clone, Copy, Default)]
-struct Valid {
+pub(super) struct Valid {
     cpu: bool,
-    gpu: bool,
+    pub(super) gpu: bool,
 }
 
 impl Valid {
@@ -65,8 +65,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) config: &'a ModelConfig,
     pub(super) shape: &'a RunShape,
     pub(super) map: &'a DeviceMap,
-    routes: &'a Routes<'a>,
-    buffers: &'b mut Buffers<'a>,
+    pub(super) routes: &'a Routes<'a>,
+    pub(super) buffers: &'b mut Buffers<'a>,
     /// Slots that activations rotate through; `None`: one per stream.
     rotate: Option<u32>,
     nodes: Vec<Node>,
@@ -158,19 +158,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
     /// each segment, when it does not stay there.
     fn after(&mut self, entry: &Entry) {
-        let is_last_part = entry.chunk.is_none_or(|chunk| chunk.index + 1 == chunk.of);
+        let is_last_part = self.side(entry).attends_last(entry.chunk);
         if self.is_chunked() && entry.op.is_attention() && is_last_part {
             self.append_fresh(entry);
         }
-        if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
-            let (kv, value) = kv_of(entry.op);
-            let homes = &self.map.kv[layer as usize];
-            let parts = 0..homes.homes(kv).len() as u16;
-            let home = |part| homes.home(kv, part, entry.batch);
-            if parts.into_iter().any(|part| !self.is_vram(home(part))) {
-                self.bring(entry, value, 0, Device::Cpu);
-            }
-        }
+        self.send_fresh(entry);
         let spills = self.shares_hidden_slot(entry)
             && entry.device == Device::Gpu
             && entry.ends_segment
@@ -181,21 +173,29 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    fn push(&mut self, lane: LaneId, instruction: Instruction) {
+    pub(super) fn push(&mut self, lane: LaneId, instruction: Instruction) {
         let barrier = std::mem::take(&mut self.barrier);
         self.nodes.push(Node { lane, instruction, barrier });
     }
 
-    fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
+    pub(super) fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
         let layer = layer.filter(|_| self.program.rows.are_behind_caches())?;
         self.map.layer_chunking(self.config, usize::from(layer))
     }
 
-    /// Into how many parts attention cuts a value of this layer.
-    fn value_parts(&self, layer: Option<u16>, value: Value) -> u16 {
-        let Some(chunking) = self.chunking(layer) else {
+    /// Who attends for an entry's rows.
+    pub(super) fn side(&self, entry: &Entry) -> Side {
+        self.program.attending.side(entry.stream)
+    }
+
+    /// Into how many parts attention cuts a value of an entry's layer.
+    pub(super) fn value_parts(&self, entry: &Entry, value: Value) -> u16 {
+        let Some(chunking) = self.chunking(entry.layer) else {
             return 1;
         };
+        if self.side(entry) != Side::Mapped {
+            return if self.side(entry).cuts(value) { HOST.of } else { 1 };
+        }
         match (value, chunking.order) {
             (Value::Scores, _) => chunking.chunks,
             // Here the fused operation is split, whatever is in decode.
@@ -230,7 +230,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         (slot..streams).step_by(slots as usize).count() > 1
     }
 
-    fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
+    pub(super) fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
         let slot = self.slot(entry, value, device);
         self.buffers.program_buffer(self.program, ProgramBuffer::Value { value, device, slot })
     }
@@ -242,8 +242,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
-        let parts = usize::from(self.value_parts(entry.layer, value));
+    pub(super) fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
+        let parts = usize::from(self.value_parts(entry, value));
         self.valid
             .entry((entry.batch, entry.stream))
             .or_default()
@@ -264,12 +264,16 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
-        entry.chunk.filter(|_| self.value_parts(entry.layer, value) > 1)
+        // Whole prompts of the host's sequences the device attends for.
+        let is_whole = self.side(entry) != Side::Mapped
+            && matches!(value, Value::Key | Value::Value)
+            && entry.chunk == Some(DEVICE);
+        entry.chunk.filter(|_| !is_whole && self.value_parts(entry, value) > 1)
     }
 
     /// The region of an input on the entry's device; copies what is not there yet.
     fn input(&mut self, entry: &Entry, value: Value) -> Region {
-        let parts = self.value_parts(entry.layer, value);
+        let parts = self.value_parts(entry, value);
         let chunk = self.output_chunk(entry, value);
         let range = chunk.map_or(0..parts, |chunk| chunk.index..chunk.index + 1);
         for part in range {
@@ -279,13 +283,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Copies part `part` of a value to `device` unless it is there.
-    fn bring(&mut self, entry: &Entry, value: Value, part: u16, device: Device) {
+    pub(super) fn bring(&mut self, entry: &Entry, value: Value, part: u16, device: Device) {
         let valid = &mut self.valid_parts(entry, value)[usize::from(part)];
         if std::mem::replace(valid.on(device), true) {
             return;
         }
         assert!(*valid.on(device.other()), "{value:?} of {entry:?} was never computed");
-        let chunk = chunk_of(part, self.value_parts(entry.layer, value));
+        let chunk = chunk_of(part, self.value_parts(entry, value));
         let copy = Copy {
             moved: Moved::Value(value),
             at: at(entry),
@@ -357,7 +361,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         true
     }
 
-    fn is_vram(&self, memory: MemoryId) -> bool {
+    pub(super) fn is_vram(&self, memory: MemoryId) -> bool {
         self.routes.topology.is_vram(memory)
     }
 
@@ -438,41 +442,6 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         to
     }
-
-    /// Fresh K and V into the caches. Listed after the attention of the layer, which reads only the
-    /// positions before, so that a streamed cache need not wait for this step's append.
-    fn append_fresh(&mut self, entry: &Entry) {
-        let Some(layer) = entry.layer else { return };
-        let chunking = self.chunking(entry.layer);
-        let of_layer = self.map.layer_chunking(self.config, layer as usize);
-        for (kv, value) in [(Kv::K, Value::Key), (Kv::V, Value::Value)] {
-            let of = parts(of_layer, kv);
-            for part in 0..of {
-                let home = self.map.kv[layer as usize].home(kv, part, entry.batch);
-                let device = if self.is_vram(home) { Device::Gpu } else { Device::Cpu };
-                let on_gpu_before = self.valid_parts(entry, value)[0].gpu;
-                self.bring(entry, value, 0, device);
-                let lane = match (device, on_gpu_before || chunking.is_some()) {
-                    // The append waits for a copy, which must not hold up the CPU's own work.
-                    (Device::Cpu, true) => self.routes.append,
-                    (device, _) => self.routes.compute(device),
-                };
-                let append = Append {
-                    kv,
-                    at: at(entry),
-                    chunk: Chunk { index: part, of },
-                    from: Region::whole(self.value_buffer(entry, value, device)),
-                    to: self.buffers.cache(layer, entry.batch, kv, part),
-                    table: self.buffers.table(entry.batch),
-                };
-                self.push(lane, Instruction::Append(append));
-            }
-        }
-    }
-}
-
-fn kv_of(op: Op) -> (Kv, Value) {
-    if op == Op::K { (Kv::K, Value::Key) } else { (Kv::V, Value::Value) }
 }
 
 /// Slots through which caches in so many parts pass. Where a map cuts attention, its slots are for
@@ -484,6 +453,6 @@ fn kv_slots(map: &DeviceMap, parts: u16) -> u16 {
     }
 }
 
-fn at(entry: &Entry) -> At {
+pub(super) fn at(entry: &Entry) -> At {
     At { layer: entry.layer, batch: entry.batch, stream: entry.stream }
 }

@@ -61,6 +61,8 @@ pub enum CompileError {
          delta_conv, and delta, on one device each in prefill and decode, with its home there"
     )]
     StateElsewhere { layer: usize },
+    #[error("sequences cannot belong to the device or the host: {problem}")]
+    Owners { problem: &'static str },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(

@@ -14,6 +14,7 @@ mod buffers;
 mod check;
 mod emit;
 mod error;
+mod fresh;
 mod routes;
 mod schedule;
 mod sync;
@@ -22,7 +23,7 @@ use std::collections::HashMap;
 
 use model::config::ModelConfig;
 
-use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork};
+use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork, Rows};
 use crate::map::{Device, DeviceMap, Schedule, layer_list};
 use crate::plan::{
     DeviceScratch, DeviceWork, Footprint, Plan, ProgramFootprint, ResidentWeights, RunShape,
@@ -210,6 +211,11 @@ fn emit<'a>(
     buffers: &mut Buffers<'a>,
 ) -> Vec<emit::Node> {
     buffers.begin_program();
+    if let Rows::Moves(to) = program.rows {
+        let mut emitter = emit::Emitter::new(program, of, buffers, false);
+        emitter.move_caches(to, layers);
+        return emitter.into_nodes();
+    }
     let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map, layers);
     let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform);
     match of.map.schedule {

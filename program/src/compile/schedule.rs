@@ -11,6 +11,7 @@ use model::ops::Op;
 
 use crate::ir::{ProgramShape, Rows};
 use crate::map::{Chunk, Chunking, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
+use crate::owners::{Attending, HOST};
 
 /// One operation (or chunk) of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,23 +50,25 @@ pub(super) fn schedule(
     map: &DeviceMap,
     layers: &[usize],
 ) -> Schedule {
-    let phase = program.rows.phase();
     let layers: Vec<Vec<Item>> =
-        layers.iter().map(|layer| layer_items(program.rows, config, map, *layer)).collect();
+        layers.iter().map(|layer| layer_items(program, config, map, *layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
-    let segments = segments(phase, map, &layers);
+    let segments = segments(program, map, &layers);
     let mut entries = Vec::new();
     for segment in &segments {
         for batch in 0..batches {
             for stream in 0..program.streams {
-                entries.extend(segment.iter().enumerate().map(|(i, item)| Entry {
+                let side = program.attending.side(stream);
+                let own = |item: &&Item| !item.op.is_attention() || side.attends(item.chunk);
+                let count = segment.iter().filter(own).count();
+                entries.extend(segment.iter().filter(own).enumerate().map(|(i, item)| Entry {
                     op: item.op,
                     chunk: item.chunk,
                     layer: item.layer,
                     device: item.device,
                     batch,
                     stream,
-                    ends_segment: i + 1 == segment.len(),
+                    ends_segment: i + 1 == count,
                 }));
             }
         }
@@ -79,7 +82,8 @@ fn is_uniform(layer: &[Item]) -> bool {
 
 /// Cuts the list at device changes, and where a layer that one device runs whole ends: then all
 /// streams pass the layer before any goes on, so that its weights are read or streamed once.
-fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
+fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
+    let phase = program.rows.phase();
     let places = map.of_phase(phase);
     let outer = |op, device| Item { op, chunk: None, layer: None, device };
     let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
@@ -95,7 +99,10 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
             let last = segments.last().and_then(|segment| segment.last());
             let device_changes = last.is_some_and(|last| last.device != item.device);
             // With barriers a layer is computed whole for one batch before the next batch.
-            let cuts = if by_layer { i == 0 } else { device_changes || (i == 0 && cut) };
+            // Beside the host's attention the device passes the linears of all streams first.
+            let attends_last = program.attending == Attending::Owners && item.op.is_attention();
+            let changes = device_changes || attends_last;
+            let cuts = if by_layer { i == 0 } else { changes || (i == 0 && cut) };
             if cuts {
                 segments.push(Vec::new());
             }
@@ -108,8 +115,13 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
     segments
 }
 
-fn layer_items(rows: Rows, config: &ModelConfig, map: &DeviceMap, layer: usize) -> Vec<Item> {
-    let phase = rows.phase();
+fn layer_items(
+    program: ProgramShape,
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layer: usize,
+) -> Vec<Item> {
+    let (rows, phase) = (program.rows, program.rows.phase());
     let list: Vec<(Op, Option<Chunk>, Device)> = match phase {
         Phase::Prefill => layer_list(config, layer, None)
             .into_iter()
@@ -136,12 +148,22 @@ fn layer_items(rows: Rows, config: &ModelConfig, map: &DeviceMap, layer: usize) 
         match map.layer_chunking(config, layer).filter(|_| rows == Rows::Chunks) {
             // Caches lie in parts, so they are read part by part.
             Some(Chunking { chunks: of, .. }) if op == Op::Attention => {
-                let part = |index| Item { chunk: Some(Chunk { index, of }), ..item };
-                items.extend((0..of).map(part));
+                let chunks = (0..of).map(|index| Some(Chunk { index, of }));
+                items.extend(chunks.filter_map(|chunk| part(program.attending, item, chunk)));
             }
             _ => items.push(item),
         }
         rest = &rest[taken..];
     }
     items
+}
+
+/// Attention of a chunk; `None` where nobody attends for it. An owner's is its own.
+fn part(attending: Attending, item: Item, chunk: Option<Chunk>) -> Option<Item> {
+    let device = match attending {
+        Attending::Mapped => item.device,
+        Attending::Device | Attending::Owners if chunk == Some(HOST) => Device::Cpu,
+        Attending::Device | Attending::Owners => Device::Gpu,
+    };
+    attending.side(0).attends(chunk).then_some(Item { chunk, device, ..item })
 }

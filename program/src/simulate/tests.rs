@@ -6,6 +6,7 @@ use crate::ir::{
     At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramId, ProgramShape,
     Region, Rows, Wait,
 };
+use crate::owners::Attending;
 use crate::topology::{LaneId, LaneSet, Topology};
 
 use super::{Costs, MeasuredCosts, Place, SimulateError, Span, Usage, simulate};
@@ -66,6 +67,7 @@ const SHAPE: ProgramShape = ProgramShape {
     stream_rows: 1,
     logits_rows: 1,
     next: ProgramId::DECODE,
+    attending: Attending::Mapped,
 };
 
 fn wait(lane: LaneId, offset: u32, previous_step: bool) -> Instruction {

@@ -55,6 +55,8 @@ pub enum Work {
     Decompress,
     CopyWeights,
     CopyCache,
+    /// Caches that stay where they are brought to.
+    MoveCache,
     CopyValue,
     Read,
 }
@@ -73,7 +75,9 @@ pub struct Rule {
 pub const RULES: &[Rule] = {
     use MemoryKind::{Dram, Storage, Vram};
     const NEAR: &[MemoryKind] = &[Dram, Vram];
-    const UPLOADED: &[Work] = &[Work::CopyWeights, Work::CopyCache, Work::CopyValue];
+    const UPLOADED: &[Work] =
+        &[Work::CopyWeights, Work::CopyCache, Work::MoveCache, Work::CopyValue];
+    const DOWNLOADED: &[Work] = &[Work::MoveCache, Work::CopyValue];
     &[
         Rule {
             lane: LaneKind::Compute,
@@ -85,7 +89,7 @@ pub const RULES: &[Rule] = {
         Rule { lane: LaneKind::Decompress, work: &[Work::Decompress], from: &[Vram], to: &[Vram] },
         Rule { lane: LaneKind::UploadWeights, work: UPLOADED, from: &[Dram], to: &[Vram] },
         Rule { lane: LaneKind::UploadValues, work: UPLOADED, from: &[Dram], to: &[Vram] },
-        Rule { lane: LaneKind::Download, work: &[Work::CopyValue], from: &[Vram], to: &[Dram] },
+        Rule { lane: LaneKind::Download, work: DOWNLOADED, from: &[Vram], to: &[Dram] },
         Rule { lane: LaneKind::Read, work: &[Work::Read], from: &[Storage], to: NEAR },
     ]
 };

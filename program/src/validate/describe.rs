@@ -19,6 +19,7 @@ pub fn describe(instruction: &Instruction, family: Family, topology: &Topology) 
                 Moved::Weights(op) => format!("{} weights", op.name(family)),
                 Moved::Value(value) => format!("{value:?}").to_lowercase(),
                 Moved::Cache(kv) => format!("{kv:?} cache"),
+                Moved::Sequences(kv) => format!("sequences' {kv:?} cache"),
             };
             format!("copy of {}{}", part(&what, copy.chunk), place(copy.at))
         }

@@ -26,6 +26,8 @@ mod content;
 mod describe;
 mod error;
 mod order;
+mod owners;
+mod parts;
 mod race;
 mod reach;
 mod replay;

@@ -82,6 +82,7 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
                 Moved::Weights(_) => (Work::CopyWeights, Holds::Weights),
                 Moved::Value(_) => (Work::CopyValue, Holds::Activations),
                 Moved::Cache(_) => (Work::CopyCache, Holds::Kv),
+                Moved::Sequences(_) => (Work::MoveCache, Holds::Kv),
             };
             let from = vec![("source", copy.from, holds)];
             let to = vec![("target", copy.to, holds)];

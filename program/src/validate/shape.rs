@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use model::config::ModelConfig;
 use model::ops::Value;
 
-use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read, Region};
+use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read};
 use crate::map::Chunk;
 use crate::plan::{Buffer, Plan};
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Site, ValidateError};
-use super::reach;
+use super::parts::{normal, operands};
+use super::{owners, reach};
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     plan.topology.check()?;
@@ -86,9 +87,16 @@ pub(super) fn check_program(
             check_regions(instruction, buffers).map_err(malformed)?;
             match instruction {
                 Instruction::Compute(compute) => {
-                    check_compute(config, behind_caches, compute).map_err(malformed)?
+                    check_compute(config, behind_caches, compute).map_err(malformed)?;
+                    owners::check_compute(&program.shape, config, compute).map_err(malformed)?;
                 }
-                Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
+                Instruction::Copy(copy) => {
+                    check_copy(copy).map_err(malformed)?;
+                    owners::check_copy(&program.shape, copy).map_err(malformed)?;
+                }
+                Instruction::Append(append) => {
+                    owners::check_append(&program.shape, append).map_err(malformed)?
+                }
                 Instruction::Read(read) => check_read(read, buffers).map_err(malformed)?,
                 _ => {}
             }
@@ -137,11 +145,6 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
     }
 }
 
-/// `None` for the only chunk of one.
-pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
-    chunk.filter(|chunk| chunk.of > 1)
-}
-
 /// What is read last fills its page, so it would reach into the next buffer.
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     let slot = &buffers[read.to.buffer.0 as usize];
@@ -177,21 +180,8 @@ fn check_compute(
     if compute.chunk.is_some() && !op.is_attention() {
         return Err("only attention is split into chunks".to_owned());
     }
-    let outputs = op.writes(config).into_iter().zip(compute.output);
-    let values: Vec<(Value, Region)> =
-        values.iter().copied().zip(compute.inputs.iter().copied()).chain(outputs).collect();
-    for &(value, region) in &values {
-        let split = matches!(value, Value::Scores | Value::Probabilities | Value::Attended);
-        let expected = compute.chunk.filter(|_| split && op.is_attention());
-        if normal(region.chunk) != normal(expected) {
-            return Err(format!(
-                "it works on {expected:?}, but its {value:?} is {:?}",
-                region.chunk
-            ));
-        }
-    }
-    let residual = values.iter().find(|(value, _)| *value == Value::Hidden);
-    if op.adds_to_residual(config) && compute.output != residual.map(|(_, region)| *region) {
+    let residual = operands(config, compute).find(|(value, _)| *value == Value::Hidden);
+    if op.adds_to_residual(config) && compute.output != residual.map(|(_, region)| region) {
         return Err("it must add into the residual stream that it reads".to_owned());
     }
     Ok(())
@@ -200,7 +190,7 @@ fn check_compute(
 fn check_copy(copy: &Copy) -> Result<(), String> {
     let chunk = match copy.moved {
         // A part of a cache is a buffer of its own.
-        Moved::Cache(_) | Moved::Weights(_) => None,
+        Moved::Cache(_) | Moved::Sequences(_) | Moved::Weights(_) => None,
         Moved::Value(_) => normal(copy.chunk),
     };
     if normal(copy.from.chunk) != chunk || normal(copy.to.chunk) != chunk {

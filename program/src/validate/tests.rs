@@ -9,6 +9,7 @@ use crate::ir::{
     Region, Rows, Wait,
 };
 use crate::map::Chunk;
+use crate::owners::Attending;
 use crate::plan::Buffer;
 use crate::simulate::{Costs, Place, simulate};
 use crate::topology::{LaneId, LaneSet, SegmentId, Topology};
@@ -90,6 +91,7 @@ const SHAPE: ProgramShape = ProgramShape {
     stream_rows: 1,
     logits_rows: 1,
     next: ProgramId::DECODE,
+    attending: Attending::Mapped,
 };
 
 fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {

@@ -8,7 +8,8 @@ use super::iteration::{Iteration, Place, Shape};
 use super::neo::{finished, shape};
 use super::queues::{Limits, Queues};
 
-/// Two batches where inequality (5) says that they pay, else asynchronous overlap.
+/// Two batches where inequality (5) says that they pay, or no row may lag, else asynchronous
+/// overlap.
 pub(super) fn apex<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -21,10 +22,11 @@ pub(super) fn apex<C: LayerCosts>(
     if load_of_host(&intake, places).sequences == 0 {
         return finished(intake, Shape::Gpu, places);
     }
-    if decode.pipelining_pays(&intake, places, costs) {
+    if !limits.lags || decode.pipelining_pays(&intake, places, costs) {
         fill(&mut intake, places);
-        if shape(&intake) == Shape::Pipelined {
-            return finished(intake, Shape::Pipelined, places);
+        let is_pipelined = shape(&intake) == Shape::Pipelined;
+        if is_pipelined || !limits.lags {
+            return finished(intake, shape(&intake), places);
         }
         clear(places);
     }
@@ -110,7 +112,7 @@ fn load_of_host<C: LayerCosts>(intake: &Intake<'_, '_, C>, places: &[Place]) -> 
 }
 
 /// Prompts begin for the host while it can attend for all that it has within an iteration of the
-/// device's decodes, a layer of each: more would only wait.
+/// device's decodes, a layer of each: more would only wait. Where nobody else is there, one begins.
 fn drop_what_host_cannot_attend<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     decode: &Decode,
@@ -122,7 +124,8 @@ fn drop_what_host_cannot_attend<C: LayerCosts>(
     while intake.iteration.host_prefills > 0 {
         let leaving = intake.iteration.leaving(intake.queues());
         let load = leaving.iter().fold(has, |load, one| load.with(one.tokens));
-        if load.ms(costs) <= window_ms {
+        let is_alone = intake.batches.requests == 1 && has.sequences == 0;
+        if load.ms(costs) <= window_ms || is_alone {
             break;
         }
         intake.drop_host_prefill();

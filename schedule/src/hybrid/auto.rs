@@ -20,7 +20,8 @@ pub(super) fn auto<C: LayerCosts>(
     places: &mut [Place],
 ) -> Iteration {
     let mut best = (f64::NEG_INFINITY, Schedule::ALL[0]);
-    for schedule in Schedule::ALL {
+    let may_run = |schedule: &Schedule| limits.lags || !matches!(schedule, Schedule::Lagging);
+    for schedule in Schedule::ALL.into_iter().filter(may_run) {
         let iteration = schedule.run(queues, limits, costs, places);
         let use_of_it = use_per_ms(&iteration, queues, places, costs);
         if use_of_it >= best.0 * AS_GOOD {

@@ -15,6 +15,7 @@ mod intake;
 mod iteration;
 mod neo;
 mod queues;
+mod step_costs;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -23,6 +24,7 @@ pub use batches::Load;
 pub use costs::{LayerCosts, LinkCosts, MemoryShares};
 pub use iteration::{Iteration, Place, Shape};
 pub use queues::{Limits, Queued, Queues};
+pub use step_costs::StepCosts;
 pub use work::{Times, Work};
 
 /// Who decides.
@@ -41,6 +43,7 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// In the order of their numbers.
     pub const ALL: [Policy; 5] =
         [Policy::GpuOnly, Policy::FastDecode, Policy::Neo, Policy::Apex, Policy::Auto];
 

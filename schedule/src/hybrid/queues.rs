@@ -36,6 +36,8 @@ pub struct Limits {
     pub host_pages: u32,
     /// Once a sequence has waited for so many iterations, no prompt begins before it was computed.
     pub patience: u32,
+    /// Rows may lag ([`super::Shape::Async`]).
+    pub lags: bool,
 }
 
 impl Limits {

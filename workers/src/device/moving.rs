@@ -40,26 +40,27 @@ impl Moving<'_> {
         };
         let (mut bytes, mut outcome) = (0, Ok(()));
         let rows = copy_spans(plan, table, program, copy, weight_bytes, |span| {
-            let (offset, size_bytes) = (span.offset_bytes, span.size_bytes);
+            let size_bytes = span.size_bytes;
             if size_bytes == 0 || outcome.is_err() {
                 return;
             }
             bytes += size_bytes as u64;
-            let place = |id| places.address(id, offset, size_bytes);
+            let source = || places.address(from, span.from_bytes, size_bytes);
+            let target = || places.address(to, span.to_bytes, size_bytes);
             // SAFETY: needed to move the bytes. Both ranges were checked against their buffers,
             // host segments are mapped for as long as the view, and the program orders who else
             // touches the ranges behind this lane's signals, which come after the stream is done.
             outcome = unsafe {
                 match (places.has(from), places.has(to)) {
                     (false, true) => {
-                        let from = view.pointer(from, offset, size_bytes);
-                        stream.copy_to_device(place(to), from, size_bytes)
+                        let from = view.pointer(from, span.from_bytes, size_bytes);
+                        stream.copy_to_device(target(), from, size_bytes)
                     }
                     (true, false) => {
-                        let to = view.pointer(to, offset, size_bytes);
-                        stream.copy_to_host(to, place(from), size_bytes)
+                        let to = view.pointer(to, span.to_bytes, size_bytes);
+                        stream.copy_to_host(to, source(), size_bytes)
                     }
-                    (true, true) => stream.copy_on_device(place(to), place(from), size_bytes),
+                    (true, true) => stream.copy_on_device(target(), source(), size_bytes),
                     (false, false) => panic!("a copy of a device lane has an end on the device"),
                 }
             };

@@ -59,7 +59,7 @@ impl Key {
         chunk: Chunk,
     ) -> Key {
         let list = match rows {
-            Rows::WholePrompts | Rows::Chunks => List::Appended(chunk),
+            Rows::WholePrompts | Rows::Chunks | Rows::Moves(_) => List::Appended(chunk),
             Rows::Single => List::Units(Some(chunk)),
         };
         Key { program, batch: at.batch, stream: at.stream, kind, list }

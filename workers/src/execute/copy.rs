@@ -4,17 +4,12 @@ use model::ops::Value;
 use program::ir::{Copy, Moved, ProgramId, Rows};
 use program::plan::Plan;
 
+use super::owners;
+use super::span::Span;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{counts, heads_in, sequences, units};
 use crate::shared::table::StepTable;
-
-/// A contiguous range, at the same offset in both buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    pub offset_bytes: usize,
-    pub size_bytes: usize,
-}
 
 /// The ranges that a copy moves at the table's present state; `weight_bytes` is the size of a
 /// whole blob. Returns the number of rows.
@@ -30,7 +25,7 @@ pub fn copy_spans(
     let (found, rows) = counts(table, program, copy.at);
     match copy.moved {
         Moved::Weights(_) => {
-            each(Span { offset_bytes: 0, size_bytes: weight_bytes });
+            each(Span::at(0, weight_bytes));
             return 0;
         }
         Moved::Cache(_) => {
@@ -38,23 +33,24 @@ pub fn copy_spans(
             assert!(!is_paged, "caches in pages stay where they are");
             let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
             for unit in units(table, program, copy.at, copy.chunk) {
-                each(Span {
-                    offset_bytes: unit.cache_offset / table.head_dim() * position_bytes,
-                    size_bytes: unit.cached() as usize * position_bytes,
-                });
+                let offset_bytes = unit.cache_offset / table.head_dim() * position_bytes;
+                each(Span::at(offset_bytes, unit.cached() as usize * position_bytes));
             }
         }
+        Moved::Sequences(_) => owners::moved_spans(plan, table, program, copy, each),
         Moved::Value(Value::Scores | Value::Probabilities) => {
             let rows = table.program(program).rows;
             assert!(rows == Rows::Single, "scores cross the link in decode only");
             let batch = usize::from(copy.at.batch);
             let first = table.chunk_units(batch, copy.chunk).start * table.scores_stride();
             for unit in units(table, program, copy.at, copy.chunk) {
-                each(Span {
-                    offset_bytes: (first + unit.scores_offset) * size_of::<f32>(),
-                    size_bytes: table.group() * (unit.past as usize + 1) * size_of::<f32>(),
-                });
+                let positions = table.group() * (unit.past as usize + 1);
+                let offset_bytes = (first + unit.scores_offset) * size_of::<f32>();
+                each(Span::at(offset_bytes, positions * size_of::<f32>()));
             }
+        }
+        Moved::Value(value) if table.has_owners() && copy.chunk.is_some() => {
+            return owners::value_spans(plan, table, (program, copy), value, each);
         }
         Moved::Value(Value::Attended) if copy.chunk.is_some() => {
             let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
@@ -66,10 +62,8 @@ pub fn copy_spans(
                     continue;
                 }
                 for row in found.row0..found.row0 + found.item.rows {
-                    each(Span {
-                        offset_bytes: row * row_bytes + heads.start * head_bytes,
-                        size_bytes: heads.len() * head_bytes,
-                    });
+                    let offset_bytes = row * row_bytes + heads.start * head_bytes;
+                    each(Span::at(offset_bytes, heads.len() * head_bytes));
                 }
             }
         }
@@ -80,7 +74,7 @@ pub fn copy_spans(
                 _ => rows,
             };
             let size_bytes = moved * elements * value.element_bytes(dtype);
-            each(Span { offset_bytes: 0, size_bytes });
+            each(Span::at(0, size_bytes));
             return moved;
         }
     }
@@ -102,7 +96,7 @@ pub(super) fn execute(
     };
     let mut bytes = 0;
     let rows = copy_spans(plan, table, program, copy, weight_bytes, |span| {
-        view.copy((from, span.offset_bytes), (to, span.offset_bytes), span.size_bytes);
+        view.copy((from, span.from_bytes), (to, span.to_bytes), span.size_bytes);
         bytes += span.size_bytes as u64;
     });
     Work { bytes, rows: rows as u32 }

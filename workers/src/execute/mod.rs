@@ -12,8 +12,10 @@ mod delta;
 mod experts;
 mod linear;
 mod operands;
+mod owners;
 mod positions;
 pub mod sample;
+mod span;
 mod walks;
 
 use std::sync::Arc;
@@ -33,8 +35,9 @@ use crate::shared::table::StepTable;
 
 pub use append::append_spans;
 pub use compute::ComputeState;
-pub use copy::{Span, copy_spans};
+pub use copy::copy_spans;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};
+pub use span::Span;
 
 /// The operands of one lane's instructions.
 #[derive(Debug)]

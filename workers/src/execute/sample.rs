@@ -13,6 +13,8 @@ use super::operands::Operands;
 use super::walks::Walks;
 use crate::rows::{LogitsRow, SequenceRows, logits_rows, sequences};
 use crate::shared::forms::Forms;
+use crate::shared::iterations::Iterations;
+use crate::shared::release::once;
 use crate::shared::serving::{any_runs, list_step};
 use crate::shared::table::{Item, StepTable};
 
@@ -31,6 +33,8 @@ pub(super) struct SampleState {
     walks: Option<Walks>,
     /// Of a run that serves: those of a batch.
     sequences: Vec<Sequence>,
+    /// The same where sequences have owners.
+    iterations: Iterations,
 }
 
 impl SampleState {
@@ -53,6 +57,10 @@ impl SampleState {
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
             walks: forms.map(|forms| Walks::new(forms, plan, rows)).transpose()?,
             sequences: Vec::with_capacity(usize::from(plan.shape.batch_size)),
+            iterations: Iterations::new(
+                usize::from(plan.shape.batch_size),
+                usize::from(plan.shape.device_slots),
+            ),
         })
     }
 }
@@ -73,10 +81,16 @@ pub(super) fn sample_batch(
         state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, sequences, .. } = state;
-    match plan.shape.serves {
-        true => record_step(table, at, eos, sequences, |row, _| tokens[row]),
-        false => record(table, program, at, eos, |row, _| tokens[row]),
+    let SampleState { tokens, sequences, iterations, .. } = state;
+    if !plan.shape.serves {
+        record(table, program, at, eos, |row, _| tokens[row]);
+        return;
+    }
+    record_step(table, (program, at), eos, |row, _| tokens[row]);
+    if !table.has_owners() {
+        list_step(table, usize::from(at.batch), sequences);
+    } else if at.stream + 1 == table.program(program).streams {
+        iterations.list(table);
     }
 }
 
@@ -236,22 +250,32 @@ fn drawn(
     logits_rows(table, program, at).enumerate().filter(|(_, row)| row.is_drawn)
 }
 
-/// The same in a run that serves: writes what the step has computed, and lists the next one.
+/// The same in a run that serves, without a list: writes what the step has computed.
 fn record_step(
     table: &StepTable,
-    at: At,
+    (program, at): (ProgramId, At),
     eos: &[u32],
-    listed: &mut Vec<Sequence>,
     mut draw: impl FnMut(usize, usize) -> u32,
 ) {
     let batch = usize::from(at.batch);
-    for SequenceRows { item, .. } in sequences(table, ProgramId::STEP, at) {
+    for SequenceRows { item, .. } in sequences(table, program, at) {
         table.set_field(batch, item.slot, Field::Computed, (item.first + item.rows) as u32);
     }
-    for (row, LogitsRow { item, .. }) in drawn(table, ProgramId::STEP, at) {
+    for (row, LogitsRow { item, .. }) in drawn(table, program, at) {
         advance(table, batch, item.slot, draw(row, item.slot), eos);
     }
-    list_step(table, batch, listed);
+}
+
+/// The same where sequences have owners and every token is 0, with the list of what follows.
+pub(crate) fn record_owned(
+    table: &StepTable,
+    (program, at): (ProgramId, At),
+    iterations: &mut Iterations,
+) {
+    record_step(table, (program, at), &[], |_, _| 0);
+    if at.stream + 1 == table.program(program).streams {
+        iterations.list(table);
+    }
 }
 
 /// One token further: output, counts, and whether the sequence has ended.
@@ -284,7 +308,20 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
 /// sequences can still need, or to the next one where few enough are left, but never below the step
 /// after this one, which lanes may already have begun; then signals `steps` once. A run that serves
 /// ends its group when nothing runs.
-pub fn announce(control: &Control, table: &StepTable, step: u32) {
+///
+/// `stage`: of the group. Where sequences have owners each step is one, and it says which follow.
+pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
+    if table.has_owners() {
+        let mut stages = [once(ProgramId::STEP); 2];
+        let follow = table.following().zip(&mut stages);
+        let count = follow.map(|(program, stage)| *stage = once(program)).count();
+        control.follow(stage, &stages[..count]);
+        if count == 0 {
+            control.set_last_step(Some(step));
+        }
+        control.steps().signal();
+        return;
+    }
     if table.serves() {
         if !any_runs(table) && control.last_step().is_none_or(|last| step + 1 < last) {
             control.set_last_step(Some(step + 1));

@@ -2,7 +2,9 @@
 
 pub mod forms;
 pub mod group;
+pub mod iterations;
 pub mod prefix_sharing;
 pub mod protocol;
+pub mod release;
 pub mod serving;
 pub mod table;

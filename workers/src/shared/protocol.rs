@@ -5,11 +5,14 @@
 //! once host weights are in place, and from each storage worker once its staging is open; then
 //! `Load` to the transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are
 //! released through the control segment, and the only further messages are `Failed` and, in a run
-//! that serves, those about forms of answers.
+//! that serves, those about forms of answers and about beginnings of prompts that are stored.
+
+use std::path::PathBuf;
 
 use grammar::{Form, Grammars};
 use program::plan::Plan;
-use program::topology::{LaneId, SegmentId, WorkerId};
+use program::topology::{Holds, LaneId, SegmentId, WorkerId};
+use prompt_store::{Name, Origin};
 use serde::{Deserialize, Serialize};
 
 use crate::error::FailureKind;
@@ -59,6 +62,48 @@ pub struct StagedAt {
     pub faults: String,
 }
 
+/// Where beginnings of prompts are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptsAt {
+    pub directory: PathBuf,
+    /// Most bytes of all that is stored there; `None`: as much as the drive takes.
+    pub most_bytes: Option<u64>,
+    /// Prompts of fewer tokens are not stored.
+    pub least_tokens: u32,
+    pub origin: Origin,
+}
+
+/// A page of the caches, and what it is where it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPage {
+    /// Of its batch's caches.
+    pub page: u32,
+    pub name: Name,
+    /// Of the page before it.
+    pub before: Name,
+    /// Pages before it.
+    pub index: u32,
+    pub tokens: Vec<u32>,
+}
+
+/// NUMA nodes on which the host's memory lies; none: where the system puts it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNodes {
+    pub weights: Vec<u16>,
+    pub kv: Vec<u16>,
+}
+
+impl MemoryNodes {
+    /// Those of a segment.
+    pub fn of(&self, segment: SegmentId) -> &[u16] {
+        match segment.holds {
+            Holds::Weights => &self.weights,
+            Holds::Kv => &self.kv,
+            Holds::Activations | Holds::Arena | Holds::Table => &[],
+        }
+    }
+}
+
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -69,6 +114,8 @@ pub struct Setup {
     pub memories: Vec<(SegmentId, u64)>,
     /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
     pub private: Vec<(SegmentId, u64)>,
+    /// Where all of these lie.
+    pub nodes: MemoryNodes,
     pub control_bytes: u64,
     /// Records per trace ring; each lane of the topology has one.
     pub trace_capacity: u32,
@@ -93,6 +140,8 @@ pub struct Setup {
     pub grammars: Option<Grammars>,
     /// Of a storage worker.
     pub staged: Option<StagedAt>,
+    /// Of the cpu worker of a run that serves.
+    pub prompts: Option<PromptsAt>,
 }
 
 /// Coordinator to worker.
@@ -119,6 +168,19 @@ pub enum ToWorker {
     /// No answer will follow it any more.
     Forget {
         number: u32,
+    },
+    /// To the worker that keeps the caches: write a page, which is full and which nobody writes to,
+    /// to the prompt store.
+    Store {
+        number: u32,
+        batch: u16,
+        page: StoredPage,
+    },
+    /// Read pages from there, in this order, into pages that no list names.
+    Fetch {
+        number: u32,
+        batch: u16,
+        pages: Vec<StoredPage>,
     },
 }
 
@@ -162,6 +224,20 @@ pub enum FromWorker {
     FormReady {
         number: u32,
         failure: Option<String>,
+    },
+    /// A page was written with so many bytes, 0 where it was there already; or was not, and why.
+    Stored {
+        number: u32,
+        bytes: u64,
+        failure: Option<String>,
+    },
+    /// The first so many pages hold what was asked for. Why the next one does not, where it was
+    /// there.
+    Fetched {
+        number: u32,
+        pages: u32,
+        bytes: u64,
+        refused: Option<String>,
     },
     /// The worker exits after it.
     Failed {

@@ -10,13 +10,9 @@ use program::ir::ProgramId;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, List, SlotState, balance_units};
 use schedule::{Costs, Sequence};
-use shm::Stage;
 
 use super::group::{Placed, place};
 use super::table::{Item, StepTable};
-
-/// A group of a run that serves: steps until there is nothing to compute.
-pub const SERVE: [Stage; 1] = [Stage { program: ProgramId::STEP.0 as u32, steps: u32::MAX }];
 
 /// The work list of a batch.
 const STEP: List = List { program: ProgramId::STEP, stream: 0 };
@@ -58,7 +54,7 @@ pub fn state(table: &StepTable, batch: usize, slot: usize) -> SlotState {
     }
 }
 
-fn set_state(table: &StepTable, batch: usize, slot: usize, state: SlotState) {
+pub(super) fn set_state(table: &StepTable, batch: usize, slot: usize, state: SlotState) {
     table.set_field(batch, slot, Field::State, state as u32);
 }
 
@@ -109,13 +105,6 @@ pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
     table.set_step(aim_us, costs);
 }
 
-/// Lists the first step of a group, before it is released; whether there is anything to compute.
-pub fn list_first(table: &StepTable) -> bool {
-    let mut sequences = Vec::with_capacity(table.batch_size());
-    (0..table.batches()).for_each(|batch| list_step(table, batch, &mut sequences));
-    any_runs(table)
-}
-
 /// Whether a slot of any batch is the sampler's.
 pub fn any_runs(table: &StepTable) -> bool {
     table.slots().any(|(batch, slot)| state(table, batch, slot) == SlotState::Running)
@@ -151,7 +140,7 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
 }
 
 /// A running sequence, as far as it is computed.
-fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
+pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
     let says = field(Field::PromptLogprobs) > 0 && computed < prompt;
@@ -169,12 +158,12 @@ fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
 }
 
 /// Whether a sequence has new tokens, and is not of its prompt alone.
-fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
+pub(super) fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
     table.field(batch, slot, Field::Generated) + table.field(batch, slot, Field::Remaining) > 0
 }
 
-/// Whether a sequence has, or is called off.
-fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
+/// Whether a sequence has ended, or is called off.
+pub(super) fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
     let field = |field| table.field(batch, slot, field);
     if !draws(table, batch, slot)
         && table.is_running(batch, slot)

@@ -6,6 +6,7 @@
 //! computed here and nowhere else, so that every lane of every process agrees on them.
 
 mod logprobs;
+mod owners;
 mod places;
 
 use std::ops::Range;
@@ -18,6 +19,8 @@ use program::plan::Plan;
 use program::step_table::{Field, Finish, ITEM_WORDS, List, ROUTER_SUMS, StepTableLayout};
 use schedule::{Costs, Step};
 use shm::SharedU32s;
+
+pub use owners::Deciding;
 
 /// A view of the step table with the sizes that its arithmetic needs.
 #[derive(Debug, Clone)]
@@ -38,6 +41,7 @@ pub struct StepTable {
     shares: bool,
     micro_sequences: usize,
     serves: bool,
+    device_slots: usize,
     page_positions: u32,
     chunking: Option<Chunking>,
 }
@@ -80,6 +84,7 @@ impl StepTable {
             shares: !plan.config.layers.have_states(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
             serves: plan.shape.serves,
+            device_slots: plan.shape.device_slots.into(),
             page_positions: plan.shape.page_positions,
             chunking: plan.map.chunking,
         }

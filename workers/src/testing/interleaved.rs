@@ -231,7 +231,7 @@ impl Interleaved {
                     panic!("{error}");
                 }
                 if own.last_sample[program.index()] == Some(index) {
-                    announce(&self.control, &self.table, step);
+                    announce(&self.control, &self.table, step, 0);
                 }
             }
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod placed;
+pub mod served;
 
 use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
 use model::delta::DeltaNet;
@@ -67,7 +68,14 @@ pub fn delta() -> ModelConfig {
         name: "tiny-delta".to_owned(),
         family: Family::Qwen35,
         layers: Layers::each([LayerKind::delta(FeedForward::Dense), attending]),
-        delta: Some(DeltaNet { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 10, taps: 4 }),
+        delta: Some(DeltaNet {
+            key_heads: 2,
+            value_heads: 4,
+            takes_turns: false,
+            key_dim: 6,
+            value_dim: 10,
+            taps: 4,
+        }),
         output_gate: true,
         qk_norm: Some(QkNorm::PerHead),
         qkv_bias: false,

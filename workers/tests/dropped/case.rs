@@ -50,6 +50,7 @@ impl Case {
             page_positions: 0,
             kv_pages: 0,
             logits_rows: 0,
+            device_slots: 0,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

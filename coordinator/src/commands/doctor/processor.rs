@@ -2,6 +2,7 @@
 
 use kernels::Variant;
 use machine::{Topology, features};
+use serde_json::json;
 
 use super::{Finding, size};
 
@@ -53,9 +54,31 @@ fn of_topology(topology: &Topology) -> Vec<Finding> {
     found.push(Finding::new("numa_nodes", "NUMA nodes", nodes, nodes.to_string()).costs_unless(
         nodes == 1,
         "weights lie where they were loaded, so threads of other nodes read them through the \
-         interconnect",
+         interconnect; --weights-nodes and --kv-nodes say where memory lies, on several nodes in \
+         turn",
     ));
+    if nodes > 1 {
+        found.push(memory_of_nodes(topology));
+    }
     found
+}
+
+/// What memory each node has, and for how many cores.
+fn memory_of_nodes(topology: &Topology) -> Finding {
+    let nodes = topology.numa_nodes.iter().enumerate().map(|(index, node)| {
+        let cores = topology.cores.iter().filter(|core| core.numa_node == Some(index)).count();
+        (node, cores)
+    });
+    let told = nodes.clone().map(|(node, cores)| {
+        let (node, memory_bytes) = (node.os_index, node.memory_bytes);
+        json!({"node": node, "memory_bytes": memory_bytes, "cores": cores})
+    });
+    let shown = nodes.map(|(node, cores)| {
+        let size = known(node.memory_bytes);
+        format!("node {}: {size}, {cores} cores", node.os_index)
+    });
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    Finding::new("numa_memory", "memory of nodes", told.collect::<Vec<_>>(), shown)
 }
 
 fn known(bytes: u64) -> String {
@@ -104,7 +127,41 @@ fn of_instructions(features: &[&str]) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::of_instructions;
+    use machine::{Core, NumaNode, Package, Topology};
+    use serde_json::json;
+
+    use super::{of_instructions, of_topology};
+
+    /// Two sockets, and an expander without cores.
+    fn server() -> Topology {
+        let core = |cpu, node| Core {
+            cpus: vec![cpu],
+            package: node,
+            l3: None,
+            numa_node: Some(node),
+            l1d_bytes: 0,
+            l2_bytes: 0,
+            l2_cores: 1,
+        };
+        let node = |os_index| NumaNode { os_index, memory_bytes: 64 << 30 };
+        Topology {
+            cores: vec![core(0, 0), core(1, 0), core(2, 1)],
+            packages: vec![Package { model: "x".to_owned() }; 2],
+            l3: Vec::new(),
+            numa_nodes: vec![node(0), node(1), node(4)],
+        }
+    }
+
+    #[test]
+    fn nodes_are_told_with_their_cores() {
+        let found = of_topology(&server());
+        let memory = found.iter().find(|one| one.name == "numa_memory").expect("three nodes");
+        assert_eq!(memory.value[2], json!({"node": 4, "memory_bytes": 64u64 << 30, "cores": 0}));
+        assert!(memory.shown.starts_with("node 0: 64.0 GiB, 2 cores; node 1:"), "{}", memory.shown);
+        let mut one = server();
+        one.numa_nodes.truncate(1);
+        assert!(of_topology(&one).iter().all(|one| one.name != "numa_memory"));
+    }
 
     #[test]
     fn what_is_missing_costs_and_what_is_there_does_not() {

@@ -66,6 +66,7 @@ mod tests {
             revision: None,
             dummy_weights: true,
             layers: Some(12),
+            positions: None,
         };
         let workload = Described {
             model,

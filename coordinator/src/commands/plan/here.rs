@@ -3,6 +3,7 @@
 use planner::budget::Budget;
 use serde_json::json;
 
+use super::long::LongPrompt;
 use super::show::Answer;
 use crate::cli::request::{PlanRequest, Run, Work};
 use crate::commands::run;
@@ -28,7 +29,10 @@ pub(super) fn plan(
     };
     let decision = run::decide(run, &opened, prompt_len, gen_len, Measure::Always, interrupt)?;
     let run = &decision.tuned(run);
-    let Some(chosen) = &decision.chosen else { return unpriced(&decision, request) };
+    let Some(chosen) = &decision.chosen else {
+        let long = LongPrompt::measure(run, &opened, prompt_len, interrupt)?;
+        return unpriced(&decision, long, request);
+    };
     let threads = |uses_gpu| placement::threads(run, uses_gpu);
     let answer = Answer {
         chosen,
@@ -46,10 +50,17 @@ pub(super) fn plan(
 }
 
 /// A map that was given, where nothing was measured for its prompts.
-fn unpriced(decision: &Decision, request: &PlanRequest) -> anyhow::Result<String> {
+fn unpriced(
+    decision: &Decision,
+    long: Option<LongPrompt>,
+    request: &PlanRequest,
+) -> anyhow::Result<String> {
     let plan = &decision.plan;
     let budget = Budget::of(plan);
-    let note = "Not predicted: nothing is measured for prompts of such a length.";
+    let note = long.map_or_else(
+        || "Not predicted: nothing is measured for prompts of such a length.".to_owned(),
+        LongPrompt::in_words,
+    );
     if !request.json {
         let policy = &plan.map.policy;
         return Ok(format!("{policy}. {note}\n{}", explain::plan(plan)));
@@ -57,6 +68,8 @@ fn unpriced(decision: &Decision, request: &PlanRequest) -> anyhow::Result<String
     let answer = json!({
         "machine": "this machine", "model": plan.config.name, "batches": plan.shape.batches,
         "batch_size": plan.shape.batch_size, "policy": plan.map.policy, "note": note,
+        "prefill_ms": long.map(|long| long.prefill_ns / 1e6),
+        "step_ms": long.map(|long| long.step_ns / 1e6),
         "device_map": MapSummary::new(&plan.config, &plan.map),
         "budget_bytes": {
             "weights": budget.weights_bytes, "kv": budget.kv_bytes,

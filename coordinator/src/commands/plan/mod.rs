@@ -8,6 +8,7 @@ mod chart_file;
 mod compare;
 mod described;
 mod here;
+mod long;
 mod serving;
 mod show;
 mod tables;

@@ -2,11 +2,9 @@
 
 mod table;
 
-use std::time::Duration;
-
 use anyhow::Context;
 
-use super::run::kernels_of;
+use super::run::{heed_stdin, kernels_of};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::serving::Serving;
 use crate::cli::request::{ScoreRequest, Verbosity};
@@ -22,24 +20,11 @@ use crate::score::tokens::Prefix;
 use crate::score::windows::Windows;
 use crate::setup::formats::{described, formats};
 use crate::setup::model::Opened;
-use crate::setup::serving::{SLOTS, Served, case, start};
+use crate::setup::serving::{Served, case, slots_with_room, start};
 use crate::setup::usage::Usage;
 
 /// Most tokens of a text's window, unless it is said.
 const WINDOW: usize = 2048;
-
-/// Positions of a page of the caches: what a prompt's continuations begin with alike is found in
-/// whole pages, so small ones leave little to be computed again.
-const PAGE_POSITIONS: u32 = 16;
-
-/// Logits of a step that are kept at a time.
-const LOGITS_BYTES: usize = 64 << 20;
-
-/// Log-probabilities that all slots together are given room for.
-const LOGPROBS_BYTES: u64 = 1 << 30;
-
-/// Nobody waits for a next token, so a step is as long as its rows take.
-const STEP: Duration = Duration::from_secs(600);
 
 /// Scores what the command line names.
 ///
@@ -48,6 +33,7 @@ const STEP: Duration = Duration::from_secs(600);
 pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let run = &request.run;
     let quiet = run.verbosity == Verbosity::Quiet;
+    heed_stdin(run, interrupt)?;
     let interrupted = || interrupt.is_requested();
     let opened = Opened::open(&run.model, run.seed)?;
     let config = &opened.config;
@@ -120,25 +106,14 @@ fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> 
 fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
     let context = u32::try_from(longest.max(2)).unwrap_or(u32::MAX);
     let logprobs = request.shown.logprobs();
-    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
-    let most = u16::try_from(LOGPROBS_BYTES / of_slot).unwrap_or(u16::MAX);
-    if most < request.slots.unwrap_or(1) {
-        let sentence = format!(
-            "--top {} of sequences of {context} tokens takes {of_slot} bytes in each slot, and \
-             {LOGPROBS_BYTES} are kept for it: {most} slots. Give a smaller --top, fewer --slots \
-             or shorter prompts",
+    let slots = slots_with_room(request.slots, context, logprobs).map_err(|of_slot| {
+        Usage(format!(
+            "--top {} of sequences of {context} tokens takes {of_slot} bytes in each slot, more \
+             than are kept for it. Give a smaller --top, fewer --slots or shorter prompts",
             request.shown.top
-        );
-        return Err(Usage(sentence).into());
-    }
-    Ok(Served {
-        slots: request.slots.or_else(|| (most < SLOTS).then_some(most)),
-        context: Some(context),
-        step: STEP,
-        logprobs,
-        logits_bytes: LOGITS_BYTES,
-        page_positions: PAGE_POSITIONS,
-    })
+        ))
+    })?;
+    Ok(Served { slots, context: Some(context), logprobs, ..Served::FOR_TEXTS })
 }
 
 /// Of the system that scores.

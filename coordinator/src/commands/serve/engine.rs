@@ -7,17 +7,11 @@ use crate::boundary::serving::Serving;
 use crate::cli::request::ServeRequest;
 use crate::interrupt::Interrupt;
 use crate::setup::model::Opened;
-use crate::setup::serving::{Served, start};
+use crate::setup::owners::Owners;
+use crate::setup::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, Served, start};
 
 /// Log-probabilities of a token: its own, and of the twenty most likely ones.
 const LOGPROBS: u16 = 21;
-
-/// Positions of a page of the caches: few, so that much of what begins alike is found.
-const PAGE_POSITIONS: u32 = 256;
-/// The same where longer contexts than `LONG_CONTEXT` are asked for: attention over so many short
-/// pages would take up to a sixth longer.
-const LONG_PAGE_POSITIONS: u32 = 1024;
-const LONG_CONTEXT: u32 = 32 << 10;
 
 /// How long a step should take, unless it is said: what a reader takes for fluent.
 const STEP_MS: u32 = 100;
@@ -40,6 +34,7 @@ pub(super) fn start_engine(
         logprobs: LOGPROBS,
         logits_bytes: 0,
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
+        owners: request.owners.map(|(policy, device_slots)| Owners { policy, device_slots }),
     };
     Ok(Arc::new(start(&request.run, opened, served, interrupt)?))
 }

@@ -1,7 +1,9 @@
 //! Serving a model: from arguments to the last answer.
 
 mod engine;
+mod status_line;
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,6 +26,7 @@ use crate::setup::formats::{described, formats};
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 use engine::start_engine;
+use status_line::StatusLine;
 
 /// Serves until a signal asks for the end.
 ///
@@ -44,7 +47,12 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     if !quiet {
         eprintln!("{}", announcement(&model, &*engine, address, request.options.api_key.is_some()));
     }
-    let served = server.run(&|| interrupt.is_requested())?;
+    let line = RefCell::new(StatusLine::new());
+    let served = server.run(&|| {
+        let said = line.borrow_mut().line(&engine.status()).filter(|_| !quiet);
+        said.iter().for_each(|line| eprintln!("{line}"));
+        interrupt.is_requested()
+    })?;
     if !quiet && served.cut > 0 {
         eprintln!("{} requests were not answered within --drain-timeout and are cut", served.cut);
     }

@@ -44,6 +44,18 @@ pub(super) struct Computing<'a> {
     pub(super) tokens: &'a [u32],
 }
 
+impl Seat {
+    /// One of its pages.
+    pub(super) fn page(&self, index: usize) -> u32 {
+        self.pages[index]
+    }
+
+    /// What its content depends on beside the tokens.
+    pub(super) fn kind(&self) -> u64 {
+        self.kind
+    }
+}
+
 impl Caches {
     pub(super) fn new(plan: &Plan) -> Caches {
         let shape = plan.shape;
@@ -164,6 +176,26 @@ impl Caches {
             let of = seat.filled;
             pages.fill(seat.kind, &seat.pages[..of], &tokens[..of * positions]);
         }
+    }
+
+    /// The page that holds these tokens behind what is called `before` in memory, and its own name
+    /// there; nobody uses it for that.
+    pub(super) fn follow(&self, batch: usize, before: u64, tokens: &[u32]) -> Option<(u32, u64)> {
+        self.batches.get(batch)?.follow(before, tokens)
+    }
+
+    /// Nobody takes such a page for other positions, until it is let go.
+    pub(super) fn hold(&mut self, batch: usize, page: u32) {
+        self.batches[batch].hold(page);
+    }
+
+    pub(super) fn let_go(&mut self, batch: usize, page: u32) {
+        self.batches[batch].release(page);
+    }
+
+    /// Pages that so many positions fill.
+    pub(super) fn whole_pages(&self, positions: u32) -> usize {
+        self.batches.first().map_or(0, |pages| (positions / pages.positions()) as usize)
     }
 
     /// Takes the caches back from a sequence.

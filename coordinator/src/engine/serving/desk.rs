@@ -1,6 +1,10 @@
 //! Sequences on their way: those that wait, those in slots, and what is told of them.
 
+mod fetch;
+mod prompts_going;
+
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use grammar::Form;
 use program::plan::Plan;
@@ -12,6 +16,8 @@ use workers::shared::table::StepTable;
 
 use super::caches::{Caches, Computing, Seat, kind};
 use super::forms::{FormState, Forms};
+use super::request::request;
+use super::shelf::Shelf;
 use crate::boundary::serving::{
     self, Event, Listener, Listening, Status, Submission, SubmissionId,
 };
@@ -28,6 +34,9 @@ struct Going {
     listener: Box<dyn Listener>,
     /// New tokens that were told, or are a final end-of-sequence token.
     answered: Vec<u32>,
+    came: Instant,
+    /// Until it had the slot in which its prompt was computed.
+    waited: Duration,
     /// Whether its prompt was computed, and so much told.
     is_begun: bool,
     /// Of its prompt, tokens whose keys and values were found.
@@ -48,6 +57,13 @@ struct Seated {
     is_preempted: bool,
 }
 
+/// A sequence that has a slot and caches, into which its beginning is being read.
+struct Fetching {
+    /// Of the order to read it.
+    number: u32,
+    seated: Seated,
+}
+
 /// All sequences of a server.
 pub(super) struct Desk {
     caches: Caches,
@@ -55,25 +71,31 @@ pub(super) struct Desk {
     /// For the worker that samples.
     messages: Vec<ToWorker>,
     waiting: VecDeque<Going>,
+    /// Those that have a slot, and whose beginning is being read.
+    fetching: Vec<Fetching>,
     seated: Vec<Seated>,
+    /// Where prompts are stored.
+    shelf: Option<Shelf>,
     arrivals: u32,
 }
 
 impl Desk {
-    pub(super) fn new(plan: &Plan) -> Desk {
+    pub(super) fn new(plan: &Plan, shelf: Option<Shelf>) -> Desk {
         Desk {
             caches: Caches::new(plan),
             forms: Forms::default(),
             messages: Vec::new(),
             waiting: VecDeque::new(),
+            fetching: Vec::new(),
             seated: Vec::new(),
+            shelf,
             arrivals: 0,
         }
     }
 
     /// Whether nothing is to be answered.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.seated.is_empty()
+        self.waiting.is_empty() && self.fetching.is_empty() && self.seated.is_empty()
     }
 
     /// A sequence that waits from now on.
@@ -101,6 +123,8 @@ impl Desk {
             request: Request { grammar, ..request(submission) },
             listener,
             answered: Vec::new(),
+            came: Instant::now(),
+            waited: Duration::ZERO,
             is_begun: false,
             cached_tokens: 0,
             is_left: false,
@@ -114,6 +138,9 @@ impl Desk {
         if let Some(place) = self.waiting.iter().position(|going| going.id == id) {
             let left = self.waiting.remove(place);
             left.into_iter().for_each(|going| self.end(&going));
+        }
+        for fetching in self.fetching.iter_mut().filter(|one| one.seated.going.id == id) {
+            fetching.seated.going.is_left = true;
         }
         for seated in self.seated.iter_mut().filter(|seated| seated.going.id == id) {
             seated.going.is_left = true;
@@ -135,7 +162,7 @@ impl Desk {
                 continue;
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
-            let others = || self.seated.iter().filter(|seated| seated.batch == batch);
+            let others = || self.with_slots().filter(|seated| seated.batch == batch);
             let waiting = &self.waiting[place];
             let (kind, tokens) = (kind(plan, &waiting.request), waiting.tokens());
             let known = &tokens[..waiting.shareable()];
@@ -148,9 +175,19 @@ impl Desk {
             let caches = self.caches.seat((batch, growing), kind, known, tokens.len());
             // Who came first is not overtaken for want of room.
             let Some(caches) = caches else { return };
+            let stored = self.stored(kind, known, caches.computed);
             let Some(going) = self.waiting.remove(place) else { return };
-            self.seat(table, (batch, slot), going, caches);
+            if stored.is_empty() {
+                self.seat(table, (batch, slot), going, caches);
+            } else {
+                self.fetch(Seated { going, batch, slot, caches, is_preempted: false }, stored);
+            }
         }
+    }
+
+    /// Sequences that have a slot.
+    fn with_slots(&self) -> impl Iterator<Item = &Seated> {
+        self.seated.iter().chain(self.fetching.iter().map(|one| &one.seated))
     }
 
     fn seat(
@@ -163,6 +200,10 @@ impl Desk {
         self.caches.write(table, (batch, slot), &caches);
         if !going.is_begun {
             going.cached_tokens = caches.computed;
+            going.waited = going.came.elapsed();
+        }
+        if let Some(shelf) = &mut self.shelf {
+            shelf.begin(going.id, batch, caches.kind(), &going.request.prompt);
         }
         let placed = Placed { batch, slot, request: going.request.clone() };
         offer(
@@ -211,11 +252,6 @@ impl Desk {
         self.forms.is_waiting()
     }
 
-    /// What it says of one.
-    pub(super) fn settle(&mut self, number: u32, failure: Option<String>) {
-        self.forms.settle(number, failure);
-    }
-
     fn end(&mut self, going: &Going) {
         if going.request.grammar > 0 {
             self.messages.extend(self.forms.end(going.request.grammar));
@@ -223,9 +259,14 @@ impl Desk {
     }
 
     fn free_slot(&self, table: &StepTable) -> Option<(usize, usize)> {
-        let of_batch = |batch| self.seated.iter().filter(move |one| one.batch == batch).count();
+        let of_batch = |batch| self.with_slots().filter(move |one| one.batch == batch).count();
+        let is_fetching = |batch, slot| {
+            self.fetching.iter().any(|one| (one.seated.batch, one.seated.slot) == (batch, slot))
+        };
         let free = |batch: usize| {
-            let is_free = |slot: &usize| state(table, batch, *slot) == SlotState::Free;
+            let is_free = |slot: &usize| {
+                state(table, batch, *slot) == SlotState::Free && !is_fetching(batch, *slot)
+            };
             (0..table.batch_size()).find(is_free).map(|slot| (batch, slot))
         };
         let mut batches: Vec<usize> = (0..table.batches()).collect();
@@ -271,6 +312,9 @@ impl Desk {
         let Seated { mut going, batch, slot, caches, is_preempted } = seated;
         free(table, batch, slot);
         self.caches.release(batch, caches);
+        if let Some(shelf) = &mut self.shelf {
+            shelf.end(going.id);
+        }
         match finish {
             // Nothing but the preemption has ended it.
             None if is_preempted && !going.is_left => {
@@ -322,6 +366,8 @@ impl Desk {
         self.caches = Caches::new(plan);
         self.messages.clear();
         self.forms.lose();
+        self.shelf.iter_mut().for_each(Shelf::lose);
+        self.seated.extend(self.fetching.drain(..).map(|one| one.seated));
         let mut unseated: Vec<Going> = self.seated.drain(..).map(|seated| seated.going).collect();
         unseated.sort_by_key(|going| going.id);
         for mut going in unseated.into_iter().rev() {
@@ -342,6 +388,7 @@ impl Desk {
 
     /// Gives all up.
     pub(super) fn fail_all(&mut self, reason: &str) {
+        self.seated.extend(self.fetching.drain(..).map(|one| one.seated));
         let seated = self.seated.drain(..).map(|seated| seated.going);
         for mut going in seated.chain(self.waiting.drain(..)) {
             going.listener.tell(Event::Failed(reason.to_owned()));
@@ -398,7 +445,8 @@ impl Seated {
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
         status.cached_tokens += u64::from(cached_tokens);
-        going.tell(Event::Prompt { cached_tokens, logprobs });
+        let waited = going.waited;
+        going.tell(Event::Prompt { cached_tokens, waited, logprobs });
     }
 
     /// Why it has ended by itself; `None`: it was called off.
@@ -447,19 +495,3 @@ impl Going {
 
 /// Why an answer has no form.
 const NO_FORMS: &str = "This model's answers cannot have a form.";
-
-fn request(submission: Submission) -> Request {
-    let Submission { prompt, max_new, sampling, seed, id_hash, ignore_eos, logprobs, .. } =
-        submission;
-    Request {
-        prompt,
-        max_new,
-        sampling,
-        seed,
-        id_hash,
-        ignore_eos,
-        any_logits: false,
-        logprobs,
-        grammar: 0,
-    }
-}

@@ -7,16 +7,20 @@ use std::time::{Duration, Instant};
 use grammar::Form;
 use program::ir::Instruction;
 use program::plan::Plan;
-use program::topology::WorkerId;
+use program::topology::{Role, WorkerId};
 use schedule::Costs;
+use schedule::hybrid::{Limits, StepCosts};
 use shm::WaitError;
 use workers::shared::protocol::{FromWorker, ToWorker};
-use workers::shared::serving::{SERVE, clear, list_first};
-use workers::shared::table::StepTable;
+use workers::shared::release::{list_first, stages};
+use workers::shared::serving::clear;
+use workers::shared::table::{Deciding, StepTable};
 
 use super::desk::Desk;
 use super::measured_costs::measure;
+use super::measured_owners::measure_owners;
 use super::options::ServingOptions;
+use super::shelf::Shelf;
 use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::{Worker, WorkerFailure};
@@ -24,8 +28,10 @@ use crate::engine::supervise::{Worker, WorkerFailure};
 /// Workers that may be lost one behind the other without a step between them.
 const LOSSES_MAX: u32 = 3;
 
-/// How long a form is waited for where nothing else is going on.
+/// How long a worker's word is waited for where nothing else is going on.
 const FORM_SLICE: Duration = Duration::from_millis(20);
+/// How long the end waits for prompts to be stored.
+const STORE_REST_MAX: Duration = Duration::from_secs(30);
 
 /// What the server's threads ask of this one.
 pub(super) enum Command {
@@ -40,6 +46,31 @@ pub(super) enum Command {
     Drain,
     /// Whoever has the engine has left it.
     End,
+}
+
+/// Once a sequence of the host has waited for so many iterations, no prompt begins before it.
+const PATIENCE: u32 = 1000;
+
+/// What steps were found to take.
+#[derive(Debug, Clone, Copy)]
+enum Measured {
+    Steps(Costs),
+    /// Of a plan whose sequences have owners.
+    Owners(StepCosts),
+}
+
+/// A sequence has an extent for its whole length wherever it is, which counts as a page.
+fn limits(plan: &Plan) -> Limits {
+    let shape = plan.shape;
+    Limits {
+        rows: shape.prefill_chunk,
+        page_positions: shape.max_context,
+        device_pages: shape.device_slots.into(),
+        // Of these as many are kept for what the device has as it has.
+        host_pages: u32::from(shape.batch_size) + u32::from(shape.device_slots),
+        patience: PATIENCE,
+        lags: false,
+    }
 }
 
 /// A group of steps that goes on.
@@ -59,7 +90,11 @@ struct Crew {
     table: StepTable,
     /// The worker that samples.
     sampler: Option<usize>,
+    /// The one that keeps the caches, where prompts are stored.
+    keeper: Option<usize>,
     group: Option<Group>,
+    /// What was counted of iterations.
+    counted: [u32; 4],
     looked: Instant,
 }
 
@@ -70,7 +105,7 @@ pub(super) struct Drive {
     status: Arc<Mutex<Status>>,
     /// What [`Drive::status`] shows others.
     own: Status,
-    costs: Costs,
+    costs: Measured,
     desk: Desk,
     crew: Option<Crew>,
     /// Since the last step.
@@ -98,10 +133,15 @@ impl Drive {
         let loading = &mut *options.loading;
         let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
         let table = &crew.table;
-        let costs = measure(&options.plan, &mut crew.launched, table)?;
+        let costs = match options.plan.shape.has_owners() {
+            true => Measured::Owners(measure_owners(&options.plan, &mut crew.launched, table)?),
+            false => Measured::Steps(measure(&options.plan, &mut crew.launched, table)?),
+        };
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
-        let (desk, losses) = (Desk::new(&options.plan), 0);
+        let prompts = options.launch.prompts.as_ref();
+        let shelf = prompts.map(|at| Shelf::open(at, options.plan.shape.page_positions));
+        let (desk, losses) = (Desk::new(&options.plan, shelf.transpose()?), 0);
         let mut drive =
             Drive { options, commands, status, own, costs, desk, crew: Some(crew), losses };
         drive.own.state = State::Ready;
@@ -114,6 +154,7 @@ impl Drive {
         while self.turn() == Goes::On {
             self.show();
         }
+        self.store_rest();
         self.desk.fail_all("The server has ended.");
         self.own.state = State::Ended;
         self.show();
@@ -123,6 +164,32 @@ impl Drive {
                 crew.launched.control.release(&[], 0);
             }
             crew.launched.supervisor.leave(busy);
+        }
+    }
+
+    /// Stores what prompts are computed so far, within a bound: who ends is waited for.
+    fn store_rest(&mut self) {
+        self.desk.store_rest();
+        let until = Instant::now() + STORE_REST_MAX;
+        while self.desk.is_storing() && Instant::now() < until {
+            let Some(crew) = &mut self.crew else { return };
+            self.desk.store();
+            let plan = &self.options.plan;
+            let said = crew.say(plan, &self.desk.messages());
+            if said.and_then(|()| crew.look(plan)).is_err() {
+                return;
+            }
+            let heard = crew.hear(FORM_SLICE);
+            self.take(heard);
+        }
+    }
+
+    /// Takes what workers said.
+    fn take(&mut self, heard: Vec<FromWorker>) {
+        let Some(crew) = &self.crew else { return };
+        for message in heard {
+            let told = self.desk.hear(&crew.table, &self.options.plan, message, &mut self.own);
+            told.iter().for_each(|sentence| (self.options.tell)(sentence));
         }
     }
 
@@ -178,11 +245,16 @@ impl Drive {
         let Some(crew) = &mut self.crew else { return Ok(()) };
         let plan = &self.options.plan;
         self.desk.offer(&crew.table, plan);
+        self.desk.store();
         crew.say(plan, &self.desk.messages())?;
-        let is_idle = crew.group.is_none();
-        if self.desk.waits_for_forms() {
-            crew.hear(is_idle, |number, failure| self.desk.settle(number, failure));
+        let is_waited_for = self.desk.waits_for_forms() || self.desk.waits_for_pages();
+        if is_waited_for || self.desk.is_storing() {
+            let is_idle = crew.group.is_none() && is_waited_for;
+            let heard = crew.hear(if is_idle { FORM_SLICE } else { Duration::ZERO });
+            self.take(heard);
         }
+        let Some(crew) = &mut self.crew else { return Ok(()) };
+        let plan = &self.options.plan;
         if crew.group.is_none() && list_first(&crew.table) {
             crew.release();
         }
@@ -192,6 +264,11 @@ impl Drive {
             self.own.steps += u64::from(steps);
         }
         self.desk.observe(&crew.table, plan, &mut self.own);
+        if let Measured::Steps(costs) = &self.costs {
+            let rows = plan.shape.prefill_chunk;
+            self.own.prompts_going = self.desk.prompts_going(&crew.table, costs, rows);
+        }
+        crew.count(&mut self.own.owners);
         self.own.worker_allocations = crew.allocations();
         crew.look(plan)
     }
@@ -258,13 +335,25 @@ impl Crew {
         let sampler = sampler(plan);
         let is_sampler = |worker: &Worker| Some(worker.id) == sampler;
         let sampler = launched.supervisor.workers.iter().position(is_sampler);
-        Ok(Crew { launched, table, sampler, group: None, looked: Instant::now() })
+        let keeper = plan.topology.workers_of(Role::Cpu).next();
+        let is_keeper = |worker: &Worker| Some(worker.id) == keeper;
+        let keeper = launched.supervisor.workers.iter().position(is_keeper);
+        let (counted, looked) = ([0; 4], Instant::now());
+        Ok(Crew { launched, table, sampler, keeper, group: None, counted, looked })
     }
 
     /// Empties the table, in which nothing may run.
-    fn clear(&self, options: &ServingOptions, costs: &Costs) {
+    fn clear(&self, options: &ServingOptions, measured: &Measured) {
         let aim_us = u32::try_from(options.step.as_micros()).unwrap_or(u32::MAX);
-        clear(&self.table, &options.plan, aim_us, costs);
+        match measured {
+            Measured::Steps(costs) => clear(&self.table, &options.plan, aim_us, costs),
+            Measured::Owners(costs) => {
+                clear(&self.table, &options.plan, aim_us, &Costs::NONE);
+                let limits = limits(&options.plan);
+                let policy = options.policy;
+                self.table.set_deciding(&Deciding { policy, limits, costs: *costs });
+            }
+        }
     }
 
     /// Lets the lanes run what is listed.
@@ -275,7 +364,7 @@ impl Crew {
             steps: 0,
             drained: control.drained().value().wrapping_add(1),
         });
-        control.release(&SERVE, u32::MAX - 1);
+        control.release(&stages(&self.table), u32::MAX - 1);
     }
 
     /// Waits a little for the group's next step or its end; how many steps were done.
@@ -301,12 +390,13 @@ impl Crew {
         Ok(new)
     }
 
-    /// Sends messages to the worker that samples.
+    /// Sends messages, of forms to the worker that samples, of pages to the one that keeps caches.
     fn say(&mut self, plan: &Plan, messages: &[ToWorker]) -> Result<(), WorkerFailure> {
-        let Some(sampler) = self.sampler else { return Ok(()) };
         for message in messages {
+            let is_of_pages = matches!(message, ToWorker::Store { .. } | ToWorker::Fetch { .. });
+            let Some(to) = (if is_of_pages { self.keeper } else { self.sampler }) else { continue };
             let bytes = postcard::to_stdvec(message).expect("a message is written to memory");
-            let worker = &self.launched.supervisor.workers[sampler];
+            let worker = &self.launched.supervisor.workers[to];
             if worker.channel.send_any(&bytes).is_err() {
                 return Err(self.launched.supervisor.cause(plan));
             }
@@ -314,15 +404,28 @@ impl Crew {
         Ok(())
     }
 
-    /// Hears what it says of forms; waits a little for it where nothing else is going on.
-    fn hear(&mut self, is_idle: bool, mut settle: impl FnMut(u32, Option<String>)) {
-        let Some(sampler) = self.sampler else { return };
-        let worker = &mut self.launched.supervisor.workers[sampler];
-        let mut wait = if is_idle { FORM_SLICE } else { Duration::ZERO };
-        while let Some((message, _)) = worker.receive(std::mem::take(&mut wait)) {
-            if let FromWorker::FormReady { number, failure } = message {
-                settle(number, failure);
+    /// What they say, after waiting at most so long for each.
+    fn hear(&mut self, wait: Duration) -> Vec<FromWorker> {
+        let mut heard = Vec::new();
+        let keeper = self.keeper.filter(|keeper| Some(*keeper) != self.sampler);
+        for from in self.sampler.into_iter().chain(keeper) {
+            let worker = &mut self.launched.supervisor.workers[from];
+            let mut wait = wait;
+            while let Some((message, _)) = worker.receive(std::mem::take(&mut wait)) {
+                heard.push(message);
             }
+        }
+        heard
+    }
+
+    /// Adds what was counted since the last time.
+    fn count(&mut self, owners: &mut [u64; 4]) {
+        if !self.table.has_owners() {
+            return;
+        }
+        let now = self.table.counts();
+        for ((all, now), before) in owners.iter_mut().zip(now).zip(&mut self.counted) {
+            *all += u64::from(now.wrapping_sub(std::mem::replace(before, now)));
         }
     }
 

@@ -6,7 +6,8 @@ use program::plan::Plan;
 use schedule::{Costs, POINTS};
 use shm::WaitError;
 use workers::shared::group::{Placed, Request};
-use workers::shared::serving::{Offer, PromptLogprobs, SERVE, clear, free, list_first, offer};
+use workers::shared::release::{SERVE, list_first};
+use workers::shared::serving::{Offer, PromptLogprobs, clear, free, offer};
 use workers::shared::table::StepTable;
 
 use crate::engine::launch::{Launched, SLICE};

@@ -9,7 +9,10 @@ mod desk;
 mod drive;
 mod forms;
 mod measured_costs;
+mod measured_owners;
 mod options;
+mod request;
+mod shelf;
 
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};

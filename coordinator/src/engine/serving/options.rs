@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use grammar::{Form, Grammar};
 use program::plan::Plan;
+use schedule::hybrid::Policy;
 
 use crate::engine::launch::LaunchOptions;
 
@@ -24,6 +25,8 @@ pub struct ServingOptions {
     /// Makes what a sampler follows of what was asked for; `None` where answers cannot have a form,
     /// which nobody asks for then.
     pub forms: Option<Arc<FormOf>>,
+    /// Who decides about iterations, in a plan whose sequences have owners.
+    pub policy: Policy,
     /// How long a step should take where sequences wait for their next token.
     pub step: Duration,
     pub loading: Loading,

@@ -141,16 +141,22 @@ impl Echo {
     fn answer(&self, sequence: &Sequence<'_>, mut each: impl FnMut(u32) -> Verdict) -> Generated {
         let mut tokens = Vec::new();
         let ended = |tokens: Vec<u32>, finish| {
-            let wanted = u32::from(sequence.logprobs);
             // The token itself, then those before it in the vocabulary.
-            let of = |token: &u32| {
-                let token = *token;
-                (0..wanted).map(move |i| Logprob {
-                    token: token.saturating_sub(i),
-                    logprob: -0.5 * i as f32 - 0.25,
-                })
+            let of = |tokens: &[u32], wanted: u16| -> Vec<Logprob> {
+                let of_token = |token: u32| {
+                    (0..u32::from(wanted)).map(move |i| Logprob {
+                        token: token.saturating_sub(i),
+                        logprob: -0.5 * i as f32 - 0.25,
+                    })
+                };
+                tokens.iter().copied().flat_map(of_token).collect()
             };
-            Generated { logprobs: tokens.iter().flat_map(of).collect(), tokens, finish }
+            Generated {
+                logprobs: of(&tokens, sequence.logprobs),
+                prompt_logprobs: of(&sequence.prompt[1..], sequence.prompt_logprobs),
+                tokens,
+                finish,
+            }
         };
         let mut left = usize::MAX;
         for step in 0..sequence.max_new as usize {

@@ -74,7 +74,6 @@ fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
         ("presence_penalty", json!(0), json!(0.5)),
         ("frequency_penalty", json!(0.0), json!(-1)),
         ("best_of", json!(1), json!(2)),
-        ("echo", json!(false), json!(true)),
         ("stream", json!(false), json!(true)),
         ("logit_bias", json!({}), json!({"5": 1})),
         ("tools", json!([]), json!([{"type": "function"}])),

@@ -236,7 +236,6 @@ fn envelopes_that_are_wrong() {
 fn unimplemented_fields_pass_only_with_their_defaults() {
     for (field, default, other) in [
         ("best_of", "1", "3"),
-        ("echo", "false", "true"),
         ("stream", "false", "true"),
         ("presence_penalty", "0", "0.5"),
         ("frequency_penalty", "0.0", "-1"),

@@ -5,6 +5,7 @@ mod fields;
 mod forms;
 mod input;
 mod process;
+mod prompts;
 mod remaining;
 mod resume;
 mod run;

@@ -11,7 +11,12 @@ const CODEC: Bytes = Bytes { chat: true };
 fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
-    let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
+    let generated = Generated {
+        tokens,
+        logprobs: Vec::new(),
+        prompt_logprobs: Vec::new(),
+        finish: Finish::Length,
+    };
     let following = Following { stop, ..Following::default() };
     finish(generated, &following, Some(&CODEC))
 }
@@ -66,7 +71,12 @@ fn the_watcher_agrees_with_the_cut() {
 #[test]
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
-    let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
+    let generated = Generated {
+        tokens,
+        logprobs: Vec::new(),
+        prompt_logprobs: Vec::new(),
+        finish: Finish::Length,
+    };
     let answer = finish(generated, &Following::default(), Some(&CODEC));
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
@@ -74,7 +84,12 @@ fn unfinished_characters_become_replacements() {
 
 #[test]
 fn without_tokenizer_there_is_no_text() {
-    let generated = Generated { tokens: vec![5, 6], logprobs: Vec::new(), finish: Finish::Stop };
+    let generated = Generated {
+        tokens: vec![5, 6],
+        logprobs: Vec::new(),
+        prompt_logprobs: Vec::new(),
+        finish: Finish::Stop,
+    };
     let answer = finish(generated, &Following::default(), None);
     let token_ids = vec![5, 6];
     let expected = Answer {

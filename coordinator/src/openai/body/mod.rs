@@ -33,7 +33,7 @@ const MOST_ANSWERS: usize = 128;
 pub struct Body {
     /// At least one.
     pub prompts: Vec<RawPrompt>,
-    /// `None` when not given. At least 1, but 0 where only the prompt is echoed.
+    /// `None` when not given. At least 1, but 0 where only the prompt is looked at.
     pub max_tokens: Option<u32>,
     pub sampling: Sampling,
     /// Answers to each prompt, at least 1.
@@ -44,11 +44,13 @@ pub struct Body {
     pub ignore_eos: bool,
     /// Log-probabilities of each token: its own and those of so many most likely ones.
     pub logprobs: Option<u16>,
+    /// The same of each token of the prompts.
+    pub prompt_logprobs: Option<u16>,
     /// The form that answers must have.
     pub grammar: Option<Grammar>,
     /// The functions that answers may call; nothing else has a form then.
     pub tools: Option<Tools>,
-    /// The answer begins with the prompt; of a client only.
+    /// The answer begins with the prompt.
     pub echo: bool,
     /// The answer is told while it grows; of a client only.
     pub stream: Option<StreamOptions>,
@@ -67,7 +69,8 @@ pub fn read_body(
 ) -> Result<Body, Rejection> {
     let columns = rules.unread.check(fields, rules.origin)?;
     let is_client = rules.origin == Origin::Client;
-    let echo = is_client && read_echo(fields, endpoint)?;
+    let echo = read_echo(fields, endpoint)?;
+    let prompt_logprobs = sampling::prompt_logprobs(fields)?;
     let grammar = form::read(fields)?;
     let tools = tools::read(fields, endpoint)?;
     check_together(fields, grammar.as_ref(), tools.as_ref())?;
@@ -76,13 +79,14 @@ pub fn read_body(
     Ok(Body {
         columns,
         prompts,
-        max_tokens: read_max_tokens(fields, echo)?,
+        max_tokens: read_max_tokens(fields, echo || prompt_logprobs.is_some())?,
         sampling: sampling::sampling(fields, rules.sampling)?,
         n: count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,
         ignore_eos: flag(fields, "ignore_eos")?,
         logprobs: sampling::logprobs(fields, endpoint)?,
+        prompt_logprobs,
         grammar,
         tools,
         echo,
@@ -139,8 +143,9 @@ fn read_echo(fields: &Fields, endpoint: Endpoint) -> Result<bool, Rejection> {
     Ok(echo)
 }
 
-fn read_max_tokens(fields: &Fields, echo: bool) -> Result<Option<u32>, Rejection> {
-    let least = u64::from(!echo);
+/// `looks_at_prompt`: then no new token may be asked for.
+fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>, Rejection> {
+    let least = u64::from(!looks_at_prompt);
     let read = |name: &str| -> Result<Option<u32>, Rejection> {
         let Some(value) = given(fields, name) else { return Ok(None) };
         let number = value.as_u64().filter(|number| *number >= least);

@@ -57,3 +57,15 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
         }
     }
 }
+
+/// `prompt_logprobs`, as vLLM has it.
+///
+/// # Errors
+/// A rejection that says what was expected, or of a stream, whose answers have no place for them.
+pub(super) fn prompt_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
+    let likely = count(fields, "prompt_logprobs", 0..=MOST_LIKELY)?.map(|likely| likely as u16);
+    if likely.is_some() && flag(fields, "stream")? {
+        return Err(invalid("stream", "false where \"prompt_logprobs\" is given"));
+    }
+    Ok(likely)
+}

@@ -26,7 +26,7 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 19] = [
+pub const IMPLEMENTED: [&str; 21] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -38,6 +38,8 @@ pub const IMPLEMENTED: [&str; 19] = [
     "n",
     "logprobs",
     "top_logprobs",
+    "prompt_logprobs",
+    "echo",
     "seed",
     "stop",
     "ignore_eos",
@@ -49,7 +51,7 @@ pub const IMPLEMENTED: [&str; 19] = [
 ];
 
 /// Fields that are read of a client of the server alone.
-pub const OF_CLIENTS: [&str; 3] = ["echo", "stream", "stream_options"];
+pub const OF_CLIENTS: [&str; 2] = ["stream", "stream_options"];
 
 /// Fields of a client that change nothing: how vLLM would show tokens that every answer shows.
 const IGNORED_OF_CLIENTS: [&str; 2] = ["return_token_ids", "request_id"];
@@ -63,7 +65,7 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
     Some(match field {
         // As many as are asked for: there is nothing to choose.
         "best_of" => is(given(fields, "n").and_then(Value::as_f64).unwrap_or(1.0)),
-        "echo" | "stream" => value == &Value::Bool(false),
+        "stream" => value == &Value::Bool(false),
         "presence_penalty" | "frequency_penalty" => is(0.0),
         "logit_bias" => empty_object(),
         "functions" => empty_list(),
@@ -90,7 +92,6 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         | "guided_regex"
         | "guided_choice"
         | "guided_grammar"
-        | "prompt_logprobs"
         | "truncate_prompt_tokens"
         | "allowed_token_ids"
         | "chat_template" => false,

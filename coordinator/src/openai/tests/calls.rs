@@ -200,8 +200,12 @@ fn pieces_of_calls_put_together_are_the_whole() {
             let (rest, answer) = growing.end(Finish::Stop);
             ids.extend(rest.token_ids);
             all.push(Found { content: rest.text, calls: rest.calls });
-            let generated =
-                Generated { tokens: tokens.clone(), logprobs: Vec::new(), finish: Finish::Stop };
+            let generated = Generated {
+                tokens: tokens.clone(),
+                logprobs: Vec::new(),
+                prompt_logprobs: Vec::new(),
+                finish: Finish::Stop,
+            };
             let whole = finish(generated, &following, Some(&codec));
             let context = format!("{format:?} {text} {:?}", following.stop);
             assert_eq!((&answer.text, &answer.calls), (&whole.text, &whole.calls), "{context}");

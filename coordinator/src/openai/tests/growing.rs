@@ -68,8 +68,12 @@ fn streamed(tokens: &[u32], following: &Following, ends: Finish) -> (Heard, Answ
 
 fn whole(tokens: &[u32], following: &Following, ends: Finish) -> Answer {
     let logprobs = tokens.iter().flat_map(|token| vec![logprob(*token); following.width]);
-    let generated =
-        Generated { tokens: tokens.to_vec(), logprobs: logprobs.collect(), finish: ends };
+    let generated = Generated {
+        tokens: tokens.to_vec(),
+        logprobs: logprobs.collect(),
+        prompt_logprobs: Vec::new(),
+        finish: ends,
+    };
     finish(generated, following, Some(&CODEC))
 }
 

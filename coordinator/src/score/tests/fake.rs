@@ -61,7 +61,7 @@ impl Serving for Fake {
         let logprobs = (from..submission.prompt.len()).flat_map(of).collect();
         let cached_tokens = (from as u32 - 1) / 2;
         submissions.push(submission);
-        listener.tell(Event::Prompt { cached_tokens, logprobs });
+        listener.tell(Event::Prompt { cached_tokens, waited: std::time::Duration::ZERO, logprobs });
         listener.tell(Event::Finished(Finish::Length));
         Ok(id)
     }

@@ -91,6 +91,23 @@ fn an_echo_has_the_prompt_and_what_is_known_of_it() {
     assert_eq!((&choice["text"], &choice["token_ids"]), (&json!("ab"), &json!([])));
     assert_eq!(choice["logprobs"]["token_logprobs"], json!([null, -0.25, -0.25]));
     assert_eq!(answer["usage"]["completion_tokens"], 0);
+    assert_eq!(desk.engine.submissions().last().map(|last| last.max_new), Some(0));
+}
+
+#[test]
+fn a_prompt_is_told_as_vllm_tells_it() {
+    let desk = Desk::new();
+    let mut body = json!({"prompt": [97, 98], "prompt_logprobs": 1, "max_tokens": 1});
+    let answer = desk.post(COMPLETIONS, &body).json();
+    let second = json!({
+        "98": {"logprob": -0.25, "rank": null, "decoded_token": "b"},
+        "97": {"logprob": -0.75, "rank": 1, "decoded_token": "a"},
+    });
+    assert_eq!(answer["choices"][0]["prompt_logprobs"], json!([null, second]));
+    assert_eq!(answer["choices"][0]["text"], "a");
+    body["stream"] = json!(true);
+    let refused = desk.post(COMPLETIONS, &body);
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("stream")));
 }
 
 #[test]
@@ -155,6 +172,8 @@ fn metrics_count_what_was_done() {
         "tandem_request_success_total{finished_reason=\"length\"} 2",
         "tandem_request_refused_total{reason=\"invalid_value\"} 1",
         "tandem_http_responses_total{status=\"400\"} 1",
+        "tandem_request_queue_time_seconds_sum 0.06",
+        "tandem_request_queue_time_seconds_count 2",
         "tandem_request_generation_tokens_sum 8.0",
         "tandem_generation_tokens_total 8",
         "tandem_num_requests_running 0.0",

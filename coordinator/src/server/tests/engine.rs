@@ -123,7 +123,8 @@ impl Fake {
             let width = *prompt_logprobs;
             let logprobs = prompt[1..].iter().flat_map(|token| logprobs(*token, width)).collect();
             inner.prompt_tokens += prompt.len() as u64;
-            let event = Event::Prompt { cached_tokens: 1, logprobs };
+            let event =
+                Event::Prompt { cached_tokens: 1, waited: Duration::from_millis(30), logprobs };
             if sequence.listener.tell(event) == Listening::Yes {
                 inner.running.push(sequence);
             }
@@ -144,6 +145,10 @@ impl Fake {
         let submission = &sequence.submission;
         let token = token(submission, sequence.made);
         let mut tell = |event| sequence.listener.tell(event) == Listening::Yes;
+        if submission.max_new == 0 {
+            tell(Event::Finished(Finish::Length));
+            return false;
+        }
         if self.manner.fails_at == Some(token) {
             tell(Event::Failed("The device is on fire.".to_owned()));
             return false;

@@ -9,6 +9,7 @@ mod families;
 mod keys;
 mod refused;
 mod rope;
+mod states;
 mod tokens;
 
 use keys::{ConfigError, Keys, wrong};
@@ -29,24 +30,26 @@ pub(super) fn model_config(
     let architecture = required(key, metadata.text(key)?)?;
     let keys = Keys { metadata, architecture };
     let family = families::family(&keys)?;
-    refused::refuse_variants(&keys)?;
+    refused::refuse_variants(&keys, family)?;
 
     let hidden_size = keys.required_size("embedding_length")?;
     let (num_heads, num_kv_heads, head_dim) = heads(&keys, hidden_size)?;
     let vocab_size = tokens::vocab_size(metadata, facts)?;
-    let num_layers = check_layers(keys.required_size("block_count")?)?;
+    let num_layers = check_layers(states::layers(&keys, family)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
     let rope = rope::rope(&keys, family, (head_dim, context), &facts.rope)?;
     let experts = experts::experts(&keys, family)?;
-    let ffn_size = match (keys.size_or_none("feed_forward_length")?, experts) {
-        (Some(size), _) => size,
-        (None, Some(experts)) => experts.ffn_size,
-        (None, None) => keys.required_size("feed_forward_length")?,
-    };
-    let feed_forward = match experts {
-        Some(_) => FeedForward::Experts,
-        None => FeedForward::Dense,
+    let (feed_forward, ffn_size) = match experts {
+        Some(_) if states::has_states(family) => {
+            let size = keys.required_size("expert_shared_feed_forward_length")?;
+            (FeedForward::SharedExpert, size)
+        }
+        Some(experts) => {
+            let size = keys.size_or_none("feed_forward_length")?;
+            (FeedForward::Experts, size.unwrap_or(experts.ffn_size))
+        }
+        None => (FeedForward::Dense, keys.required_size("feed_forward_length")?),
     };
     let config = ModelConfig {
         name,
@@ -64,8 +67,8 @@ pub(super) fn model_config(
         learned_positions: None,
         layers: families::layers(&keys, family, num_layers, (&rope, feed_forward))?,
         experts,
-        delta: None,
-        output_gate: false,
+        delta: states::delta(&keys, family)?,
+        output_gate: states::has_states(family),
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
         ffn_bias: facts.has_ffn_bias,

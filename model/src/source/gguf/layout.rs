@@ -4,6 +4,8 @@
 //! neighbours (2i, 2i + 1), while the model and this program turn halves (i, i + head_dim / 2).
 //! The others are kept as they are.
 
+use super::piece::Piece;
+use super::states;
 use crate::config::{Family, ModelConfig};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
@@ -15,35 +17,27 @@ pub(super) const ROPE_FACTORS: [&str; 3] =
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
-/// Where a tensor of the model lies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The name in the file.
-    pub name: String,
-    /// What the file's tensor must be: `[n]`, `[out, in]`, or with the experts before these.
-    pub shape: Vec<usize>,
-    /// Its row that is the model's first.
-    pub first_row: usize,
-}
-
-/// Where a tensor lies; `None` for what the model does not have.
-pub(super) fn place(config: &ModelConfig, id: TensorId) -> Option<Place> {
+/// Where a tensor lies, its pieces one behind the other; `None` for what the model does not have.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<Piece>> {
     let (rows, elements) = id.expected_shape(config)?;
-    let whole = |name: String| Place { name, shape: vec![rows, elements], first_row: 0 };
+    let whole = |name: &str| Some(vec![Piece::whole(name.to_owned(), vec![rows, elements])]);
     match id {
-        TensorId::Embedding => Some(whole(EMBEDDING.to_owned())),
-        TensorId::Head if config.tied_embeddings => Some(whole(EMBEDDING.to_owned())),
-        TensorId::Head => Some(whole(OUTPUT.to_owned())),
+        TensorId::Embedding => whole(EMBEDDING),
+        TensorId::Head if config.tied_embeddings => whole(EMBEDDING),
+        TensorId::Head => whole(OUTPUT),
         TensorId::FinalNorm { .. } => {
-            Some(Place { shape: vec![elements], ..whole("output_norm.weight".to_owned()) })
+            Some(vec![Piece::whole("output_norm.weight".to_owned(), vec![elements])])
         }
         TensorId::Positions => None,
         TensorId::Layer { layer, op, part } => {
+            if let Some(pieces) = states::pieces(config, (layer, op, part)) {
+                return Some(pieces);
+            }
             let suffix = if part == Part::Bias { "bias" } else { "weight" };
             let name = |stem: &str| format!("blk.{layer}.{stem}.{suffix}");
             if let Some((stem, all_rows, first_row)) = fused(config, op, part) {
-                let shape = vec![all_rows, elements];
-                return Some(Place { name: name(stem), shape, first_row });
+                let all = Piece::whole(name(stem), vec![all_rows, elements]);
+                return Some(vec![all.rows_from(first_row, rows)]);
             }
             let mut shape = if id.is_vector() { vec![elements] } else { vec![rows, elements] };
             if let (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, Some(experts)) =
@@ -52,7 +46,9 @@ pub(super) fn place(config: &ModelConfig, id: TensorId) -> Option<Place> {
                 shape[0] /= experts.count;
                 shape.insert(0, experts.count);
             }
-            Some(Place { shape, ..whole(name(layer_stem(config.family, op, part)?)) })
+            // Vectors are read whole, those of all experts too.
+            let all = Piece::whole(name(layer_stem(config, op, part)?), shape);
+            Some(vec![Piece { rows, elements, ..all }])
         }
     }
 }
@@ -73,7 +69,9 @@ fn fused(config: &ModelConfig, op: Op, part: Part) -> Option<(&'static str, usiz
     })
 }
 
-fn layer_stem(family: Family, op: Op, part: Part) -> Option<&'static str> {
+fn layer_stem(config: &ModelConfig, op: Op, part: Part) -> Option<&'static str> {
+    let (family, shared) = (config.family, config.has_shared_expert());
+    let norm1_follows_attention = family == Family::GptOss || config.delta.is_some();
     Some(match (op, part) {
         (Op::Norm0, _) => "attn_norm",
         (Op::Q, Part::Gain) => "attn_q_norm",
@@ -84,9 +82,13 @@ fn layer_stem(family: Family, op: Op, part: Part) -> Option<&'static str> {
         (Op::Softmax | Op::Attention, Part::Gain) => "attn_sinks",
         (Op::Out, _) => "attn_output",
         (Op::PostNorm0, _) => "post_attention_norm",
-        (Op::Norm1, _) if family == Family::GptOss => "post_attention_norm",
+        (Op::Norm1, _) if norm1_follows_attention => "post_attention_norm",
         (Op::Norm1, _) => "ffn_norm",
         (Op::PostNorm1, _) => "post_ffw_norm",
+        (Op::SharedGate, _) => "ffn_gate_inp_shexp",
+        (Op::Gate, _) if shared => "ffn_gate_shexp",
+        (Op::Up, _) if shared => "ffn_up_shexp",
+        (Op::Down, _) if shared => "ffn_down_shexp",
         (Op::Gate, _) => "ffn_gate",
         (Op::Up, _) => "ffn_up",
         (Op::Down, _) => "ffn_down",
@@ -112,10 +114,12 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
     around.into_iter().chain(layers)
 }
 
-/// Tensors that are no weights: the rope factors, which the configuration holds, and the table of
-/// rope frequencies that old files carry and nobody reads.
-pub(super) fn is_ignored(name: &str) -> bool {
+/// Tensors that are no weights of the model: the rope factors, which the configuration holds, the
+/// table of rope frequencies that old files carry and nobody reads, and layers that guess further
+/// tokens.
+pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
     ROPE_FACTORS.contains(&name)
+        || states::guesses(config, name)
         || name.ends_with(".attn_rot_embd.weight")
         || name.ends_with(".rope_freqs")
 }

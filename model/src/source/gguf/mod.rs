@@ -28,6 +28,8 @@ mod layout;
 pub mod metadata;
 mod parse;
 mod parts;
+mod piece;
+mod states;
 mod tables;
 
 #[cfg(test)]
@@ -37,6 +39,7 @@ use facts::TensorFacts;
 use metadata::Metadata;
 use parts::Parts;
 pub use parts::{first_part, model_name, part_paths};
+use piece::Piece;
 
 /// Rows are read in pieces of about this size: large enough that the system call does not matter,
 /// small enough for the second-level cache.
@@ -118,14 +121,14 @@ impl GgufSource {
     fn check_tensors(&self) -> Result<(), SourceError> {
         let mut known = HashSet::new();
         for id in layout::tensor_ids(&self.config) {
-            known.insert(self.rows(id)?.name);
+            known.extend(self.pieces(id)?.into_iter().map(|rows| rows.name));
         }
         // The first in the alphabet, so that the message does not depend on the hash order.
         let unknown = self
             .parts
             .tensors
             .keys()
-            .filter(|name| !known.contains(*name) && !layout::is_ignored(name))
+            .filter(|name| !known.contains(*name) && !layout::is_ignored(&self.config, name))
             .min();
         match unknown {
             None => Ok(()),
@@ -138,16 +141,22 @@ impl GgufSource {
         }
     }
 
-    fn rows(&self, id: TensorId) -> Result<Rows<'_>, SourceError> {
-        let missing = |tensor: String| SourceError::Missing { path: self.path.clone(), tensor };
-        let (Some(place), Some((rows, row_elements))) =
-            (layout::place(&self.config, id), id.expected_shape(&self.config))
-        else {
-            return Err(missing(format!("for {id:?}")));
-        };
-        let layout::Place { name, shape: expected, first_row } = place;
-        let info = self.parts.tensors.get(&name).ok_or_else(|| missing(name.clone()))?;
-        if info.shape != expected {
+    /// The pieces of a tensor, one behind the other.
+    fn pieces(&self, id: TensorId) -> Result<Vec<Rows<'_>>, SourceError> {
+        let pieces = layout::pieces(&self.config, id).ok_or_else(|| SourceError::Missing {
+            path: self.path.clone(),
+            tensor: format!("for {id:?}"),
+        })?;
+        pieces.into_iter().map(|piece| self.rows(id, piece)).collect()
+    }
+
+    fn rows(&self, id: TensorId, piece: Piece) -> Result<Rows<'_>, SourceError> {
+        let Piece { name, shape: expected, first_row, rows, elements } = piece;
+        let missing = || SourceError::Missing { path: self.path.clone(), tensor: name.clone() };
+        let info = self.parts.tensors.get(&name).ok_or_else(missing)?;
+        // A vector may be a matrix of one row.
+        let found = info.shape.iter().skip_while(|dimension| **dimension == 1);
+        if info.shape != expected && (expected.len() > 1 || !found.eq(&expected)) {
             return Err(SourceError::Shape {
                 path: self.path.clone(),
                 tensor: name,
@@ -169,15 +178,55 @@ impl GgufSource {
             true if id.is_vector() => Order::PermutedElements { head },
             true => Order::PermutedRows { head },
         };
-        let (part, first_byte) = (info.part, first_row * stored.row_bytes(row_elements));
-        let offset = info.offset + first_byte as u64;
+        let offset = info.offset + (first_row * stored.row_bytes(elements)) as u64;
+        let (part, row_elements) = (info.part, elements);
         Ok(Rows { name, stored, part, offset, rows, row_elements, order, source: self })
+    }
+
+    /// Reads rows from `first_row` on into `out`, `width` of its elements for each row, by `read`,
+    /// which is given rows of one piece, the first of them that is wanted, and their place.
+    fn read_pieces<T>(
+        &self,
+        pieces: &[Rows<'_>],
+        (first_row, width): (usize, usize),
+        out: &mut [T],
+        mut read: impl FnMut(&Rows<'_>, usize, &mut [T]) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let (mut wanted, mut before) = (first_row, 0);
+        let mut left = out;
+        for rows in pieces {
+            let here = (before + rows.rows).saturating_sub(wanted).min(left.len() / width);
+            let (first, rest) = std::mem::take(&mut left).split_at_mut(here * width);
+            if here > 0 {
+                read(rows, wanted - before, first)?;
+            }
+            (left, wanted, before) = (rest, wanted + here, before + rows.rows);
+        }
+        assert!(left.is_empty(), "rows from {first_row} on that a tensor does not have");
+        Ok(())
+    }
+
+    /// Reads a vector, all of it, in f32.
+    fn read_vector(&self, id: TensorId, out: &mut [f32]) -> Result<(), SourceError> {
+        let mut left = &mut *out;
+        for rows in self.pieces(id)? {
+            let (first, rest) = left.split_at_mut(rows.row_elements);
+            rows.expand(0, first)?;
+            rows.order.restore_elements(first);
+            left = rest;
+        }
+        states::change(&self.config, id).apply(out);
+        Ok(())
     }
 }
 
 impl WeightSource for GgufSource {
     fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
-        self.rows(id).map(|rows| (rows.rows, rows.row_elements))
+        let pieces = self.pieces(id)?;
+        Ok(match id.is_vector() {
+            true => (1, pieces.iter().map(|rows| rows.row_elements).sum()),
+            false => (pieces.iter().map(|rows| rows.rows).sum(), pieces[0].row_elements),
+        })
     }
 
     fn read_bf16(
@@ -186,31 +235,42 @@ impl WeightSource for GgufSource {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), SourceError> {
-        let rows = self.rows(id)?;
-        let (elements, stored) = (rows.row_elements, rows.stored);
-        let mut exact = vec![0.0; elements];
-        rows.visit(first_row, out.len(), |row, bytes| {
-            dequantise(stored, bytes, &mut exact);
-            for (out, value) in out[row * elements..][..elements].iter_mut().zip(&exact) {
-                *out = bf16::from_f32(*value);
-            }
-        })?;
-        rows.order.restore_elements(out);
-        Ok(())
+        if id.is_vector() {
+            let mut exact = vec![0.0; out.len()];
+            self.read_vector(id, &mut exact)?;
+            out.iter_mut().zip(exact).for_each(|(out, exact)| *out = bf16::from_f32(exact));
+            return Ok(());
+        }
+        let pieces = self.pieces(id)?;
+        let width = pieces[0].row_elements;
+        let mut exact = vec![0.0; width];
+        self.read_pieces(&pieces, (first_row, width), out, |rows, first, out| {
+            rows.visit(first, out.len(), |row, bytes| {
+                dequantise(rows.stored, bytes, &mut exact);
+                for (out, value) in out[row * width..][..width].iter_mut().zip(&exact) {
+                    *out = bf16::from_f32(*value);
+                }
+            })
+        })
     }
 
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
-        let rows = self.rows(id)?;
-        let (elements, stored) = (rows.row_elements, rows.stored);
-        rows.visit(first_row, out.len(), |row, bytes| {
-            dequantise(stored, bytes, &mut out[row * elements..][..elements]);
-        })?;
-        rows.order.restore_elements(out);
-        Ok(())
+        if id.is_vector() {
+            return self.read_vector(id, out);
+        }
+        let pieces = self.pieces(id)?;
+        let width = pieces[0].row_elements;
+        self.read_pieces(&pieces, (first_row, width), out, |rows, first, out| {
+            rows.expand(first, out)
+        })
     }
 
+    /// F32 where a file has parts of one matrix in different types, which no kernel runs from.
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
-        self.rows(id).map(|rows| rows.stored)
+        let pieces = self.pieces(id)?;
+        let stored = pieces[0].stored;
+        let is_one = pieces.iter().all(|rows| rows.stored == stored);
+        Ok(if is_one { stored } else { StoredType::F32 })
     }
 
     fn read_blocks(
@@ -219,22 +279,32 @@ impl WeightSource for GgufSource {
         first_row: usize,
         out: &mut [u8],
     ) -> Result<(), SourceError> {
-        let rows = self.rows(id)?;
+        let (pieces, stored) = (self.pieces(id)?, self.stored_type(id)?);
         // Elements of a permuted vector move between blocks, so its blocks mean nothing alone.
-        if rows.stored.grouped().is_none() || matches!(rows.order, Order::PermutedElements { .. }) {
-            let stored = rows.stored.name();
-            return Err(SourceError::NoBlocks { tensor: rows.name, stored });
+        if stored.grouped().is_none() || id.is_vector() {
+            let tensor = pieces[0].name.clone();
+            return Err(SourceError::NoBlocks { tensor, stored: stored.name() });
         }
-        let row_bytes = rows.stored.row_bytes(rows.row_elements);
-        assert_eq!(out.len() % row_bytes, 0, "{}: not whole rows", rows.name);
-        let elements = out.len() / row_bytes * rows.row_elements;
-        rows.visit(first_row, elements, |row, bytes| {
-            out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
+        let row_bytes = stored.row_bytes(pieces[0].row_elements);
+        assert_eq!(out.len() % row_bytes, 0, "{}: not whole rows", pieces[0].name);
+        self.read_pieces(&pieces, (first_row, row_bytes), out, |rows, first, out| {
+            let elements = out.len() / row_bytes * rows.row_elements;
+            rows.visit(first, elements, |row, bytes| {
+                out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
+            })
         })
     }
 }
 
 impl Rows<'_> {
+    /// Reads rows from `first_row` on as f32.
+    fn expand(&self, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        let elements = self.row_elements;
+        self.visit(first_row, out.len(), |row, bytes| {
+            dequantise(self.stored, bytes, &mut out[row * elements..][..elements]);
+        })
+    }
+
     /// Calls `each` with the number of a row, counted from `first_row`, and the row's stored bytes,
     /// for as many rows as `out_elements` hold, in no certain order.
     ///
@@ -285,7 +355,7 @@ impl Rows<'_> {
 
 impl Order {
     /// Puts the elements of a permuted vector, read whole, into the model's order.
-    fn restore_elements<T: Copy>(self, vector: &mut [T]) {
+    fn restore_elements(self, vector: &mut [f32]) {
         let Order::PermutedElements { head } = self else {
             return;
         };

@@ -97,6 +97,7 @@ fn run(figure: &Figure, series: &Series, output: u32, policy: Policy) -> Result<
         },
         host_pages: (host_positions / u64::from(PAGE_POSITIONS)) as u32,
         patience: u32::MAX,
+        lags: true,
     };
     let arrivals = arrivals(figure.requests, figure.input, output);
     Ok(simulate(policy, &arrivals, &limits, &costs))

@@ -57,7 +57,7 @@ impl Stream {
         match program.shape.rows {
             Rows::Single => Stream::single(shape, reach),
             Rows::WholePrompts => Stream::whole(shape, reach, at.stream, prompt_len),
-            Rows::Chunks => Stream::chunk(shape, reach, at.stream, prompt_len),
+            Rows::Chunks | Rows::Moves(_) => Stream::chunk(shape, reach, at.stream, prompt_len),
         }
     }
 

@@ -193,11 +193,11 @@ impl<'a> Works<'a> {
             Moved::Weights(op) => {
                 Line::fixed(self.weight_bytes(Weights::of(op, copy.at.layer), false))
             }
-            Moved::Cache(Kv::K | Kv::V) => {
+            Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
                 let one = self.position_bytes() * config.num_kv_heads as f64;
                 let cached = match program.shape.rows {
                     Rows::WholePrompts => Line::ZERO,
-                    Rows::Chunks | Rows::Single => stream.cached,
+                    Rows::Chunks | Rows::Single | Rows::Moves(_) => stream.cached,
                 };
                 cached.times(one * share)
             }

@@ -370,6 +370,7 @@ fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
         config,
         dtype,
         batch_size: estimator.batch_size,
+        device_slots: 0,
         max_context,
         weight_formats: &formats.weights,
         kv_format: formats.kv,

@@ -7,7 +7,7 @@ use crate::map::Chunk;
 use crate::weights::Weights;
 
 use super::super::error::Site;
-use super::super::shape::normal;
+use super::super::parts::normal;
 
 /// What a region holds. Activations belong to one step: those of the step before are stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,9 +24,11 @@ use crate::weights::Weights;
 
 use super::error::{NamedProgram, Site, ValidateError};
 use super::order::{Event, Order};
-use super::shape::normal;
+use super::parts::normal;
 
+mod ending;
 mod held;
+mod moves;
 
 use held::{Content, Held, Parts, Stream};
 
@@ -76,6 +78,8 @@ struct Walk<'a> {
     tables: BTreeMap<BufferId, Table>,
     /// Streams of the present step that each cache holds.
     filled: BTreeMap<BufferId, BTreeSet<u16>>,
+    /// How often each cache was brought to its other owner.
+    moved: BTreeMap<BufferId, u32>,
     /// Additions into the residual stream before each layer, and before what follows all of them.
     additions_before: &'a [u32],
 }
@@ -93,6 +97,7 @@ pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateErr
             buffers: lasting.clone(),
             tables: BTreeMap::new(),
             filled: BTreeMap::new(),
+            moved: BTreeMap::new(),
             additions_before: &additions_before,
         };
         order.events.iter().try_for_each(|event| walk.event(order, event))?;
@@ -214,6 +219,7 @@ impl<'a> Walk<'a> {
             self.table(now, table, copy.at, false)?;
         }
         let content = match copy.moved {
+            Moved::Sequences(kv) => return self.move_cache(now, kv, copy),
             Moved::Weights(op) => {
                 let blobs = self.weights_of(op, copy.at.layer);
                 let found = self.first_of(copy.from);
@@ -297,11 +303,11 @@ impl<'a> Walk<'a> {
     fn fill(&mut self, now: &Now<'_>, cache: Cache, to: Region) -> Result<(), ValidateError> {
         let step = now.event.step;
         let stream = now.event.instruction.at().map_or(0, |at| at.stream);
-        let streams = self.program.shape.streams;
+        let streams = self.streams_of(cache.chunk);
         // Rows may be appended in any order where nobody reads them before the program has ended.
         let before = match self.program.shape.rows {
             Rows::WholePrompts => 0,
-            Rows::Chunks | Rows::Single => stream,
+            Rows::Chunks | Rows::Single | Rows::Moves(_) => stream,
         };
         self.need(now, to, cache.with(step, before))?;
         let filled = self.filled.entry(to.buffer).or_default();
@@ -344,7 +350,7 @@ impl<'a> Walk<'a> {
             let problem = "its step table belongs to another batch".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
-        let (step, streams) = (now.event.step, u32::from(self.program.shape.streams));
+        let (step, streams) = (now.event.step, self.program.shape.samples());
         // Samples of a step are one behind the other, so that a stream's own is among the first.
         let of_step = i64::from(table.samples) - i64::from(step * streams);
         if !(0..=i64::from(at.stream)).contains(&of_step) {
@@ -425,43 +431,6 @@ impl<'a> Walk<'a> {
         let positions =
             (op == Op::Embed && config.learned_positions.is_some()).then_some(Weights::Positions);
         std::iter::once(blob).chain(positions).collect()
-    }
-
-    fn end(&self, lasting: &[Parts]) -> Result<(), ValidateError> {
-        let program = NamedProgram::new(self.program);
-        let incomplete = |problem: String| ValidateError::Incomplete {
-            program,
-            problem: problem.into_boxed_str(),
-        };
-        let streams = u32::from(self.program.shape.streams);
-        let expected = streams * super::STEPS;
-        for batch in 0..self.plan.shape.batches {
-            let sampled = self.tables.values().find(|table| table.batch == batch);
-            let samples = sampled.map_or(0, |table| table.samples);
-            if samples != expected {
-                return Err(incomplete(format!(
-                    "batch {batch} is sampled {samples} times in {} steps of {streams} streams",
-                    super::STEPS
-                )));
-            }
-        }
-        for (place, (before, after)) in lasting.iter().zip(&self.buffers).enumerate() {
-            let Some(before) = before.read(None).first().and_then(Option::as_ref) else { continue };
-            let after = after.read(None);
-            let expected = before.content.after_steps(super::STEPS);
-            let is_kept =
-                |part: &Option<Held>| part.as_ref().is_some_and(|held| held.content == expected);
-            if after.is_empty() || !after.iter().all(is_kept) {
-                let found = match after.first().and_then(Option::as_ref) {
-                    Some(held) => held.content.text(&self.plan.config),
-                    None => "nothing".to_owned(),
-                };
-                let (name, expected) =
-                    (&self.plan.buffers[place].name, expected.text(&self.plan.config));
-                return Err(incomplete(format!("{name} must hold {expected}, but holds {found}")));
-            }
-        }
-        Ok(())
     }
 }
 

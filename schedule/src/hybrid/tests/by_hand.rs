@@ -5,8 +5,14 @@ use super::{Exact, decided, queued};
 
 const EXACT: Exact = Exact::PLAIN;
 
-const LIMITS: Limits =
-    Limits { rows: 200, page_positions: 4, device_pages: 20, host_pages: 200, patience: 10 };
+const LIMITS: Limits = Limits {
+    rows: 200,
+    page_positions: 4,
+    device_pages: 20,
+    host_pages: 200,
+    patience: 10,
+    lags: true,
+};
 
 fn queues<'a>(waiting: &'a [Queued], device: &'a [Queued], host: &'a [Queued]) -> Queues<'a> {
     Queues { waiting, device, host, is_late: false }
@@ -43,6 +49,17 @@ fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
     assert_eq!(places, [Place::Waits]);
     let (iteration, _) = decided(Policy::FastDecode, &queues(&waiting, &[], &[]), &LIMITS, &EXACT);
     assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 3));
+}
+
+#[test]
+fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
+    // 22 pages of 20.
+    let waiting = [queued(0, 86), queued(1, 86)];
+    for lags in [false, true] {
+        let limits = Limits { lags, ..LIMITS };
+        let (iteration, _) = decided(Policy::Apex, &queues(&waiting, &[], &[]), &limits, &EXACT);
+        assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 1));
+    }
 }
 
 #[test]

@@ -286,6 +286,7 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
             device_pages: random.between(12, 60),
             host_pages: [2000, 340][random.between(0, 1) as usize],
             patience: u32::MAX,
+            lags: true,
         };
         let costs = Exact {
             weights_ms: [1.0, 4.0, 16.0][random.between(0, 2) as usize],

@@ -98,6 +98,7 @@ fn check(
     let is_pipelined = has(Place::First) || has(Place::Second);
     assert_eq!(is_pipelined, iteration.shape == Shape::Pipelined, "{policy:?} {places:?}");
     assert!(!has(Place::Lagging) || iteration.shape == Shape::Async);
+    assert!(limits.lags || iteration.shape != Shape::Async, "{policy:?}: no row may lag");
     let may = match policy {
         Policy::GpuOnly => iteration.host_prefills == 0,
         Policy::FastDecode => {
@@ -118,8 +119,8 @@ fn policies() -> impl Strategy<Value = Policy> {
     (0..POLICIES.len()).prop_map(|index| POLICIES[index])
 }
 
-fn limits(device_pages: u32, host_pages: u32) -> Limits {
-    Limits { rows: 200, page_positions: 4, device_pages, host_pages, patience: 40 }
+fn limits(device_pages: u32, host_pages: u32, lags: bool) -> Limits {
+    Limits { rows: 200, page_positions: 4, device_pages, host_pages, patience: 40, lags }
 }
 
 proptest! {
@@ -129,8 +130,9 @@ proptest! {
         lengths in prop::collection::vec((1u32..60, 1u32..40), 1..40),
         device_pages in 25u32..60,
         host_pages in 50u32..200,
+        lags: bool,
     ) {
-        let limits = limits(device_pages, host_pages);
+        let limits = limits(device_pages, host_pages, lags);
         let waiting = lengths.iter().zip(0..).map(|((prompt, _), id)| queued(id, *prompt));
         let mut server = Server { waiting: waiting.collect(), ..Server::default() };
         let ends = |one: &Queued| {
@@ -161,8 +163,9 @@ proptest! {
         prompt in 1u32..20,
         long in 20u32..60,
         seed in 0u32..1000,
+        lags: bool,
     ) {
-        let limits = limits(device_pages, host_pages);
+        let limits = limits(device_pages, host_pages, lags);
         let mut server = Server::default();
         let mut id = 0;
         let mut most_waited = 0;

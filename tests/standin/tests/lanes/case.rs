@@ -81,6 +81,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype,
     }
 }

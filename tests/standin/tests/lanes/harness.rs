@@ -11,11 +11,15 @@ use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
+use schedule::Costs;
+use schedule::hybrid::Limits;
 use shm::{Channel, Control, Segment, TraceSegment};
 use workers::shared::group::{BATCH, list_work};
 use workers::shared::prefix_sharing::share;
-use workers::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
-use workers::shared::table::StepTable;
+use workers::shared::protocol::{CudaUse, FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
+use workers::shared::release::{list_first, stages};
+use workers::shared::serving::{Offer, PromptLogprobs, clear, offer};
+use workers::shared::table::{Deciding, StepTable};
 use workers::testing::{Outcome, Placed, fill};
 
 pub(crate) const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";
@@ -168,6 +172,7 @@ impl Workers {
                 plan: plan.clone(),
                 memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
                 private: Vec::new(),
+                nodes: MemoryNodes::default(),
                 control_bytes: control.segment().size_bytes() as u64,
                 trace_capacity: TRACE_CAPACITY as u32,
                 threads: 1,
@@ -180,6 +185,7 @@ impl Workers {
                 cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: false }),
                 grammars: None,
                 staged: None,
+                prompts: None,
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
@@ -244,6 +250,43 @@ impl Workers {
             return Err(format!("{}{error}", self.failures()));
         }
         Ok(group.iter().map(|placed| Outcome::read(&table, placed)).collect())
+    }
+
+    /// Serves sequences that all come at once, while the device has room for more of their caches
+    /// and for fewer. What came of each, and how often each program ran.
+    ///
+    /// # Errors
+    /// The sentences of the workers that failed.
+    pub(crate) fn serve(
+        &self,
+        group: &[Placed],
+        deciding: &Deciding,
+    ) -> Result<(Vec<Outcome>, [u32; 4]), String> {
+        let Workers { plan, control, .. } = self;
+        let table = StepTable::new(control.extra(0, plan.table.words()), plan);
+        clear(&table, plan, u32::MAX, &Costs::NONE);
+        table.set_deciding(deciding);
+        for (placed, arrival) in group.iter().zip(0..) {
+            let (room, said) = (plan.shape.max_context, PromptLogprobs::default());
+            let (answered, computed) = (&[][..], 0);
+            offer(&table, &Offer { placed, answered, computed, room, arrival, said });
+        }
+        assert!(list_first(&table), "there is something to compute");
+        let target = control.drained().value() + 1;
+        control.release(&stages(&table), u32::MAX - 1);
+        let until = Instant::now() + LIMIT;
+        let mut device_pages = 0;
+        let slice = Duration::from_micros(500);
+        while let Err(error) = control.drained().wait_at_least(target, control.poison(), slice) {
+            if control.poison().cause().is_some() || Instant::now() > until {
+                return Err(format!("{}{error}", self.failures()));
+            }
+            device_pages = (device_pages + 1) % (u32::from(plan.shape.device_slots) + 1);
+            let limits = Limits { device_pages, ..deciding.limits };
+            table.set_deciding(&Deciding { limits, ..*deciding });
+        }
+        let outcomes = group.iter().map(|placed| Outcome::read(&table, placed)).collect();
+        Ok((outcomes, table.counts()))
     }
 
     /// Lets the workers leave; what each has allocated since it was ready.

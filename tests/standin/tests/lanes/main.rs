@@ -9,6 +9,7 @@ mod harness;
 mod models;
 mod orders;
 mod overlap;
+mod owners;
 mod placements;
 
 use workers::counting::CountingAllocator;

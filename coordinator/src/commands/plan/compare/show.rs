@@ -178,6 +178,7 @@ mod tests {
                 revision: None,
                 dummy_weights: true,
                 layers: None,
+                positions: None,
             },
             dtype: model::config::Dtype::Bf16,
             compress: None,

@@ -15,6 +15,7 @@ fn serving(lengths: LengthsChoice) -> ServingPlan {
             revision: None,
             dummy_weights: true,
             layers: Some(8),
+            positions: None,
         },
         dtype: Dtype::Bf16,
         lengths,

@@ -37,7 +37,9 @@ pub(super) fn experts(keys: &Keys<'_>, family: Family) -> Result<Option<Experts>
 fn scoring(family: Family) -> Option<Scoring> {
     Some(match family {
         Family::GptOss | Family::GraniteMoe => Scoring::TopKSoftmax,
-        Family::Mixtral | Family::Qwen3Moe => Scoring::SoftmaxTopK { renormalise: true },
+        Family::Mixtral | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
+            Scoring::SoftmaxTopK { renormalise: true }
+        }
         Family::Olmoe => Scoring::SoftmaxTopK { renormalise: false },
         _ => return None,
     })

@@ -2,12 +2,13 @@
 
 use super::super::metadata::{Array, Value};
 use super::keys::{ConfigError, Keys, wrong};
+use super::states;
 use crate::architecture::lacking;
 use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
 use crate::layers::{FeedForward, LayerKind, Layers, Mixing};
 
 /// Names in `general.architecture`, and the family of a model without experts or with its own.
-const ARCHITECTURES: [(&str, Family); 12] = [
+const ARCHITECTURES: [(&str, Family); 15] = [
     ("gemma3", Family::Gemma3),
     ("gpt-oss", Family::GptOss),
     ("granite", Family::Granite),
@@ -18,7 +19,10 @@ const ARCHITECTURES: [(&str, Family); 12] = [
     ("phi3", Family::Phi3),
     ("qwen2", Family::Qwen2),
     ("qwen3", Family::Qwen3),
+    ("qwen35", Family::Qwen35),
+    ("qwen35moe", Family::Qwen35Moe),
     ("qwen3moe", Family::Qwen3Moe),
+    ("qwen3next", Family::Qwen3Next),
     ("smollm3", Family::SmolLm3),
 ];
 
@@ -63,6 +67,7 @@ pub(super) fn activation(family: Family) -> Activation {
 pub(super) fn qk_norm(family: Family) -> Option<QkNorm> {
     match family {
         Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => Some(QkNorm::PerHead),
+        family if states::has_states(family) => Some(QkNorm::PerHead),
         Family::Olmoe => Some(QkNorm::FullWidth),
         _ => None,
     }
@@ -83,7 +88,11 @@ pub(super) fn layers(
     let windowed = windowed_layers(keys, family, count)?;
     let local = local_rope(keys, family, rope)?;
     let rotates = rotating_layers(keys, family)?;
+    let attends = states::attending_layers(keys, family, count)?;
     let kind = |layer: usize| {
+        if !attends[layer] {
+            return LayerKind::delta(feed_forward);
+        }
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
         let (mixing, rope) = (Mixing::Attention, rotates(layer).then(|| rope.clone()));

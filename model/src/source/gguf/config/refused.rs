@@ -1,6 +1,8 @@
 //! Keys that would make a model compute something else than this program does.
 
 use super::keys::{ConfigError, Keys, wrong};
+use super::states;
+use crate::config::Family;
 
 /// Keys of numbers, the values that change nothing, and what such a value says.
 const NUMBERS: &[(&str, &[f64], &str)] = &[
@@ -33,8 +35,9 @@ const FLAGS: &[(&str, bool, &str)] = &[
 ///
 /// # Errors
 /// A key of the lists that has another value than one that changes nothing.
-pub(super) fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
-    for (suffix, neutral, expected) in NUMBERS {
+pub(super) fn refuse_variants(keys: &Keys<'_>, family: Family) -> Result<(), ConfigError> {
+    let read = |suffix: &str| states::has_states(family) && states::READ.contains(&suffix);
+    for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !read(suffix)) {
         let key = keys.key(suffix);
         match keys.metadata.number(&key)? {
             Some(number) if !neutral.contains(&number) => return Err(wrong(key, number, expected)),

@@ -3,6 +3,7 @@
 use super::super::facts::RopeFactors;
 use super::super::metadata::required;
 use super::keys::{ConfigError, Keys, wrong};
+use super::states;
 use crate::config::{Family, Rope, RopeScaling};
 use crate::rope::{
     YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor, yarn_attention_factor,
@@ -48,15 +49,15 @@ pub(super) fn rope(
     Ok(Rope { rotary_dim, ..Rope::new(theta, scaling) })
 }
 
-/// How many elements of a head are rotated, where not all are: Phi's rows are not permuted, so that
-/// those are its first ones.
+/// How many elements of a head are rotated, where not all are: Phi's and Qwen's rows are not
+/// permuted, so that those are its first ones.
 fn rotary_dim(
     keys: &Keys<'_>,
     family: Family,
     head_dim: usize,
 ) -> Result<Option<usize>, ConfigError> {
     let suffix = "rope.dimension_count";
-    if family != Family::Phi3 {
+    if family != Family::Phi3 && !states::has_states(family) {
         keys.same_size(suffix, head_dim, "the size of a head (partial rope is not)")?;
         return Ok(None);
     }

@@ -4,13 +4,14 @@
 use super::*;
 use crate::config::{ModelConfig, Rope, Scales};
 use crate::config_json;
+use crate::delta::DeltaNet;
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::rope::SequenceLength;
 use crate::source::Part;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 18] = [
+const FIXTURES: [&str; 21] = [
     "gemma3",
     "gemma3_vision",
     "gpt_oss",
@@ -26,7 +27,10 @@ const FIXTURES: [&str; 18] = [
     "phi3_longrope",
     "qwen2_yarn",
     "qwen3",
+    "qwen35",
+    "qwen35_moe",
     "qwen3_moe",
+    "qwen3_next",
     "qwen3_tied",
     "smollm3",
 ];
@@ -55,6 +59,7 @@ fn comparable(config: &ModelConfig) -> ModelConfig {
         layers: Layers::each(layers.map(|kind| LayerKind { rope: None, ..kind })),
         scales: Scales { attention: Some(0.0), ..config.scales },
         eos_token_ids: Vec::new(),
+        delta: config.delta.map(|delta| DeltaNet { takes_turns: false, ..delta }),
         ..config.clone()
     }
 }
@@ -108,6 +113,13 @@ fn tensors_hold_what_the_checkpoint_holds() {
             assert_eq!(checkpoint.shape(id).expect("there"), (rows, elements), "{name}, {id:?}");
             let mut expected = vec![f32::NAN; rows * elements];
             checkpoint.read_f32(id, 0, &mut expected).expect("readable");
+            expected = in_turn(source.config(), id, expected);
+            if matches!(id, TensorId::Layer { op: Op::Delta, part: Part::Bias, .. }) {
+                // Of the logarithms a file has the powers, in f32.
+                let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+                assert!(read_f32(&source, id).iter().zip(&expected).all(close), "{name}, {id:?}");
+                continue;
+            }
             // Gemma's queries take in what llama.cpp does not scale scores by.
             if source.config().family == Family::Gemma3
                 && matches!(id, TensorId::Layer { op: Op::Q, part: Part::Gain, .. })
@@ -124,6 +136,37 @@ fn tensors_hold_what_the_checkpoint_holds() {
         }
         assert!(count > 10, "{name}");
     }
+}
+
+/// What a checkpoint has of a tensor, in the order of a file whose value heads take turns at the
+/// heads of q and k.
+fn in_turn(config: &ModelConfig, id: TensorId, mut values: Vec<f32>) -> Vec<f32> {
+    let (Some(delta), TensorId::Layer { op, part, .. }) = (config.delta, id) else {
+        return values;
+    };
+    let (hidden, width) = (config.hidden_size, delta.value_dim);
+    // Elements before the heads, in each of so many equal parts; elements of a head; and how often.
+    let (before, of_head, parts) = match (op, part) {
+        (Op::DeltaQkv, _) => (2 * delta.key_size() * hidden, width * hidden, 1),
+        (Op::DeltaGate, _) => (0, width * hidden, 1),
+        (Op::DeltaBa, _) => (0, hidden, 2),
+        (Op::DeltaConv, _) => (2 * delta.key_size(), width, delta.taps),
+        (Op::Delta, Part::Bias) => (0, 1, 2),
+        (Op::DeltaOut, _) => (0, width, hidden),
+        _ => return values,
+    };
+    let stored = values.clone();
+    let size = values.len() / parts;
+    for (value, index) in values.iter_mut().zip(0..) {
+        let (part, within) = (index / size, index % size);
+        let Some(within) = within.checked_sub(before).filter(|_| delta.takes_turns) else {
+            continue;
+        };
+        let (head, rest) = (within / of_head, within % of_head);
+        let theirs = delta.key_head(head) * delta.group() + head / delta.key_heads;
+        *value = stored[part * size + before + theirs * of_head + rest];
+    }
+    values
 }
 
 /// Rows from the middle of a head, expert or fused tensor into the next are those of the whole.

@@ -5,7 +5,10 @@
 //! that one was due, so what a sleep overshoots is not added up. Behind a wait that blocked it
 //! starts when the lane woke up, so what handing over costs is in every measurement.
 
+mod owners;
+
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::ops::Op;
@@ -19,6 +22,7 @@ use crate::error::LaneError;
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::rows::counts;
+use crate::shared::iterations::Iterations;
 use crate::shared::protocol::Durations;
 use crate::shared::table::StepTable;
 
@@ -30,17 +34,25 @@ const SPIN: Duration = Duration::from_micros(60);
 #[derive(Debug)]
 pub struct Timed {
     durations_ns: Vec<u64>,
+    plan: Arc<Plan>,
     table: StepTable,
+    /// Where sequences have owners: what decides which iteration follows.
+    iterations: Iterations,
     /// When the work before was due; 0 when the next starts as soon as it is reached.
     due_ns: u64,
 }
 
 impl Timed {
     /// The work of `lane`.
-    pub fn new(durations: &Durations, lane: LaneId, plan: &Plan, control: &Control) -> Timed {
+    pub fn new(durations: &Durations, lane: LaneId, plan: &Arc<Plan>, control: &Control) -> Timed {
         Timed {
             durations_ns: durations.of(lane).to_vec(),
+            plan: Arc::clone(plan),
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
+            iterations: Iterations::new(
+                usize::from(plan.shape.batch_size),
+                usize::from(plan.shape.device_slots),
+            ),
             due_ns: 0,
         }
     }
@@ -63,11 +75,13 @@ impl LaneExecutor for Timed {
     /// Lets an instruction's time pass. `Sample` gives every row token 0.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
         let Task { program, index, instruction: work, .. } = task;
-        let durations_ns = match program {
-            ProgramId::DECODE => self.durations_ns.as_slice(),
-            _ => &[],
+        let duration_ns = match program {
+            _ if self.table.has_owners() => {
+                owners::duration_ns(&self.plan, &self.table, program, work)
+            }
+            ProgramId::DECODE => self.durations_ns.get(index).copied().unwrap_or(0),
+            _ => 0,
         };
-        let duration_ns = durations_ns.get(index).copied().unwrap_or(0);
         if duration_ns > 0 {
             let start_ns = if self.due_ns == 0 { now_ns() } else { self.due_ns };
             self.due_ns = start_ns + duration_ns;
@@ -77,7 +91,10 @@ impl LaneExecutor for Timed {
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
-            sample::record(&self.table, program, at, &[], |_, _| 0);
+            match self.table.has_owners() {
+                true => sample::record_owned(&self.table, (program, at), &mut self.iterations),
+                false => sample::record(&self.table, program, at, &[], |_, _| 0),
+            }
         }
         let (_, rows) = counts(&self.table, program, at);
         Ok(Some(Work { bytes: 0, rows: rows as u32 }))

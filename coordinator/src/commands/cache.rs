@@ -1,0 +1,157 @@
+//! `coordinator cache`: what a prompt store holds, and removing it.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use prompt_store::{Beginning, Listed, Listing};
+use serde_json::{Value, json};
+
+use crate::cli::request::{CacheAction, CacheRequest};
+use crate::exit::Exit;
+use crate::report::plain_table::{plain_table, right_aligned};
+use crate::setup::usage::Usage;
+
+const MIB: f64 = (1u64 << 20) as f64;
+/// Digits by which a beginning is called.
+const NAME_DIGITS: usize = 12;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Lists or removes.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
+    let directory = &request.directory;
+    let listing = prompt_store::list(directory)
+        .with_context(|| format!("the prompt store {}", directory.display()))?;
+    let text = match &request.action {
+        CacheAction::List { json: true } => serde_json::to_string_pretty(&as_json(&listing))?,
+        CacheAction::List { json: false } => as_table(&listing),
+        action => {
+            let removed = remove(request, &listing, action)?;
+            format!("{:.1} MiB are removed.", removed as f64 / MIB)
+        }
+    };
+    std::io::stdout().write_all(format!("{text}\n").as_bytes())?;
+    Ok(Exit::Done)
+}
+
+fn remove(request: &CacheRequest, listing: &Listing, action: &CacheAction) -> anyhow::Result<u64> {
+    let CacheAction::Remove { names, model, unused_days, all } = action else { return Ok(0) };
+    let beginnings = || listing.origins.iter().flat_map(|listed| &listed.beginnings);
+    for name in names {
+        let named = beginnings().filter(|one| one.name.to_string().starts_with(name)).count();
+        if named != 1 {
+            let what = if named == 0 { "no beginning is" } else { "several beginnings are" };
+            let sentence = format!("{what} called {name}; `coordinator cache list` names them");
+            return Err(Usage(sentence).into());
+        }
+    }
+    let is_of = |listed: &Listed, model: &String| {
+        model_of(listed) == model || listed.folder.file_name().is_some_and(|name| name == &**model)
+    };
+    if let Some(model) = model
+        && !listing.origins.iter().any(|listed| is_of(listed, model))
+    {
+        let sentence =
+            format!("nothing is stored of {model}; `coordinator cache list` says of what");
+        return Err(Usage(sentence).into());
+    }
+    let now = SystemTime::now();
+    let is_old = |beginning: &Beginning| {
+        unused_days.is_some_and(|days| {
+            now.duration_since(beginning.used).is_ok_and(|unused| unused >= DAY * days)
+        })
+    };
+    let removed = prompt_store::remove(&request.directory, |listed, beginning| {
+        let name = beginning.name.to_string();
+        *all || names.iter().any(|named| name.starts_with(named))
+            || model.as_ref().is_some_and(|model| is_of(listed, model))
+            || is_old(beginning)
+    });
+    removed.with_context(|| format!("the prompt store {}", request.directory.display()))
+}
+
+fn model_of(listed: &Listed) -> &str {
+    listed.origin.as_ref().map_or("unknown", |origin| &origin.model)
+}
+
+fn short(beginning: &Beginning) -> String {
+    beginning.name.to_string()[..NAME_DIGITS].to_owned()
+}
+
+fn as_table(listing: &Listing) -> String {
+    let mut table = plain_table();
+    table.set_header(["name", "model", "form", "tokens", "MiB", "last used"]);
+    right_aligned(&mut table, 3..5);
+    let (mut rows, mut useless) = (0, 0);
+    for listed in &listing.origins {
+        let field = |wanted: &str| {
+            let fields = listed.origin.iter().flat_map(|origin| &origin.fields);
+            fields.clone().find(|(name, _)| name == wanted).map_or("", |(_, value)| value.as_str())
+        };
+        let form = format!("{}, KV {}, {}", field("dtype"), field("KV"), field("kernels"));
+        for beginning in &listed.beginnings {
+            table.add_row([
+                short(beginning),
+                model_of(listed).to_owned(),
+                form.clone(),
+                beginning.tokens.to_string(),
+                format!("{:.1}", beginning.size_bytes as f64 / MIB),
+                ago(beginning.used),
+            ]);
+            rows += 1;
+        }
+        useless += listed.useless.len();
+    }
+    let size = listing.size_bytes as f64 / MIB;
+    let mut text = match rows {
+        0 => "Nothing is stored there.".to_owned(),
+        _ => format!("{table}\n{size:.1} MiB in all; what prompts have in common is stored once."),
+    };
+    if useless > 0 {
+        text +=
+            &format!("\n{useless} files are of no use; `coordinator cache rm` removes them too.");
+    }
+    text
+}
+
+/// How long ago, in words.
+fn ago(used: SystemTime) -> String {
+    let seconds = SystemTime::now().duration_since(used).unwrap_or_default().as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+fn as_json(listing: &Listing) -> Value {
+    let beginning = |beginning: &Beginning| {
+        let used = beginning.used.duration_since(UNIX_EPOCH).unwrap_or_default();
+        json!({
+            "name": beginning.name.to_string(),
+            "tokens": beginning.tokens,
+            "size_bytes": beginning.size_bytes,
+            "last_used_s": used.as_secs_f64(),
+        })
+    };
+    let origin = |listed: &Listed| {
+        let fields = listed.origin.iter().flat_map(|origin| &origin.fields);
+        let fields = fields.map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+        json!({
+            "model": model_of(listed),
+            "folder": listed.folder.file_name().map(|name| name.to_string_lossy()),
+            "depends_on": Value::Object(fields.collect()),
+            "size_bytes": listed.size_bytes,
+            "useless_files": listed.useless.len(),
+            "beginnings": listed.beginnings.iter().map(beginning).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "size_bytes": listing.size_bytes,
+        "models": listing.origins.iter().map(origin).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,95 @@
+//! What prompts take on this machine that are too long to be measured: measured at two lengths, and
+//! on from there.
+
+use planner::priced::Predicted;
+
+use crate::cli::request::Run;
+use crate::commands::run;
+use crate::interrupt::Interrupt;
+use crate::job::progress::duration;
+use crate::setup::model::Opened;
+use crate::setup::placement::Measure;
+
+/// Prompts that are measured, one four times as long as the other.
+const MEASURED: [u32; 2] = [1024, 4096];
+/// New tokens behind them.
+const STEPS: u32 = 8;
+
+/// Times of a longer prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LongPrompt {
+    pub(super) prefill_ns: f64,
+    /// Of a decode step behind it.
+    pub(super) step_ns: f64,
+}
+
+impl LongPrompt {
+    /// Measures what there is to measure; `None` where not both lengths can be predicted.
+    ///
+    /// # Errors
+    /// A machine that could not be profiled, or an interrupt.
+    pub(super) fn measure(
+        run: &Run,
+        opened: &Opened,
+        prompt_len: u32,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Option<LongPrompt>> {
+        let mut found = Vec::new();
+        // The longer one first: its profile serves the other.
+        for measured in MEASURED.into_iter().rev().filter(|measured| *measured < prompt_len) {
+            let decided = run::decide(run, opened, measured, STEPS, Measure::Always, interrupt)?;
+            found.extend(decided.chosen.map(|chosen| chosen.predicted));
+        }
+        let [long, short] = found[..] else { return Ok(None) };
+        Ok(Some(LongPrompt::from([short, long], prompt_len.into())))
+    }
+
+    /// Linears take a time for each row, and attention one for each pair of a row and a position
+    /// before it; a step reads all weights and each position's keys and values.
+    fn from([short, long]: [Predicted; 2], prompt_len: f64) -> LongPrompt {
+        let [near, far] = MEASURED.map(f64::from);
+        let pairs = (long.prefill_ns / far - short.prefill_ns / near) / (far - near);
+        let pairs = pairs.max(0.0);
+        let rows = short.prefill_ns / near - pairs * near;
+        let step = |of: Predicted| of.decode_ns / f64::from(STEPS - 1);
+        let position = ((step(long) - step(short)) / (far - near)).max(0.0);
+        LongPrompt {
+            prefill_ns: rows * prompt_len + pairs * prompt_len * prompt_len,
+            step_ns: step(short) + position * (prompt_len - near),
+        }
+    }
+
+    /// `Prompts take about 2 h 3 min, and a token behind them 0.41 s: ...`.
+    pub(super) fn in_words(self) -> String {
+        let [near, far] = MEASURED;
+        format!(
+            "Prompts take about {}, and a step behind them {:.3} s: measured for prompts of {near} \
+             and {far} tokens, and on from there.",
+            duration(self.prefill_ns / 1e9),
+            self.step_ns / 1e9
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grows_with_the_square_is_told_from_what_grows_with_the_length() {
+        let predicted = |length: f64| Predicted {
+            prefill_ns: 1e6 * length + 40.0 * length * length,
+            decode_ns: f64::from(STEPS - 1) * (3e7 + 500.0 * length),
+        };
+        let of = MEASURED.map(|length| predicted(length.into()));
+        let found = LongPrompt::from(of, 1e6);
+        let expected = predicted(1e6);
+        assert!((found.prefill_ns / expected.prefill_ns - 1.0).abs() < 1e-9, "{found:?}");
+        let step_ns = expected.decode_ns / f64::from(STEPS - 1);
+        assert!((found.step_ns / step_ns - 1.0).abs() < 1e-9, "{found:?}");
+        assert!(found.in_words().contains("11 h 23 min"), "{}", found.in_words());
+        // Noise never makes longer prompts cheaper.
+        let flat = LongPrompt::from([of[1], of[0]], 1e6);
+        assert!(flat.prefill_ns >= 0.0 && flat.step_ns >= 0.0, "{flat:?}");
+    }
+}

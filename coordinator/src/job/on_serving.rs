@@ -1,0 +1,198 @@
+//! A job on a server's engine, which computes what the batch engine does not: what is to be said of
+//! the tokens of prompts.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use grammar::Grammar;
+
+use crate::boundary::engine::{
+    Engine, EngineError, Finish, Generated, Observer, Sequence, Verdict,
+};
+use crate::boundary::serving::{
+    Event, Listener, Listening, PromptsGoing, Serving, Submission, SubmissionId,
+};
+
+/// Between two looks at whether to go on.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Sequences that the engine has at a time, for each of its slots: enough that none is ever empty.
+const GOING_PER_SLOT: usize = 4;
+
+/// A server's engine as one of a job.
+pub struct OnServing<'e> {
+    serving: &'e dyn Serving,
+    /// What a sequence's number of a grammar stands for, counted from 1.
+    grammars: Vec<Arc<Grammar>>,
+    interrupted: &'e dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for OnServing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OnServing").field("serving", &self.serving).finish_non_exhaustive()
+    }
+}
+
+impl<'e> OnServing<'e> {
+    /// `serving` as an engine whose sequences follow these grammars.
+    pub fn new(
+        serving: &'e dyn Serving,
+        grammars: Vec<Arc<Grammar>>,
+        interrupted: &'e dyn Fn() -> bool,
+    ) -> OnServing<'e> {
+        OnServing { serving, grammars, interrupted }
+    }
+
+    /// Hands a sequence over; what becomes of it is told through `sender`.
+    fn submit(
+        &self,
+        index: usize,
+        sequence: &Sequence<'_>,
+        sender: &Sender<Told>,
+    ) -> Result<SubmissionId, EngineError> {
+        let grammar = (sequence.grammar as usize).checked_sub(1);
+        let submission = Submission {
+            prompt: sequence.prompt.to_vec(),
+            max_new: sequence.max_new,
+            sampling: sequence.sampling,
+            seed: sequence.seed,
+            id_hash: sequence.id_hash,
+            ignore_eos: sequence.ignore_eos,
+            logprobs: sequence.logprobs,
+            prompt_logprobs: sequence.prompt_logprobs,
+            prompt_logprobs_from: 1,
+            grammar: grammar.map(|grammar| Arc::clone(&self.grammars[grammar])),
+        };
+        let listener = Teller { index, sender: sender.clone(), is_over: false };
+        self.serving.submit(submission, Box::new(listener)).map_err(|_| gone())
+    }
+}
+
+fn gone() -> EngineError {
+    EngineError::Failed("The engine has ended.".to_owned())
+}
+
+/// What is told of a sequence; `None`: the engine forgot it.
+type Told = (usize, Option<Event>);
+
+/// Hears of a sequence on the engine's thread.
+struct Teller {
+    index: usize,
+    sender: Sender<Told>,
+    is_over: bool,
+}
+
+impl Listener for Teller {
+    fn tell(&mut self, event: Event) -> Listening {
+        self.is_over = matches!(event, Event::Finished(_) | Event::Failed(_));
+        match self.sender.send((self.index, Some(event))) {
+            Ok(()) => Listening::Yes,
+            Err(_) => Listening::No,
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Nobody hears it where the job has ended first.
+            let _ = self.sender.send((self.index, None));
+        }
+    }
+}
+
+/// A sequence that is under way.
+struct Going {
+    id: SubmissionId,
+    made: Generated,
+}
+
+impl Engine for OnServing<'_> {
+    fn run(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let most = self.serving.limits().slots as usize * GOING_PER_SLOT;
+        let (sender, told) = channel();
+        let mut going: Vec<Option<Going>> = sequences.iter().map(|_| None).collect();
+        let (mut next, mut under_way, mut ended) = (0, 0, 0);
+        while ended < sequences.len() {
+            if (self.interrupted)() {
+                return Err(EngineError::Interrupted);
+            }
+            while next < sequences.len() && under_way < most {
+                let id = self.submit(next, &sequences[next], &sender)?;
+                let made = Generated {
+                    tokens: Vec::new(),
+                    logprobs: Vec::new(),
+                    prompt_logprobs: Vec::new(),
+                    finish: Finish::Length,
+                };
+                going[next] = Some(Going { id, made });
+                (next, under_way) = (next + 1, under_way + 1);
+            }
+            let first = match told.recv_timeout(TICK) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => {
+                    let PromptsGoing { tokens, computed, .. } = self.serving.status().prompts_going;
+                    if tokens > 0 {
+                        observer.prefilled(computed as f64 / tokens as f64);
+                    }
+                    None
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
+            };
+            for (index, event) in first.into_iter().chain(told.try_iter()) {
+                // Of one that was called off something may still be told.
+                let Some(sequence) = &mut going[index] else { continue };
+                let Some(finish) = hear(index, sequence, event, observer)? else { continue };
+                if finish == Ended::CalledOff {
+                    self.serving.cancel(sequence.id);
+                }
+                let made = going[index].take().map(|going| going.made).ok_or_else(gone)?;
+                (under_way, ended) = (under_way - 1, ended + 1);
+                if observer.finished(index, made).is_break() {
+                    return Err(EngineError::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    ByItself,
+    /// The observer wants no more; the engine does not know yet.
+    CalledOff,
+}
+
+/// Takes what is told of a sequence; whether it has ended with that.
+fn hear(
+    index: usize,
+    sequence: &mut Going,
+    event: Option<Event>,
+    observer: &mut dyn Observer,
+) -> Result<Option<Ended>, EngineError> {
+    let made = &mut sequence.made;
+    match event.ok_or_else(gone)? {
+        Event::Prompt { logprobs, .. } => made.prompt_logprobs = logprobs,
+        Event::Token { token, logprobs } => {
+            made.tokens.push(token);
+            made.logprobs.extend(logprobs);
+            if observer.token(index, token) == Verdict::Stop {
+                made.finish = Finish::Stop;
+                return Ok(Some(Ended::CalledOff));
+            }
+        }
+        Event::Finished(finish) => {
+            made.finish = finish;
+            return Ok(Some(Ended::ByItself));
+        }
+        Event::Failed(sentence) => return Err(EngineError::Failed(sentence)),
+    }
+    Ok(None)
+}

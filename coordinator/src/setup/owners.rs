@@ -1,0 +1,143 @@
+//! A server's placement where sequences belong to the device or to the host: all linears are the
+//! device's, as many layers' weights stay there as have room beside its sequences' caches, and the
+//! others stream.
+
+use planner::budget::{Budget, Limits};
+use planner::policy::{Formats, Homes, Policy, device_map};
+use program::compile::{CompileError, compile, footprint};
+use program::owners::with_owners;
+use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
+
+use super::model::Opened;
+use super::usage::Usage;
+
+/// Who decides about the iterations of a server, and for how many sequences the device has caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owners {
+    pub(crate) policy: schedule::hybrid::Policy,
+    /// `None`: as many as there is room for.
+    pub(crate) device_slots: Option<u16>,
+}
+
+/// What is placed.
+pub(super) struct Placing<'a> {
+    pub(super) opened: &'a Opened,
+    pub(super) formats: &'a Formats,
+    pub(super) limits: &'a Limits,
+    /// Of a run that serves; `device_slots` is of no account.
+    pub(super) shape: RunShape,
+}
+
+/// How much of it is on the device.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    layers: usize,
+    sequences: u16,
+}
+
+impl Placing<'_> {
+    /// The plan with so many of the device's sequences, or as many as have room: all where the
+    /// layers have, else those that half of the device's room beside everything else has.
+    ///
+    /// # Errors
+    /// A model that cannot be placed so, or memory that has no room for it.
+    pub(super) fn plan(&self, device_slots: Option<u16>) -> anyhow::Result<Plan> {
+        let all = self.opened.config.num_layers;
+        let most = self.shape.batch_size;
+        let sequences = match device_slots {
+            Some(given) if given > most => {
+                let sentence = format!("--device-slots {given}: --slots are {most}");
+                return Err(Usage(sentence).into());
+            }
+            Some(given) => given,
+            None => {
+                let layers = if self.fits(Kept { layers: all, sequences: 1 })? { all } else { 0 };
+                self.sequences(layers)?
+            }
+        };
+        let layers = most_that(all, |layers| self.fits(Kept { layers, sequences }))?;
+        let Some(layers) = layers else { return Err(self.no_room(sequences)?) };
+        Ok(self.compiled(Kept { layers, sequences })?)
+    }
+
+    /// Sequences that the device has room for beside so many layers: where none stays, in half of
+    /// what is left.
+    fn sequences(&self, layers: usize) -> Result<u16, CompileError> {
+        let one = self.budget(Kept { layers, sequences: 1 })?.device_bytes;
+        let room = self.limits.vram_bytes.unwrap_or(u64::MAX).saturating_sub(one);
+        let room = if layers == 0 { room / 2 } else { room };
+        let has_room = |more: usize| {
+            let kept = Kept { layers, sequences: more as u16 + 1 };
+            Ok(self.budget(kept)?.device_bytes - one <= room && self.fits(kept)?)
+        };
+        let more = most_that(usize::from(self.shape.batch_size) - 1, has_room)?;
+        Ok(more.map_or(1, |more| more as u16 + 1))
+    }
+
+    fn map(&self, kept: Kept) -> program::map::DeviceMap {
+        let config = &self.opened.config;
+        let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
+        let mut map = device_map(&Policy::GpuOnly, config, true, homes);
+        self.formats.apply(&mut map);
+        let stay = map.weights.iter_mut().take(kept.layers);
+        stay.flatten().for_each(|home| *home = MemoryId::VRAM);
+        map.outer_weights = MemoryId::VRAM;
+        with_owners(&map, config)
+    }
+
+    fn shape(&self, kept: Kept) -> RunShape {
+        RunShape { device_slots: kept.sequences, ..self.shape }
+    }
+
+    fn budget(&self, kept: Kept) -> Result<Budget, CompileError> {
+        let (config, scratch) = (&self.opened.config, self.limits.device_scratch);
+        Ok(Budget::from(footprint(config, &self.shape(kept), &self.map(kept), scratch)?))
+    }
+
+    fn fits(&self, kept: Kept) -> Result<bool, CompileError> {
+        let budget = self.budget(kept)?;
+        let on_device = self.limits.vram_bytes.is_none_or(|vram| budget.device_bytes <= vram);
+        Ok(on_device && budget.dram_bytes(self.limits) <= self.limits.dram_bytes)
+    }
+
+    fn compiled(&self, kept: Kept) -> Result<Plan, CompileError> {
+        compile(&self.opened.config, &self.shape(kept), &self.map(kept))
+    }
+
+    fn no_room(&self, sequences: u16) -> Result<anyhow::Error, CompileError> {
+        let budget = self.budget(Kept { layers: 0, sequences })?;
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let vram =
+            self.limits.vram_bytes.map_or(String::new(), |vram| format!(" of {} MiB", mib(vram)));
+        let sentence = format!(
+            "With caches of {sequences} sequences on the device, and no layer's weights, it needs \
+             {} MiB{vram} of device memory and {} MiB of {} MiB of host memory. Give fewer \
+             --slots, a smaller --context or --prefill-chunk",
+            mib(budget.device_bytes),
+            mib(budget.dram_bytes(self.limits)),
+            mib(self.limits.dram_bytes),
+        );
+        Ok(Usage(sentence).into())
+    }
+}
+
+/// The most, up to `all`, of which it is so; of fewer it then is too. `None`: not of 0 either.
+fn most_that(
+    all: usize,
+    mut is_so: impl FnMut(usize) -> Result<bool, CompileError>,
+) -> Result<Option<usize>, CompileError> {
+    if !is_so(0)? {
+        return Ok(None);
+    }
+    let (mut least, mut most) = (0, all);
+    while least < most {
+        let middle = (least + most).div_ceil(2);
+        if is_so(middle)? {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    Ok(Some(least))
+}

@@ -1,0 +1,84 @@
+//! Where a run stores beginnings of prompts, and what their keys and values depend on.
+
+use std::fs::File;
+use std::io::Read;
+
+use anyhow::Context;
+use kernels::Variant;
+use program::page_runs::PageRuns;
+use program::plan::Plan;
+use prompt_store::Origin;
+use sha2::{Digest, Sha256};
+use workers::shared::protocol::PromptsAt;
+
+use super::model::Opened;
+use super::usage::Usage;
+use crate::cli::request::Run;
+
+/// This very program: another one's kernels may give other bits.
+const PROGRAM: &str = "/proc/self/exe";
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// What workers are told of it; `None` where nothing was asked for.
+///
+/// # Errors
+/// A run whose caches cannot be stored, in a sentence.
+pub(super) fn prompts(
+    run: &Run,
+    opened: &Opened,
+    plan: &Plan,
+) -> anyhow::Result<Option<PromptsAt>> {
+    let Some(asked) = &run.prompt_cache else { return Ok(None) };
+    let is_cuda = matches!(run.device, crate::cli::values::DeviceChoice::Cuda(_));
+    if is_cuda || PageRuns::of(plan, 0).is_none() {
+        let sentence = "--prompt-cache keeps caches that the CPU attends to in pages. This run's \
+                        are not: a device keeps or computes them, or layers of the model have \
+                        windows or states. Run with --device none, another model, or without \
+                        --prompt-cache";
+        return Err(Usage(sentence.to_owned()).into());
+    }
+    Ok(Some(PromptsAt {
+        directory: asked.directory.clone(),
+        most_bytes: asked.most_bytes,
+        least_tokens: asked.least_tokens,
+        origin: origin(opened, plan)?,
+    }))
+}
+
+fn origin(opened: &Opened, plan: &Plan) -> anyhow::Result<Origin> {
+    let mut config = plan.config.clone();
+    let model = std::mem::take(&mut config.name);
+    let fields = [
+        ("dtype", plan.shape.dtype.name().to_owned()),
+        ("KV", format!("{:?}", plan.map.kv_format).to_lowercase()),
+        ("kernels", Variant::from_env()?.name().to_owned()),
+        ("page", format!("{} positions", plan.shape.page_positions)),
+        ("weights", opened.weights_identity()?),
+        ("forms of weights", digest(format!("{:?}", plan.map.weight_formats).as_bytes())),
+        ("configuration", digest(format!("{config:?}").as_bytes())),
+        ("program", program()?),
+    ];
+    let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+    Ok(Origin { model, fields: fields.collect() })
+}
+
+/// A hash over this program's file.
+fn program() -> anyhow::Result<String> {
+    let mut file = File::open(PROGRAM).context("this program's own file")?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match file.read(&mut buffer).context("this program's own file")? {
+            0 => return Ok(hex(&hash.finalize())),
+            read => hash.update(&buffer[..read]),
+        }
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}

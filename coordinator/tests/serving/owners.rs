@@ -1,0 +1,74 @@
+//! Servers whose sequences belong to the device or to the host.
+
+use std::time::Duration;
+
+use coordinator::boundary::serving::Serving;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use rustix::process::{Signal, kill_process};
+use schedule::hybrid::Policy;
+
+use super::common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_with, workers};
+use super::{WATCHDOG, wait_until};
+
+/// Prompts of up to 70 tokens beside a step of 16 rows: most are computed in pieces, short ones
+/// whole.
+pub fn either_owner_answers_alike() {
+    for (dtype, kv_format) in dtypes() {
+        let all = maps(kv_format);
+        let (on_cpu, on_device) = (&all[0], &all[2]);
+        let jobs = jobs(40);
+        let expected = expected(on_cpu, dtype, &jobs);
+        for policy in Policy::ALL {
+            let engine = start_with(on_device, dtype, Kept::Owners(policy));
+            let mut random = ChaCha8Rng::seed_from_u64(7);
+            let mut heard: Vec<Heard> = Vec::new();
+            for job in &jobs {
+                heard.push(listen(&engine, job));
+                std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 2000)));
+            }
+            let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+            assert_eq!(found, expected, "{dtype:?} {kv_format:?} {policy:?}");
+            let status = engine.status();
+            assert_eq!(status.restarts, 0);
+            let [_, pipelined, _, _] = status.owners;
+            assert!(pipelined > 0, "the host attends, for pieces at least: {:?}", status.owners);
+            wait_until("slots are free", || engine.status().running == 0);
+        }
+    }
+}
+
+pub fn prompts_of_owners_are_told() {
+    let (dtype, kv_format) = dtypes()[0];
+    let all = maps(kv_format);
+    let told = |job: Job| Job { prompt_logprobs: 3, prompt_logprobs_from: 2, max_new: 1, ..job };
+    let jobs: Vec<Job> = jobs(12).into_iter().map(told).collect();
+    let told_by = |map, kept| -> Vec<_> {
+        let engine = start_with(map, dtype, kept);
+        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        let answers = heard.into_iter().map(|heard| heard.answer(WATCHDOG));
+        answers.map(|answer| answer.prompt_logprobs().to_vec()).collect()
+    };
+    let expected = told_by(&all[0], Kept::Extents);
+    assert!(expected.iter().any(|told| told.len() > 60), "long prompts are told");
+    assert_eq!(told_by(&all[2], Kept::Owners(Policy::Neo)), expected);
+}
+
+pub fn owners_survive_a_lost_worker() {
+    let (dtype, kv_format) = dtypes()[0];
+    let all = maps(kv_format);
+    let jobs = jobs(24);
+    let expected = expected(&all[0], dtype, &jobs);
+    for seed in 0..4 {
+        let kept = Kept::Owners(if seed % 2 == 0 { Policy::Neo } else { Policy::FastDecode });
+        let engine = start_with(&all[2], dtype, kept);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
+        let workers = workers();
+        // It may have left already, where all is answered.
+        let _ = kill_process(workers[random.next_u32() as usize % workers.len()], Signal::KILL);
+        let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+        assert_eq!(found, expected, "seed {seed}");
+    }
+}

@@ -1,0 +1,245 @@
+//! Beginnings of prompts on disk: what one engine computed another one reads, to the same bits.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use coordinator::boundary::serving::{Event, Serving};
+use coordinator::engine::serving::ServingEngine;
+use model::config::Dtype;
+use program::formats::KvFormat;
+use program::map::DeviceMap;
+use prompt_store::Origin;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use rustix::process::{Signal, kill_process};
+use tempfile::TempDir;
+use workers::shared::protocol::PromptsAt;
+
+use crate::common::{
+    Answer, Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_storing, workers,
+};
+use crate::{WATCHDOG, wait_until};
+
+/// Positions of a page.
+const PAGE: usize = 16;
+const PAGES: Kept = Kept::Pages(48);
+
+/// A store in a folder, and the sentences that engines say of it.
+struct Shelf {
+    folder: TempDir,
+    most_bytes: Option<u64>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Shelf {
+    fn new() -> Shelf {
+        let folder = tempfile::tempdir().expect("a folder");
+        Shelf { folder, most_bytes: None, told: Arc::default() }
+    }
+
+    fn start(&self, map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
+        let field = |name: &str, value: String| (name.to_owned(), value);
+        let fields = vec![
+            field("dtype", dtype.name().to_owned()),
+            field("KV", format!("{:?}", map.kv_format)),
+        ];
+        let at = PromptsAt {
+            directory: self.folder.path().to_path_buf(),
+            most_bytes: self.most_bytes,
+            least_tokens: 2 * PAGE as u32,
+            origin: Origin { model: "tiny".to_owned(), fields },
+        };
+        let told = Arc::clone(&self.told);
+        let tell = move |sentence: &str| told.lock().expect("held").push(sentence.to_owned());
+        start_storing(map, dtype, kept, Some(at), Box::new(tell))
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().expect("held"))
+    }
+
+    /// Its files, which end with this.
+    fn files(&self, extension: &str) -> Vec<PathBuf> {
+        let folders = std::fs::read_dir(self.folder.path()).expect("a store").flatten();
+        let files = |folder: &Path| std::fs::read_dir(folder).expect("a folder").flatten();
+        let all = folders.flat_map(|folder| files(&folder.path()).map(|file| file.path()));
+        all.filter(|path| path.extension().is_some_and(|of| of == extension)).collect()
+    }
+}
+
+fn both() -> Vec<(Dtype, KvFormat, DeviceMap)> {
+    // The CPU attends there and keeps the caches; in a split beside an emulated device too.
+    let of = |(dtype, kv_format)| {
+        maps(kv_format).into_iter().take(1).map(move |map| (dtype, kv_format, map))
+    };
+    dtypes().into_iter().flat_map(of).collect()
+}
+
+/// A document with a question behind it.
+fn question(index: u32) -> Job {
+    let document = (0..70).map(|i| (i * 11 + 5) % 200);
+    let asked = (0..1 + index % 9).map(|i| (index * 31 + i * 17) % 200);
+    Job {
+        prompt: document.chain(asked).collect(),
+        max_new: 6,
+        grammar: None,
+        ..jobs(3).remove(index as usize % 3)
+    }
+}
+
+fn answers(engine: &ServingEngine, jobs: &[Job]) -> Vec<Answer> {
+    let heard: Vec<Heard> = jobs.iter().map(|job| listen(engine, job)).collect();
+    heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect()
+}
+
+/// Twenty questions in another process recompute none of the rows that were stored.
+pub fn a_stored_document_is_computed_once() {
+    let shelf = Shelf::new();
+    for (dtype, kv_format, map) in both() {
+        let questions: Vec<Job> = (0..20).map(question).collect();
+        let expected = expected(&map, dtype, &questions);
+        let case = format!("{dtype:?} {kv_format:?}");
+        let engine = shelf.start(&map, dtype, PAGES);
+        assert_eq!(answers(&engine, &questions[..1]), expected[..1], "{case}");
+        let status = engine.status();
+        assert_eq!((status.cached_tokens, status.store.hits), (0, 0), "{case}: another form's");
+        drop(engine);
+        let engine = shelf.start(&map, dtype, PAGES);
+        assert_eq!(answers(&engine, &questions), expected, "{case}");
+        wait_until("all is shown", || engine.status().running == 0);
+        let status = engine.status();
+        let stored = (questions[0].prompt.len() / PAGE * PAGE) as u64;
+        assert_eq!(status.store.tokens, stored, "{case}: read once, {status:?}");
+        assert_eq!(status.store.hits, 1, "{case}: the others found them in memory");
+        assert!(status.store.read_bytes > 0 && status.store.refused == 0);
+        let rows: u64 = questions.iter().map(|job| job.prompt.len() as u64).sum();
+        assert_eq!(status.cached_tokens, 20 * stored, "{case}");
+        assert_eq!(status.prompt_tokens, rows - 20 * stored, "{case}");
+    }
+    assert_eq!(shelf.told(), [""; 0]);
+}
+
+/// Prompts of every length beside each other, few pages, some who leave: with an empty store, with
+/// a full one, and with one that keeps little.
+pub fn a_store_changes_no_answer() {
+    for (dtype, kv_format, map) in both() {
+        let mut shelf = Shelf::new();
+        let jobs: Vec<Job> = jobs(30).into_iter().chain((0..6).map(question)).collect();
+        let expected = expected(&map, dtype, &jobs);
+        for (round, pages) in [13, 20, 48, 13].into_iter().enumerate() {
+            if round == 3 {
+                shelf.most_bytes = Some(200_000);
+            }
+            let engine = shelf.start(&map, dtype, Kept::Pages(pages));
+            let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+            for (index, heard) in heard.into_iter().enumerate() {
+                if index % 5 == round {
+                    engine.cancel(heard.id());
+                } else {
+                    let case = format!("{dtype:?} {kv_format:?} {pages} pages, answer {index}");
+                    assert_eq!(heard.answer(WATCHDOG), expected[index], "{case}");
+                }
+            }
+            wait_until("pages are back", || engine.status().kv_positions_used == 0);
+            assert!(round == 0 || engine.status().store.hits > 0, "{:?}", engine.status());
+        }
+        assert_eq!(shelf.told(), [""; 0]);
+    }
+}
+
+pub fn damaged_pages_are_computed_again() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let shelf = Shelf::new();
+    let job = question(1);
+    let expected = expected(map, dtype, std::slice::from_ref(&job));
+    let jobs = std::slice::from_ref(&job);
+    assert_eq!(answers(&shelf.start(map, dtype, PAGES), jobs), expected);
+    let pages = shelf.files("kv");
+    assert_eq!(pages.len(), job.prompt.len() / PAGE);
+    let mut refused = 0;
+    for path in &pages {
+        let mut bytes = std::fs::read(path).expect("a page");
+        let place = bytes.len() - 700;
+        bytes[place] ^= 4;
+        std::fs::write(path, bytes).expect("room");
+        let engine = shelf.start(map, dtype, PAGES);
+        assert_eq!(answers(&engine, jobs), expected);
+        refused += engine.status().store.refused;
+        drop(engine);
+        let told = shelf.told();
+        let [sentence] = &told[..] else { panic!("{told:?}") };
+        let name = path.file_name().expect("a name").to_string_lossy();
+        assert!(sentence.contains(&*name) && sentence.contains("damaged"), "{sentence}");
+    }
+    assert_eq!(refused, pages.len() as u64);
+    let engine = shelf.start(map, dtype, PAGES);
+    assert_eq!(answers(&engine, jobs), expected);
+    let status = engine.status();
+    assert_eq!(status.store.tokens as usize, pages.len() * PAGE, "all were written again");
+    assert_eq!(shelf.told(), [""; 0]);
+}
+
+/// A bound below a page, and a folder that cannot be written any more.
+pub fn a_store_without_room_is_done_without() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let questions: Vec<Job> = (0..6).map(question).collect();
+    let expected = expected(map, dtype, &questions);
+    let mut shelf = Shelf::new();
+    shelf.most_bytes = Some(1000);
+    let engine = shelf.start(map, dtype, PAGES);
+    assert_eq!(answers(&engine, &questions), expected);
+    drop(engine);
+    let told = shelf.told();
+    let [sentence] = &told[..] else { panic!("told once: {told:?}") };
+    assert!(sentence.contains("allow it more"), "{sentence}");
+    shelf.most_bytes = None;
+    let engine = shelf.start(map, dtype, PAGES);
+    std::fs::remove_dir_all(shelf.folder.path()).expect("it is there");
+    std::fs::write(shelf.folder.path(), "a file").expect("room");
+    assert_eq!(answers(&engine, &questions), expected);
+    drop(engine);
+    let told = shelf.told();
+    let [sentence] = &told[..] else { panic!("told once: {told:?}") };
+    assert!(sentence.contains("takes no page"), "{sentence}");
+    std::fs::remove_file(shelf.folder.path()).expect("it is there");
+    std::fs::create_dir(shelf.folder.path()).expect("room");
+}
+
+pub fn a_worker_lost_while_it_stores() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let questions: Vec<Job> = (0..24)
+        .map(|index| Job {
+            // Of documents of their own, so that there is much to store.
+            prompt: question(index).prompt.iter().map(|token| (token + index) % 200).collect(),
+            ..question(index)
+        })
+        .collect();
+    let expected = expected(map, dtype, &questions);
+    let shelf = Shelf::new();
+    for seed in 0..8 {
+        let engine = shelf.start(map, dtype, PAGES);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let heard: Vec<Heard> = questions.iter().map(|job| listen(&engine, job)).collect();
+        std::thread::sleep(std::time::Duration::from_micros(u64::from(random.next_u32() % 40_000)));
+        for worker in workers() {
+            let _ = kill_process(worker, Signal::KILL);
+        }
+        let found: Vec<Answer> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+        assert_eq!(found, expected, "seed {seed}");
+        drop(engine);
+        drop(shelf.start(map, dtype, PAGES));
+        assert_eq!(shelf.files("tmp").len(), 0, "seed {seed}: who starts again removes it");
+    }
+    let engine = shelf.start(map, dtype, PAGES);
+    assert_eq!(answers(&engine, &questions), expected);
+    assert_eq!(engine.status().store.refused, 0, "none is torn");
+    // Nobody listens to who is gone before its beginning is read.
+    let heard: Vec<Heard> = questions.iter().map(|job| listen(&engine, job)).collect();
+    heard.iter().for_each(|heard| engine.cancel(heard.id()));
+    wait_until("pages are back", || engine.status().kv_positions_used == 0);
+    let more = heard.iter().flat_map(|heard| heard.events(std::time::Duration::from_millis(1)));
+    assert!(!more.into_iter().any(|event| matches!(event, Event::Failed(_))));
+}

@@ -1,0 +1,644 @@
+//! Weighted values over bf16 caches with AVX512-BF16: the weights of two positions are a pair, and
+//! so are their values, element by element, so that one instruction adds 32 products.
+//!
+//! A pair is an even position and the one behind it. Few queries (decode) multiply values as they
+//! lie in memory; more share a block of pairs that were put side by side in scratch.
+//!
+//! **The order of the sum.** Within a chunk a weighted value adds pair after pair, from the first
+//! that its query sees; of a pair of which it sees one position, the other one counts as zeros.
+//! Tiles and blocks do not enter. Elements lie in sums as `unpack` puts them: of each line of 32
+//! elements first those whose number has no 4 in it, then those that have (`store_pair_heads`).
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns of a register tile are surer to stay in registers by index"
+)]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::block::Block;
+use super::prefetch::{Next, Prefetcher};
+use super::shape::{CHUNK, head_stride};
+use crate::number::Number;
+use crate::simd::Simd;
+use crate::simd::avx512::{Avx512, dot_bf16};
+
+/// Elements of a line of memory, and floats of its sums.
+const LINE: usize = 32;
+/// Positions of a block in scratch, and those that few queries pass over before the next ones.
+pub(super) const BLOCK: usize = 128;
+const TOGETHER: usize = 64;
+/// Queries of a tile over values as they lie in memory, and over a block in scratch.
+const FEW: usize = 4;
+const MANY: usize = 6;
+
+/// Pairs of positions that lie at one distance from each other in memory.
+#[derive(Clone, Copy)]
+struct Run {
+    /// The even position of the first pair, and the odd one; null where it is not there.
+    low: *const bf16,
+    high: *const bf16,
+    /// Elements from a pair to the next.
+    step: usize,
+    count: usize,
+    /// Of the positions that are there.
+    end: usize,
+    /// Whether [`Prefetcher`] prefetches them.
+    cached: bool,
+}
+
+/// Queries whose weights and sums lie at one distance from each other.
+#[derive(Clone, Copy)]
+struct Queries {
+    /// Pairs of weights, from that of the first pair on.
+    weights: *const u32,
+    weights_stride: usize,
+    sums: *mut f32,
+    sums_stride: usize,
+}
+
+impl Queries {
+    /// From query `query` and pair `pair` on.
+    #[inline(always)]
+    fn from(self, query: usize, pair: usize) -> Queries {
+        Queries {
+            weights: self.weights.wrapping_add(query * self.weights_stride + pair),
+            sums: self.sums.wrapping_add(query * self.sums_stride),
+            ..self
+        }
+    }
+
+    /// From line `line` of the sums on.
+    #[inline(always)]
+    fn line(self, line: usize) -> Queries {
+        Queries { sums: self.sums.wrapping_add(line * LINE), ..self }
+    }
+}
+
+/// The elements that are there of each line of a head: all, and those of the last one.
+#[inline(always)]
+fn last_line(head_dim: usize) -> u32 {
+    match head_dim % LINE {
+        0 => u32::MAX,
+        left => (1 << left) - 1,
+    }
+}
+
+impl<S: Simd> Block<'_, S> {
+    /// Weighted values of `positions` of one chunk, a head of sums per query.
+    ///
+    /// # Safety
+    /// As [`Block::values`](super::values); the machine has AVX512-BF16, and weights are pairs.
+    #[inline(always)]
+    pub(super) unsafe fn pair_values<T: Number>(
+        &self,
+        v: (*const T, *const T),
+        (weights, stride): (*const f32, usize),
+        positions: Range<usize>,
+        sums: *mut f32,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let v = (v.0.cast::<bf16>(), v.1.cast::<bf16>());
+        // Pairs lie at the beginning of the room of the chunk's scores.
+        let chunk = positions.start / CHUNK * CHUNK;
+        let queries = Queries {
+            weights: weights.wrapping_add(chunk).cast(),
+            weights_stride: stride,
+            sums,
+            sums_stride: head_stride(self.shape.head_dim),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.queries() <= FEW {
+                self.few_values(v, queries, (positions, chunk), prefetcher);
+            } else {
+                self.many_values(v, queries, (positions, chunk), prefetcher);
+            }
+        }
+    }
+
+    /// The next pairs of `positions`, as many as lie at one distance.
+    #[inline(always)]
+    fn pair_run(&self, v: (*const bf16, *const bf16), positions: Range<usize>) -> Run {
+        let size = self.shape.head_dim;
+        let Range { start: first, end } = positions;
+        let segment = self.segment(v, size, &(first..end));
+        let at = segment.base;
+        let (null, stride, cached) = (std::ptr::null(), segment.stride, segment.cached);
+        let one = Run { low: at, high: null, step: 0, count: 1, end: first + 1, cached };
+        if !first.is_multiple_of(2) {
+            return Run { low: null, high: at, ..one };
+        }
+        match (segment.end - first) / 2 {
+            0 if first + 1 < end => {
+                // The segment ends within a pair.
+                let next = self.segment(v, size, &(first + 1..end));
+                Run { high: next.base, end: first + 2, ..one }
+            }
+            0 => one,
+            count => {
+                let high = at.wrapping_add(stride);
+                Run { low: at, high, step: 2 * stride, count, end: first + 2 * count, cached }
+            }
+        }
+    }
+
+    /// Values of up to four queries. Their rows may see different positions.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`].
+    #[inline(always)]
+    unsafe fn few_values(
+        &self,
+        v: (*const bf16, *const bf16),
+        queries: Queries,
+        (positions, chunk): (Range<usize>, usize),
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let count = self.queries();
+        let seen = |query: usize| {
+            let Range { start, end } = self.seen(query);
+            let start = start.clamp(positions.start, positions.end);
+            start..end.clamp(start, positions.end)
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for query in 0..count {
+                clear(queries.from(query, 0), self.shape.head_dim);
+            }
+            if self.rows.len() == 1 {
+                let lines = Some(prefetcher);
+                self.add_range(v, queries, (count, seen(0), chunk), lines);
+                return;
+            }
+            let mut lines = Some(prefetcher);
+            for query in 0..count {
+                let own = (1, seen(query), chunk);
+                self.add_range(v, queries.from(query, 0), own, lines.take());
+            }
+        }
+    }
+
+    /// Adds `positions`, all of which `count` queries see, as they lie in memory.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`].
+    #[inline(always)]
+    unsafe fn add_range(
+        &self,
+        v: (*const bf16, *const bf16),
+        queries: Queries,
+        (count, positions, chunk): (usize, Range<usize>, usize),
+        mut prefetcher: Option<&mut Prefetcher<'_>>,
+    ) {
+        let mut first = positions.start;
+        while first < positions.end {
+            let mut run = self.pair_run(v, first..positions.end);
+            let pair = (first - chunk) / 2;
+            if run.low.is_null() || run.high.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { self.add_half(run, queries.from(0, pair), count) };
+            } else {
+                for at in (0..run.count).step_by(TOGETHER / 2) {
+                    let pairs = (TOGETHER / 2).min(run.count - at);
+                    let part = Run { count: pairs, ..run };
+                    let queries = queries.from(0, pair + at);
+                    // SAFETY: the caller's promise.
+                    unsafe { self.add_lines(part, queries, count, prefetcher.as_deref_mut()) };
+                    run.low = run.low.wrapping_add(pairs * run.step);
+                    run.high = run.high.wrapping_add(pairs * run.step);
+                }
+            }
+            first = run.end;
+        }
+    }
+
+    /// Adds a pair of which one position is there, and the weights of that one.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`].
+    #[inline(always)]
+    unsafe fn add_half(&self, run: Run, queries: Queries, count: usize) {
+        let mut weights = [0; FEW];
+        for query in 0..count {
+            // SAFETY: the caller's promise.
+            let pair = unsafe { *queries.from(query, 0).weights };
+            weights[query] = pair & if run.low.is_null() { 0xffff_0000 } else { 0xffff };
+        }
+        let queries = Queries { weights: weights.as_ptr(), weights_stride: 1, ..queries };
+        // SAFETY: the caller's promise.
+        unsafe { self.add_lines(run, queries, count, None) };
+    }
+
+    /// Adds the pairs of a run to the sums of `count` queries, some lines of each at a time.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`].
+    #[inline(always)]
+    unsafe fn add_lines(
+        &self,
+        run: Run,
+        queries: Queries,
+        count: usize,
+        mut prefetcher: Option<&mut Prefetcher<'_>>,
+    ) {
+        let head_dim = self.shape.head_dim;
+        let all = head_dim.div_ceil(LINE);
+        let most = if count <= 2 { 4 } else { 2 };
+        let mut line = 0;
+        while line < all {
+            let lines = match all - line {
+                left if left >= most => most,
+                left => left.min(2),
+            };
+            let skipped = line * LINE;
+            let part = Run {
+                low: if run.low.is_null() { run.low } else { run.low.wrapping_add(skipped) },
+                high: if run.high.is_null() { run.high } else { run.high.wrapping_add(skipped) },
+                ..run
+            };
+            let last = if line + lines == all { last_line(head_dim) } else { u32::MAX };
+            let next = match prefetcher.as_deref_mut() {
+                Some(Prefetcher::Lines(ahead)) if run.cached => {
+                    let elements = lines * LINE - last.count_zeros() as usize;
+                    let read = 2 * run.count * elements * size_of::<bf16>();
+                    Some(ahead.next(self.s, read))
+                }
+                _ => None,
+            };
+            let queries = queries.line(line);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (count, lines) {
+                    (1, 4) => add_run::<1, 4>(part, last, queries, next),
+                    (2, 4) => add_run::<2, 4>(part, last, queries, next),
+                    (1, 2) => add_run::<1, 2>(part, last, queries, next),
+                    (2, 2) => add_run::<2, 2>(part, last, queries, next),
+                    (3, 2) => add_run::<3, 2>(part, last, queries, next),
+                    (4, 2) => add_run::<4, 2>(part, last, queries, next),
+                    (1, _) => add_run::<1, 1>(part, last, queries, next),
+                    (2, _) => add_run::<2, 1>(part, last, queries, next),
+                    (3, _) => add_run::<3, 1>(part, last, queries, next),
+                    _ => add_run::<4, 1>(part, last, queries, next),
+                }
+            }
+            line += lines;
+        }
+    }
+
+    /// Values of many queries, which share blocks of pairs in scratch.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`].
+    #[inline(always)]
+    unsafe fn many_values(
+        &self,
+        v: (*const bf16, *const bf16),
+        queries: Queries,
+        (positions, chunk): (Range<usize>, usize),
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let count = self.queries();
+        let head_dim = self.shape.head_dim;
+        // SAFETY: the caller's promise; scratch has room for a block of pairs.
+        unsafe {
+            for query in 0..count {
+                clear(queries.from(query, 0), head_dim);
+            }
+            let begin = positions.start / BLOCK * BLOCK;
+            for first in (begin..positions.end).step_by(BLOCK) {
+                let block = positions.start.max(first)..positions.end.min(first + BLOCK);
+                let mut at = block.start;
+                while at < block.end {
+                    let run = self.pair_run(v, at..block.end);
+                    if run.cached {
+                        prefetcher.read(self.s, (run.end - at) * head_dim * size_of::<bf16>());
+                    }
+                    interleave(run, head_dim, self.transposed, (at - first) / 2);
+                    at = run.end;
+                }
+                let tiles = count.div_ceil(MANY);
+                for tile in 0..tiles {
+                    let (query, end) = (tile * count / tiles, (tile + 1) * count / tiles);
+                    self.add_block(v, queries, query..end, (block.clone(), chunk));
+                }
+            }
+        }
+    }
+
+    /// Adds a block in scratch to the sums of a tile of queries: what all of them see together,
+    /// and what one sees besides, before that and behind it.
+    ///
+    /// # Safety
+    /// As [`Block::pair_values`]; scratch holds the pairs of the block.
+    #[inline(always)]
+    unsafe fn add_block(
+        &self,
+        v: (*const bf16, *const bf16),
+        queries: Queries,
+        tile: Range<usize>,
+        (block, chunk): (Range<usize>, usize),
+    ) {
+        let Range { start: query, end } = tile;
+        let start = self.start(end - 1).clamp(block.start, block.end).next_multiple_of(2);
+        let common = start..(self.limit(query).min(block.end) / 2 * 2).max(start);
+        let first = block.start / BLOCK * BLOCK;
+        let pairs =
+            |positions: &Range<usize>| (positions.start - first) / 2..(positions.end - first) / 2;
+        // SAFETY: the caller's promise: each query sees all positions that it gets.
+        unsafe {
+            for place in query..end {
+                let behind = common.start.min(self.limit(place)).min(block.end);
+                let own = self.start(place).max(block.start)..behind;
+                self.add_own(v, queries.from(place, 0), (own, chunk), first);
+            }
+            if !common.is_empty() {
+                let weights = queries.from(query, (first - chunk) / 2);
+                add_scratch(
+                    self.transposed,
+                    pairs(&common),
+                    self.shape.head_dim,
+                    weights,
+                    tile.len(),
+                );
+            }
+            for place in query..end {
+                let own = common.end.max(self.start(place))..self.limit(place).min(block.end);
+                self.add_own(v, queries.from(place, 0), (own, chunk), first);
+            }
+        }
+    }
+
+    /// Adds positions of the block in scratch from position `first` on that one query sees.
+    ///
+    /// # Safety
+    /// As [`Block::add_block`].
+    #[inline(always)]
+    unsafe fn add_own(
+        &self,
+        v: (*const bf16, *const bf16),
+        query: Queries,
+        (own, chunk): (Range<usize>, usize),
+        first: usize,
+    ) {
+        let whole = own.start.next_multiple_of(2)..own.end / 2 * 2;
+        let half = |at: usize| (1, at..at + 1, chunk);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if own.start < own.end && own.start < whole.start {
+                self.add_range(v, query, half(own.start), None);
+            }
+            if whole.start < whole.end {
+                let pairs = (whole.start - first) / 2..(whole.end - first) / 2;
+                let weights = query.from(0, (first - chunk) / 2);
+                add_scratch(self.transposed, pairs, self.shape.head_dim, weights, 1);
+            }
+            if own.start < own.end && whole.end < own.end && own.start <= whole.end {
+                self.add_range(v, query, half(whole.end), None);
+            }
+        }
+    }
+
+    /// Writes the sums to the block's heads in `out`, `[rows, heads * head_dim]`.
+    ///
+    /// # Safety
+    /// As [`Block::store_heads`](super::values).
+    #[inline(always)]
+    pub(super) unsafe fn store_pair_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
+        let head_dim = self.shape.head_dim;
+        for query in 0..self.queries() {
+            // SAFETY: the head lies within `out`; sums are whole lines.
+            unsafe {
+                let from = sums.add(query * head_stride(head_dim));
+                store_head(from, head_dim, out.add(self.head_offset(query)).cast());
+            }
+        }
+    }
+}
+
+/// Zeros for the sums of a head.
+///
+/// # Safety
+/// There is room for whole lines.
+#[inline(always)]
+unsafe fn clear(query: Queries, head_dim: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::write_bytes(query.sums, 0, head_dim.next_multiple_of(LINE)) };
+}
+
+/// One line of a pair's positions, element by element side by side: those without a 4 in their
+/// number, and those with it.
+///
+/// # Safety
+/// What the masks name is readable.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)) -> [__m512; 2] {
+    // SAFETY: what is masked is not touched; the rest is the caller's promise.
+    let (low, high) = unsafe {
+        (
+            _mm512_maskz_loadu_epi16(low.1, low.0.cast()),
+            _mm512_maskz_loadu_epi16(high.1, high.0.cast()),
+        )
+    };
+    [
+        _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high)),
+        _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high)),
+    ]
+}
+
+/// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the
+/// last line.
+///
+/// # Safety
+/// The machine has AVX512-BF16; the pairs are readable, and so are their weights; sums are lines.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn add_run<const MR: usize, const NL: usize>(
+    run: Run,
+    last: u32,
+    queries: Queries,
+    mut next: Option<Next>,
+) {
+    // SAFETY: the caller's promise covers every offset used here.
+    unsafe {
+        let s = Avx512::new();
+        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
+        for i in 0..MR {
+            for l in 0..NL {
+                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
+                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
+            }
+        }
+        let [low_there, high_there] =
+            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
+        for pair in 0..run.count {
+            let (low, high) =
+                (run.low.wrapping_add(pair * run.step), run.high.wrapping_add(pair * run.step));
+            let mut values = [[_mm512_setzero_ps(); 2]; NL];
+            for l in 0..NL {
+                if let Some(next) = &mut next {
+                    next.prefetch(s);
+                    next.prefetch(s);
+                }
+                let mask = if l + 1 < NL { u32::MAX } else { last };
+                values[l] = load_line(
+                    (low.wrapping_add(l * LINE), mask & low_there),
+                    (high.wrapping_add(l * LINE), mask & high_there),
+                );
+            }
+            for i in 0..MR {
+                let weights = *queries.weights.add(i * queries.weights_stride + pair);
+                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
+                for l in 0..NL {
+                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
+                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
+                }
+            }
+        }
+        for i in 0..MR {
+            for l in 0..NL {
+                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
+                s.store(at, sums[i][l][0]);
+                s.store(at.add(LINE / 2), sums[i][l][1]);
+            }
+        }
+    }
+}
+
+/// Puts the pairs of a run side by side in scratch, from pair `pair` of the block on: line by line,
+/// of each all pairs of the block.
+///
+/// # Safety
+/// The pairs are readable; `scratch` has room for a block.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn interleave(run: Run, head_dim: usize, scratch: *mut f32, pair: usize) {
+    // SAFETY: the caller's promise covers every offset used here.
+    unsafe {
+        let s = Avx512::new();
+        let [low_there, high_there] =
+            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
+        for line in 0..head_dim.div_ceil(LINE) {
+            let last = (line + 1) * LINE >= head_dim;
+            let mask = if last { last_line(head_dim) } else { u32::MAX };
+            let to = scratch.add((line * (BLOCK / 2) + pair) * LINE);
+            for i in 0..run.count {
+                let at = i * run.step + line * LINE;
+                let values = load_line(
+                    (run.low.wrapping_add(at), mask & low_there),
+                    (run.high.wrapping_add(at), mask & high_there),
+                );
+                s.store(to.add(i * LINE), values[0]);
+                s.store(to.add(i * LINE + LINE / 2), values[1]);
+            }
+        }
+    }
+}
+
+/// Adds pairs of a block in scratch to the sums of `count` queries.
+///
+/// # Safety
+/// As [`add_run`]; weights are those of the block's first pair on.
+#[inline(always)]
+unsafe fn add_scratch(
+    scratch: *const f32,
+    pairs: Range<usize>,
+    head_dim: usize,
+    queries: Queries,
+    count: usize,
+) {
+    let all = head_dim.div_ceil(LINE);
+    for line in (0..all).step_by(2) {
+        let from = scratch.wrapping_add(line * (BLOCK / 2) * LINE);
+        let (pairs, queries) = (pairs.clone(), queries.line(line));
+        macro_rules! tile {
+            ($lines:literal: $($mr:literal)*) => {
+                match count {
+                    $($mr => add_tile::<$mr, $lines>(from, pairs, queries),)*
+                    _ => unreachable!("a tile has at most six queries"),
+                }
+            };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if all - line >= 2 {
+                tile!(2: 1 2 3 4 5 6);
+            } else {
+                tile!(1: 1 2 3 4 5 6);
+            }
+        }
+    }
+}
+
+/// Adds pairs of a block to `NL` lines of the sums of `MR` queries.
+///
+/// # Safety
+/// As [`add_scratch`].
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn add_tile<const MR: usize, const NL: usize>(
+    scratch: *const f32,
+    pairs: Range<usize>,
+    queries: Queries,
+) {
+    // SAFETY: the caller's promise covers every offset used here.
+    unsafe {
+        let s = Avx512::new();
+        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
+        for i in 0..MR {
+            for l in 0..NL {
+                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
+                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
+            }
+        }
+        for pair in pairs {
+            let mut values = [[_mm512_setzero_ps(); 2]; NL];
+            for l in 0..NL {
+                let at = scratch.add((l * (BLOCK / 2) + pair) * LINE);
+                values[l] = [s.load(at), s.load(at.add(LINE / 2))];
+            }
+            for i in 0..MR {
+                let weights = *queries.weights.add(i * queries.weights_stride + pair);
+                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
+                for l in 0..NL {
+                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
+                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
+                }
+            }
+        }
+        for i in 0..MR {
+            for l in 0..NL {
+                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
+                s.store(at, sums[i][l][0]);
+                s.store(at.add(LINE / 2), sums[i][l][1]);
+            }
+        }
+    }
+}
+
+/// Rounds the sums of a head to bf16, elements in their order.
+///
+/// # Safety
+/// `from` holds whole lines, `to` has room for `head_dim` elements.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn store_head(from: *const f32, head_dim: usize, to: *mut bf16) {
+    // SAFETY: the caller's promise covers every offset used here.
+    unsafe {
+        let s = Avx512::new();
+        let early = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        let late = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+        for at in (0..head_dim).step_by(LINE) {
+            let (without, with) = (s.load(from.add(at)), s.load(from.add(at + LINE / 2)));
+            let mut line = [bf16::ZERO; LINE];
+            s.store_bf16(line.as_mut_ptr(), _mm512_permutex2var_ps(without, early, with));
+            let half = line.as_mut_ptr().add(LINE / 2);
+            s.store_bf16(half, _mm512_permutex2var_ps(without, late, with));
+            std::ptr::copy_nonoverlapping(line.as_ptr(), to.add(at), LINE.min(head_dim - at));
+        }
+    }
+}

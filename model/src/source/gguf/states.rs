@@ -1,0 +1,105 @@
+//! Tensors of Qwen3.5 and Qwen3-Next: of layers that keep a state, and of attention with a gate.
+
+use super::piece::Piece;
+use crate::config::{Family, ModelConfig};
+use crate::delta::DeltaNet;
+use crate::ops::Op;
+use crate::source::{Part, TensorId};
+
+/// How the numbers of a vector become the model's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// They are.
+    None,
+    /// `[columns, rows]` becomes `[rows, columns]`.
+    Transposed { rows: usize, columns: usize },
+    /// The first so many are what logarithms were raised to, with a minus.
+    Logarithms { count: usize },
+}
+
+/// What a vector of the file is changed by.
+pub(super) fn change(config: &ModelConfig, id: TensorId) -> Change {
+    match (config.delta, id) {
+        (Some(delta), TensorId::Layer { op: Op::DeltaConv, .. }) => {
+            Change::Transposed { rows: delta.taps, columns: delta.channels() }
+        }
+        (Some(delta), TensorId::Layer { op: Op::Delta, part: Part::Bias, .. }) => {
+            Change::Logarithms { count: delta.value_heads }
+        }
+        _ => Change::None,
+    }
+}
+
+impl Change {
+    /// Changes a whole vector.
+    pub(super) fn apply(self, vector: &mut [f32]) {
+        match self {
+            Change::None => {}
+            Change::Transposed { rows, columns } => {
+                let stored = vector.to_vec();
+                for (index, element) in vector.iter_mut().enumerate() {
+                    *element = stored[index % columns * rows + index / columns];
+                }
+            }
+            Change::Logarithms { count } => {
+                vector[..count].iter_mut().for_each(|rate| *rate = (-*rate).ln());
+            }
+        }
+    }
+}
+
+/// Where such a tensor lies; `None` for those that lie as in other families.
+pub(super) fn pieces(
+    config: &ModelConfig,
+    (layer, op, part): (usize, Op, Part),
+) -> Option<Vec<Piece>> {
+    let delta = config.delta?;
+    let name = |tensor: &str| format!("blk.{layer}.{tensor}");
+    if matches!(op, Op::Q | Op::OutGate) && part == Part::Matrix {
+        return Some(of_heads(config, name("attn_q.weight"), op == Op::OutGate));
+    }
+    let (hidden, values, heads) = (config.hidden_size, delta.value_size(), delta.value_heads);
+    let whole = |tensor: &str, shape: &[usize]| Piece::whole(name(tensor), shape.to_vec());
+    Some(match (op, part) {
+        (Op::DeltaQkv, _) => vec![whole("attn_qkv.weight", &[delta.channels(), hidden])],
+        (Op::DeltaGate, _) => vec![whole("attn_gate.weight", &[values, hidden])],
+        (Op::DeltaBa, _) if config.family == Family::Qwen3Next => {
+            together(&delta, &whole("ssm_ba.weight", &[2 * heads, hidden]))
+        }
+        (Op::DeltaBa, _) => {
+            ["ssm_beta.weight", "ssm_alpha.weight"].map(|one| whole(one, &[heads, hidden])).into()
+        }
+        (Op::DeltaConv, _) => {
+            let stored = whole("ssm_conv1d.weight", &[delta.channels(), delta.taps]);
+            vec![Piece { rows: 1, elements: delta.channels() * delta.taps, ..stored }]
+        }
+        (Op::Delta, Part::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
+        (Op::Delta, _) => vec![whole("ssm_a", &[heads]), whole("ssm_dt.bias", &[heads])],
+        (Op::DeltaOut, _) => vec![whole("ssm_out.weight", &[hidden, values])],
+        _ => return None,
+    })
+}
+
+/// Each head's rows of q, or those of its gate behind them.
+fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<Piece> {
+    let head_dim = config.head_dim;
+    let all = Piece::whole(name, vec![2 * config.q_size(), config.hidden_size]);
+    let first = |head: usize| (2 * head + usize::from(gates)) * head_dim;
+    (0..config.num_heads).map(|head| all.rows_from(first(head), head_dim)).collect()
+}
+
+/// Rows of b and then those of a, which lie together for each head of q and k.
+fn together(delta: &DeltaNet, all: &Piece) -> Vec<Piece> {
+    let group = delta.group();
+    let of = |first: usize| {
+        (0..delta.key_heads).map(move |head| all.rows_from(2 * head * group + first, group))
+    };
+    of(0).chain(of(group)).collect()
+}
+
+/// Whether a tensor is of the layers behind the model's, which guess further tokens.
+pub(super) fn guesses(config: &ModelConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
+    config.delta.is_some() && layer.is_some_and(|layer| layer >= config.num_layers)
+}

@@ -1,0 +1,88 @@
+//! What becomes of fresh K and V, and caches that move between owners.
+
+use model::ops::{Kv, Op, Value};
+
+use crate::ir::{Append, At, Copy, Instruction, Moved, Region};
+use crate::map::{Chunk, Device};
+use crate::owners::{DEVICE, HOST};
+
+use super::buffers::{chunk_of, parts};
+use super::emit::{Emitter, at};
+use super::schedule::Entry;
+
+impl Emitter<'_, '_> {
+    /// Fresh K and V leave the device as soon as they exist, where any cache of them is elsewhere.
+    pub(super) fn send_fresh(&mut self, entry: &Entry) {
+        let (kv, value) = match entry.op {
+            Op::K => (Kv::K, Value::Key),
+            Op::V => (Kv::V, Value::Value),
+            _ => return,
+        };
+        let Some(layer) = entry.layer.filter(|_| entry.device == Device::Gpu) else { return };
+        let homes = &self.map.kv[layer as usize];
+        let home = |part| homes.home(kv, part, entry.batch);
+        let mut all = 0..homes.homes(kv).len() as u16;
+        if all.any(|part| !self.is_vram(home(part))) {
+            // Where sequences have owners, the host's part is the last.
+            let part = self.value_parts(entry, value) - 1;
+            self.bring(entry, value, part, Device::Cpu);
+        }
+    }
+
+    /// Fresh K and V into the caches. Listed after the attention of the layer, which reads only the
+    /// positions before, so that a streamed cache need not wait for this step's append.
+    pub(super) fn append_fresh(&mut self, entry: &Entry) {
+        let Some(layer) = entry.layer else { return };
+        let chunking = self.chunking(entry.layer);
+        let of_layer = self.map.layer_chunking(self.config, layer as usize);
+        for (kv, value) in [(Kv::K, Value::Key), (Kv::V, Value::Value)] {
+            let of = parts(of_layer, kv);
+            let side = self.side(entry);
+            let chunks = (0..of).map(|index| Chunk { index, of });
+            for chunk in chunks.filter(|chunk| side.fills(*chunk)) {
+                let home = self.map.kv[layer as usize].home(kv, chunk.index, entry.batch);
+                let device = if self.is_vram(home) { Device::Gpu } else { Device::Cpu };
+                let rows_of = self.value_parts(entry, value);
+                let rows = if rows_of > 1 { chunk.index } else { 0 };
+                let on_gpu_before = self.valid_parts(entry, value)[usize::from(rows)].gpu;
+                self.bring(entry, value, rows, device);
+                let lane = match (device, on_gpu_before || chunking.is_some()) {
+                    // The append waits for a copy, which must not hold up the CPU's own work.
+                    (Device::Cpu, true) => self.routes.append,
+                    (device, _) => self.routes.compute(device),
+                };
+                let buffer = self.value_buffer(entry, value, device);
+                let append = Append {
+                    kv,
+                    at: at(entry),
+                    chunk,
+                    from: Region { buffer, chunk: chunk_of(rows, rows_of) },
+                    to: self.buffers.cache(layer, entry.batch, kv, chunk.index),
+                    table: self.buffers.table(entry.batch),
+                };
+                self.push(lane, Instruction::Append(append));
+            }
+        }
+    }
+
+    /// All caches of the listed sequences to a side, layer by layer.
+    pub(super) fn move_caches(&mut self, to: Device, layers: &[usize]) {
+        let (from, chunk, lane) = match to {
+            Device::Cpu => (DEVICE.index, HOST, self.routes.copy_to(to)),
+            Device::Gpu => (HOST.index, DEVICE, self.routes.upload_weights),
+        };
+        for layer in layers.iter().map(|layer| *layer as u16) {
+            for kv in [Kv::K, Kv::V] {
+                let copy = Copy {
+                    moved: Moved::Sequences(kv),
+                    at: At { layer: Some(layer), batch: 0, stream: 0 },
+                    chunk: Some(chunk),
+                    from: self.buffers.cache(layer, 0, kv, from),
+                    to: self.buffers.cache(layer, 0, kv, chunk.index),
+                    table: Some(self.buffers.table(0)),
+                };
+                self.push(lane, Instruction::Copy(copy));
+            }
+        }
+    }
+}

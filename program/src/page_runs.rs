@@ -1,0 +1,75 @@
+//! Where the bytes of a page of caches lie: a run for each KV head in each cache of its batch.
+
+use model::ops::Kv;
+
+use crate::ir::{BufferId, Instruction};
+use crate::map::Chunk;
+use crate::plan::Plan;
+use crate::topology::MemoryKind;
+
+/// The caches of a batch that hold all that a sequence keeps, layer by layer, K before V.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRuns {
+    caches: Vec<BufferId>,
+    heads: usize,
+    /// Bytes of a page's positions of a KV head.
+    pub size_bytes: usize,
+}
+
+impl PageRuns {
+    /// Of a batch; `None` where not all that a sequence keeps is whole caches in pages in the
+    /// host's memory: a ring, a state, parts, extents.
+    pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
+        let (config, shape) = (&plan.config, &plan.shape);
+        let is_whole = shape.page_positions > 0
+            && plan.table.windows.is_empty()
+            && !config.layers.have_states();
+        if !is_whole {
+            return None;
+        }
+        let layers = 0..config.num_layers as u16;
+        let caches = layers.flat_map(|layer| [Kv::K, Kv::V].map(|kv| (layer, kv)));
+        let cache = |(layer, kv)| {
+            let buffer = appended(plan, (layer, kv, batch))?;
+            let memory = plan.buffer(buffer).segment.memory;
+            let is_host = plan.topology.memory_kind(memory) == Some(MemoryKind::Dram);
+            is_host.then_some(buffer)
+        };
+        let position_bytes = plan.map.kv_format.position_bytes(config.head_dim, shape.dtype);
+        Some(PageRuns {
+            caches: caches.map(cache).collect::<Option<_>>()?,
+            heads: config.num_kv_heads,
+            size_bytes: shape.page_positions as usize * position_bytes,
+        })
+    }
+
+    /// The buffers.
+    pub fn caches(&self) -> &[BufferId] {
+        &self.caches
+    }
+
+    /// Buffer and first byte of each run of a page, in the order in which they are stored.
+    pub fn of_page(&self, page: u32) -> impl Iterator<Item = (BufferId, usize)> + '_ {
+        let first = page as usize * self.heads;
+        let heads = move |cache: &BufferId| {
+            let cache = *cache;
+            (first..first + self.heads).map(move |head| (cache, head * self.size_bytes))
+        };
+        self.caches.iter().flat_map(heads)
+    }
+}
+
+/// The buffer that a cache's rows are appended to.
+fn appended(plan: &Plan, (layer, kv, batch): (u16, Kv, u16)) -> Option<BufferId> {
+    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
+        Instruction::Append(append)
+            if append.kv == kv
+                && (append.at.layer, append.at.batch) == (Some(layer), batch)
+                && append.chunk == Chunk::WHOLE =>
+        {
+            Some(append.to.buffer)
+        }
+        _ => None,
+    })
+}

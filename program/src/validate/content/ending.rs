@@ -1,0 +1,60 @@
+//! What a program must have done when it ends.
+
+use crate::ir::BufferId;
+
+use super::super::STEPS;
+use super::super::error::{NamedProgram, ValidateError};
+use super::Walk;
+use super::held::{Content, Held, Parts};
+
+impl Walk<'_> {
+    pub(super) fn end(&self, lasting: &[Parts]) -> Result<(), ValidateError> {
+        let program = NamedProgram::new(self.program);
+        let incomplete = |problem: String| ValidateError::Incomplete {
+            program,
+            problem: problem.into_boxed_str(),
+        };
+        let streams = self.program.shape.samples();
+        let expected = streams * STEPS;
+        for batch in 0..self.plan.shape.batches {
+            let sampled = self.tables.values().find(|table| table.batch == batch);
+            let samples = sampled.map_or(0, |table| table.samples);
+            if samples != expected {
+                return Err(incomplete(format!(
+                    "batch {batch} is sampled {samples} times in {} steps of {streams} streams",
+                    STEPS
+                )));
+            }
+        }
+        // The steps by which caches grow, and in which all of a part are moved.
+        let (grows, moves) = match self.moves_to() {
+            Some(part) => (0, Some(part)),
+            None => (STEPS, None),
+        };
+        for (place, (before, after)) in lasting.iter().zip(&self.buffers).enumerate() {
+            let Some(before) = before.read(None).first().and_then(Option::as_ref) else { continue };
+            let after = after.read(None);
+            let expected = before.content.after_steps(grows);
+            let id = BufferId(place as u32);
+            let is_moved =
+                matches!(before.content, Content::Cache { chunk, .. } if moves == Some(chunk));
+            let times = self.moved.get(&id).copied().unwrap_or(0);
+            if is_moved && times != STEPS {
+                let name = &self.plan.buffers[place].name;
+                return Err(incomplete(format!("{name} gets what moves {times} times")));
+            }
+            let is_kept =
+                |part: &Option<Held>| part.as_ref().is_some_and(|held| held.content == expected);
+            if after.is_empty() || !after.iter().all(is_kept) {
+                let found = match after.first().and_then(Option::as_ref) {
+                    Some(held) => held.content.text(&self.plan.config),
+                    None => "nothing".to_owned(),
+                };
+                let (name, expected) =
+                    (&self.plan.buffers[place].name, expected.text(&self.plan.config));
+                return Err(incomplete(format!("{name} must hold {expected}, but holds {found}")));
+            }
+        }
+        Ok(())
+    }
+}

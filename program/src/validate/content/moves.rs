@@ -1,0 +1,48 @@
+//! Caches of sequences that have owners.
+
+use model::ops::Kv;
+
+use crate::ir::{Copy, Rows};
+use crate::map::{Chunk, Device};
+use crate::owners::{DEVICE, HOST};
+
+use super::super::error::ValidateError;
+use super::{Cache, Now, Walk};
+
+impl Walk<'_> {
+    /// How many streams have rows for a part of a cache.
+    pub(super) fn streams_of(&self, part: Chunk) -> u16 {
+        let shape = self.program.shape;
+        let fills = |stream: &u16| shape.attending.side(*stream).fills(part);
+        (0..shape.streams).filter(fills).count() as u16
+    }
+
+    /// The part of each cache that gets what moves, in a program of moves.
+    pub(super) fn moves_to(&self) -> Option<Chunk> {
+        match self.program.shape.rows {
+            Rows::Moves(Device::Gpu) => Some(DEVICE),
+            Rows::Moves(Device::Cpu) => Some(HOST),
+            _ => None,
+        }
+    }
+
+    /// Some sequences' rows from one part of a cache to the other, which then hold what they held:
+    /// the rows of all sequences whose owner is theirs.
+    pub(super) fn move_cache(
+        &mut self,
+        now: &Now<'_>,
+        kv: Kv,
+        copy: &Copy,
+    ) -> Result<(), ValidateError> {
+        let to = copy.chunk.unwrap_or(Chunk::WHOLE);
+        let other = if to == HOST { DEVICE } else { HOST };
+        // No program that moves appends, so in any step of it caches are as before it.
+        let cache =
+            |chunk| Cache { kv, layer: copy.at.layer, batch: copy.at.batch, chunk }.with(0, 0);
+        self.need(now, copy.from, cache(other))?;
+        self.need(now, copy.to, cache(to))?;
+        *self.moved.entry(copy.to.buffer).or_insert(0) += 1;
+        self.write(now, copy.to, cache(to));
+        Ok(())
+    }
+}

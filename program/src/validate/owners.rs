@@ -1,0 +1,88 @@
+//! Which part of a value an instruction works on: as attention is cut, or by the sequences' owners.
+
+use model::config::ModelConfig;
+use model::ops::Value;
+
+use crate::ir::{Append, Compute, Copy, Moved, ProgramShape, Region, Rows};
+use crate::map::{Chunk, Device};
+use crate::owners::{DEVICE, HOST, Side};
+
+use super::parts::{normal, operands};
+
+/// # Errors
+/// An operand that is another part than the instruction's, in words.
+pub(super) fn check_compute(
+    program: &ProgramShape,
+    config: &ModelConfig,
+    compute: &Compute,
+) -> Result<(), String> {
+    let attends = compute.op.is_attention();
+    let side = program.attending.side(compute.at.stream);
+    if side != Side::Mapped && attends && !side.attends(compute.chunk) {
+        return Err("nobody attends for that owner in its stream".to_owned());
+    }
+    for (value, region) in operands(config, compute) {
+        let expected = match side {
+            Side::Mapped => compute.chunk.filter(|_| attends && is_cut_with_attention(value)),
+            side if !attends || !side.cuts(value) => None,
+            // The device attends for whole prompts of either owner.
+            _ => match value {
+                Value::Key | Value::Value => compute.chunk.filter(|chunk| *chunk == HOST),
+                _ => compute.chunk,
+            },
+        };
+        if normal(region.chunk) != normal(expected) {
+            let found = region.chunk;
+            return Err(format!("it works on {expected:?}, but its {value:?} is {found:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn is_cut_with_attention(value: Value) -> bool {
+    matches!(value, Value::Scores | Value::Probabilities | Value::Attended)
+}
+
+/// # Errors
+/// A part that no owner has, or a move in a program that is not for that.
+pub(super) fn check_copy(program: &ProgramShape, copy: &Copy) -> Result<(), String> {
+    let side = program.attending.side(copy.at.stream);
+    match (copy.moved, program.rows) {
+        (Moved::Sequences(_), Rows::Moves(to)) => {
+            let part = if to == Device::Gpu { DEVICE } else { HOST };
+            match copy.chunk == Some(part) {
+                true => Ok(()),
+                false => Err("it moves caches to the other owner".to_owned()),
+            }
+        }
+        (Moved::Sequences(_), _) | (_, Rows::Moves(_)) => {
+            Err("caches move between owners in programs of their own".to_owned())
+        }
+        (Moved::Value(value), _) if side != Side::Mapped => {
+            let is_part = normal(copy.chunk).is_some();
+            match is_part && !side.cuts(value) {
+                true => Err(format!("{value:?} is not cut by owner in its stream")),
+                false => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// # Errors
+/// Fresh rows of another part than the cache's.
+pub(super) fn check_append(program: &ProgramShape, append: &Append) -> Result<(), String> {
+    let Append { chunk, from: Region { chunk: rows, .. }, .. } = *append;
+    let side = program.attending.side(append.at.stream);
+    let is_for_all = normal(rows).is_none();
+    match side {
+        Side::Mapped if is_for_all => Ok(()),
+        Side::Host if is_for_all && chunk == HOST => Ok(()),
+        Side::Device | Side::Both if rows == Some(chunk) => Ok(()),
+        _ => Err(format!("it appends {rows:?} of the fresh rows to {:?}", chunk_of(chunk))),
+    }
+}
+
+fn chunk_of(chunk: Chunk) -> Option<Chunk> {
+    normal(Some(chunk))
+}

@@ -1,0 +1,21 @@
+//! The operands of an instruction, and the parts of values that they are.
+
+use model::config::ModelConfig;
+use model::ops::Value;
+
+use crate::ir::{Compute, Region};
+use crate::map::Chunk;
+
+/// `None` for the only chunk of one.
+pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
+    chunk.filter(|chunk| chunk.of > 1)
+}
+
+/// Inputs and output with the values that they are.
+pub(super) fn operands<'a>(
+    config: &ModelConfig,
+    compute: &'a Compute,
+) -> impl Iterator<Item = (Value, Region)> + use<'a> {
+    let inputs = compute.op.reads(config).iter().copied().zip(compute.inputs.iter().copied());
+    inputs.chain(compute.op.writes(config).into_iter().zip(compute.output))
+}

@@ -1,0 +1,175 @@
+//! Sequences with owners: each shape of a step, and moves in both directions, are proved; without
+//! any one of their copies, appends, signals and waits the validator refuses the plan.
+
+mod common;
+
+use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::compressed::{Grouped, WeightFormat};
+use model::config::ModelConfig;
+use model::ops::{Op, Value};
+use program::compile::{CompileError, compile, footprint};
+use program::ir::{Instruction, Moved, ProgramId, Rows};
+use program::map::{Device, DeviceMap, layer_list};
+use program::owners::{Attending, DEVICE, HOST, with_owners};
+use program::plan::{Plan, RunShape};
+use program::topology::{LaneId, MemoryId};
+use program::validate::{describe, validate};
+
+fn owned(device_slots: u16) -> RunShape {
+    RunShape { serves: true, prefill_chunk: 8, device_slots, ..shape(1, 1) }
+}
+
+fn map(config: &ModelConfig, choices: Choices) -> DeviceMap {
+    let all = layer_list(config, 0, None).len();
+    with_owners(&split(config, 0, all, choices), config)
+}
+
+/// Weights that stream, that stay, and that are decompressed.
+fn maps(config: &ModelConfig) -> Vec<(&'static str, DeviceMap)> {
+    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
+    let resident = Choices { weights: MemoryId::VRAM, hidden: MemoryId::VRAM, slots: 1, ..gpu };
+    let w4 = Choices { format: WeightFormat::Grouped(Grouped::W4), ..gpu };
+    let cpu_head = Choices { outer: Device::Cpu, ..resident };
+    [("streamed", gpu), ("resident", resident), ("w4", w4), ("head on the CPU", cpu_head)]
+        .map(|(name, choices)| (name, map(config, choices)))
+        .into()
+}
+
+/// The plan without one instruction; a lane without a signal says that it gives one fewer.
+fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
+    let mut plan = plan.clone();
+    let list = &mut plan.program_mut(program).lanes[lane];
+    let removed = list.instructions.remove(index);
+    list.signals_per_step -= u32::from(removed == Instruction::Signal);
+    plan
+}
+
+fn proved(name: &str, config: &ModelConfig, map: &DeviceMap) -> Plan {
+    let shape = owned(2);
+    let plan = compile(config, &shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(footprint(config, &shape, map, None), Ok(plan.footprint(None)), "{name}");
+    validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
+    plan
+}
+
+#[test]
+fn each_instruction_of_each_shape_is_needed() {
+    for config in [opt(), llama()] {
+        for (name, map) in maps(&config) {
+            let plan = proved(name, &config, &map);
+            let mut unneeded = Vec::new();
+            let mut dropped = [0; 4];
+            for program in &plan.programs {
+                for (lane, list) in program.lanes.iter().enumerate() {
+                    for (index, instruction) in list.instructions.iter().enumerate() {
+                        dropped[program.id.index()] += 1;
+                        if validate(&without(&plan, program.id, lane, index)).is_ok() {
+                            let what = describe(instruction, config.family, &plan.topology);
+                            let (name, lane) = (program.name(), plan.lane_name(list.lane));
+                            unneeded.push(format!("{name} {lane} {index}: {what}"));
+                        }
+                    }
+                }
+            }
+            assert!(unneeded.is_empty(), "{name}: these can be left out: {unneeded:#?}");
+            assert!(dropped[0] > 20 && dropped[1] > dropped[0], "{name} {dropped:?}");
+            let caches = 2 * config.num_layers;
+            assert_eq!(dropped[2..], [caches, caches], "{name}: a copy of each cache");
+        }
+    }
+}
+
+fn instructions(plan: &Plan, id: ProgramId, lane: LaneId) -> Vec<&Instruction> {
+    let list = plan.program(id).lane(lane);
+    let work = list.into_iter().flat_map(|list| &list.instructions);
+    work.filter(|instruction| instruction.is_work()).collect()
+}
+
+/// The attention of a lane in a layer: stream and owner.
+fn attention(plan: &Plan, id: ProgramId, lane: LaneId) -> Vec<(u16, u16)> {
+    let of_layer = instructions(plan, id, lane).into_iter().filter_map(|instruction| {
+        let Instruction::Compute(compute) = instruction else { return None };
+        let is_it = compute.op == Op::Attention && compute.at.layer == Some(1);
+        is_it.then(|| (compute.at.stream, compute.chunk.map_or(0, |chunk| chunk.index)))
+    });
+    of_layer.collect()
+}
+
+#[test]
+fn owners_attend_for_their_own() {
+    let config = llama();
+    let plan = proved("", &config, &maps(&config)[1].1);
+    let attend = |id, lane| attention(&plan, id, lane);
+    assert_eq!(attend(ProgramId::STEP, LaneId::GPU_COMPUTE), [(0, DEVICE.index)]);
+    assert_eq!(attend(ProgramId::STEP, LaneId::CPU_COMPUTE), []);
+    assert_eq!(attend(ProgramId::PIPELINED, LaneId::GPU_COMPUTE), [(0, DEVICE.index)]);
+    let host = [(0, HOST.index), (1, HOST.index)];
+    assert_eq!(attend(ProgramId::PIPELINED, LaneId::CPU_COMPUTE), host);
+    let shapes: Vec<_> = plan.programs.iter().map(|program| program.shape).collect();
+    assert_eq!(shapes[1].attending, Attending::Owners);
+    assert_eq!(shapes[2].rows, Rows::Moves(Device::Cpu));
+    assert_eq!(shapes[3].rows, Rows::Moves(Device::Gpu));
+}
+
+/// NEO's order (section 3.1): the device passes the linears of both streams before it attends, so
+/// that beside those of one the host attends for the other.
+#[test]
+fn the_device_attends_behind_the_linears_of_both_streams() {
+    let config = llama();
+    let plan = proved("", &config, &maps(&config)[1].1);
+    let all = instructions(&plan, ProgramId::PIPELINED, LaneId::GPU_COMPUTE);
+    let place = |op: Op, layer: u16, stream: u16| {
+        let is_it = |instruction: &&Instruction| {
+            let Instruction::Compute(compute) = instruction else { return false };
+            let at = (compute.at.layer, compute.at.stream);
+            (compute.op, at) == (op, (Some(layer), stream))
+        };
+        all.iter().position(is_it).unwrap_or_else(|| panic!("{op:?} of {layer}.{stream}"))
+    };
+    let order = [
+        place(Op::Out, 0, 0),
+        place(Op::V, 1, 0),
+        place(Op::Out, 0, 1),
+        place(Op::V, 1, 1),
+        place(Op::Attention, 1, 0),
+        place(Op::Out, 1, 0),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+/// What leaves the device is of the host's sequences alone.
+#[test]
+fn rows_of_the_device_stay_there() {
+    let config = llama();
+    let plan = proved("", &config, &maps(&config)[1].1);
+    for (id, streams) in [(ProgramId::STEP, 1), (ProgramId::PIPELINED, 2)] {
+        for instruction in instructions(&plan, id, LaneId::D2H) {
+            let Instruction::Copy(copy) = instruction else { continue };
+            let Moved::Value(value @ (Value::Query | Value::Key | Value::Value)) = copy.moved
+            else {
+                continue;
+            };
+            let is_all_hosts = copy.at.stream == 1 && streams == 2;
+            let part = (!is_all_hosts).then_some(HOST);
+            assert_eq!(copy.from.chunk, part, "{value:?} of stream {}", copy.at.stream);
+        }
+    }
+}
+
+#[test]
+fn what_owners_cannot_have_is_refused() {
+    let config = llama();
+    let whole = maps(&config)[1].1.clone();
+    let refused = |shape: &RunShape, map: &DeviceMap| match compile(&config, shape, map) {
+        Err(CompileError::Owners { problem }) => problem,
+        other => panic!("{other:?}"),
+    };
+    refused(&RunShape { serves: false, ..owned(2) }, &whole);
+    refused(&RunShape { batches: 2, ..owned(2) }, &whole);
+    refused(&owned(5), &whole);
+    let all = layer_list(&config, 0, None).len();
+    refused(&owned(2), &split(&config, 0, all, PLAIN));
+    let mut linears = whole;
+    linears.prefill.layers.iter_mut().flatten().for_each(|device| *device = Device::Cpu);
+    refused(&owned(2), &linears);
+}

@@ -1,0 +1,65 @@
+//! How large a store may become, and which pages go when it would pass that.
+
+use std::path::Path;
+
+use crate::error::WriteError;
+use crate::files::{PageFile, folders, pages};
+
+/// A part of the bound that a process may write before it counts all files again.
+const PART: u64 = 32;
+
+/// What a process knows of a store's size. Others may write to it at the same time: what is counted
+/// leaves room for one that has just counted too.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    most_bytes: Option<u64>,
+    /// What may be written before files are counted again.
+    left_bytes: u64,
+}
+
+impl Bound {
+    /// `None`: as large as the drive.
+    pub fn new(most_bytes: Option<u64>) -> Bound {
+        Bound { most_bytes, left_bytes: 0 }
+    }
+
+    /// Makes room for a page of so many bytes; where files are counted, the longest unused go.
+    ///
+    /// # Errors
+    /// A page for which there is no room at all, or files that cannot be counted.
+    pub fn admit(&mut self, store: &Path, page_bytes: u64) -> Result<(), WriteError> {
+        let Some(most_bytes) = self.most_bytes else { return Ok(()) };
+        if page_bytes > most_bytes {
+            return Err(WriteError::Bound { page_bytes, most_bytes });
+        }
+        if page_bytes > self.left_bytes {
+            let part = most_bytes / PART;
+            // Two processes that count at the same time stay below it with all that each may write.
+            let kept_bytes = most_bytes.saturating_sub(2 * (page_bytes + part));
+            shrink(store, kept_bytes)
+                .map_err(|source| WriteError::Io { path: store.to_path_buf(), source })?;
+            self.left_bytes = page_bytes + part;
+        }
+        self.left_bytes -= page_bytes;
+        Ok(())
+    }
+}
+
+/// Removes the longest unused pages until so many bytes are left.
+fn shrink(store: &Path, kept_bytes: u64) -> std::io::Result<()> {
+    let mut all: Vec<PageFile> = Vec::new();
+    for folder in folders(store)? {
+        all.extend(pages(&folder)?);
+    }
+    let mut size_bytes: u64 = all.iter().map(|page| page.size_bytes).sum();
+    all.sort_by_key(|page| page.used);
+    for page in all {
+        if size_bytes <= kept_bytes {
+            break;
+        }
+        // Another process may have been earlier.
+        let _ = std::fs::remove_file(&page.path);
+        size_bytes -= page.size_bytes;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! A page's header: what it is, its tokens, and where its bytes lie with their checksums.
+//!
+//! Little-endian: the magic, the format (u32), the page's number in its prompt (u32), how many
+//! tokens and runs there are (u32 each), the origin's fingerprint and the names of the page before
+//! and of this one (32 bytes each), the tokens (u32), the size of each run (u64), the checksum of
+//! each (XXH3, u64), and the checksum of all before. The runs follow one behind the other from the
+//! next multiple of [`ALIGN_BYTES`] on.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::name::Name;
+use crate::origin::FORMAT;
+
+const MAGIC: [u8; 8] = *b"TNDMPAGE";
+/// Where runs may begin.
+const ALIGN_BYTES: u64 = 4096;
+/// Bytes before the tokens.
+const FIXED_BYTES: usize = 24 + 3 * 32;
+const CHECKSUM_BYTES: usize = 8;
+/// Most tokens and runs of a page, far beyond any: what a damaged header asks memory for.
+const COUNT_MAX: u32 = 1 << 20;
+
+/// What a header says before its lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub index: u32,
+    pub tokens: u32,
+    pub runs: u32,
+    pub origin: [u8; 32],
+    pub before: Name,
+    pub name: Name,
+}
+
+/// A whole header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub head: Head,
+    pub tokens: Vec<u32>,
+    pub sizes_bytes: Vec<u64>,
+    pub checksums: Vec<u64>,
+}
+
+impl Head {
+    /// Bytes that are read to have it.
+    pub const BYTES: usize = FIXED_BYTES;
+
+    /// Reads the first bytes of a file.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn read(bytes: &[u8]) -> Result<Head, &'static str> {
+        let Some((magic, rest)) = bytes.split_first_chunk::<8>() else { return Err("it is torn") };
+        if rest.len() < FIXED_BYTES - 8 {
+            return Err("it is torn");
+        }
+        if *magic != MAGIC {
+            return Err("it is no page");
+        }
+        let number = |place: usize| {
+            let bytes: [u8; 4] = rest[4 * place..][..4].try_into().expect("four bytes");
+            u32::from_le_bytes(bytes)
+        };
+        let name = |place: usize| -> [u8; 32] {
+            rest[16 + 32 * place..][..32].try_into().expect("a name's bytes")
+        };
+        if number(0) != FORMAT {
+            return Err("another version of this program wrote it");
+        }
+        let head = Head {
+            index: number(1),
+            tokens: number(2),
+            runs: number(3),
+            origin: name(0),
+            before: Name(name(1)),
+            name: Name(name(2)),
+        };
+        if head.tokens > COUNT_MAX || head.runs > COUNT_MAX {
+            return Err("its header is damaged");
+        }
+        Ok(head)
+    }
+
+    /// Bytes of the whole header, without what fills it up.
+    pub fn header_bytes(&self) -> usize {
+        FIXED_BYTES + 4 * self.tokens as usize + 16 * self.runs as usize + CHECKSUM_BYTES
+    }
+
+    /// Where the runs begin.
+    pub fn body_offset(&self) -> u64 {
+        (self.header_bytes() as u64).next_multiple_of(ALIGN_BYTES)
+    }
+}
+
+impl Header {
+    /// The bytes in front of the runs.
+    pub fn write(&self) -> Vec<u8> {
+        let head = &self.head;
+        let mut bytes = Vec::with_capacity(head.body_offset() as usize);
+        bytes.extend(MAGIC);
+        for number in [FORMAT, head.index, head.tokens, head.runs] {
+            bytes.extend(number.to_le_bytes());
+        }
+        for name in [&head.origin, &head.before.0, &head.name.0] {
+            bytes.extend(name);
+        }
+        self.tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+        let words = self.sizes_bytes.iter().chain(&self.checksums);
+        words.for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        bytes.resize(head.body_offset() as usize, 0);
+        bytes
+    }
+
+    /// Reads what [`Header::write`] wrote.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn read(bytes: &[u8]) -> Result<Header, &'static str> {
+        let head = Head::read(bytes)?;
+        let Some(bytes) = bytes.get(..head.header_bytes()) else { return Err("it is torn") };
+        let (bytes, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
+        if xxh3_64(bytes).to_le_bytes() != checksum {
+            return Err("its header is damaged");
+        }
+        let (tokens, words) = bytes[FIXED_BYTES..].split_at(4 * head.tokens as usize);
+        let token = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let mut words: Vec<u64> = words.chunks_exact(8).map(word).collect();
+        let checksums = words.split_off(head.runs as usize);
+        let tokens = tokens.chunks_exact(4).map(token).collect();
+        Ok(Header { head, tokens, sizes_bytes: words, checksums })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_and_every_flipped_byte_is_noticed() {
+        let name = Name([3; 32]);
+        let tokens = vec![7, 8, u32::MAX];
+        let head = Head {
+            index: 4,
+            tokens: 3,
+            runs: 2,
+            origin: [9; 32],
+            before: name,
+            name: name.next(&tokens),
+        };
+        let header =
+            Header { head, tokens, sizes_bytes: vec![5, 1 << 40], checksums: vec![1, u64::MAX] };
+        let bytes = header.write();
+        assert_eq!(bytes.len() as u64, head.body_offset());
+        assert_eq!(Header::read(&bytes), Ok(header));
+        let whole = head.header_bytes();
+        for cut in 0..whole {
+            assert!(Header::read(&bytes[..cut]).is_err(), "{cut} bytes");
+        }
+        for place in 0..whole {
+            let mut flipped = bytes.clone();
+            flipped[place] ^= 0x40;
+            assert!(Header::read(&flipped).is_err(), "byte {place}");
+        }
+    }
+}

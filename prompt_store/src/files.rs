@@ -1,0 +1,82 @@
+//! The files of a store, and those that only look like it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::name::Name;
+use crate::origin::is_folder;
+
+const PAGE: &str = ".kv";
+const TEMPORARY: &str = ".tmp";
+/// What an origin is, for people.
+pub(crate) const ORIGIN: &str = "origin.json";
+
+/// A page on the drive.
+#[derive(Debug, Clone)]
+pub(crate) struct PageFile {
+    pub name: Name,
+    pub path: PathBuf,
+    pub size_bytes: u64,
+    pub used: SystemTime,
+}
+
+/// Where a page of a folder is.
+pub(crate) fn page_path(folder: &Path, name: &Name) -> PathBuf {
+    folder.join(format!("{name}{PAGE}"))
+}
+
+/// Where this process writes it first.
+pub(crate) fn temporary_path(folder: &Path, name: &Name) -> PathBuf {
+    folder.join(format!("{name}{PAGE}.{}{TEMPORARY}", std::process::id()))
+}
+
+/// The folders of origins in a store.
+pub(crate) fn folders(store: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(store)? {
+        let entry = entry?;
+        let is_own = entry.file_name().to_str().is_some_and(is_folder);
+        if is_own && entry.file_type()?.is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The pages of a folder. One that is removed meanwhile is left out, and so is a folder.
+pub(crate) fn pages(folder: &Path) -> io::Result<Vec<PageFile>> {
+    let mut pages = Vec::new();
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pages),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let name = file_name.to_str().and_then(|name| name.strip_suffix(PAGE)?.parse().ok());
+        let (Some(name), Ok(metadata)) = (name, entry.metadata()) else { continue };
+        let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        pages.push(PageFile { name, path: entry.path(), size_bytes: metadata.len(), used });
+    }
+    Ok(pages)
+}
+
+/// Removes what writers left in a folder that did not come to their end: nobody has it locked.
+pub(crate) fn remove_torn(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let is_temporary = |name: &str| name.ends_with(TEMPORARY) && name.contains(".kv.");
+    for entry in
+        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary))
+    {
+        let Ok(file) = File::open(entry.path()) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Whoever removed it first has done the same.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What computed a page: everything but tokens that its bytes depend on.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Raised when a page's file or the order of its bytes changes.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Characters of a model's name in a folder's.
+const MODEL_MAX: usize = 60;
+
+/// Where pages come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The model's name, for people: it decides nothing.
+    pub model: String,
+    /// All else that decides the bytes, by name.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Origin {
+    /// A hash over the fields.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(FORMAT.to_le_bytes());
+        for text in self.fields.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        hash.finalize().into()
+    }
+
+    /// The folder of its pages.
+    pub(crate) fn folder(&self) -> String {
+        let letter = |letter: char| {
+            if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }
+        };
+        let model: String = self.model.chars().take(MODEL_MAX).map(letter).collect();
+        let digits: String =
+            self.fingerprint().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{model}-{digits}")
+    }
+}
+
+/// Whether a folder may be an origin's.
+pub(crate) fn is_folder(name: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    name.rsplit_once('-')
+        .is_some_and(|(_, digits)| digits.len() == 16 && digits.bytes().all(is_digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(model: &str, fields: &[(&str, &str)]) -> Origin {
+        let fields = fields.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        Origin { model: model.to_owned(), fields: fields.collect() }
+    }
+
+    #[test]
+    fn fields_decide_and_the_model_s_name_does_not() {
+        let one = origin("Tiny/Model", &[("dtype", "bf16"), ("kernels", "avx2")]);
+        assert_eq!(one.fingerprint(), Origin { model: "x".into(), ..one.clone() }.fingerprint());
+        for other in [
+            origin("Tiny/Model", &[("dtype", "f32"), ("kernels", "avx2")]),
+            origin("Tiny/Model", &[("dtype", "bf16")]),
+            origin("Tiny/Model", &[("dtypeb", "f16"), ("kernels", "avx2")]),
+        ] {
+            assert_ne!(one.fingerprint(), other.fingerprint());
+        }
+        assert!(one.folder().starts_with("tiny-model-") && is_folder(&one.folder()));
+        assert!(!is_folder("models") && !is_folder("a-b") && !is_folder(&"a".repeat(16)));
+    }
+}

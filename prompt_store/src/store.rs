@@ -1,0 +1,136 @@
+//! A store as a run sees it: the pages of one origin, and a bound over all.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+use crate::bound::Bound;
+use crate::error::{OpenError, Refused, WriteError};
+use crate::files::{ORIGIN, folders, page_path, remove_torn};
+use crate::name::Name;
+use crate::origin::Origin;
+use crate::page::Page;
+use crate::read;
+use crate::write;
+
+/// What became of a page that was to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrote {
+    /// So many bytes.
+    Bytes(u64),
+    /// It is there already.
+    Present,
+}
+
+/// Pages of one origin in a folder that all have in common.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    folder: PathBuf,
+    origin: Origin,
+    fingerprint: [u8; 32],
+    bound: Bound,
+    is_described: bool,
+}
+
+impl Store {
+    /// Opens or makes a store, which may have so many bytes in all, and removes what writers left
+    /// torn.
+    ///
+    /// # Errors
+    /// A folder that cannot be made or written.
+    pub fn open(
+        directory: &Path,
+        origin: Origin,
+        most_bytes: Option<u64>,
+    ) -> Result<Store, OpenError> {
+        let folder = directory.join(origin.folder());
+        let failed = |source| OpenError { path: directory.to_path_buf(), source };
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        folders(directory).map_err(failed)?.iter().for_each(|folder| remove_torn(folder));
+        Ok(Store {
+            directory: directory.to_path_buf(),
+            folder,
+            fingerprint: origin.fingerprint(),
+            origin,
+            bound: Bound::new(most_bytes),
+            is_described: false,
+        })
+    }
+
+    /// What the first page of a prompt is behind, of which more than its tokens decides.
+    pub fn first(&self, kind: &[u8]) -> Name {
+        Name::of_origin(self.fingerprint, kind)
+    }
+
+    /// Whether a page is there.
+    pub fn has(&self, name: &Name) -> bool {
+        page_path(&self.folder, name).exists()
+    }
+
+    /// Says that a page is used, one behind so many others, which count as used later; false: it is
+    /// not there.
+    pub fn touch(&self, name: &Name, index: u32) -> bool {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let at = since.saturating_sub(Duration::from_micros(index.into()));
+        let at = Timespec {
+            tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: at.subsec_nanos().into(),
+        };
+        let times = Timestamps { last_access: at, last_modification: at };
+        utimensat(CWD, page_path(&self.folder, name), &times, AtFlags::empty()).is_ok()
+    }
+
+    /// Reads a page into its runs; false: it is not there.
+    ///
+    /// # Errors
+    /// A page that was not used and is removed. Its runs may hold anything then.
+    pub fn read<'a>(
+        &self,
+        page: &Page<'_>,
+        runs: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Result<Option<u64>, Refused> {
+        let path = page_path(&self.folder, &page.name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Refused { path, reason: error.to_string() }),
+        };
+        read::page(&file, (&self.fingerprint, page), runs).map(Some).map_err(|reason| {
+            // Whoever computes it writes it again.
+            let _ = std::fs::remove_file(&path);
+            Refused { path, reason }
+        })
+    }
+
+    /// Lets the system read a page ahead.
+    pub fn prefetch(&self, name: &Name) {
+        if let Ok(file) = File::open(page_path(&self.folder, name)) {
+            // Where it does not, reading waits.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
+        }
+    }
+
+    /// Writes a page of these runs, if it is not there.
+    ///
+    /// # Errors
+    /// Why it was not; the longest unused pages may have been removed all the same.
+    pub fn write(&mut self, page: &Page<'_>, runs: &[&[u8]]) -> Result<Wrote, WriteError> {
+        if self.touch(&page.name, page.index) {
+            return Ok(Wrote::Present);
+        }
+        let failed = |source| WriteError::Io { path: self.directory.clone(), source };
+        let header = write::header(&self.fingerprint, page, runs);
+        let size_bytes = header.head.body_offset() + header.sizes_bytes.iter().sum::<u64>();
+        self.bound.admit(&self.directory, size_bytes)?;
+        if !std::mem::replace(&mut self.is_described, true) {
+            write::origin(&self.folder.join(ORIGIN), &self.origin).map_err(failed)?;
+        }
+        write::page(&self.folder, &header, runs).map_err(failed)?;
+        self.touch(&page.name, page.index);
+        Ok(Wrote::Bytes(size_bytes))
+    }
+}

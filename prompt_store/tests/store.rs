@@ -1,0 +1,346 @@
+//! Pages are whole or not there, whoever dies, whatever the drive does, and however many write.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use prompt_store::{Name, Origin, Page, Store, Wrote, list, remove};
+
+const POSITIONS: usize = 8;
+/// Asks this program to be the process of this name; the value is the store.
+const CHILD: &str = "PROMPT_STORE_CHILD";
+
+fn origin(dtype: &str) -> Origin {
+    Origin { model: "tiny".to_owned(), fields: vec![("dtype".to_owned(), dtype.to_owned())] }
+}
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory, origin("bf16"), None).expect("a store")
+}
+
+/// The tokens of a page of a prompt.
+fn tokens(prompt: u32, index: u32) -> Vec<u32> {
+    (0..POSITIONS as u32).map(|i| prompt * 1000 + index * 10 + i).collect()
+}
+
+/// A page's bytes follow from its name.
+fn bytes(name: &Name, run: usize, size_bytes: usize) -> Vec<u8> {
+    let text = name.to_string();
+    text.bytes().cycle().skip(run * 7).take(size_bytes).collect()
+}
+
+const RUNS: [usize; 3] = [4096, 100, 70_000];
+
+struct Chain {
+    before: Name,
+    index: u32,
+    prompt: u32,
+}
+
+impl Chain {
+    fn of(store: &Store, prompt: u32) -> Chain {
+        Chain { before: store.first(&[]), index: 0, prompt }
+    }
+
+    /// Calls `each` with the next page.
+    fn next<T>(&mut self, each: impl FnOnce(&Page<'_>) -> T) -> T {
+        let tokens = tokens(self.prompt, self.index);
+        let name = self.before.next(&tokens);
+        let page = Page { name, before: self.before, index: self.index, tokens: &tokens };
+        let result = each(&page);
+        (self.before, self.index) = (name, self.index + 1);
+        result
+    }
+}
+
+fn write(store: &mut Store, page: &Page<'_>) -> Result<Wrote, prompt_store::WriteError> {
+    let runs: Vec<Vec<u8>> =
+        RUNS.iter().enumerate().map(|(run, size)| bytes(&page.name, run, *size)).collect();
+    store.write(page, &runs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+fn write_all(store: &mut Store, prompt: u32, pages: u32) {
+    let mut chain = Chain::of(store, prompt);
+    for _ in 0..pages {
+        chain.next(|page| write(store, page)).expect("room");
+    }
+}
+
+/// Whether a page is there, and what it should be.
+fn read(store: &Store, page: &Page<'_>) -> Result<bool, String> {
+    let mut runs: Vec<Vec<u8>> = RUNS.iter().map(|size| vec![0; *size]).collect();
+    let read = store.read(page, runs.iter_mut().map(Vec::as_mut_slice));
+    let is_there = read.map_err(|error| error.to_string())?.is_some();
+    for (run, found) in runs.iter().enumerate().filter(|_| is_there) {
+        assert!(
+            *found == bytes(&page.name, run, found.len()),
+            "page {} has other bytes",
+            page.name
+        );
+    }
+    Ok(is_there)
+}
+
+/// How many pages of a prompt are there from its first on.
+fn known(store: &Store, prompt: u32) -> u32 {
+    let mut chain = Chain::of(store, prompt);
+    while chain.next(|page| read(store, page)).expect("none is damaged") {}
+    chain.index - 1
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(directory).expect("a store").flatten();
+    let folders = folders.filter(|entry| entry.path().is_dir());
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("a folder"));
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    files
+}
+
+fn pages(directory: &Path) -> Vec<PathBuf> {
+    let mut files = files(directory);
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "kv"));
+    files
+}
+
+#[test]
+fn another_process_finds_what_was_stored_and_another_origin_does_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    assert_eq!(known(&store, 1), 0);
+    write_all(&mut store, 1, 3);
+    let again = Chain::of(&store, 1).next(|page| write(&mut store, page));
+    assert_eq!(again.expect("it is there"), Wrote::Present);
+    assert_eq!((known(&open(folder.path()), 1), known(&store, 2)), (3, 0));
+    let other = Store::open(folder.path(), origin("f32"), None).expect("a store");
+    assert_eq!(known(&other, 1), 0);
+    let of_kind = Chain { before: store.first(&[7]), index: 0, prompt: 1 };
+    assert_eq!({ of_kind }.next(|page| read(&store, page)), Ok(false), "rotated in another way");
+}
+
+#[test]
+fn a_flipped_byte_a_torn_end_and_a_wrong_name_are_refused_and_written_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    let size_bytes = {
+        write_all(&mut store, 1, 1);
+        std::fs::metadata(&pages(folder.path())[0]).expect("a page").len()
+    };
+    let damages: Vec<(&str, Box<dyn Fn(&Path)>)> =
+        [0, 9, 30, 90, 130, 200, 4096, 8200, size_bytes - 1]
+            .into_iter()
+            .map(|place| -> (&str, Box<dyn Fn(&Path)>) {
+                ("a flipped byte", Box::new(move |path| flip(path, place)))
+            })
+            .chain([0, 5, 150, 4096, size_bytes - 1].map(|left| -> (&str, Box<dyn Fn(&Path)>) {
+                ("a torn end", Box::new(move |path| cut(path, left)))
+            }))
+            .chain([size_bytes + 1].map(|left| -> (&str, Box<dyn Fn(&Path)>) {
+                ("bytes behind the end", Box::new(move |path| cut(path, left)))
+            }))
+            .collect();
+    for (what, damage) in damages {
+        let path = pages(folder.path())[0].clone();
+        damage(&path);
+        let refused = Chain::of(&store, 1).next(|page| read(&store, page));
+        let sentence = refused.expect_err(what);
+        assert!(sentence.contains(&*path.to_string_lossy()), "{sentence}");
+        assert_eq!(known(&store, 1), 0, "{what}: it is removed");
+        write_all(&mut store, 1, 1);
+        assert_eq!(known(&store, 1), 1, "{what}: it is written again");
+    }
+    write_all(&mut store, 1, 2);
+    let [first, second] = &pages(folder.path())[..] else { panic!("two pages") };
+    let kept = std::fs::read(first).expect("a page");
+    std::fs::write(second, kept).expect("room");
+    assert!(known_or_refused(&store, 1).is_err(), "another page's name");
+}
+
+fn known_or_refused(store: &Store, prompt: u32) -> Result<(), String> {
+    let mut chain = Chain::of(store, prompt);
+    while chain.next(|page| read(store, page))? {}
+    Ok(())
+}
+
+fn flip(path: &Path, place: u64) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("a page");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, place).expect("a byte");
+    file.write_all_at(&[byte[0] ^ 1], place).expect("room");
+}
+
+fn cut(path: &Path, left: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("a page");
+    file.set_len(left).expect("room");
+}
+
+fn size_bytes(directory: &Path) -> u64 {
+    pages(directory).iter().map(|page| std::fs::metadata(page).map_or(0, |of| of.len())).sum()
+}
+
+#[test]
+fn the_longest_unused_pages_go_where_the_store_would_pass_its_bound() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_all(&mut open(folder.path()), 1, 1);
+    let page_bytes = size_bytes(folder.path());
+    let most_bytes = page_bytes * 10 + page_bytes / 2;
+    let mut store = Store::open(folder.path(), origin("bf16"), Some(most_bytes)).expect("a store");
+    for prompt in 1..20 {
+        write_all(&mut store, prompt, 2);
+        assert!(size_bytes(folder.path()) <= most_bytes, "prompt {prompt}");
+        // The first is used again and again.
+        let mut first = Chain::of(&store, 1);
+        for _ in 0..2 {
+            first.next(|page| assert!(store.touch(&page.name, page.index)));
+        }
+    }
+    assert_eq!((known(&store, 1), known(&store, 2), known(&store, 19)), (2, 0, 2));
+    // Of one prompt the end goes first.
+    let small = Some(page_bytes + page_bytes / 2);
+    let mut small = Store::open(folder.path(), origin("f32"), small).expect("a store");
+    Chain::of(&small, 5).next(|page| write(&mut small, page)).expect("room");
+    assert_eq!(pages(folder.path()).len(), 1, "one has room");
+    let none = Some(page_bytes - 1);
+    let mut none = Store::open(folder.path(), origin("f32"), none).expect("a store");
+    let refused = Chain::of(&none, 6).next(|page| write(&mut none, page));
+    assert!(refused.expect_err("no room").to_string().contains("allow it more"));
+    assert_eq!(pages(folder.path()).len(), 1, "nothing was removed for it");
+}
+
+#[test]
+fn what_is_listed_can_be_removed_and_what_others_need_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    write_all(&mut store, 1, 3);
+    // Another prompt goes on behind the first two pages.
+    let mut chain = Chain::of(&store, 1);
+    for _ in 0..2 {
+        chain.next(|page| write(&mut store, page)).expect("room");
+    }
+    chain.prompt = 2;
+    chain.next(|page| write(&mut store, page)).expect("room");
+    std::fs::write(folder.path().join("letter.txt"), "not ours").expect("room");
+    let listing = list(folder.path()).expect("a store");
+    let [listed] = &listing.origins[..] else { panic!("{listing:?}") };
+    assert_eq!(listed.origin, Some(origin("bf16")));
+    assert_eq!(listed.beginnings.len(), 2);
+    assert!(listed.beginnings.iter().all(|one| one.tokens == 3 * POSITIONS as u64));
+    assert_eq!(listing.size_bytes, size_bytes(folder.path()));
+    assert!(listed.useless.is_empty());
+    let other = listed.beginnings.iter().find(|one| one.name == chain.before).expect("both");
+    let wanted = other.name;
+    let removed = remove(folder.path(), |_, one| one.name == wanted).expect("a store");
+    assert_eq!((removed > 0, known(&store, 1), pages(folder.path()).len()), (true, 3, 3));
+    // Without its first page a beginning is of no use.
+    let first = Chain::of(&store, 1).next(|page| page.name);
+    std::fs::remove_file(
+        pages(folder.path())
+            .into_iter()
+            .find(|path| path.to_string_lossy().contains(&first.to_string()))
+            .expect("a page"),
+    )
+    .expect("it is there");
+    let listing = list(folder.path()).expect("a store");
+    assert_eq!((listing.origins[0].beginnings.len(), listing.origins[0].useless.len()), (0, 2));
+    remove(folder.path(), |_, _| false).expect("a store");
+    assert_eq!(pages(folder.path()).len(), 0);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a store").flatten().collect();
+    assert_eq!(left.len(), 1, "what is not ours stays: {left:?}");
+}
+
+fn child(what: &str, directory: &Path) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    Command::new(program)
+        .args(["--exact", "another_process", "--nocapture"])
+        .env(CHILD, format!("{what}={}", directory.display()))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("starts")
+}
+
+/// Not a test of its own: what the processes of the others do.
+#[test]
+fn another_process() {
+    let Ok(asked) = std::env::var(CHILD) else { return };
+    let (what, directory) = asked.split_once('=').expect("a store");
+    let directory = Path::new(directory);
+    match what {
+        "endless" => {
+            let mut store = open(directory);
+            let mut chain = Chain::of(&store, 1);
+            loop {
+                chain.next(|page| write(&mut store, page)).expect("room");
+            }
+        }
+        "bounded" => {
+            let mut store = Store::open(directory, origin("bf16"), Some(1 << 20)).expect("a store");
+            for prompt in 0..20 {
+                write_all(&mut store, prompt % 7, 4);
+                assert!(size_bytes(directory) <= 1 << 20);
+                assert!(known(&store, prompt % 5) <= 4);
+            }
+        }
+        "limited" => {
+            let limit = libc::rlimit { rlim_cur: 10_000, rlim_max: 10_000 };
+            // SAFETY: needed since the standard library sets no limits. Plain system calls; the
+            // signal's default would end the process.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+            }
+            let mut store = open(directory);
+            let refused = Chain::of(&store, 1).next(|page| write(&mut store, page));
+            let sentence = refused.expect_err("no room").to_string();
+            assert!(sentence.contains("takes no page"), "{sentence}");
+        }
+        _ => panic!("{what}"),
+    }
+}
+
+#[test]
+fn a_writer_that_is_killed_leaves_whole_pages_and_what_the_next_one_removes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut torn = 0;
+    for round in 0..12 {
+        let mut writer = child("endless", folder.path());
+        std::thread::sleep(Duration::from_millis(30 + 11 * round));
+        writer.kill().expect("it runs");
+        let status = writer.wait().expect("a child");
+        assert_eq!(status.signal(), Some(9), "{status}");
+        let left = files(folder.path()).into_iter();
+        torn += left.filter(|file| file.to_string_lossy().ends_with(".tmp")).count();
+        let store = open(folder.path());
+        assert_eq!(known(&store, 1) as usize, pages(folder.path()).len(), "all whole, in a row");
+        let left: BTreeSet<PathBuf> = files(folder.path()).into_iter().collect();
+        let temporary = left.iter().filter(|file| file.to_string_lossy().ends_with(".tmp"));
+        assert_eq!(temporary.count(), 0, "round {round}");
+    }
+    assert!(!pages(folder.path()).is_empty(), "something was written; torn: {torn}");
+}
+
+#[test]
+fn without_room_nothing_is_left_of_a_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let status = child("limited", folder.path()).wait().expect("a child");
+    assert!(status.success(), "{status}");
+    assert_eq!(pages(folder.path()).len(), 0);
+    let torn =
+        files(folder.path()).into_iter().filter(|file| file.to_string_lossy().ends_with("tmp"));
+    assert_eq!(torn.count(), 0);
+}
+
+#[test]
+fn processes_that_write_the_same_at_once_keep_the_bound_and_whole_pages() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let writers: Vec<Child> = (0..2).map(|_| child("bounded", folder.path())).collect();
+    for mut writer in writers {
+        let status = writer.wait().expect("a child");
+        assert!(status.success(), "{status}");
+    }
+    let store = open(folder.path());
+    (0..7).for_each(|prompt| assert!(known(&store, prompt) <= 4));
+    assert!(size_bytes(folder.path()) <= 1 << 20);
+}

@@ -1,0 +1,180 @@
+//! Costs from a few iterations that were measured, as whole numbers, which fit words that processes
+//! share.
+
+use super::costs::{LayerCosts, LinkCosts};
+use crate::costs::{Costs, POINTS};
+
+/// ms of a picosecond.
+const MS_PER_PS: f64 = 1e-9;
+/// ms of a microsecond.
+const MS_PER_US: f64 = 1e-3;
+
+/// What an iteration of a model takes, all layers together, and what surrounds them with these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepCosts {
+    pub layers: u32,
+    /// Rows that look at nothing, on the device; and what a row of a prompt takes there for each
+    /// position before it.
+    pub device: Costs,
+    /// What streams in each iteration, however many rows it has, µs.
+    pub weights_us: u32,
+    /// What the device takes for a position that a row of decode looks at, picoseconds.
+    pub device_position_ps: u32,
+    /// The same of the host.
+    pub host_position_ps: u32,
+    /// What the host takes for a row of decode beside that, its transfers included, picoseconds.
+    pub host_row_ps: u32,
+    /// What handing attention over to the host and back takes, µs.
+    pub launch_us: u32,
+    /// Caches of a position to the host, and to the device, picoseconds.
+    pub position_out_ps: u32,
+    pub position_in_ps: u32,
+}
+
+impl StepCosts {
+    /// Words of [`StepCosts::words`].
+    pub const WORDS: usize = 9 + 2 * POINTS;
+    /// Nothing is known: all is free.
+    pub const NONE: StepCosts = StepCosts {
+        layers: 1,
+        device: Costs::NONE,
+        weights_us: 0,
+        device_position_ps: 0,
+        host_position_ps: 0,
+        host_row_ps: 0,
+        launch_us: 0,
+        position_out_ps: 0,
+        position_in_ps: 0,
+    };
+
+    /// All of it, in an order of its own.
+    pub fn words(&self) -> [u32; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        let alone = [
+            self.layers,
+            self.weights_us,
+            self.device_position_ps,
+            self.host_position_ps,
+            self.host_row_ps,
+            self.launch_us,
+            self.position_out_ps,
+            self.position_in_ps,
+            self.device.position_ps,
+        ];
+        let points = self.device.points.into_iter().flat_map(|(rows, us)| [rows, us]);
+        words.iter_mut().zip(alone.into_iter().chain(points)).for_each(|(to, word)| *to = word);
+        words
+    }
+
+    /// The inverse of [`StepCosts::words`].
+    pub fn of_words(words: &[u32; Self::WORDS]) -> StepCosts {
+        let point = |point: usize| (words[9 + 2 * point], words[10 + 2 * point]);
+        StepCosts {
+            layers: words[0],
+            weights_us: words[1],
+            device_position_ps: words[2],
+            host_position_ps: words[3],
+            host_row_ps: words[4],
+            launch_us: words[5],
+            position_out_ps: words[6],
+            position_in_ps: words[7],
+            device: Costs { points: std::array::from_fn(point), position_ps: words[8] },
+        }
+    }
+
+    fn of_layer(&self, all_ms: f64) -> f64 {
+        all_ms / f64::from(self.layers.max(1))
+    }
+
+    fn ps(&self, ps: u32, times: f64) -> f64 {
+        self.of_layer(f64::from(ps) * times * MS_PER_PS)
+    }
+}
+
+impl LayerCosts for StepCosts {
+    fn layers(&self) -> u32 {
+        self.layers
+    }
+
+    fn linear_ms(&self, rows: u32) -> f64 {
+        match rows {
+            0 => 0.0,
+            rows => self.of_layer(self.device.step_ns(rows, 0) as f64 * 1e-6),
+        }
+    }
+
+    fn prefill_attention_ms(&self, tokens: u32) -> f64 {
+        let tokens = f64::from(tokens);
+        self.ps(self.device.position_ps, tokens * (tokens + 1.0) / 2.0)
+    }
+
+    fn device_decode_ms(&self, positions: u64) -> f64 {
+        self.ps(self.device_position_ps, positions as f64)
+    }
+
+    fn host_decode_ms(&self, sequences: u32, positions: u64) -> f64 {
+        self.ps(self.host_row_ps, f64::from(sequences))
+            + self.ps(self.host_position_ps, positions as f64)
+    }
+
+    fn launch_ms(&self) -> f64 {
+        self.of_layer(f64::from(self.launch_us) * MS_PER_US)
+    }
+
+    /// They were measured with the linears.
+    fn ends_ms(&self, _rows: u32, _samples: u32) -> f64 {
+        0.0
+    }
+
+    fn link(&self) -> LinkCosts {
+        LinkCosts {
+            weights_ms: self.of_layer(f64::from(self.weights_us) * MS_PER_US),
+            position_out_ms: self.ps(self.position_out_ps, 1.0),
+            position_in_ms: self.ps(self.position_in_ps, 1.0),
+            ..LinkCosts::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs() -> StepCosts {
+        let mut device = Costs { position_ps: 2_000, ..Costs::NONE };
+        device.points[0] = (1, 4_000);
+        device.points[1] = (9, 8_000);
+        StepCosts {
+            layers: 4,
+            device,
+            weights_us: 3_000,
+            device_position_ps: 1_000_000,
+            host_position_ps: 8_000_000,
+            host_row_ps: 40_000_000,
+            launch_us: 200,
+            position_out_ps: 12_000_000,
+            position_in_ps: 16_000_000,
+        }
+    }
+
+    #[test]
+    fn words_say_all_of_it() {
+        assert_eq!(StepCosts::of_words(&costs().words()), costs());
+        assert_eq!(StepCosts::of_words(&StepCosts::NONE.words()), StepCosts::NONE);
+    }
+
+    #[test]
+    fn a_layer_has_its_share() {
+        let costs = costs();
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        near(costs.linear_ms(0), 0.0);
+        near(costs.linear_ms(1), 1.0);
+        near(costs.linear_ms(5), 1.5);
+        near(costs.prefill_attention_ms(1000), 1000.0 * 1001.0 / 2.0 * 2e-6 / 4.0);
+        near(costs.device_decode_ms(1000), 0.25);
+        near(costs.host_decode_ms(10, 1000), 0.1 + 2.0);
+        near(costs.launch_ms(), 0.05);
+        near(costs.link().weights_ms, 0.75);
+        near(costs.link().position_in_ms, 0.004);
+    }
+}

@@ -1,0 +1,53 @@
+//! Which programs a group runs, and how often.
+
+use std::sync::atomic::Ordering;
+
+use super::{Control, STAGES_MAX};
+use crate::packed::Stage;
+
+impl Control {
+    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the
+    /// sampling lane may announce an earlier one. A group without stages is the last: all lanes
+    /// leave.
+    ///
+    /// # Panics
+    /// With more than [`STAGES_MAX`] stages, or one without steps.
+    pub fn release(&self, stages: &[Stage], last_step: u32) {
+        assert!(stages.len() <= STAGES_MAX, "{} stages in a group", stages.len());
+        assert!(stages.iter().all(|stage| stage.steps > 0), "a stage without steps");
+        for (place, word) in self.header().stages.iter().enumerate() {
+            word.store(stages.get(place).map_or(0, |stage| stage.pack()), Ordering::Relaxed);
+        }
+        self.set_last_step(Some(last_step));
+        self.groups().signal();
+        if stages.is_empty() {
+            // Who stands by for others' lanes leaves too.
+            self.takeovers().signal();
+        }
+    }
+
+    /// Says which stages follow the one at `index`, from 0, of a group that goes on; none: it ends
+    /// behind that one. For whoever samples, in that stage: lanes look when they leave it.
+    ///
+    /// # Panics
+    /// With so many that they take the place of a stage that lanes may still look at.
+    pub fn follow(&self, index: usize, stages: &[Stage]) {
+        assert!(stages.len() + 2 < STAGES_MAX, "{} stages follow", stages.len());
+        let words = stages.iter().map(|stage| stage.pack()).chain([0]);
+        for (place, word) in (index + 1..).zip(words) {
+            // SYNC POINT: ordered by the barrier that ends the stage.
+            self.header().stages[place % STAGES_MAX].store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The stage at `index`, from 0, of a group that goes on. `None`: there is none.
+    pub fn stage(&self, index: usize) -> Option<Stage> {
+        Stage::unpack(self.header().stages[index % STAGES_MAX].load(Ordering::Relaxed))
+    }
+
+    /// The stages of the group that was released last.
+    pub fn stages(&self) -> impl Iterator<Item = Stage> {
+        let words = self.header().stages.iter();
+        words.map_while(|word| Stage::unpack(word.load(Ordering::Relaxed)))
+    }
+}

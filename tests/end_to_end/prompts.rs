@@ -1,0 +1,50 @@
+//! What is told of prompts with their answers, through the whole program.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::serve::Served;
+
+/// A batch line that asks of its prompt is answered as a client's request, whatever the placement;
+/// what other lines of the job are answered does not change with it.
+#[test]
+fn batch_lines_ask_of_their_prompts_as_clients_do() {
+    let prompt: Vec<u32> = (0..60).map(|i| 5 + i * 13 % 300).collect();
+    let echo = json!({"prompt": prompt, "max_tokens": 4, "echo": true, "logprobs": 3});
+    let alone = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 0});
+    let told = json!({"prompt": prompt, "max_tokens": 2, "prompt_logprobs": 2});
+    let served = Served::start(&["--slots", "2"]);
+    let bodies = [echo, alone, told].map(|mut body| {
+        body["temperature"] = json!(0);
+        body
+    });
+    let choice_of = |answer: &Value| answer["choices"].clone();
+    let asked = bodies.each_ref().map(|body| {
+        let (status, reply) = served.post("/v1/completions", body);
+        assert_eq!(status, 200, "{reply}");
+        choice_of(&serde_json::from_str(&reply).expect("JSON"))
+    });
+    let plain = json!({"prompt": prompt[..9], "max_tokens": 5, "custom_id": "plain",
+        "temperature": 1});
+    let place = Place::new();
+    let before = place.answered(std::slice::from_ref(&plain), &[]);
+    let lines = [bodies.to_vec(), vec![plain]].concat();
+    for options in [&[][..], &["--device", "emulated"], &["--batches", "1x1"]] {
+        let answers = place.answered(&lines, options);
+        for (answer, asked) in answers.iter().zip(&asked) {
+            assert_eq!(&choice_of(&answer["response"]["body"]), asked, "{options:?}");
+        }
+        let of_line = |line: &Value| choice_of(&line["response"]["body"]);
+        assert_eq!(of_line(&answers[3]), of_line(&before[0]), "{options:?}");
+    }
+    let mut command = coordinator();
+    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
+    command.arg("--output").arg(place.path("new.jsonl"));
+    command.arg("--report").arg(place.path("report.json"));
+    let refused = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    let said = text(&refused.stderr);
+    assert!(said.contains("--report: lines of the input ask"), "{said}");
+    assert_eq!(refused.status.code(), Some(2));
+}

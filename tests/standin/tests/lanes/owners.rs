@@ -1,0 +1,96 @@
+//! Sequences that belong to the device or to the host: the CPU's tokens in any order of the
+//! streams, in either shape, while caches move.
+
+use model::config::Dtype;
+use program::compile::compile;
+use program::owners::with_owners;
+use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
+use schedule::Costs;
+use schedule::hybrid::{Limits, Policy, StepCosts};
+use workers::shared::table::Deciding;
+use workers::testing::Placed;
+
+use crate::case::{group, llama, map_of, on_cpu, shape};
+use crate::harness::{Setting, Workers};
+
+const SEEDS: u64 = 200;
+
+/// The sequences of both batches in one.
+fn in_one_batch() -> Vec<Placed> {
+    let one = |(slot, placed): (usize, Placed)| Placed { batch: 0, slot, ..placed };
+    group().into_iter().enumerate().map(one).collect()
+}
+
+fn plan(streams: bool) -> Plan {
+    let config = llama();
+    let mut map = map_of(&config, Some("gpu-only"), None, MemoryId::VRAM);
+    if !streams {
+        map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
+    }
+    let owned = RunShape {
+        batches: 1,
+        batch_size: 4,
+        serves: true,
+        prefill_chunk: 12,
+        device_slots: 2,
+        ..shape(Dtype::F32)
+    };
+    compile(&config, &owned, &with_owners(&map, &config)).expect("compiles")
+}
+
+fn deciding(policy: Policy) -> Deciding {
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 1000);
+    device.points[1] = (16, 1500);
+    let limits = Limits {
+        rows: 0,
+        page_positions: 14,
+        device_pages: 2,
+        host_pages: 6,
+        patience: 9,
+        lags: false,
+    };
+    Deciding { policy, limits, costs: StepCosts { layers: 2, device, ..StepCosts::NONE } }
+}
+
+#[test]
+fn owners_give_the_tokens_of_the_cpu_in_two_hundred_orders() {
+    let expected = on_cpu(&llama(), Dtype::F32);
+    let plans = [plan(false), plan(true)];
+    let mut all = [0; 4];
+    for seed in 0..SEEDS {
+        let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];
+        let setting = Setting { variables, copies_in_gpu_worker: seed % 4 == 3 };
+        let workers =
+            Workers::start(&plans[seed as usize % 2], &setting).expect("the workers start");
+        let policy = [Policy::Neo, Policy::FastDecode, Policy::Auto][seed as usize % 3];
+        let (found, ran) =
+            workers.serve(&in_one_batch(), &deciding(policy)).expect("they are served");
+        assert_eq!(tokens(&found), tokens(&expected), "seed {seed} {policy:?}");
+        all.iter_mut().zip(ran).for_each(|(all, ran)| *all += ran);
+        workers.finish().expect("they end well");
+    }
+    assert!(all.iter().all(|ran| *ran > 10), "each program ran: {all:?}");
+}
+
+fn tokens(outcomes: &[workers::testing::Outcome]) -> Vec<&[u32]> {
+    outcomes.iter().map(|outcome| outcome.tokens.as_slice()).collect()
+}
+
+#[test]
+fn a_wait_that_owners_lose_is_caught() {
+    let expected = on_cpu(&llama(), Dtype::F32);
+    let plan = plan(false);
+    let wrong = (0..20u64).any(|seed| {
+        let variables = vec![
+            ("STANDIN_CUDA_SEED", seed.to_string()),
+            ("STANDIN_CUDA_DROP_WAIT", "2".to_owned()),
+        ];
+        let setting = Setting { variables, copies_in_gpu_worker: false };
+        let workers = Workers::start(&plan, &setting).expect("the workers start");
+        let served = workers.serve(&in_one_batch(), &deciding(Policy::FastDecode));
+        served.map_or(true, |(found, _)| tokens(&found) != tokens(&expected))
+    });
+    assert!(wrong, "half of all waits were lost, and twenty orders did not show it");
+}

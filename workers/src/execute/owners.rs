@@ -1,0 +1,73 @@
+//! Copies of what belongs to one owner: rows of its sequences, and caches that change it.
+
+use model::ops::Value;
+use program::ir::{Copy, ProgramId};
+use program::owners::{DEVICE, HOST};
+use program::plan::Plan;
+
+use super::span::Span;
+use crate::rows::{heads_in, sequences};
+use crate::shared::table::StepTable;
+
+/// The rows of a value that are of an owner's sequences, or for which it attends; those behind each
+/// other are one range. Returns their number.
+pub(super) fn value_spans(
+    plan: &Plan,
+    table: &StepTable,
+    (program, copy): (ProgramId, &Copy),
+    value: Value,
+    mut each: impl FnMut(Span),
+) -> usize {
+    let elements = value.row_elements(&plan.config).unwrap_or(0);
+    let row_bytes = elements * value.element_bytes(plan.shape.dtype);
+    let batch = usize::from(copy.at.batch);
+    let (mut all, mut pending) = (0, 0..0);
+    for found in sequences(table, program, copy.at) {
+        let side = match value {
+            Value::Key | Value::Value => table.owner(batch, found.item.slot),
+            _ => table.attends(copy.at, &found.item),
+        };
+        if copy.chunk != Some(side) {
+            continue;
+        }
+        all += found.item.rows;
+        let rows = found.row0..found.row0 + found.item.rows;
+        if pending.end == rows.start {
+            pending.end = rows.end;
+        } else {
+            each(Span::at(pending.start * row_bytes, pending.len() * row_bytes));
+            pending = rows;
+        }
+    }
+    each(Span::at(pending.start * row_bytes, pending.len() * row_bytes));
+    all
+}
+
+/// Cached positions of the listed sequences, from one owner's part to the other's.
+pub(super) fn moved_spans(
+    plan: &Plan,
+    table: &StepTable,
+    program: ProgramId,
+    copy: &Copy,
+    mut each: impl FnMut(Span),
+) {
+    let batch = usize::from(copy.at.batch);
+    let (from, to) = if copy.chunk == Some(HOST) { (DEVICE, HOST) } else { (HOST, DEVICE) };
+    let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), plan.shape.dtype);
+    let all = 0..table.batch_size() * table.kv_heads();
+    for found in sequences(table, program, copy.at) {
+        let kept = table.kept_positions(batch, found.item.slot, copy.at.layer);
+        let positions = found.item.first.min(kept);
+        for head in heads_in(table, found.item.slot, &all) {
+            let place = |owner| {
+                let elements = table.owned_offset(copy.at, found.item.slot, head, owner);
+                elements / table.head_dim() * position_bytes
+            };
+            each(Span {
+                from_bytes: place(from),
+                to_bytes: place(to),
+                size_bytes: positions * position_bytes,
+            });
+        }
+    }
+}

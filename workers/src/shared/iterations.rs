@@ -1,0 +1,301 @@
+//! What a run computes next whose sequences belong to the device or to the host.
+//!
+//! [`schedule::hybrid::next`] decides, over queues that are read from the slots of the step table;
+//! this file brings the slots to what was decided: who owns whom from now on, the extents of the
+//! device that sequences have, and the lists of the programs that follow.
+//!
+//! It decides over whole prompts. One that is longer than a step, or whose own tokens' logits are
+//! asked for, is computed in pieces beside what was decided, and belongs to the host.
+
+use program::ir::ProgramId;
+use program::step_table::{Field, Home, List, SlotState};
+use schedule::hybrid::{Iteration, Place, Queued, Queues, Shape, next};
+use schedule::{Costs, Piece, Step};
+
+use super::serving::{draws, has_ended, sequence, set_state, state};
+use super::table::{Item, StepTable};
+
+/// The one batch of such a run.
+const BATCH: usize = 0;
+
+/// Room for what is decided, made once.
+#[derive(Debug)]
+pub struct Iterations {
+    waiting: Vec<Queued>,
+    device: Vec<Queued>,
+    host: Vec<Queued>,
+    places: Vec<Place>,
+    /// The device's extents that are in use.
+    seats: Vec<bool>,
+    /// The slot of the first prompt that is computed in pieces.
+    in_pieces: Option<usize>,
+}
+
+impl Iterations {
+    /// For the slots of a table; none where sequences have no owners.
+    pub fn new(table_slots: usize, device_slots: usize) -> Iterations {
+        let slots = if device_slots > 0 { table_slots } else { 0 };
+        let queue = || Vec::with_capacity(slots);
+        Iterations {
+            waiting: queue(),
+            device: queue(),
+            host: queue(),
+            places: vec![Place::default(); slots],
+            seats: vec![false; device_slots],
+            in_pieces: None,
+        }
+    }
+
+    /// Takes what is offered, gives back what has ended, decides what follows and lists it.
+    pub fn list(&mut self, table: &StepTable) {
+        self.take(table);
+        for program in ProgramId::OF_OWNERS {
+            let streams = 0..table.program(program).streams;
+            streams.for_each(|stream| table.set_items(BATCH, List { program, stream }, 0));
+        }
+        let decided = self.waiting.len() + self.device.len() + self.host.len();
+        if decided == 0 && self.in_pieces.is_none() {
+            table.set_following([None, None]);
+            return;
+        }
+        let mut deciding = table.deciding();
+        let piece = self.in_pieces.and_then(|slot| piece(table, slot, decided as u32));
+        deciding.limits.rows -= piece.map_or(0, |piece| piece.rows);
+        let queues = Queues {
+            waiting: &self.waiting,
+            device: &self.device,
+            host: &self.host,
+            is_late: false,
+        };
+        let places = &mut self.places;
+        let iteration = next(deciding.policy, &queues, &deciding.limits, &deciding.costs, places);
+        self.apply(table, &iteration, piece);
+    }
+
+    /// Reads the queues from the slots.
+    fn take(&mut self, table: &StepTable) {
+        self.waiting.clear();
+        self.device.clear();
+        self.host.clear();
+        self.in_pieces = None;
+        let age = age(table);
+        for slot in 0..table.batch_size() {
+            match state(table, BATCH, slot) {
+                SlotState::Offered => {
+                    set_home(table, slot, Home::Nowhere);
+                    set(table, slot, Field::Waited, 0);
+                    set_state(table, BATCH, slot, SlotState::Running);
+                }
+                SlotState::Running => {}
+                SlotState::Free | SlotState::Ended => continue,
+            }
+            if has_ended(table, BATCH, slot) {
+                set_state(table, BATCH, slot, SlotState::Ended);
+                continue;
+            }
+            if is_in_pieces(table, slot) {
+                let is_older = self.in_pieces.is_none_or(|other| age(other) < age(slot));
+                self.in_pieces = if is_older { Some(slot) } else { self.in_pieces };
+                continue;
+            }
+            let queue = match table.home(BATCH, slot) {
+                Home::Nowhere => &mut self.waiting,
+                Home::Device => &mut self.device,
+                Home::Host => &mut self.host,
+            };
+            let (tokens, waited) = (known(table, slot), get(table, slot, Field::Waited));
+            queue.push(Queued { id: slot as u32, tokens, layer: 0, waited });
+        }
+        self.waiting.sort_unstable_by_key(|one| std::cmp::Reverse(age(one.id as usize)));
+        for queue in [&mut self.device, &mut self.host] {
+            queue.sort_unstable_by_key(|one| get(table, one.id as usize, Field::Turn));
+        }
+    }
+
+    /// Brings the slots to what was decided.
+    fn apply(&mut self, table: &StepTable, iteration: &Iteration, piece: Option<Piece>) {
+        let Iterations { waiting, device, host, places, seats, .. } = self;
+        let places = &places[..];
+        let queues = Queues { waiting, device, host, is_late: false };
+        let stays = &queues.device[..iteration.decodes];
+        seats.fill(false);
+        for one in stays {
+            seats[get(table, one.id as usize, Field::Seat) as usize] = true;
+        }
+        let program = match iteration.shape {
+            // The host attends for pieces behind the first.
+            Shape::Gpu if piece.is_none() => ProgramId::STEP,
+            Shape::Gpu | Shape::Pipelined => ProgramId::PIPELINED,
+            Shape::Async => unreachable!("no row may lag (`Deciding`)"),
+        };
+        table.count(program);
+        let mut lists = Listing { table, program, turns: [0, 0], moves: None };
+        stays.iter().for_each(|one| lists.compute(one, Home::Device, 0));
+        let evicted = &queues.device[iteration.decodes..][..iteration.evicted];
+        evicted.iter().for_each(|one| give_up(table, one));
+        let moves_out = iteration.with_host(&queues).take(iteration.moves_out);
+        moves_out.for_each(|one| lists.list_move(one, ProgramId::MOVE_OUT));
+        let with_host = || iteration.with_host(&queues).zip(places);
+        for (one, _) in with_host().filter(|(_, place)| **place == Place::MovesIn) {
+            take_seat(table, one, seats);
+            lists.list_move(one, ProgramId::MOVE_IN);
+            lists.compute(one, Home::Device, 0);
+        }
+        let prefills = iteration.prefills(&queues).split_at(iteration.device_prefills);
+        for one in prefills.0 {
+            take_seat(table, one, seats);
+            lists.compute(one, Home::Device, 0);
+        }
+        for (one, place) in with_host() {
+            match place {
+                Place::MovesIn => {}
+                Place::Evicted => give_up(table, one),
+                Place::Waits => lists.keep_waiting(one),
+                Place::First => lists.compute(one, Home::Host, 0),
+                Place::Second => lists.compute(one, Home::Host, 1),
+                Place::Lagging => unreachable!("no row may lag (`Deciding`)"),
+            }
+        }
+        prefills.1.iter().for_each(|one| lists.compute(one, Home::Host, 0));
+        piece.iter().for_each(|piece| lists.compute_piece(piece));
+        table.set_following(match lists.moves {
+            Some(moves) => [Some(moves), Some(program)],
+            None => [Some(program), None],
+        });
+    }
+}
+
+/// The lists of an iteration while they are written.
+struct Listing<'a> {
+    table: &'a StepTable,
+    program: ProgramId,
+    /// The next place in the device's queue and in the host's.
+    turns: [u32; 2],
+    moves: Option<ProgramId>,
+}
+
+impl Listing<'_> {
+    /// All rows of a sequence that are not computed, in a stream.
+    fn compute(&mut self, one: &Queued, home: Home, stream: u16) {
+        let (table, slot) = (self.table, one.id as usize);
+        self.queue(slot, home);
+        set(table, slot, Field::Waited, 0);
+        let first = get(table, slot, Field::Computed) as usize;
+        let samples = draws(table, BATCH, slot);
+        let item = Item {
+            slot,
+            first,
+            rows: one.tokens as usize - first,
+            shared_row: None,
+            samples,
+            logits_rows: samples.into(),
+        };
+        table.push_item(BATCH, List { program: self.program, stream }, item);
+    }
+
+    /// A part of a prompt.
+    fn compute_piece(&mut self, piece: &Piece) {
+        self.queue(piece.slot as usize, Home::Host);
+        let item = Item {
+            slot: piece.slot as usize,
+            first: piece.first as usize,
+            rows: piece.rows as usize,
+            shared_row: None,
+            samples: piece.samples,
+            logits_rows: piece.logits_rows as usize,
+        };
+        self.table.push_item(BATCH, List { program: self.program, stream: 0 }, item);
+    }
+
+    /// Nothing of a sequence of the host.
+    fn keep_waiting(&mut self, one: &Queued) {
+        self.queue(one.id as usize, Home::Host);
+        set(self.table, one.id as usize, Field::Waited, one.waited.saturating_add(1));
+    }
+
+    fn queue(&mut self, slot: usize, home: Home) {
+        set_home(self.table, slot, home);
+        let turn = &mut self.turns[usize::from(home == Home::Host)];
+        set(self.table, slot, Field::Turn, *turn);
+        *turn += 1;
+    }
+
+    /// All that is cached of a sequence.
+    fn list_move(&mut self, one: &Queued, program: ProgramId) {
+        let slot = one.id as usize;
+        let first = get(self.table, slot, Field::Computed) as usize;
+        let item = Item { slot, first, rows: 0, shared_row: None, samples: false, logits_rows: 0 };
+        self.table.push_item(BATCH, List { program, stream: 0 }, item);
+        self.table.count(program);
+        self.moves = Some(program);
+    }
+}
+
+/// Most rows of a prompt that is computed whole: it has room beside all others' newest tokens.
+fn whole_max(table: &StepTable) -> u32 {
+    table.program(ProgramId::STEP).stream_rows.saturating_sub(table.batch_size() as u32).max(1)
+}
+
+/// Whether a sequence is computed in pieces, and not whole.
+fn is_in_pieces(table: &StepTable, slot: usize) -> bool {
+    let (known, computed) = (known(table, slot), get(table, slot, Field::Computed));
+    if computed > 0 && known > computed + 1 {
+        return true;
+    }
+    let says = get(table, slot, Field::PromptLogprobs) > 0;
+    says && computed < get(table, slot, Field::PromptLen) || known - computed > whole_max(table)
+}
+
+/// The next rows of a prompt, of whose tokens' logits as many are computed as beside so many others
+/// have room.
+fn piece(table: &StepTable, slot: usize, others: u32) -> Option<Piece> {
+    let logits_rows = table.program(ProgramId::STEP).logits_rows.saturating_sub(others);
+    let costs = Costs::NONE;
+    let step = Step { rows: whole_max(table), logits_rows, aim_ns: u64::MAX, costs };
+    let mut found = None;
+    schedule::next(&mut [sequence(table, BATCH, slot)], &step, |piece| found = Some(piece));
+    found
+}
+
+/// How much older than the newest a slot's sequence is: numbers of arrivals wrap around, but those
+/// of sequences that run together are near each other.
+fn age(table: &StepTable) -> impl Fn(usize) -> u32 + '_ {
+    let later = |a: u32, b: u32| if (b.wrapping_sub(a) as i32) > 0 { b } else { a };
+    let runs = |slot: &usize| state(table, BATCH, *slot) != SlotState::Free;
+    let all = (0..table.batch_size()).filter(runs).map(|slot| get(table, slot, Field::Arrival));
+    let newest = all.reduce(later).unwrap_or(0);
+    move |slot| newest.wrapping_sub(get(table, slot, Field::Arrival))
+}
+
+/// A sequence gives its caches back, and is a prompt of all its tokens.
+fn give_up(table: &StepTable, one: &Queued) {
+    set_home(table, one.id as usize, Home::Nowhere);
+    set(table, one.id as usize, Field::Computed, 0);
+    set(table, one.id as usize, Field::Waited, one.waited.saturating_add(1));
+}
+
+/// Gives a sequence an extent on the device.
+fn take_seat(table: &StepTable, one: &Queued, seats: &mut [bool]) {
+    let free = seats.iter().position(|is_taken| !is_taken);
+    let free = free.expect("as many pages as extents, and a page for each sequence");
+    seats[free] = true;
+    set(table, one.id as usize, Field::Seat, free as u32);
+}
+
+/// Tokens that are known, and what follows them is drawn; what nobody draws from is not computed.
+fn known(table: &StepTable, slot: usize) -> u32 {
+    let all = get(table, slot, Field::PromptLen) + get(table, slot, Field::Generated);
+    all - u32::from(!draws(table, BATCH, slot))
+}
+
+fn get(table: &StepTable, slot: usize, field: Field) -> u32 {
+    table.field(BATCH, slot, field)
+}
+
+fn set(table: &StepTable, slot: usize, field: Field, value: u32) {
+    table.set_field(BATCH, slot, field, value);
+}
+
+fn set_home(table: &StepTable, slot: usize, home: Home) {
+    set(table, slot, Field::Home, home as u32);
+}

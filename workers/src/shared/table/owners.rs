@@ -1,0 +1,129 @@
+//! Sequences that belong to the device or to the host, and what their iterations may be.
+
+use program::ir::{At, ProgramId};
+use program::map::Chunk;
+use program::owners::{DEVICE, HOST};
+use program::step_table::{Field, Home};
+use schedule::hybrid::{Limits, Policy, StepCosts};
+
+use super::{Item, StepTable};
+
+/// Words before those of the costs: the policy, the limits that the run decides, and two programs.
+const BEFORE_COSTS: usize = 7;
+/// Words before those that count.
+const BEFORE_COUNTS: usize = BEFORE_COSTS + StepCosts::WORDS;
+
+const _: () = assert!(BEFORE_COUNTS + COUNTS <= program::step_table::OWNERS_WORDS);
+
+/// Programs that are counted.
+const COUNTS: usize = ProgramId::OF_OWNERS.len();
+
+/// What decides which iteration follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deciding {
+    pub policy: Policy,
+    /// Their rows are the program's.
+    pub limits: Limits,
+    pub costs: StepCosts,
+}
+
+impl StepTable {
+    /// Whether sequences have owners.
+    pub fn has_owners(&self) -> bool {
+        self.device_slots > 0
+    }
+
+    /// Sequences whose caches have room on the device.
+    pub fn device_slots(&self) -> usize {
+        self.device_slots
+    }
+
+    /// Where a sequence's caches are.
+    pub fn home(&self, batch: usize, sequence: usize) -> Home {
+        match self.field(batch, sequence, Field::Home) {
+            1 => Home::Device,
+            2 => Home::Host,
+            _ => Home::Nowhere,
+        }
+    }
+
+    /// The part of the caches that a sequence's rows are appended to.
+    pub fn owner(&self, batch: usize, sequence: usize) -> Chunk {
+        if self.home(batch, sequence) == Home::Device { DEVICE } else { HOST }
+    }
+
+    /// Who attends for rows of a sequence: its owner, but the device where nothing is before them.
+    pub fn attends(&self, at: At, item: &Item) -> Chunk {
+        match item.first {
+            0 => DEVICE,
+            _ => self.owner(usize::from(at.batch), item.slot),
+        }
+    }
+
+    /// Elements before the first position of a unit in an owner's part of a layer's K or V cache.
+    /// On the host each slot has an extent.
+    pub fn owned_offset(&self, at: At, sequence: usize, head: usize, owner: Chunk) -> usize {
+        let batch = usize::from(at.batch);
+        let place = match owner == DEVICE {
+            true => self.field(batch, sequence, Field::Seat) as usize,
+            false => sequence,
+        };
+        let kept = self.kept_positions(batch, sequence, at.layer);
+        (place * self.kv_heads + head) * kept * self.head_dim
+    }
+
+    /// What decides which iteration follows.
+    pub fn deciding(&self) -> Deciding {
+        let first = self.layout.owners();
+        let word = |offset: usize| self.words.load(first + offset);
+        let policy = Policy::ALL.get(word(0) as usize).copied().unwrap_or(Policy::GpuOnly);
+        let limits = Limits {
+            rows: self.program(ProgramId::STEP).stream_rows,
+            page_positions: word(1).max(1),
+            device_pages: word(2),
+            host_pages: word(3),
+            patience: word(4),
+            lags: false,
+        };
+        let costs = std::array::from_fn(|place| word(BEFORE_COSTS + place));
+        Deciding { policy, limits, costs: StepCosts::of_words(&costs) }
+    }
+
+    /// Sets it.
+    pub fn set_deciding(&self, deciding: &Deciding) {
+        let Deciding { policy, limits, costs } = deciding;
+        let store = |offset, word| self.words.store(self.layout.owners() + offset, word);
+        let place = Policy::ALL.iter().position(|other| other == policy).unwrap_or(0);
+        let Limits { page_positions, device_pages, host_pages, patience, .. } = *limits;
+        let words = [place as u32, page_positions, device_pages, host_pages, patience];
+        words.into_iter().enumerate().for_each(|(offset, word)| store(offset, word));
+        let costs = costs.words().into_iter().enumerate();
+        costs.for_each(|(place, word)| store(BEFORE_COSTS + place, word));
+    }
+
+    /// Iterations of each shape since the table was emptied, and caches that moved in either
+    /// direction, by program; numbers that may wrap around.
+    pub fn counts(&self) -> [u32; COUNTS] {
+        std::array::from_fn(|id| self.words.load(self.layout.owners() + BEFORE_COUNTS + id))
+    }
+
+    /// One more of a program.
+    pub(crate) fn count(&self, program: ProgramId) {
+        let word = self.layout.owners() + BEFORE_COUNTS + program.index();
+        self.words.store(word, self.words.load(word).wrapping_add(1));
+    }
+
+    /// The programs of the stages that follow.
+    pub fn following(&self) -> impl Iterator<Item = ProgramId> + '_ {
+        let words = [5, 6].map(|offset| self.words.load(self.layout.owners() + offset));
+        words.into_iter().filter_map(|word| Some(ProgramId(word.checked_sub(1)? as u8)))
+    }
+
+    /// Sets them.
+    pub fn set_following(&self, programs: [Option<ProgramId>; 2]) {
+        for (offset, program) in (5..).zip(programs) {
+            let word = program.map_or(0, |program| u32::from(program.0) + 1);
+            self.words.store(self.layout.owners() + offset, word);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Requests that come and are called off at any time, for the tests of runs that serve.
+
+use kernels::{Sampling, Variant};
+use model::config::ModelConfig;
+use program::map::DeviceMap;
+use program::plan::RunShape;
+use program::step_table::{Field, SlotState};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use workers::shared::release::{list_first, stages};
+use workers::shared::serving::{Offer, PromptLogprobs, free, offer, state};
+use workers::shared::table::StepTable;
+use workers::testing::{InProcess, Outcome, Placed, Request};
+
+use super::placed::start;
+
+pub const REQUESTS: usize = 12;
+
+pub fn requests(config: &ModelConfig) -> Vec<Request> {
+    let request = |index: usize| {
+        let length = 1 + (index * 5) % 9;
+        let vocab = config.vocab_size;
+        let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
+        let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+        if index % 3 == 1 {
+            request.sampling = Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 };
+            (request.seed, request.id_hash) = (11, index as u64);
+        }
+        request.logprobs = index as u16 % 5;
+        request
+    };
+    (0..REQUESTS).map(request).collect()
+}
+
+/// Each alone, as a batch job.
+pub fn alone(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
+    let mut lanes = start(config, shape, map, Variant::best());
+    let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
+    let found = requests(config).into_iter().map(of).collect();
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    found
+}
+
+/// A request on its way.
+struct Going {
+    index: usize,
+    placed: Placed,
+    /// Whether it was called off, to begin again.
+    called_off: bool,
+}
+
+/// Serves all requests, which come and are called off as `random` says.
+pub struct Serve<'a> {
+    table: StepTable,
+    lanes: &'a mut InProcess,
+    random: ChaCha8Rng,
+    requests: Vec<Request>,
+    /// To begin, with the tokens that they have.
+    waiting: Vec<(usize, Vec<u32>)>,
+    going: Vec<Going>,
+    outcomes: Vec<Option<Outcome>>,
+    arrivals: u32,
+    /// Sequences that were called off and began again.
+    pub restarts: usize,
+    /// Instructions that ran, by program.
+    pub ran: [usize; 4],
+}
+
+impl<'a> Serve<'a> {
+    /// Of all requests, in an order by `seed`; the table is empty.
+    pub fn new(lanes: &'a mut InProcess, config: &ModelConfig, seed: u64) -> Serve<'a> {
+        Serve {
+            table: lanes.table().clone(),
+            requests: requests(config),
+            waiting: (0..REQUESTS).map(|index| (index, Vec::new())).collect(),
+            going: Vec::new(),
+            outcomes: vec![None; REQUESTS],
+            arrivals: u32::MAX - 5,
+            restarts: 0,
+            ran: [0; 4],
+            random: ChaCha8Rng::seed_from_u64(seed),
+            lanes,
+        }
+    }
+
+    fn draw(&mut self, below: u32) -> u32 {
+        self.random.next_u32() % below
+    }
+
+    /// Offers some of those that wait to free slots, in any order.
+    fn offer_some(&mut self) {
+        for (batch, slot) in self.table.slots() {
+            if state(&self.table, batch, slot) != SlotState::Free || self.draw(3) == 0 {
+                continue;
+            }
+            let Some(place) = self.waiting.len().checked_sub(1) else { return };
+            let (index, answered) =
+                self.waiting.swap_remove(self.random.next_u32() as usize % (place + 1));
+            let placed = Placed { batch, slot, request: self.requests[index].clone() };
+            let room = self.lanes.plan().shape.max_context;
+            let arrival = self.arrivals;
+            self.arrivals = self.arrivals.wrapping_add(1);
+            offer(
+                &self.table,
+                &Offer {
+                    placed: &placed,
+                    answered: &answered,
+                    computed: 0,
+                    room,
+                    arrival,
+                    said: PromptLogprobs::default(),
+                },
+            );
+            self.going.push(Going { index, placed, called_off: false });
+        }
+    }
+
+    /// Takes back what has ended; calls some off.
+    fn take_ended(&mut self) {
+        for mut going in std::mem::take(&mut self.going) {
+            let Placed { batch, slot, .. } = going.placed;
+            if state(&self.table, batch, slot) != SlotState::Ended {
+                if self.draw(8) == 0 && self.restarts < 40 {
+                    going.called_off = true;
+                    self.table.set_field(batch, slot, Field::Cancel, 1);
+                }
+                self.going.push(going);
+                continue;
+            }
+            let outcome = Outcome::read(&self.table, &going.placed);
+            let is_whole = outcome.tokens.len() == self.requests[going.index].max_new as usize;
+            free(&self.table, batch, slot);
+            if going.called_off && !is_whole {
+                self.restarts += 1;
+                self.waiting.push((going.index, outcome.tokens));
+            } else {
+                self.outcomes[going.index] = Some(outcome);
+            }
+        }
+    }
+
+    /// Serves them; `between` is called whenever some may have come. The outcomes.
+    pub fn run(&mut self, mut between: impl FnMut(&StepTable, &mut ChaCha8Rng)) -> Vec<Outcome> {
+        let control = self.lanes.control().clone();
+        while self.outcomes.iter().any(Option::is_none) {
+            self.offer_some();
+            between(&self.table, &mut self.random);
+            if !list_first(&self.table) {
+                self.take_ended();
+                continue;
+            }
+            let drained = control.drained().value().wrapping_add(1);
+            control.release(&stages(&self.table), u32::MAX - 1);
+            let limit = std::time::Duration::from_micros(300);
+            while control.drained().wait_at_least(drained, control.poison(), limit).is_err() {
+                assert!(control.poison().cause().is_none(), "a lane failed");
+                self.take_ended();
+                self.offer_some();
+                between(&self.table, &mut self.random);
+                self.count();
+            }
+            self.take_ended();
+        }
+        self.count();
+        self.outcomes.iter_mut().filter_map(Option::take).collect()
+    }
+
+    fn count(&mut self) {
+        for (_, record) in self.lanes.drain_trace() {
+            self.ran[record.program as usize] += 1;
+        }
+    }
+}
+
+/// Log-probabilities are those of the slot that an answer ended in.
+pub fn tokens(outcomes: &[Outcome]) -> Vec<&[u32]> {
+    outcomes.iter().map(|outcome| outcome.tokens.as_slice()).collect()
+}

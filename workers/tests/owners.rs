@@ -1,0 +1,164 @@
+//! Sequences that belong to the device or to the host: whoever attends for them, in whichever shape
+//! of a step, and however often their caches move, their bits are those of a batch job on the CPU.
+
+mod common;
+
+use common::placed::{cpu_only, shape, start};
+use common::served::{Serve, alone, tokens};
+use common::{llama, opt};
+use kernels::Variant;
+use model::config::{Dtype, ModelConfig};
+use model::layers::{LayerKind, Layers};
+use planner::policy::{Homes, Policy as Placing, device_map};
+use program::compile::compile;
+use program::formats::KvFormat;
+use program::ir::{Instruction, ProgramId};
+use program::map::DeviceMap;
+use program::owners::with_owners;
+use program::plan::RunShape;
+use program::topology::{LaneId, MemoryId};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use schedule::Costs;
+use schedule::hybrid::{Limits, Policy, StepCosts};
+use workers::shared::serving::clear;
+use workers::shared::table::{Deciding, StepTable};
+
+/// Of each case.
+const SEEDS: u64 = 50;
+const SLOTS: u16 = 5;
+const DEVICE_SLOTS: u16 = 2;
+
+fn owned(config: &ModelConfig, streams: bool, kv_format: KvFormat) -> DeviceMap {
+    let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
+    let mut map = device_map(&Placing::GpuOnly, config, false, homes);
+    if !streams {
+        map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
+    }
+    with_owners(&DeviceMap { kv_format, ..map }, config)
+}
+
+/// Two layers, of which one looks back at five positions.
+fn windowed() -> ModelConfig {
+    let all = llama().layers.kinds()[0].clone();
+    let near = LayerKind { window: Some(5), ..all.clone() };
+    ModelConfig { layers: Layers::each([near, all]), ..llama() }
+}
+
+/// Who decides, and costs with which each shape is best at times.
+fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
+    let mut draw = |below: u32| random.next_u32() % below;
+    let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
+    let pages_of_four = policy != Policy::GpuOnly && draw(2) == 0;
+    let mut device = Costs { position_ps: draw(3) * 1000, ..Costs::NONE };
+    device.points[0] = (1, 1000);
+    device.points[1] = (64, 1000 + draw(3) * 4000);
+    let costs = StepCosts {
+        layers: 2,
+        device,
+        host_position_ps: draw(3) * 1_000_000,
+        host_row_ps: draw(3) * 10_000_000,
+        launch_us: draw(2) * 10,
+        device_position_ps: draw(2) * 1_000_000,
+        ..StepCosts::NONE
+    };
+    let limits = Limits {
+        rows: 0,
+        page_positions: if pages_of_four { 4 } else { 15 },
+        device_pages: DEVICE_SLOTS.into(),
+        host_pages: if pages_of_four && draw(2) == 0 { 8 } else { 100 },
+        patience: 1 + draw(20),
+        lags: false,
+    };
+    Deciding { policy, limits, costs }
+}
+
+/// Serves the requests of a seed; the instructions that ran, by program, and sequences that began
+/// again.
+fn serve(
+    config: &ModelConfig,
+    map: &DeviceMap,
+    dtype: Dtype,
+    seed: u64,
+    expected: &[workers::testing::Outcome],
+) -> ([usize; 4], usize) {
+    let owned = RunShape {
+        serves: true,
+        prefill_chunk: 40,
+        device_slots: DEVICE_SLOTS,
+        ..shape(1, SLOTS, 1, dtype)
+    };
+    let mut lanes = start(config, &owned, map, Variant::best());
+    let table = lanes.table().clone();
+    clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(seed), seed);
+    table.set_deciding(&first);
+    let least = u32::from(first.policy == Policy::GpuOnly);
+    let mut serve = Serve::new(&mut lanes, config, seed);
+    // The device's caches have room for more sequences at times, and for fewer at others.
+    let found = serve.run(|table: &StepTable, random: &mut ChaCha8Rng| {
+        let device_pages = least + random.next_u32() % (u32::from(DEVICE_SLOTS) + 1 - least);
+        let limits = Limits { device_pages, ..first.limits };
+        table.set_deciding(&Deciding { limits, ..first });
+    });
+    let (ran, restarts) = (serve.ran, serve.restarts);
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    assert_eq!(tokens(&found), tokens(expected), "{} seed {seed} {first:?}", config.name);
+    (ran, restarts)
+}
+
+#[test]
+fn owned_sequences_have_the_bits_of_a_batch_job() {
+    let mut all = ([0; 4], 0);
+    for (config, dtype, kv_format, streams) in [
+        (llama(), Dtype::Bf16, KvFormat::Plain, false),
+        (opt(), Dtype::F32, KvFormat::Plain, true),
+        (llama(), Dtype::Bf16, KvFormat::Four, true),
+        (windowed(), Dtype::F32, KvFormat::Plain, false),
+    ] {
+        let on_cpu = DeviceMap { kv_format, ..cpu_only(&config) };
+        let expected = alone(&config, &shape(1, 1, 1, dtype), &on_cpu);
+        let map = owned(&config, streams, kv_format);
+        for seed in 0..SEEDS {
+            let (ran, restarts) = serve(&config, &map, dtype, seed, &expected);
+            all.0.iter_mut().zip(ran).for_each(|(all, ran)| *all += ran);
+            all.1 += restarts;
+        }
+    }
+    let ([gpu, pipelined, out, back], restarts) = all;
+    assert!(gpu > 1000 && pipelined > 1000, "each shape ran: {all:?}");
+    assert!(out > 20 && back > 20, "caches moved in both directions: {all:?}");
+    assert!(restarts > 20, "sequences were called off and begun again: {all:?}");
+}
+
+/// Where the host's append is lost, a sequence of the host attends to what nobody wrote.
+#[test]
+fn what_is_not_appended_shows() {
+    let config = llama();
+    let map = owned(&config, false, KvFormat::Plain);
+    let shape = RunShape {
+        serves: true,
+        prefill_chunk: 40,
+        device_slots: DEVICE_SLOTS,
+        ..shape(1, SLOTS, 1, Dtype::F32)
+    };
+    let mut plan = compile(&config, &shape, &map).expect("the map compiles");
+    for id in [ProgramId::STEP, ProgramId::PIPELINED] {
+        let lists = plan.program_mut(id).lanes.iter_mut();
+        for list in lists.filter(|list| list.lane == LaneId::CPU_APPEND) {
+            list.instructions.retain(|other| !matches!(other, Instruction::Append(_)));
+        }
+    }
+    let expected = alone(&config, &common::placed::shape(1, 1, 1, Dtype::F32), &cpu_only(&config));
+    let source = model::source::dummy::DummySource::new(config.clone(), 5);
+    let options = common::placed::options(1);
+    let mut lanes =
+        workers::testing::InProcess::start(plan, &source, options).expect("lanes start");
+    let table = lanes.table().clone();
+    clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
+    table.set_deciding(&Deciding { policy: Policy::FastDecode, ..first });
+    let found = Serve::new(&mut lanes, &config, 1).run(|_, _| {});
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    assert_ne!(tokens(&found), tokens(&expected));
+}
