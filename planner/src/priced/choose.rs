@@ -21,8 +21,8 @@ use crate::policy::{Homes, Placement, Policy};
 /// Maps that are rehearsed at most.
 const REHEARSALS_MAX: u32 = 8;
 
-/// Estimates that differ by no more are as good as equal: of first steps, which fill the lanes, they
-/// know nothing.
+/// Estimates that differ by no more are as good as equal: of first steps, which fill the lanes,
+/// they know nothing.
 const CLOSE: f64 = 1.03;
 /// Placements with such estimates that are compared by whole runs.
 const CLOSE_MAX: usize = 8;

@@ -72,8 +72,8 @@ impl Pricing for OfHost<'_> {
     }
 }
 
-/// Of each operation what it takes of the host's memory on each side, by the same table; `None` where
-/// lanes share it as was measured, or share nothing.
+/// Of each operation what it takes of the host's memory on each side, by the same table; `None`
+/// where lanes share it as was measured, or share nothing.
 pub(super) fn host_table(
     estimator: &Estimator<'_>,
     table: impl Fn(&Estimator<'_>) -> Result<Table, Unpriced>,
