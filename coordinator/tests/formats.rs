@@ -168,7 +168,7 @@ fn tables_and_machine_files_are_read() {
         assert!(machine.running.is_some() && machine.cpu.bf16.four_bit.is_some());
         for section in block.lines().filter(|line| line.starts_with('[')) {
             let name = section.trim_matches(['[', ']']);
-            let known = ["cpu", "gpu", "link", "memory", "nvme"].contains(&name);
+            let known = ["cpu", "gpu", "link", "memory", "tier", "nvme"].contains(&name);
             assert!(known || FORMATS.contains(&format!("`[{name}]`")), "{section}");
         }
     }

@@ -5,6 +5,10 @@ const COUNTS: [u32; 4] = [1, 2, 4, 8];
 /// Parts of the largest batch that are tried first: throughput need not grow with the batch.
 const SHARES: [(u32, u32); 4] = [(1, 1), (1, 2), (1, 4), (1, 8)];
 
+/// Shapes that are looked at closely beside the choice at first sight: those of the most
+/// throughput.
+const CLOSELY: usize = 4;
+
 /// Share of the most that is as good: predictions are no better, and fewer sequences take less
 /// memory and end sooner.
 const AS_GOOD: f64 = 0.96;
@@ -20,13 +24,14 @@ pub struct BatchChoice {
 }
 
 /// Chooses among shapes with batches of at most `size_max` sequences. `fits` says whether a shape
-/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it, `None`
-/// where it cannot. Fewer sequences win where they promise as good as the most. `None` when nothing
-/// fits.
+/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it at first
+/// sight, and `closely` those that then look best; `None` where they cannot. Fewer sequences win
+/// where they promise as good as the most. `None` when nothing fits.
 pub fn choose(
     size_max: u32,
     mut fits: impl FnMut(u32, u32) -> bool,
     mut tokens_per_s: impl FnMut(u32, u32) -> Option<f64>,
+    mut closely: impl FnMut(u32, u32) -> Option<f64>,
 ) -> Option<BatchChoice> {
     let mut tried: Vec<BatchChoice> = Vec::new();
     let mut try_shape = |tried: &mut Vec<BatchChoice>, batches: u32, batch_size: u32| {
@@ -54,6 +59,15 @@ pub fn choose(
                 try_shape(&mut tried, count, size);
             }
         }
+    }
+    let at_sight = smallest_of_the_best(&tried)?;
+    tried.retain(|one| *one != at_sight);
+    tried.sort_by(|a, b| b.tokens_per_s.total_cmp(&a.tokens_per_s));
+    tried.truncate(CLOSELY);
+    tried.push(at_sight);
+    for one in &mut tried {
+        let rate = closely(one.batches, one.batch_size);
+        one.tokens_per_s = rate.unwrap_or(one.tokens_per_s);
     }
     smallest_of_the_best(&tried)
 }
@@ -92,26 +106,37 @@ mod tests {
         let fits = |n: u32, b: u32| n * b <= 240;
         // Weights cost the same for all: throughput grows with the sequences.
         let rate = |n: u32, b: u32| Some(f64::from(n * b) / (100.0 + f64::from(n * b)));
-        let found = choose(1000, fits, rate).expect("something fits");
+        let found = choose(1000, fits, rate, rate).expect("something fits");
         assert_eq!(found.batches * found.batch_size, 240);
     }
 
     #[test]
     fn smaller_batches_win_when_larger_ones_cost() {
         let rate = |n: u32, b: u32| Some(if b > 30 { 1.0 } else { 2.0 + f64::from(n * b) });
-        let found = choose(100, |n, b| n * b <= 200, rate).expect("something fits");
+        let found = choose(100, |n, b| n * b <= 200, rate, rate).expect("something fits");
         assert!(found.batch_size <= 30, "{found:?}");
-        assert!(choose(100, |_, _| false, rate).is_none());
-        assert!(choose(100, |_, _| true, |_, _| None).is_none());
+        assert!(choose(100, |_, _| false, rate, rate).is_none());
+        assert!(choose(100, |_, _| true, |_, _| None, |_, _| None).is_none());
     }
 
     #[test]
     fn fewer_sequences_win_a_tie() {
-        let found = choose(64, |_, _| true, |_, _| Some(1.0)).expect("something fits");
+        let found =
+            choose(64, |_, _| true, |_, _| Some(1.0), |_, _| Some(1.0)).expect("something fits");
         assert_eq!((found.batches, found.batch_size), (1, 6));
         // More sequences that gain a few percent are not worth their memory either.
         let rate = |batches, size| Some(1.0 + 0.0001 * f64::from(batches) * f64::from(size));
-        let chosen = choose(64, |n, b| n * b <= 200, rate).expect("something fits");
+        let chosen = choose(64, |n, b| n * b <= 200, rate, rate).expect("something fits");
         assert!(chosen.batches * chosen.batch_size < 10, "{chosen:?}");
+    }
+
+    #[test]
+    fn a_closer_look_decides_among_those_that_look_best() {
+        // At first sight small batches look best; the larger ones among the best really are.
+        let sight = |n: u32, b: u32| Some(100.0 - f64::from(n * b) / 100.0);
+        let closely = |n: u32, b: u32| Some(f64::from(n * b));
+        let found = choose(64, |n, b| n * b <= 64, sight, closely).expect("something fits");
+        let looked_at = choose(64, |n, b| n * b <= 64, sight, sight).expect("something fits");
+        assert!(found.batches * found.batch_size > looked_at.batches * looked_at.batch_size);
     }
 }

@@ -3,13 +3,14 @@
 
 mod bytes;
 mod error;
+mod far;
+mod least;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile, footprint, runs_in_chunks};
 use program::map::DeviceMap;
@@ -20,7 +21,9 @@ pub use bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES, pinned_bytes, step_read_
 pub use error::PlanError;
 pub use storage::{StagedOps, Storage};
 
-use crate::policy::{Formats, Homes, Placement, ResidentAttention, Staged};
+use crate::policy::{Far, FarWeights, Formats, Homes, Placement, Staged};
+pub(crate) use far::FarShares;
+use far::Movable;
 use storage::Stageable;
 
 /// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
@@ -88,72 +91,12 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
-    /// What host memory holds at least: all layers' weights where no storage may take them, and the
-    /// KV that device memory has no room for.
-    pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
-        let kv_bytes = self.kv_bytes(|_| true, batches, batch_size);
-        let on_device =
-            if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
-        let weights_bytes = if self.storage.is_some() { 0 } else { self.weights_bytes() };
-        weights_bytes + kv_bytes.saturating_sub(on_device)
-    }
-
-    /// What is read at least in every step of the placement, where memory decides it: layers'
-    /// weights, and KV that it keeps on the host, that have no room.
-    pub(crate) fn least_read_bytes(&self, batches: u16, batch_size: u16) -> u64 {
-        if !self.may_read(self.placement) {
-            return 0;
-        }
-        let Placement { kv, residency, device_batches, .. } = self.placement;
-        let on_host = |layer: usize| match residency.attention {
-            ResidentAttention::WithKv => !residency.layers.contains(&layer),
-            ResidentAttention::Streamed | ResidentAttention::OnCpu => true,
-        };
-        let kv_bytes = match kv {
-            Some(MemoryId::DRAM) => {
-                self.kv_bytes(on_host, batches.saturating_sub(*device_batches), batch_size)
-            }
-            _ => 0,
-        };
-        let room_bytes = self.limits.dram_bytes.saturating_sub(PROCESS_OVERHEAD_BYTES);
-        (self.weights_bytes() + kv_bytes).saturating_sub(room_bytes)
-    }
-
-    /// KV of some layers for so many batches.
-    fn kv_bytes(&self, is_counted: impl Fn(usize) -> bool, batches: u16, batch_size: u16) -> u64 {
-        let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
-        let sequences = u64::from(batches) * u64::from(batch_size);
-        let layers = (0..self.config.num_layers).filter(|layer| is_counted(*layer));
-        let of_layer = |layer: usize| {
-            let kind = self.config.layers.of(layer);
-            match self.config.delta.filter(|_| kind.has_state()) {
-                Some(delta) => delta.inputs_bytes() + delta.state_bytes(),
-                None => {
-                    let positions = kind.kept_positions(self.max_context as usize);
-                    2 * self.config.num_kv_heads * position * positions
-                }
-            }
-        };
-        layers.map(of_layer).sum::<usize>() as u64 * sequences
-    }
-
     /// Where a map keeps the caches of the first layer that attends.
     fn cache_home(&self, map: &DeviceMap) -> MemoryId {
         let kinds = map.kv.iter().enumerate();
         let mut attending = kinds.filter(|(layer, _)| !self.config.layers.of(*layer).has_state());
         let first = attending.next().and_then(|(_, homes)| homes.k.first());
         first.copied().unwrap_or(MemoryId::DRAM)
-    }
-
-    /// Weights of a layer in these formats.
-    pub(crate) fn layer_weight_bytes(&self, layer: usize, formats: &[WeightFormat]) -> u64 {
-        let blobs = self.config.layer_ops(layer).iter().zip(formats);
-        blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
-    }
-
-    fn weights_bytes(&self) -> u64 {
-        let layers = self.formats.weights.layers.iter().enumerate();
-        layers.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
     }
 
     /// The same shape with the streams of prefill that take least memory.
@@ -228,12 +171,13 @@ impl Request<'_> {
     pub(crate) fn room(&self, batches: u16, batch_size: u16) -> Result<Option<Room>, PlanError> {
         let usual = self.shape(batches, batch_size);
         let roomiest = self.roomiest(batches, batch_size)?;
-        Ok(roomiest.map(|Candidate { map, shape, staged, .. }| Room {
+        Ok(roomiest.map(|Candidate { map, shape, far, staged, .. }| Room {
             prefill: PrefillRoom {
                 prefill_hidden: map.prefill_hidden,
                 has_small_streams: shape.micro_sequences != usual.micro_sequences
                     || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
             },
+            far,
             staged,
         }))
     }
@@ -246,39 +190,72 @@ impl Request<'_> {
         Ok(self.roomiest(batches, batch_size)?.is_some())
     }
 
-    /// The roomiest candidate that fits. What needs no storage comes first; where nothing does
-    /// without, that one reads least of which host memory has most, as little as makes it fit.
+    /// The roomiest candidate that fits. What needs no further memory of the host comes first, then
+    /// what needs no storage: of the candidate of which memory has most as few weights live far
+    /// away, and then are read, as make it fit.
     fn roomiest(&self, batches: u16, batch_size: u16) -> Result<Option<Candidate>, CompileError> {
-        let placement = self.with_fixed_reads();
-        let mut nearest: Option<(u64, Candidate)> = None;
-        for candidate in self.candidates(&placement, batches, batch_size) {
-            let candidate = candidate?;
-            let missing_bytes = candidate.budget.missing_bytes(self.limits);
-            if !candidate.budget.fits_device(self.limits) {
-                continue;
-            }
-            if missing_bytes == 0 {
-                return Ok(Some(candidate));
-            }
-            if nearest.as_ref().is_none_or(|(least, _)| missing_bytes < *least) {
-                nearest = Some((missing_bytes, candidate));
-            }
+        let mut placement = self.with_fixed_reads();
+        let mut found = self.nearest(&placement, batches, batch_size)?;
+        if let Some((missing_bytes, nearest)) = found.as_ref().filter(|(missing, _)| *missing > 0)
+            && let Some(far) = self.least_far(&placement, &nearest.map, *missing_bytes)
+        {
+            placement.to_mut().far = far;
+            found = self.nearest(&placement, batches, batch_size)?;
         }
-        let Some((missing_bytes, nearest)) = nearest.filter(|_| self.may_read(&placement)) else {
+        let Some((missing_bytes, nearest)) = found else { return Ok(None) };
+        if missing_bytes == 0 {
+            return Ok(Some(nearest));
+        }
+        if !self.may_read(&placement) {
             return Ok(None);
-        };
+        }
         let Some(staged) = self.least_staged(&placement, &nearest, missing_bytes)? else {
             return Ok(None);
         };
         // Reads come an operation at a time, which may make room for a roomier one too.
         let placement = Placement { staged, ..placement.into_owned() };
-        for candidate in self.candidates(&placement, batches, batch_size) {
+        let found = self.nearest(&placement, batches, batch_size)?;
+        Ok(found.filter(|(missing, _)| *missing == 0).map(|(_, candidate)| candidate))
+    }
+
+    /// The roomiest candidate that fits, or the one for which the host lacks least, and the bytes
+    /// that it lacks; `None` where devices or further memories have no room for any.
+    fn nearest(
+        &self,
+        placement: &Placement,
+        batches: u16,
+        batch_size: u16,
+    ) -> Result<Option<(u64, Candidate)>, CompileError> {
+        let mut nearest: Option<(u64, Candidate)> = None;
+        for candidate in self.candidates(placement, batches, batch_size) {
             let candidate = candidate?;
-            if candidate.budget.fits(self.limits) {
-                return Ok(Some(candidate));
+            let missing_bytes = candidate.budget.missing_bytes(self.limits);
+            if !candidate.budget.fits_elsewhere(self.limits) {
+                continue;
+            }
+            if nearest.as_ref().is_none_or(|(least, _)| missing_bytes < *least) {
+                nearest = Some((missing_bytes, candidate));
+            }
+            if missing_bytes == 0 {
+                break;
             }
         }
-        Ok(None)
+        Ok(nearest)
+    }
+
+    /// The fewest layers in further memories that make room for so many bytes, or as many as these
+    /// have room for; `None` where there are none, or nothing is left to decide.
+    fn least_far(&self, placement: &Placement, map: &DeviceMap, missing_bytes: u64) -> Option<Far> {
+        let room_bytes = self.limits.far_bytes;
+        if room_bytes == Limits::NO_FAR || !placement.far.is_none() {
+            return None;
+        }
+        let movable = |weights| Movable::of(self.config, self.dtype, map, weights);
+        let (streamed, is_enough) = movable(FarWeights::Streamed).least(missing_bytes, room_bytes);
+        Some(match is_enough {
+            true => streamed,
+            false => movable(FarWeights::All).least(missing_bytes, room_bytes).0,
+        })
     }
 
     /// The placement with what is read of it whether memory requires it or not.
@@ -328,17 +305,23 @@ impl Request<'_> {
             return Ok(candidate.plan(self.config)?);
         }
         let mut placement = self.with_fixed_reads();
+        let smallest = |placement: &Placement| {
+            let last = self.candidates(placement, batches, batch_size).last();
+            last.unwrap_or(Err(CompileError::EmptyShape))
+        };
+        if let Some(far) = self.least_far(&placement, &smallest(&placement)?.map, u64::MAX) {
+            placement.to_mut().far = far;
+        }
         if self.may_read(&placement) {
             placement.to_mut().staged = Staged::all_layers(self.config);
         }
-        let smallest = self.candidates(&placement, batches, batch_size).last();
-        let Candidate { shape, map, budget, .. } = smallest.ok_or(CompileError::EmptyShape)??;
+        let Candidate { shape, map, budget, .. } = smallest(&placement)?;
         let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
         Err(PlanError::DoesNotFit {
             model: self.config.name.clone(),
             shape: Box::new(shape),
-            budget,
-            limits: *self.limits,
+            budget: Box::new(budget),
+            limits: Box::new(*self.limits),
             fitting,
             has_storages: map.uses_storages(),
         })
@@ -392,7 +375,8 @@ impl Request<'_> {
         let map = self.map_of(placement, homes);
         let shape = self.shape_of(shape, &map);
         let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
-        Ok(Candidate { shape, homes, map, staged: placement.staged.clone(), budget })
+        let (far, staged) = (placement.far, placement.staged.clone());
+        Ok(Candidate { shape, homes, map, far, staged, budget })
     }
 
     /// The shape in which a map runs: where no chunk is given, whole prompts if it cannot run in
@@ -410,6 +394,8 @@ impl Request<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) prefill: PrefillRoom,
+    /// What lives in further memories of the host.
+    pub(crate) far: Far,
     /// What is read from storages.
     pub(crate) staged: Staged,
 }
@@ -428,6 +414,7 @@ struct Candidate {
     shape: RunShape,
     homes: Homes,
     map: DeviceMap,
+    far: Far,
     staged: Staged,
     budget: Budget,
 }

@@ -44,8 +44,13 @@ fn config() -> ModelConfig {
     }
 }
 
-const PLENTY: Limits =
-    Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true, device_scratch: None };
+const PLENTY: Limits = Limits {
+    dram_bytes: 1 << 40,
+    vram_bytes: None,
+    vram_is_dram: true,
+    far_bytes: Limits::NO_FAR,
+    device_scratch: None,
+};
 
 fn request<'a>(
     config: &'a ModelConfig,

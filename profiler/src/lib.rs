@@ -46,7 +46,7 @@ pub use error::ProfileError;
 pub use fingerprint::Fingerprint;
 pub use machine::{Gpu, Machine};
 pub use plan_key::plan_key;
-pub use profile::{Finished, Profile, Rehearsal, RunTimes, Skipped};
+pub use profile::{Correction, End, Finished, Profile, Rehearsal, RunTimes, Skipped};
 pub use rehearsal::rehearse;
 pub use repeat::REPETITIONS_MIN;
 pub use request::{Request, Threads};

@@ -11,7 +11,7 @@ use crate::request::Threads;
 use crate::stat::{Stat, median};
 
 /// Version of the cached form; another one is not read.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Measurements and what they are valid for.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Profile {
 pub struct Measurements {
     /// Compute threads in all of it but the sweep.
     pub threads: Threads,
+    /// The number of the CPU's threads with which the operations of a layer take least in decode.
+    pub best_cpu_threads: u16,
     /// Ordered by lane, work and point.
     pub work: Vec<Measured>,
     /// One curve per class of operations; empty when it was left out.
@@ -133,10 +135,18 @@ pub struct RunTimes {
     pub decode_ns: f64,
 }
 
-impl RunTimes {
-    fn total_ns(self) -> f64 {
-        self.prefill_ns + self.decode_ns
-    }
+/// What runs of a plan took over what was simulated of them, the medians.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Correction {
+    pub prefill: f64,
+    pub decode: f64,
+    /// How many there were.
+    pub runs: usize,
+}
+
+impl Correction {
+    /// No run says more than that: beyond it something else was the matter.
+    const BOUNDS: (f64, f64) = (0.5, 2.0);
 }
 
 /// A run that did all that was predicted of it.
@@ -144,8 +154,8 @@ impl RunTimes {
 pub struct Finished {
     /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
-    /// As it was told before the workers started.
-    pub predicted: RunTimes,
+    /// By the profile alone, without rehearsals and earlier runs.
+    pub simulated: RunTimes,
     pub measured: RunTimes,
 }
 
@@ -161,13 +171,47 @@ impl Profile {
         self.measurements.rehearsals.extend(other.measurements.rehearsals.iter().cloned());
     }
 
-    /// What the last runs of this very plan took over what was predicted of them, the median;
-    /// `None` where it never ran to its end.
-    pub fn correction(&self, plan: &str) -> Option<f64> {
-        let runs = self.measurements.finished.iter().filter(|run| run.plan == plan);
-        let ratios = runs.map(|run| run.measured.total_ns() / run.predicted.total_ns());
-        median_of(ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0))
+    /// What the last runs of this very plan took over what was simulated of them; `None` where it
+    /// never ran to its end.
+    pub fn correction(&self, plan: &str) -> Option<Correction> {
+        let runs = || self.measurements.finished.iter().filter(|run| run.plan == plan);
+        let ratios = |of: fn(&RunTimes) -> f64| -> Option<Vec<f64>> {
+            let ratios = runs().map(|run| of(&run.measured) / of(&run.simulated));
+            let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
+            (!ratios.is_empty()).then_some(ratios)
+        };
+        let bounded = |ratios: Vec<f64>| {
+            let (least, most) = Correction::BOUNDS;
+            median_of(ratios.into_iter()).map(|ratio| ratio.clamp(least, most))
+        };
+        Some(Correction {
+            prefill: bounded(ratios(|times| times.prefill_ns)?)?,
+            decode: bounded(ratios(|times| times.decode_ns)?)?,
+            runs: runs().count(),
+        })
     }
+
+    /// The profile whose every work takes what its samples spread less, or more: of a run what it
+    /// takes if all that is uncertain comes together.
+    #[must_use]
+    pub fn at(&self, end: End) -> Profile {
+        let mut profile = self.clone();
+        for measured in &mut profile.measurements.work {
+            let time = &mut measured.time;
+            time.mean_ns = match end {
+                End::Low => (time.mean_ns - time.deviation_ns).max(time.min_ns.min(time.mean_ns)),
+                End::High => time.mean_ns + time.deviation_ns,
+            };
+        }
+        profile
+    }
+}
+
+/// An end of what a profile leaves uncertain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Low,
+    High,
 }
 
 impl Measurements {

@@ -1,10 +1,12 @@
 //! Profiling: experiment after experiment, each within its share of the time.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use model::ops::Op;
 use program::map::Phase;
 use program::plan::Plan;
+use program::topology::LaneId;
 
 use crate::error::ProfileError;
 use crate::experiment::{self, attention, beside, linear, prefill, sweep};
@@ -114,10 +116,12 @@ pub fn profile(
     }
     progress(PARTS, PARTS, "done");
     recorder.pool_equals(&request.config);
+    let sweep = sweeps(request, &recorder, &curves);
     let measurements = Measurements {
         threads: request.threads,
+        best_cpu_threads: best_threads(request, &recorder, &sweep),
         work: sorted(&recorder),
-        sweep: sweeps(request, &recorder, &curves),
+        sweep,
         overhead: Overhead {
             wake: Stat::of(&recorder.wake_ns),
             empty_span: Stat::of(&recorder.empty_ns),
@@ -178,4 +182,43 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     };
     let classes = ["linear", "attention", "small"].into_iter();
     classes.zip(sweep::representatives(request)).filter_map(of_class).collect()
+}
+
+/// Share of a layer's time that fewer threads must save to be better: they were measured in a
+/// moment of their own.
+const SAVED_MIN: f64 = 0.03;
+
+/// The number of threads with which the CPU's operations of a layer take least in decode: each
+/// class as long as it takes, and as its curve says of other numbers.
+fn best_threads(request: &Request, main: &Recorder, sweeps: &[Sweep]) -> u16 {
+    let own = request.threads.cpu;
+    let keys = main
+        .stats()
+        .map(|((key, ..), ..)| key)
+        .filter(|key| key.lane == LaneId::CPU_COMPUTE && key.phase != Some(Phase::Prefill));
+    let mut classes_ns: HashMap<&str, f64> = HashMap::new();
+    for key in keys.collect::<HashSet<_>>() {
+        let Work::Compute { op, chunk: None, .. } = key.work else { continue };
+        let Some(class) = sweep::class(op, &request.config) else { continue };
+        let point = key.point(Phase::Decode, request.main());
+        let time = main.alone(&key, point);
+        *classes_ns.entry(class).or_default() += time.map_or(0.0, |time| time.median_ns);
+    }
+    let all_ns = |threads: u16| -> Option<f64> {
+        let of_class = |sweep: &Sweep| {
+            let at = |threads| sweep.curve.iter().find(|point| point.threads == threads);
+            let ratio = at(threads)?.time.median_ns / at(own)?.time.median_ns;
+            Some(ratio * classes_ns.get(sweep.class.as_str()).copied().unwrap_or(0.0))
+        };
+        sweeps.iter().map(of_class).sum()
+    };
+    let counts = sweeps.first().map_or_else(Vec::new, |sweep| {
+        sweep.curve.iter().map(|point| point.threads).collect::<Vec<u16>>()
+    });
+    let times = counts.into_iter().filter_map(|threads| Some((all_ns(threads)?, threads)));
+    let best = times.min_by(|a, b| a.0.total_cmp(&b.0));
+    match (best, all_ns(own)) {
+        (Some((ns, threads)), Some(own_ns)) if ns <= (1.0 - SAVED_MIN) * own_ns => threads,
+        _ => own,
+    }
 }

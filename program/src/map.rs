@@ -196,9 +196,10 @@ pub struct DeviceMap {
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
     /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
-    /// Those in a device's memory are loaded once; those on the host are streamed whenever the GPU
-    /// runs the operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from
-    /// there, in every step, or as `direct_reads` says.
+    /// Those in a device's memory are loaded once; those on the host, in the memory that it works
+    /// in or in a further one ([`MemoryId::far`]), are streamed whenever the GPU runs the
+    /// operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from there, in
+    /// every step, or as `direct_reads` says.
     pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
     pub outer_weights: MemoryId,
@@ -237,6 +238,12 @@ impl DeviceMap {
     pub fn uses_storages(&self) -> bool {
         let mut homes = self.weights.iter().flatten().chain([&self.outer_weights]);
         homes.any(|home| *home == MemoryId::STORAGES)
+    }
+
+    /// Further memories of the host that the map needs.
+    pub fn far_memories(&self) -> u8 {
+        let homes = self.weights.iter().flatten().chain([&self.outer_weights]);
+        homes.filter_map(|home| home.far_number()).map(|number| number + 1).max().unwrap_or(0)
     }
 
     /// Whether any operation runs on the GPU.

@@ -8,7 +8,7 @@ use crate::map::{Device, DeviceMap};
 use crate::owners::Attending;
 use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, Routers, StepTableLayout};
-use crate::topology::{Holds, LaneId, MemoryKind, SegmentId, Topology};
+use crate::topology::{FAR_MAX, Holds, LaneId, MemoryKind, SegmentId, Topology};
 use crate::weights::Weights;
 
 /// The maxima that bound every size in a plan.
@@ -236,6 +236,8 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     pub host_weights_bytes: u64,
+    /// In further memories of the host, by their numbers.
+    pub far_weights_bytes: [u64; FAR_MAX],
     pub host_kv_bytes: u64,
     pub host_activations_bytes: u64,
     /// The plan's buffers in the device arena.
@@ -293,8 +295,14 @@ impl Footprint {
             });
             wanted.map(&end_bytes).sum()
         };
+        let far_weights_bytes = std::array::from_fn(|number| {
+            let memory = topology.far(number as u8);
+            memory.map_or(0, |memory| end_bytes(SegmentId { memory, holds: Holds::Weights }))
+        });
         Footprint {
-            host_weights_bytes: of_kind(MemoryKind::Dram, Holds::Weights),
+            host_weights_bytes: of_kind(MemoryKind::Dram, Holds::Weights)
+                - far_weights_bytes.iter().sum::<u64>(),
+            far_weights_bytes,
             host_kv_bytes: of_kind(MemoryKind::Dram, Holds::Kv),
             host_activations_bytes: of_kind(MemoryKind::Dram, Holds::Activations),
             device_bytes: of_kind(MemoryKind::Vram, Holds::Arena),

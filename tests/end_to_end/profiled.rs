@@ -160,7 +160,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
     // What was tried out is kept with them: the same run again measures nothing. What it took is
     // kept too, beside what was predicted.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
-    assert!(stderr.contains("rehearsed: a step"), "{stderr}");
+    assert!(stderr.contains("two-split: as its last run, prefill x"), "{stderr}");
     let after = cached();
     for what in ["work", "rehearsals"] {
         let of = |profiles: &[Value]| {
@@ -175,8 +175,8 @@ fn every_policy_answers_the_same_and_predicts_first() {
         .flat_map(|profile| profile["measurements"]["finished"].as_array().expect("a list").iter())
     {
         for (who, phase) in [
-            ("predicted", "prefill_ns"),
-            ("predicted", "decode_ns"),
+            ("simulated", "prefill_ns"),
+            ("simulated", "decode_ns"),
             ("measured", "prefill_ns"),
             ("measured", "decode_ns"),
         ] {

@@ -33,7 +33,6 @@ const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("kernels/src/attention/values.rs", "run", 74),
     ("program/src/compile/sync.rs", "needs", 75),
     ("kernels/src/linear/direct.rs", "run", 79),
-    ("coordinator/src/report/build.rs", "build", 73),
     ("model/src/config_json/tests.rs", "other_refusals", 90),
     ("coordinator/src/report/table.rs", "render", 84),
     ("coordinator/src/job/resume.rs", "read", 97),

@@ -18,7 +18,7 @@ use super::report::report;
 use super::request::{
     BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
     ProfileRequest, PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest,
-    ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource,
+    ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Tuned,
     Verbosity, Work,
 };
 use super::scoring::scoring;
@@ -372,6 +372,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         shares_prompts: !low.placement.no_prefix_sharing,
         prefill_chunk: low.placement.prefill_chunk,
         cpu_threads: low.placement.cpu_threads,
+        tuned: Tuned::default(),
         emulated_threads: low.placement.emulated_threads,
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => low.placement.vram.or(vram_bytes),

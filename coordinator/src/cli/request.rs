@@ -23,6 +23,21 @@ use crate::openai::body::defaults::Defaults;
 use crate::score::item::Shown;
 use crate::server::facts::ServerOptions;
 
+/// Threads of the CPU of maps with a device and of those without, as profiles found them best;
+/// `None`: as many as there are cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tuned {
+    pub with_device: Option<u16>,
+    pub alone: Option<u16>,
+}
+
+impl Tuned {
+    /// Of a map that uses the device, or of one that does not.
+    pub const fn of(self, uses_gpu: bool) -> Option<u16> {
+        if uses_gpu { self.with_device } else { self.alone }
+    }
+}
+
 /// The main command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -47,6 +62,8 @@ pub struct Run {
     /// Most tokens of a prompt that are computed together; `None`: as memory allows.
     pub prefill_chunk: Option<u32>,
     pub cpu_threads: Option<u16>,
+    /// Those that were measured to be better, where none are asked for.
+    pub tuned: Tuned,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,

@@ -82,7 +82,8 @@ pub struct LowPlacement {
     #[arg(long, value_name = "N", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
-    /// Compute threads of the cpu worker [default: the cores the others leave]
+    /// Compute threads of the cpu worker [default: the cores the others leave, or fewer where this
+    /// machine was measured to be faster so]
     #[arg(
         long,
         value_name = "N",

@@ -112,6 +112,7 @@ fn description(
             vram_gib,
             os_reserve_gib: Some(reserve_gib),
         },
+        tier: Vec::new(),
         nvme: Vec::new(),
         running: None,
         profile: None,

@@ -84,8 +84,13 @@ fn profile_request(
     hardware: Hardware,
 ) -> anyhow::Result<Request> {
     // Nothing of the whole model is loaded, so its size is no limit.
-    let limits =
-        Limits { dram_bytes: u64::MAX, vram_bytes: None, vram_is_dram: true, device_scratch: None };
+    let limits = Limits {
+        dram_bytes: u64::MAX,
+        vram_bytes: None,
+        vram_is_dram: true,
+        far_bytes: Limits::NO_FAR,
+        device_scratch: None,
+    };
     let formats = formats::of_choice(config, request.compress);
     let shape = PlanRequest {
         config,
@@ -123,6 +128,14 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
             sweep.op,
             curve.join(", "),
             sweep.best_threads
+        );
+    }
+    let (best, own) = (profile.measurements.best_cpu_threads, profile.measurements.threads.cpu);
+    if best != own {
+        let _ = writeln!(
+            text,
+            "a layer takes less with {best} CPU threads than with {own}, so runs take {best} \
+             unless --cpu-threads says otherwise"
         );
     }
     text + &doubts(profile, config)

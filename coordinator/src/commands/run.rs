@@ -36,12 +36,13 @@ use crate::report::file::RequestCounts;
 use crate::report::table;
 use crate::setup::described::MORE_POSITIONS;
 use crate::setup::finished;
+use crate::setup::form::best_that_fits;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
 use crate::setup::model::Opened;
-use crate::setup::placement::{Decision, Measure, first_that_fits, plan, threads};
+use crate::setup::placement::{Decision, Measure, plan, threads};
 use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
-use crate::setup::prediction::{capacity, expected, predict, print_prediction};
+use crate::setup::prediction::{capacity, expected, factors, predict, print_prediction};
 use crate::setup::start::start;
 use crate::setup::usage::Usage;
 
@@ -193,7 +194,7 @@ fn settle(
     // `--compress auto` was settled when the output was begun, whatever memory is free now.
     let as_recorded = |case: &Case| recorded.is_some_and(|known| fingerprint(*case) == known);
     let case = cases(run, opened).into_iter().find(as_recorded);
-    let case = case.unwrap_or_else(|| first_that_fits(run, opened, demand));
+    let case = case.unwrap_or_else(|| best_that_fits(run, opened, demand));
     Ok((case, fingerprint(case)))
 }
 
@@ -243,6 +244,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let grammars = opened.grammars(job.grammars())?;
     let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
     let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
+    let run = &decision.tuned(run);
     let prediction = predict(&decision, demand, &job);
     print_prediction(run, &prediction);
     let expected = expected(&decision);
@@ -290,7 +292,7 @@ pub(crate) fn decide(
         Usage(sentence.trim_end().to_owned())
     })?;
     let demand = demand(run, prompt_len, gen_len);
-    plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), measure, interrupt)
+    plan(run, opened, demand, best_that_fits(run, opened, Some(demand)), measure, interrupt)
 }
 
 /// What a benchmark asks for.
@@ -322,10 +324,14 @@ fn benchmark(
 ) -> anyhow::Result<Exit> {
     let decision = decide(run, opened, prompt_len, gen_len, Measure::WhereNeeded, interrupt)?;
     let expected = expected(&decision);
-    let Decision { plan, predicted, notes, nvme, .. } = decision;
+    let run = &decision.tuned(run);
+    let factors = factors(&decision);
+    let Decision { plan, predicted, between, notes, nvme, .. } = decision;
     let prediction = RunPrediction {
         lengths: (prompt_len, gen_len),
         predicted,
+        between,
+        factors,
         groups: 1,
         decode_steps: u64::from(gen_len.saturating_sub(1)),
         notes,
@@ -339,7 +345,7 @@ fn benchmark(
         seed: run.seed,
     };
     let demand = demand(run, prompt_len, gen_len);
-    let advice = Advice { run, opened, demand, case: first_that_fits(run, opened, Some(demand)) };
+    let advice = Advice { run, opened, demand, case: best_that_fits(run, opened, Some(demand)) };
     let mut engine = start(run, opened, plan, (None, nvme.as_ref()), interrupt)
         .map_err(|error| advice.after(error))?;
     let quiet = run.verbosity == Verbosity::Quiet;

@@ -205,6 +205,10 @@ fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
     let of_host =
         |segment: &SegmentId| topology.memory_kind(segment.memory) == Some(MemoryKind::Dram);
     let segments = topology.segments().into_iter().filter(of_host);
+    let is_used = |segment: &SegmentId| {
+        topology.far_number(segment.memory).is_none() || plan.segment_bytes(*segment) > 0
+    };
+    let segments = segments.filter(is_used);
     segments.map(|segment| (segment, plan.segment_bytes(segment).max(4096))).collect()
 }
 

@@ -26,6 +26,10 @@ pub struct RunPrediction {
     pub lengths: (u32, u32),
     /// Of all groups.
     pub predicted: Option<planner::priced::Predicted>,
+    /// The same at either end of what was measured before.
+    pub between: Option<[planner::priced::Predicted; 2]>,
+    /// What is predicted over what is simulated.
+    pub factors: planner::priced::Factors,
     /// Groups, where no sequence takes the place of another.
     pub groups: u64,
     /// Decode steps of all groups, at most.
@@ -37,6 +41,17 @@ pub struct RunPrediction {
 /// Sentences as one text; `None` where there are none.
 pub fn one_text(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))
+}
+
+fn predicted(prediction: &RunPrediction) -> Option<Predicted> {
+    prediction.predicted.map(|predicted| Predicted {
+        source: "profile".to_owned(),
+        prefill_s: predicted.prefill_ns / 1e9,
+        decode_s: predicted.decode_ns / 1e9,
+        between_s: prediction.between.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
+        groups: prediction.groups,
+        decode_steps: prediction.decode_steps,
+    })
 }
 
 /// The report of a run.
@@ -85,13 +100,7 @@ pub fn build(
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
         decode_step: step_times(totals),
-        predicted: prediction.predicted.map(|predicted| Predicted {
-            source: "profile".to_owned(),
-            prefill_s: predicted.prefill_ns / 1e9,
-            decode_s: predicted.decode_ns / 1e9,
-            groups: prediction.groups,
-            decode_steps: prediction.decode_steps,
-        }),
+        predicted: predicted(prediction),
         replayed: measured.prediction.as_ref().map(|prediction| replayed(plan, prediction)),
         lanes: totals
             .busy_ns

@@ -11,9 +11,13 @@ use super::file::{LayerRange, MapSummary};
 use super::read_weights::ReadWeights;
 
 /// What the run will take, said before it starts.
-pub fn predicted(predicted: &Predicted) -> String {
+pub fn predicted(predicted: &Predicted, between: Option<[Predicted; 2]>) -> String {
     let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
-    format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s\n")
+    let ends = between.map_or_else(String::new, |between| {
+        let [low_s, high_s] = between.map(|end| end.total_ns() / 1e9);
+        format!(", together {low_s:.2} to {high_s:.2} s")
+    });
+    format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s{ends}\n")
 }
 
 /// Memory, placement and program sizes of a plan.

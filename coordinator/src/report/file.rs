@@ -119,6 +119,10 @@ pub struct Predicted {
     pub source: String,
     pub prefill_s: f64,
     pub decode_s: f64,
+    /// Of both together the least and the most, if all that is uncertain of the profile comes
+    /// together; `null` where it says nothing of that.
+    #[serde(default)]
+    pub between_s: Option<[f64; 2]>,
     /// What `prefill_s` is of: sequences that follow others begin in groups of their own, which are
     /// more and smaller, and each reads all weights.
     pub groups: u64,

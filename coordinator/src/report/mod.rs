@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod explain;
+pub(crate) mod far_weights;
 pub mod file;
 pub mod gantt;
 pub(crate) mod kinds;

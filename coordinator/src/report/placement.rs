@@ -5,10 +5,11 @@ use std::fmt::Write;
 use model::config::ModelConfig;
 use model::ops::Op;
 use planner::policy::Policy;
-use planner::priced::{Chosen, Considered};
+use planner::priced::{Chosen, Considered, Tried};
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
 
+use super::far_weights::FarWeights;
 use super::kinds;
 use super::plain_table::{plain_table, right_aligned};
 use super::read_weights::ReadWeights;
@@ -21,7 +22,7 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
     let plan = &chosen.plan;
     let mut table = plain_table();
     let mut header = vec!["policy", "gpu in prefill", "gpu in decode", "resident", "threads"];
-    header.extend(["prefill s", "step ms", "rehearsed ms", "group s", "tokens/s", ""]);
+    header.extend(["prefill s", "step ms", "tried ms", "group s", "tokens/s", ""]);
     if threads.is_none() {
         header.remove(4);
     }
@@ -37,10 +38,10 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
                 (cpu, gpu) => format!("{cpu} + {gpu}"),
             });
         }
-        row.push(format!("{:.2}", one.estimate.prefill_ns / 1e9));
+        row.push(format!("{:.2}", one.prefill_ns() / 1e9));
         row.push(format!("{:.1}", one.estimate.step_ns / 1e6));
-        let rehearsed = one.rehearsed.then(|| format!("{:.1}", one.step_ns() / 1e6));
-        row.push(rehearsed.unwrap_or_else(|| "-".to_owned()));
+        let step = format!("{:.1}", one.step_ns() / 1e6);
+        row.push(if one.tried == Tried::Never { "-".to_owned() } else { step });
         row.push(format!("{:.2}", one.total_ns(plan.shape.max_new) / 1e9));
         row.push(format!("{:.2}", chosen.tokens_per_s_of(one)));
         row.push(if place == 0 { "chosen" } else { "" }.to_owned());
@@ -51,8 +52,22 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
     if threads.is_some() && chosen.considered.iter().any(|one| one.map.uses_gpu()) {
         text += "threads: of the CPU, and those of the device where a map has one\n";
     }
-    if chosen.considered.iter().any(|one| one.rehearsed) {
-        text += "rehearsed: a step, from what a few layers took\n";
+    if chosen.considered.iter().any(|one| one.tried == Tried::Rehearsed) {
+        text += "tried: a step, from what a few layers took\n";
+    }
+    let ran = chosen.considered.iter().filter_map(|one| match one.tried {
+        Tried::Finished(runs) => Some((one, runs)),
+        Tried::Never | Tried::Rehearsed => None,
+    });
+    for (one, runs) in ran {
+        let runs = if runs == 1 { "its last run" } else { "its last runs" };
+        let _ = writeln!(
+            text,
+            "{}: as {runs}, prefill x{:.2} and decode x{:.2} of what is simulated",
+            one.name.name(),
+            one.factors.prefill,
+            one.factors.decode
+        );
     }
     if chosen.candidates > 1 {
         let _ = writeln!(
@@ -113,6 +128,9 @@ pub(crate) fn layer(chosen: &Chosen) -> String {
     if let Some(resident) = resident(map) {
         let _ = writeln!(text, "{} layers; in device memory: {resident}", config.num_layers);
     }
+    if let Some(far) = FarWeights::of(map) {
+        let _ = writeln!(text, "in further memories of the host: {}", far.summary(map));
+    }
     if let Some(read) = ReadWeights::of(&chosen.plan) {
         let _ = writeln!(text, "read from NVMe in every step: {}", read.summary(config));
     }
@@ -159,6 +177,8 @@ fn operands(
         (Some(MemoryId::VRAM), ..) => "device",
         (Some(MemoryId::STORAGES), true, false) => "NVMe by the host, once",
         (Some(MemoryId::STORAGES), ..) => "NVMe, once",
+        (Some(home), true, false) if home.far_number().is_some() => "far memory, once",
+        (Some(home), ..) if home.far_number().is_some() => "far memory",
         (Some(_), true, true) => "host, each batch",
         (Some(_), true, false) => "host, once",
         (Some(_), false, _) => "host",

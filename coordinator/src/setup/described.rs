@@ -60,6 +60,7 @@ fn limits(machine: &Machine) -> Limits {
         dram_bytes: machine.dram_bytes(),
         vram_bytes: Some(machine.vram_bytes()),
         vram_is_dram: false,
+        far_bytes: machine.far_bytes(),
         device_scratch: None,
     }
 }

@@ -1,6 +1,7 @@
 //! Runs that have ended, kept with the profile that predicted them.
 
 use planner::policy::Formats;
+use planner::priced::Factors;
 use profiler::{Cache, Finished, RunTimes, plan_key};
 use program::plan::Plan;
 
@@ -30,9 +31,14 @@ fn finished(plan: &Plan, prediction: &RunPrediction, measured: &Measured) -> Opt
         && measured.decode_steps == prediction.decode_steps
         && measured.decode_steps > 0;
     let (prefill_ns, decode_ns) = (measured.prefill.as_nanos(), measured.decode.as_nanos());
+    let Factors { prefill, decode } = prediction.factors;
+    let simulated = RunTimes {
+        prefill_ns: predicted.prefill_ns / prefill,
+        decode_ns: predicted.decode_ns / decode,
+    };
     is_whole.then(|| Finished {
         plan: plan_key(plan),
-        predicted: RunTimes { prefill_ns: predicted.prefill_ns, decode_ns: predicted.decode_ns },
+        simulated,
         measured: RunTimes { prefill_ns: prefill_ns as f64, decode_ns: decode_ns as f64 },
     })
 }

@@ -14,10 +14,25 @@ use crate::cli::values::{CompressChoice, QuantizedChoice};
 pub(crate) struct Case {
     weights: bool,
     kv: bool,
+    /// Of all that fit it is predicted to be the fastest; else it is the first of them.
+    is_fastest: bool,
 }
 
 impl Case {
-    const LOSSLESS: Case = Case { weights: false, kv: false };
+    const LOSSLESS: Case = Case::of(false, false);
+
+    const fn of(weights: bool, kv: bool) -> Case {
+        Case { weights, kv, is_fastest: false }
+    }
+
+    pub(crate) fn is_lossless(self) -> bool {
+        self == Case::LOSSLESS
+    }
+
+    /// The same, which is predicted to be the fastest that fits.
+    pub(crate) const fn as_fastest(self) -> Case {
+        Case { is_fastest: true, ..self }
+    }
 
     /// The choice that names it.
     pub(crate) fn choice(self) -> CompressChoice {
@@ -29,23 +44,28 @@ impl Case {
         }
     }
 
-    /// What to say, and to report, when the form was chosen because nothing else fits.
-    pub(crate) fn note(self, run: &Run) -> Option<&'static str> {
-        if run.compress != CompressChoice::Auto {
+    /// What to say, and to report, when the form was chosen because nothing fits without.
+    pub(crate) fn note(self, run: &Run) -> Option<String> {
+        if run.compress != CompressChoice::Auto || !(self.weights || self.kv) {
             return None;
         }
-        match (self.weights, self.kv) {
-            (false, false) => None,
-            (true, false) => Some(
-                "Weights do not fit memory uncompressed, so they are kept in 4 bits (--compress \
-                 w4), which changes answers slightly; --compress none refuses with the numbers.",
-            ),
-            _ => Some(
-                "Weights and KV do not fit memory uncompressed, so both are kept in 4 bits \
-                 (--compress w4kv4), which changes answers slightly; --compress none refuses with \
-                the numbers.",
-            ),
-        }
+        let what = match (self.weights, self.kv) {
+            (true, true) => "weights and KV are kept",
+            (true, false) => "weights are kept",
+            _ => "KV is kept",
+        };
+        let why = match self.is_fastest {
+            true => "the fastest form that fits as this machine was measured",
+            false => {
+                "the first form that fits: to have the fastest chosen, measure each (coordinator \
+                 profile --compress w4, kv4, w4kv4)"
+            }
+        };
+        Some(format!(
+            "Nothing fits memory uncompressed, so {what} in 4 bits (--compress {}), {why}. That \
+             changes answers slightly; --compress none refuses with the numbers.",
+            self.choice().name()
+        ))
     }
 }
 
@@ -54,20 +74,20 @@ pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
     let all = run.quantized == QuantizedChoice::Expand;
     let expanded = opened.expanded(all).map(|found| found.note(run.dtype, case.weights));
     let rounded = if all || !case.weights { None } else { opened.rounded_again() };
-    case.note(run).map(str::to_owned).into_iter().chain(expanded).chain(rounded).collect()
+    case.note(run).into_iter().chain(expanded).chain(rounded).collect()
 }
 
 /// The cases that a run may choose from, lossless ones first.
 pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
     match run.compress {
         CompressChoice::Auto => {
-            let mut cases = vec![Case::LOSSLESS, Case { weights: true, kv: false }];
+            let mut cases = vec![Case::LOSSLESS, Case::of(true, false)];
             if kv4_position_bytes(opened.config.head_dim).is_some() {
-                cases.push(Case { weights: true, kv: true });
+                cases.extend([Case::of(false, true), Case::of(true, true)]);
             }
             cases
         }
-        choice => vec![Case { weights: choice.weights(), kv: choice.kv() }],
+        choice => vec![Case::of(choice.weights(), choice.kv())],
     }
 }
 

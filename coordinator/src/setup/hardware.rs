@@ -24,7 +24,14 @@ impl Hardware {
     /// The machine of a run; its device only where it is used.
     pub fn resolve(run: &Run, uses_gpu: bool) -> Hardware {
         let device = if uses_gpu { run.device } else { DeviceChoice::None };
-        Hardware::with(device, run.cpu_threads, run.emulated_threads)
+        let cpu_threads = run.cpu_threads.or_else(|| run.tuned.of(uses_gpu));
+        Hardware::with(device, cpu_threads, run.emulated_threads)
+    }
+
+    /// The same with another number of the CPU's threads.
+    #[must_use]
+    pub(crate) fn with_cpu_threads(self, cpu: u16) -> Hardware {
+        Hardware { threads: Threads { cpu, ..self.threads }, ..self }
     }
 
     /// The machine that is to be profiled.

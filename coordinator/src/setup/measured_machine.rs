@@ -6,7 +6,7 @@ use anyhow::Context;
 use model::config::ModelConfig;
 use planner::machine::Machine;
 use planner::policy::by_name::PolicyName;
-use planner::priced::{Pricing, Rehearse, Unpriced, WithStorages};
+use planner::priced::{Finished, Pricing, Rehearse, Unpriced, WithStorages};
 use profiler::{Profile, Request, cache, plan_key};
 use program::ir::Program;
 use program::map::Chunking;
@@ -65,6 +65,13 @@ impl MeasuredMachine {
         self.profiles.is_some().then_some(self as &dyn Rehearse)
     }
 
+    /// What was measured of a program, if all of it was.
+    fn measured(&self, plan: &Plan, program: &Program, prompt_len: u32) -> Option<Box<dyn Costs>> {
+        let rates = self.description.storage_rates();
+        let (profiles, _) = self.covering(plan)?;
+        WithStorages { inner: profiles, rates: &rates }.costs(plan, program, prompt_len).ok()
+    }
+
     /// The profile of what a plan runs on, where it is of the plan's model and reaches its batches.
     fn covering(&self, plan: &Plan) -> Option<(&Profiles, &Profile)> {
         let profiles = self.profiles.as_ref()?;
@@ -83,14 +90,38 @@ impl Pricing for MeasuredMachine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced> {
-        let rates = self.description.storage_rates();
-        let measured = self.covering(plan).map(|(profiles, _)| {
-            WithStorages { inner: profiles, rates: &rates }.costs(plan, program, prompt_len)
-        });
-        match measured {
-            Some(Ok(costs)) => Ok(costs),
-            _ => self.description.costs(plan, program, prompt_len),
+        match self.measured(plan, program, prompt_len) {
+            Some(costs) => Ok(costs),
+            None => self.description.costs(plan, program, prompt_len),
         }
+    }
+
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        match self.measured(plan, program, prompt_len) {
+            Some(costs) => Ok(costs),
+            None => self.description.costs_alone(plan, program, prompt_len),
+        }
+    }
+
+    fn costs_of_host(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+        match self.covering(plan) {
+            Some(_) => Ok(None),
+            None => self.description.costs_of_host(plan, program, prompt_len),
+        }
+    }
+
+    fn finished(&self, plan: &Plan) -> Option<Finished> {
+        self.covering(plan).and_then(|(profiles, _)| profiles.finished(plan))
     }
 }
 

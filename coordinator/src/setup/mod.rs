@@ -6,6 +6,7 @@ pub(crate) mod bar;
 pub(crate) mod described;
 pub mod expanded_weights;
 pub mod finished;
+pub(crate) mod form;
 pub mod formats;
 pub mod hardware;
 pub(crate) mod measured_machine;

@@ -4,25 +4,27 @@ use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request, StagedOps};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};
-use planner::priced::{Chosen, Effort, Predicted, Pricing, Question, WithStorages, choose, place};
+use planner::priced::{
+    Chosen, Effort, Predicted, Pricing, Question, WithStorages, choose, place, predict,
+};
 use planner::split::parse_split;
-use profiler::Threads;
+use profiler::{End, Profile, Threads};
 use program::map::Chunking;
 use program::plan::Plan;
 
 use super::auto_batches;
-use super::formats::{Case, cases, formats, notes};
+use super::formats::{Case, formats, notes};
 use super::hardware::{Hardware, cores};
 use super::memory_advice::of_device;
 use super::model::Opened;
-use super::plan_request::{DEFAULT_BATCH_MAX, filled, limits, request};
+use super::plan_request::{batches, limits, request};
 use super::pricing::{Profiles, compares_alone};
 use super::profile;
 use super::rehearsal::Stage;
 use super::staging::nvme::{Nvme, storage};
 use super::usage::Usage;
 use crate::cli::cuda::is_cuda;
-use crate::cli::request::{PlacementChoice, Run, Verbosity};
+use crate::cli::request::{PlacementChoice, Run, Tuned, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
@@ -34,6 +36,8 @@ pub(crate) struct Decision {
     pub plan: Plan,
     /// Of one group of full batches; `None` where no valid profile is kept and none was needed.
     pub predicted: Option<Predicted>,
+    /// The same if all that is uncertain of the profile comes together, one way and the other.
+    pub between: Option<Between>,
     /// How it was chosen or, of a map that was given, what was predicted of it.
     pub chosen: Option<Box<Chosen>>,
     /// The memory that it had to fit.
@@ -42,7 +46,19 @@ pub(crate) struct Decision {
     pub notes: Vec<String>,
     /// The drives that weights are read from, if any are.
     pub nvme: Option<Nvme>,
+    /// The numbers of threads that were measured to be best.
+    pub tuned: Tuned,
 }
+
+impl Decision {
+    /// The run with the threads that were measured to be best.
+    pub(crate) fn tuned(&self, run: &Run) -> Run {
+        Run { tuned: self.tuned, ..run.clone() }
+    }
+}
+
+/// What a run takes at least, and at most.
+pub(crate) type Between = [Predicted; 2];
 
 /// Whether the machine is measured for a map that needs no search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,34 +66,6 @@ pub(crate) enum Measure {
     WhereNeeded,
     /// Also where only the prediction needs it.
     Always,
-}
-
-/// The form of weights and KV: the first that fits, lossless ones first; the first one when none
-/// does, so that the refusal has its numbers. It is settled for all requests of a file together, so
-/// that a run that is resumed keeps it.
-pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
-    let cases = cases(run, opened);
-    let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
-    let limits = limits(run, opened, demand);
-    // Operations that the model lacks are told of when the run is planned.
-    let storage = storage(run, &opened.config).ok().flatten();
-    let (count, size) = match run.batches {
-        Some(BatchesChoice::Given(batches)) => {
-            let Batches { count, size } = filled(run, opened, batches, demand.sequences);
-            (count, size)
-        }
-        _ => (1, 1),
-    };
-    let fits = |case: &Case| {
-        let formats = formats(run, opened, *case);
-        [Policy::CpuOnly, Policy::GpuOnly].map(Placement::of).iter().any(|placement| {
-            let memory = (&limits, storage.as_ref());
-            let request = request(run, opened, demand, &formats, memory, placement);
-            // A map that does not compile is told of when it is to be run.
-            request.fits(count, size).unwrap_or(true)
-        })
-    };
-    cases.iter().copied().find(fits).unwrap_or(cases[0])
 }
 
 /// Plans, and proves the plan before any worker exists.
@@ -114,6 +102,7 @@ pub(crate) fn plan(
 }
 
 fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
+    let run = &decision.tuned(run);
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     if is_cuda(run.device) {
@@ -157,7 +146,7 @@ impl Planning<'_> {
     /// Whether memory has room for all weights, in a plain placement with these batches.
     fn fits_memory(&self) -> Result<bool, PlanError> {
         let placements = [Policy::GpuOnly, Policy::CpuOnly].map(Placement::of);
-        let batches = self.batches(&self.request(&placements[1]))?;
+        let batches = batches(self.run, self.demand, &self.request(&placements[1]))?;
         let fits = |placement| self.request(placement).fits(batches.count, batches.size);
         Ok(placements.iter().map(fits).collect::<Result<Vec<_>, _>>()?.contains(&true))
     }
@@ -195,47 +184,71 @@ impl Planning<'_> {
     /// or is asked for.
     fn given(&self, name: PolicyName, placement: &Placement) -> anyhow::Result<Decision> {
         let request = self.request(placement);
-        let batches = self.batches(&request)?;
+        let batches = batches(self.run, self.demand, &request)?;
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
-        let shapes = profile::request(request.config, &shape, self.formats, hardware);
-        let profile = match self.measure {
-            // Long prompts would take longer to measure than to wait for.
-            Measure::Always if !shape.is_chunked() => {
-                let quiet = self.run.verbosity == Verbosity::Quiet;
-                let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt)?;
-                Some(obtained.profile)
+        let quiet = self.run.verbosity == Verbosity::Quiet;
+        let profile = self.profile(hardware, |hardware| {
+            let shapes = profile::request(request.config, &shape, self.formats, hardware);
+            match self.measure {
+                // Long prompts would take longer to measure than to wait for.
+                Measure::Always if !shape.is_chunked() => {
+                    let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
+                    Ok(Some(obtained?.profile))
+                }
+                _ => Ok(profile::kept(&shapes, hardware)),
             }
-            _ => profile::kept(&shapes, hardware),
-        };
-        let placed = profile.and_then(|profile| {
+        })?;
+        let tuned = profile.as_ref().and_then(|(_, tuned)| *tuned);
+        let tuned = Tuned { with_device: tuned, alone: tuned };
+        let placed = profile.and_then(|(profile, _)| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             let profiles = Profiles { with_device, alone };
-            let stage = self.stage(&profiles);
+            let stage = self.stage(&profiles, tuned);
             self.with_drives(&profiles, |pricing| {
                 let question = question((&request, batches), name, (pricing, &stage));
                 // What was not measured for such a map leaves the run without a prediction.
                 place(&question, name, placement).ok()
             })
+            .map(|placed| {
+                let between = self.between(&profiles, &placed);
+                (placed, between)
+            })
         });
-        let predicted = placed.as_ref().map(|placed| placed.predicted);
+        let (placed, between) = placed.unzip();
+        let predicted = placed.as_ref().map(|placed: &Chosen| placed.predicted);
         Ok(Decision {
             plan,
             predicted,
+            between: between.flatten(),
             chosen: placed.map(Box::new),
             limits: *self.limits,
             notes: Vec::new(),
             nvme: None,
+            tuned,
         })
     }
 
+    /// A profile for the best number of threads, which is kept to where it was asked for.
+    fn profile(
+        &self,
+        hardware: Hardware,
+        mut of: impl FnMut(Hardware) -> anyhow::Result<Option<Profile>>,
+    ) -> anyhow::Result<Option<(Profile, Option<u16>)>> {
+        match self.run.cpu_threads {
+            Some(_) => Ok(of(hardware)?.map(|profile| (profile, None))),
+            None => profile::with_best_threads(hardware, of),
+        }
+    }
+
     /// Where plans are tried out.
-    fn stage<'b>(&'b self, profiles: &'b Profiles) -> Stage<'b> {
+    fn stage<'b>(&'b self, profiles: &'b Profiles, tuned: Tuned) -> Stage<'b> {
+        let run = Run { tuned, ..self.run.clone() };
         Stage {
             profiles,
-            with_device: Hardware::resolve(self.run, true),
-            alone: Hardware::resolve(self.run, false),
+            with_device: Hardware::resolve(&run, true),
+            alone: Hardware::resolve(&run, false),
             quiet: self.run.verbosity == Verbosity::Quiet,
             interrupt: self.interrupt,
         }
@@ -245,13 +258,13 @@ impl Planning<'_> {
     fn search(&self, name: PolicyName) -> anyhow::Result<Decision> {
         let streamed = Placement::of(Policy::GpuOnly);
         let streaming = self.request(&streamed);
-        let batches = self.batches(&streaming)?;
+        let batches = batches(self.run, self.demand, &streaming)?;
         // Nothing is measured for what will be refused.
         if !streaming.fits(batches.count, batches.size)? {
             self.request(&Placement::of(Policy::CpuOnly)).plan(batches.count, batches.size)?;
         }
-        let profiles = self.profiles(name, batches)?;
-        let stage = self.stage(&profiles);
+        let (profiles, tuned) = self.profiles(name, batches)?;
+        let stage = self.stage(&profiles, tuned);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<Chosen> {
             let question = question((&streaming, batches), name, (pricing, &stage));
             let batches = match self.run.batches {
@@ -263,33 +276,47 @@ impl Planning<'_> {
             Ok(choose(&Question { batches: count, batch_size, chunkings, ..question })?)
         })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
+        let between = self.between(&profiles, &chosen);
         Ok(Decision {
             plan,
             predicted,
+            between,
             chosen: Some(Box::new(chosen)),
             limits: *self.limits,
             notes: Vec::new(),
             nvme: None,
+            tuned,
         })
     }
 
-    /// What the run measures before it chooses.
-    fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<Profiles> {
+    /// What a chosen plan takes at either end of what was measured.
+    fn between(&self, profiles: &Profiles, chosen: &Chosen) -> Option<Between> {
+        let at = |end| {
+            let profiles = profiles.at(end);
+            let predicted = self.with_drives(&profiles, |pricing| predict(&chosen.plan, pricing));
+            predicted.ok().map(|predicted| predicted.times(chosen.factors()))
+        };
+        Some([at(End::Low)?, at(End::High)?])
+    }
+
+    /// What the run measures before it chooses, with the best numbers of threads.
+    fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<(Profiles, Tuned)> {
         let quiet = self.run.verbosity == Verbosity::Quiet;
         let placement = Placement::of(Policy::GpuOnly);
         let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
-            let hardware = Hardware::resolve(self.run, uses_gpu);
-            let shapes = profile::request(request.config, &shape, self.formats, hardware);
-            let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
-            obtained.map(|obtained| obtained.profile)
+            self.profile(Hardware::resolve(self.run, uses_gpu), |hardware| {
+                let shapes = profile::request(request.config, &shape, self.formats, hardware);
+                let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
+                obtained.map(|obtained| Some(obtained.profile))
+            })
         };
-        let alone = compares_alone(name);
-        Ok(Profiles {
-            with_device: Some(measure(true)?),
-            alone: if alone { Some(measure(false)?) } else { None },
-        })
+        let (with_device, of_device) = measure(true)?.unzip();
+        let (alone, of_alone) =
+            if compares_alone(name) { measure(false)?.unzip() } else { (None, None) };
+        let tuned = Tuned { with_device: of_device.flatten(), alone: of_alone.flatten() };
+        Ok((Profiles { with_device, alone }, tuned))
     }
 
     /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and
@@ -309,17 +336,6 @@ impl Planning<'_> {
             .flat_map(|profile| profile::chunkings(profile, &self.opened.config, batches.size));
         found.extend(measured.map(Some));
         found
-    }
-
-    /// Batches as asked for, or one of the largest size up to a default that fits.
-    fn batches(&self, request: &Request<'_>) -> Result<Batches, PlanError> {
-        let most = match self.run.batches {
-            Some(BatchesChoice::Given(batches)) => return Ok(batches),
-            Some(BatchesChoice::Auto) => auto_batches::SIZE_MAX,
-            None => DEFAULT_BATCH_MAX,
-        };
-        let most = self.demand.sequences.clamp(1, usize::from(most)) as u16;
-        Ok(Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) })
     }
 }
 

@@ -2,13 +2,14 @@
 
 use grammar::Grammars;
 use model::config::{ModelConfig, Rope};
-use planner::budget::{Limits, Request, Storage};
+use planner::budget::{Limits, PlanError, Request, Storage};
 use planner::policy::{Formats, Placement};
 
+use super::auto_batches::SIZE_MAX;
 use super::model::Opened;
 use crate::cli::cuda;
 use crate::cli::request::{PlacementChoice, Run};
-use crate::cli::values::Batches;
+use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::memory;
 use crate::job::demand::Demand;
 use workers::device::{finds_blas, scratch};
@@ -34,6 +35,7 @@ pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
         dram_bytes: dram_bytes(run).saturating_sub(forms_bytes),
         vram_bytes: run.vram_bytes,
         vram_is_dram: !cuda::is_cuda(run.device),
+        far_bytes: Limits::NO_FAR,
         device_scratch: cuda::is_cuda(run.device).then(|| scratch(finds_blas())),
     }
 }
@@ -86,4 +88,22 @@ pub(crate) fn request<'a>(
         limits,
         storage,
     }
+}
+
+/// Batches as asked for, or one of the largest size up to a default that fits.
+///
+/// # Errors
+/// A map that cannot be compiled.
+pub(crate) fn batches(
+    run: &Run,
+    demand: Demand,
+    request: &Request<'_>,
+) -> Result<Batches, PlanError> {
+    let most = match run.batches {
+        Some(BatchesChoice::Given(batches)) => return Ok(batches),
+        Some(BatchesChoice::Auto) => SIZE_MAX,
+        None => DEFAULT_BATCH_MAX,
+    };
+    let most = demand.sequences.clamp(1, usize::from(most)) as u16;
+    Ok(Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) })
 }

@@ -1,6 +1,6 @@
 //! What is known of a run before its workers start, and said.
 
-use planner::priced::Predicted;
+use planner::priced::{Factors, Predicted};
 use program::plan::RunShape;
 
 use super::placement::Decision;
@@ -32,13 +32,21 @@ pub(crate) fn expected(decision: &Decision) -> Expected {
 pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> RunPrediction {
     let shape = &decision.plan.shape;
     let groups = job.groups(capacity(shape));
+    let of_groups = |full| of_groups(full, &groups, shape);
     RunPrediction {
         lengths: (demand.max_prompt as u32, demand.max_new),
-        predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
+        predicted: decision.predicted.map(of_groups),
+        between: decision.between.map(|between| between.map(of_groups)),
+        factors: factors(decision),
         groups: groups.len() as u64,
         decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
         notes: decision.notes.clone(),
     }
+}
+
+/// What was predicted over what was simulated.
+pub(crate) fn factors(decision: &Decision) -> Factors {
+    decision.chosen.as_ref().map_or(Factors::NONE, |chosen| chosen.factors())
 }
 
 /// What all groups take if none takes the place of another, from what a full one of the longest
@@ -65,6 +73,6 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
 /// Says what the run will take.
 pub(crate) fn print_prediction(run: &Run, prediction: &RunPrediction) {
     if let (Some(predicted), true) = (&prediction.predicted, run.verbosity > Verbosity::Quiet) {
-        eprint!("{}", explain::predicted(predicted));
+        eprint!("{}", explain::predicted(predicted, prediction.between));
     }
 }

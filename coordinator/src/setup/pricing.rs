@@ -1,8 +1,8 @@
 //! Profiles as the planner's prices.
 
 use planner::policy::by_name::PolicyName;
-use planner::priced::{Pricing, Unpriced};
-use profiler::{Profile, ProfileCosts, Workload};
+use planner::priced::{Factors, Finished, Pricing, Unpriced};
+use profiler::{Correction, End, Profile, ProfileCosts, Workload, plan_key};
 use program::ir::Program;
 use program::plan::Plan;
 use program::simulate::Costs;
@@ -26,6 +26,14 @@ impl Profiles {
     }
 }
 
+impl Profiles {
+    /// The same at an end of what their samples spread.
+    pub(crate) fn at(&self, end: End) -> Profiles {
+        let at = |profile: &Option<Profile>| profile.as_ref().map(|profile| profile.at(end));
+        Profiles { with_device: at(&self.with_device), alone: at(&self.alone) }
+    }
+}
+
 /// Whether a search by this name compares maps with the device and without it.
 pub(crate) const fn compares_alone(name: PolicyName) -> bool {
     matches!(name, PolicyName::Auto | PolicyName::Lia)
@@ -45,5 +53,10 @@ impl Pricing for Profiles {
         let costs = ProfileCosts::of(profile, plan, [program], Workload { prompt_len })
             .map_err(|error| Unpriced(error.to_string()))?;
         Ok(Box::new(costs))
+    }
+
+    fn finished(&self, plan: &Plan) -> Option<Finished> {
+        let Correction { prefill, decode, runs } = self.of(plan)?.correction(&plan_key(plan))?;
+        Some(Finished { factors: Factors { prefill, decode }, runs })
     }
 }

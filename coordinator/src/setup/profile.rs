@@ -97,6 +97,35 @@ pub fn obtain(
     Ok(found)
 }
 
+/// The profile for the number of the CPU's threads that the profile for all cores found best, and
+/// that number where it is another one; `of` measures, or takes what is kept. Where nothing is kept
+/// for that number all cores stay.
+///
+/// # Errors
+/// What `of` fails with.
+pub(crate) fn with_best_threads<E>(
+    hardware: Hardware,
+    of: impl FnMut(Hardware) -> Result<Option<Profile>, E>,
+) -> Result<Option<(Profile, Option<u16>)>, E> {
+    with_best(hardware, |profile| profile.measurements.best_cpu_threads, of)
+}
+
+fn with_best<P, E>(
+    hardware: Hardware,
+    best: impl Fn(&P) -> u16,
+    mut of: impl FnMut(Hardware) -> Result<Option<P>, E>,
+) -> Result<Option<(P, Option<u16>)>, E> {
+    let Some(first) = of(hardware)? else { return Ok(None) };
+    let best = best(&first);
+    if best == hardware.threads.cpu {
+        return Ok(Some((first, None)));
+    }
+    Ok(Some(match of(hardware.with_cpu_threads(best))? {
+        Some(tuned) => (tuned, Some(best)),
+        None => (first, None),
+    }))
+}
+
 /// Workers for the profiler's plans.
 pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
     let signals = interrupt.clone();
@@ -131,4 +160,33 @@ fn bar(quiet: bool) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use profiler::Threads;
+
+    use super::super::hardware::Hardware;
+    use super::with_best;
+
+    /// Profiles that say nothing but for how many threads they are.
+    fn found(kept: &[u16], best: u16) -> Option<(u16, Option<u16>)> {
+        let hardware = Hardware { threads: Threads { cpu: 8, gpu: 1 }, emulated: None, cuda: None };
+        let of = |hardware: Hardware| -> Result<Option<u16>, Infallible> {
+            assert_eq!(hardware.threads.gpu, 1);
+            Ok(Some(hardware.threads.cpu).filter(|cpu| kept.contains(cpu)))
+        };
+        let Ok(found) = with_best(hardware, |_| best, of);
+        found
+    }
+
+    #[test]
+    fn the_profile_is_that_for_the_best_number_of_threads() {
+        assert_eq!(found(&[8, 4], 8), Some((8, None)));
+        assert_eq!(found(&[8, 4], 4), Some((4, Some(4))));
+        assert_eq!(found(&[8], 4), Some((8, None)), "nothing is known with four");
+        assert_eq!(found(&[], 4), None);
+    }
 }

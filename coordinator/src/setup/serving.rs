@@ -11,12 +11,13 @@ use schedule::hybrid::Policy;
 use workers::shared::protocol::StagedAt;
 
 use super::bar::Bar;
+use super::form::first_that_fits;
 use super::formats::{Case, formats, notes};
 use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
 use super::owners::{Owners, Placing};
-use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::placement::{Decision, Measure, plan};
 use super::plan_request::limits;
 use super::prompt_cache::prompts;
 use super::staging::nvme::Nvme;
@@ -131,7 +132,7 @@ pub(crate) fn start(
         }
     };
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    engine((&run, opened, served), plan, staged, interrupt)
+    engine((&decision.tuned(&run), opened, served), plan, staged, interrupt)
 }
 
 /// The engine of a plan, which is proved first.

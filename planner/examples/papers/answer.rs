@@ -2,6 +2,7 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
+use planner::budget::Budget;
 use planner::lia::{Case, Stage, best};
 use planner::policy::Placement;
 use planner::priced::{Pricing, steady_step_ns};
@@ -33,6 +34,8 @@ pub struct Answer {
     pub busy: Busy,
     /// Share of the layers that stay in device memory.
     pub resident_share: f64,
+    /// Share of the weights in further memories in all that the host holds.
+    pub far_share: f64,
 }
 
 /// Busy times of a run, ms.
@@ -107,6 +110,7 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
         cpu_beside_transfers: decode.cpu_beside_transfers,
         busy: prefill.busy.plus(decode.time.busy.times(steps)),
         resident_share: placement.residency.layers.len() as f64 / layers,
+        far_share: decode.far_share,
     })
 }
 
@@ -122,6 +126,7 @@ struct Decode {
     time: Time,
     cpu_busy: f64,
     cpu_beside_transfers: Option<f64>,
+    far_share: f64,
 }
 
 /// Prefill of all batches. Of very many prompt tokens only a part is simulated, and a half of it:
@@ -174,8 +179,14 @@ fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String
             time: Time { ms: step_ns / 1e6, busy },
             cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / f64::from(USAGE_STEPS)),
             cpu_beside_transfers: usage.overlap(),
+            far_share: far_share(&Budget::of(&plan)),
         })
     })
+}
+
+fn far_share(budget: &Budget) -> f64 {
+    let far = budget.far_bytes.iter().sum::<u64>() as f64;
+    far / (far + (budget.weights_bytes + budget.kv_bytes) as f64)
 }
 
 const fn middle(scenario: &Scenario) -> u32 {

@@ -77,6 +77,9 @@ pub enum Quantity {
     /// Share of the layers that stay in device memory.
     #[serde(rename = "resident share")]
     ResidentShare,
+    /// Share of the weights in further memories of the host in all that the host holds.
+    #[serde(rename = "far share")]
+    FarShare,
     /// Sequences of a batch, as many as fit.
     #[serde(rename = "largest batch")]
     LargestBatch,
@@ -198,6 +201,9 @@ pub struct Cell {
     overlap: bool,
     /// LIA's vectors of prefill and decode, where they are not the best ones.
     vectors: Option<[String; 2]>,
+    /// Weights live in the further memory of the host; else the machine has none.
+    #[serde(default)]
+    far: bool,
     /// Host memory holds every run, as in LIA's latency model.
     #[serde(default)]
     unbounded: bool,
@@ -234,6 +240,7 @@ pub struct Scenario {
     pub resident: bool,
     pub overlap: bool,
     pub vectors: Option<[String; 2]>,
+    pub far: bool,
     pub unbounded: bool,
 }
 
@@ -270,6 +277,7 @@ impl Cell {
                     resident: self.resident,
                     overlap: self.overlap,
                     vectors: self.vectors.clone(),
+                    far: self.far,
                     unbounded: self.unbounded,
                 });
             }

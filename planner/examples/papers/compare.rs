@@ -228,6 +228,7 @@ fn measure(quantity: Quantity, answer: &Answer, scenario: &Scenario) -> Result<f
         Quantity::GpuTime => Some(answer.busy.gpu_ms / 1e3),
         Quantity::TransferTime => Some(answer.busy.transfers_ms / 1e3),
         Quantity::ResidentShare => Some(answer.resident_share),
+        Quantity::FarShare => Some(answer.far_share),
         Quantity::Memory
         | Quantity::WeightsShare
         | Quantity::LargestBatch

@@ -8,7 +8,7 @@ use planner::layer::steady::{LayerMap, Shape, steady_map};
 use planner::lia::Vector;
 use planner::machine::Machine;
 use planner::policy::by_name::{PolicyName, UnknownPolicy};
-use planner::policy::{Flexgen, Formats, Placement, Policy, Residency, ResidentAttention};
+use planner::policy::{Far, Flexgen, Formats, Placement, Policy, Residency, ResidentAttention};
 use planner::priced::{Effort, Estimator, Question, choose, table};
 use planner::split::Split;
 use program::formats::{KvFormat, WeightFormats};
@@ -47,9 +47,12 @@ impl<'a> Setting<'a> {
         let config = model::known::known(&scenario.model)
             .ok_or_else(|| format!("the planner does not know {}", scenario.model))?
             .config;
-        let machine = planner::machine::known(&scenario.machine)
+        let mut machine = planner::machine::known(&scenario.machine)
             .ok_or_else(|| format!("there is no description of {}", scenario.machine))?
             .map_err(sentence)?;
+        if !scenario.far {
+            machine.tier.clear();
+        }
         if scenario.nvme {
             return Err("the planner keeps no weights on NVMe".to_owned());
         }
@@ -58,6 +61,7 @@ impl<'a> Setting<'a> {
             dram_bytes: if scenario.unbounded { UNBOUNDED_BYTES } else { machine.dram_bytes() },
             vram_bytes: Some(machine.vram_bytes()),
             vram_is_dram: false,
+            far_bytes: machine.far_bytes(),
             device_scratch: None,
         };
         let count = |number: u32| u16::try_from(number).map_err(sentence);
@@ -125,6 +129,16 @@ impl<'a> Setting<'a> {
     /// # Errors
     /// Why there is none, in a sentence.
     pub fn placement(&self) -> Result<Placement, String> {
+        let placement = self.near()?;
+        let resident = placement.residency.layers.len();
+        let layers = if self.scenario.far { self.config.num_layers - resident } else { 0 };
+        let mut far = Far::NONE;
+        far.layers[0] = layers;
+        Ok(Placement { far, ..placement })
+    }
+
+    /// With what stays on the host in its nearest memory.
+    fn near(&self) -> Result<Placement, String> {
         if let Some([prefill, decode]) = &self.scenario.vectors {
             let policy = Policy::Lia { prefill: vector(prefill), decode: vector(decode) };
             return self.most_resident(policy);

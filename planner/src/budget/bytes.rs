@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use program::ir::{BufferId, Instruction};
 use program::plan::{DeviceScratch, Footprint, Plan};
+use program::topology::FAR_MAX;
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
@@ -12,6 +13,8 @@ pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub dram_bytes: u64,
+    /// Of further memories of the host, which hold weights alone.
+    pub far_bytes: [u64; FAR_MAX],
     /// `None`: a device without a bound of its own; its arena is DRAM.
     pub vram_bytes: Option<u64>,
     /// The device is emulated: its arena counts as DRAM too.
@@ -20,10 +23,23 @@ pub struct Limits {
     pub device_scratch: Option<DeviceScratch>,
 }
 
+impl Limits {
+    /// There is one memory of the host.
+    pub const NO_FAR: [u64; FAR_MAX] = [0; FAR_MAX];
+
+    /// Of all further memories.
+    pub(super) fn far_room_bytes(&self) -> u64 {
+        self.far_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
 /// Bytes of a plan by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
+    /// In the memory that the host works in.
     pub weights_bytes: u64,
+    /// In its further memories.
+    pub far_bytes: [u64; FAR_MAX],
     pub kv_bytes: u64,
     pub activations_bytes: u64,
     /// With what the device needs beside the plan's buffers.
@@ -48,13 +64,11 @@ impl Budget {
             + PROCESS_OVERHEAD_BYTES
     }
 
-    pub(super) fn fits(&self, limits: &Limits) -> bool {
-        self.missing_bytes(limits) == 0 && self.fits_device(limits)
-    }
-
-    /// Whether the device has room.
-    pub(super) fn fits_device(&self, limits: &Limits) -> bool {
+    /// Whether the device and further memories of the host have room.
+    pub(super) fn fits_elsewhere(&self, limits: &Limits) -> bool {
+        let mut far = self.far_bytes.iter().zip(limits.far_bytes);
         limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
+            && far.all(|(bytes, most)| *bytes <= most)
     }
 
     /// What is too much for DRAM.
@@ -90,6 +104,7 @@ impl From<Footprint> for Budget {
     fn from(footprint: Footprint) -> Budget {
         Budget {
             weights_bytes: footprint.host_weights_bytes,
+            far_bytes: footprint.far_weights_bytes,
             kv_bytes: footprint.host_kv_bytes,
             activations_bytes: footprint.host_activations_bytes,
             device_bytes: footprint.device_bytes + footprint.device_scratch_bytes,

@@ -15,8 +15,8 @@ pub enum PlanError {
     DoesNotFit {
         model: String,
         shape: Box<RunShape>,
-        budget: Budget,
-        limits: Limits,
+        budget: Box<Budget>,
+        limits: Box<Limits>,
         fitting: Option<u16>,
         /// The budget is what stays in memory of weights that are read from storages.
         has_storages: bool,
@@ -43,10 +43,15 @@ fn refusal(
         ),
         false => ("", "weights"),
     };
+    let far_bytes: u64 = budget.far_bytes.iter().sum();
+    let far = match far_bytes {
+        0 => String::new(),
+        _ => format!(" beside {:.2} in further memory", gib(far_bytes)),
+    };
     let mut text = format!(
         "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \
-         ({weights} {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves \
-         {:.2}), ",
+         ({weights} {:.2}{far}, KV {:.2}, activations {:.2}, device {:.2}, the processes \
+         themselves {:.2}), ",
         shape.batches,
         shape.batch_size,
         shape.max_context,

@@ -5,6 +5,7 @@ use model::ops::Op;
 use program::map::{Device, DeviceMap};
 use program::shares::ReadShares;
 use program::sizes::READ_ALIGN_BYTES;
+use program::topology::MemoryId;
 use program::weights::Weights;
 
 use crate::policy::{Staged, StagedLayers, hosted_layers};
@@ -77,7 +78,11 @@ impl Stageable {
         };
         let matrices = || ops.iter().copied().filter(|op| op.has_matrix(config));
         let layer = |layer: usize| {
-            let own = matrices().filter(|op| config.layer_ops(layer).contains(op));
+            let on_host = |op: &Op| {
+                config.layer_ops(layer).contains(op)
+                    && map.weights_of(config, Some(layer as u16), *op) == MemoryId::DRAM
+            };
+            let own = matrices().filter(on_host);
             own.map(|op| (op, bytes(layer, op))).collect()
         };
         let slot = |op: Op| {

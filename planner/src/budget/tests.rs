@@ -90,7 +90,13 @@ impl Case<'_> {
 }
 
 fn limits(dram_bytes: u64) -> Limits {
-    Limits { dram_bytes, vram_bytes: None, vram_is_dram: false, device_scratch: None }
+    Limits {
+        dram_bytes,
+        vram_bytes: None,
+        vram_is_dram: false,
+        far_bytes: Limits::NO_FAR,
+        device_scratch: None,
+    }
 }
 
 /// Matrices on storages, by layer.
@@ -202,4 +208,62 @@ fn what_is_to_be_read_is_read_with_plenty_of_memory() {
         let head = StagedOps::These(vec![Op::Head, Op::Down]);
         assert_eq!(read(head), (vec![vec![Op::Down]; 4], !tied));
     }
+}
+
+#[test]
+fn as_few_layers_as_fit_live_in_further_memories() {
+    let config = &layers_of("opt-125m", 8);
+    let layer_bytes = config.layer_weight_bytes(0, Dtype::Bf16) as u64;
+    let split = Policy::TwoSplit { split: Split { start: 8, end: 10 }, chunking: None };
+    for policy in [Policy::CpuOnly, Policy::GpuOnly, split] {
+        let placement = &Placement::of(policy);
+        let case = Case { config, placement, storage: None };
+        let needed = case.unread_bytes();
+        let plan = |missing: u64, far_bytes: [u64; 2]| {
+            case.with(needed - missing, |request| {
+                let limits = Limits { far_bytes, ..*request.limits };
+                Request { limits: &limits, ..*request }.plan(2, 8)
+            })
+        };
+        let in_far = |plan: &Plan| Budget::of(plan).far_bytes;
+        assert_eq!(in_far(&plan(0, [PLENTY_BYTES, 0]).expect("it fits")), [0, 0]);
+        for missing in [1, layer_bytes / 2, 3 * layer_bytes + 1] {
+            let one = plan(missing, [PLENTY_BYTES, 0]).expect("it fits");
+            let [bytes, second] = in_far(&one);
+            let most = missing + layer_bytes;
+            assert!((missing..=most).contains(&bytes) && second == 0, "{bytes} of {missing}");
+            assert!(Budget::of(&one).dram_bytes(&limits(0)) <= needed - missing);
+            program::validate::validate(&one).expect("safe");
+            // Two that are smaller take the same together, and neither more than it has.
+            let room = [2 * layer_bytes, PLENTY_BYTES];
+            let two = in_far(&plan(missing, room).expect("it fits"));
+            assert!(two[0] <= room[0] && two.iter().sum::<u64>() == bytes, "{two:?} {bytes}");
+        }
+        let refused = plan(3 * layer_bytes, [layer_bytes, 0]).expect_err("no room");
+        let PlanError::DoesNotFit { budget, .. } = refused else { panic!("{refused}") };
+        assert!(budget.far_bytes[0] > 0 && budget.far_bytes[0] <= layer_bytes);
+    }
+}
+
+#[test]
+fn what_the_gpu_multiplies_goes_first() {
+    let config = &layers_of("opt-125m", 8);
+    let split = Policy::TwoSplit { split: Split { start: 8, end: 11 }, chunking: None };
+    let placement = &Placement::of(split);
+    let case = Case { config, placement, storage: None };
+    let missing = 2 * config.layer_weight_bytes(0, Dtype::Bf16) as u64;
+    let plan = case.with(case.unread_bytes() - missing, |request| {
+        let limits = Limits { far_bytes: [PLENTY_BYTES, 0], ..*request.limits };
+        Request { limits: &limits, ..*request }.plan(2, 8)
+    });
+    let map = plan.expect("it fits").map;
+    let far = map.weights.iter().map(|homes| {
+        let ops = config.layer_ops(0).iter().zip(homes);
+        ops.filter(|(_, home)| home.far_number().is_some()).map(|(op, _)| *op).collect::<Vec<Op>>()
+    });
+    let far: Vec<Vec<Op>> = far.filter(|ops| !ops.is_empty()).collect();
+    assert!(
+        far.len() > 2 && far.iter().all(|ops| *ops == [Op::Norm1, Op::Fc0, Op::Fc1]),
+        "{far:?}"
+    );
 }

@@ -2,9 +2,10 @@
 
 use super::{Machine, MachineError};
 
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("ryzen7950x-a4000", include_str!("../../machines/ryzen7950x-a4000.toml")),
     ("spr-a100", include_str!("../../machines/spr-a100.toml")),
+    ("spr-a100-table5", include_str!("../../machines/spr-a100-table5.toml")),
     ("spr-h100", include_str!("../../machines/spr-h100.toml")),
     ("gnr-a100", include_str!("../../machines/gnr-a100.toml")),
     ("gnr-h100", include_str!("../../machines/gnr-h100.toml")),

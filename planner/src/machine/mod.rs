@@ -22,6 +22,7 @@ pub use twice::Resource;
 
 use model::config::Dtype;
 use program::shares::ReadShares;
+use program::topology::FAR_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::priced::StorageRate;
@@ -117,6 +118,26 @@ pub struct Capacity {
     pub os_reserve_gib: Option<f64>,
 }
 
+/// Further memory of the host, slower than its DRAM, in which weights may live: CXL, or a far NUMA
+/// node. Memories whose pages are interleaved are one.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    pub name: String,
+    pub capacity_gib: f64,
+    /// What the CPU multiplies from there.
+    pub cpu_gbps: f64,
+    /// What is copied from there to the device.
+    pub link_gbps: f64,
+}
+
+impl Tier {
+    /// What it carries, to whomever.
+    pub(crate) fn gbps(&self) -> f64 {
+        self.cpu_gbps.max(self.link_gbps)
+    }
+}
+
 /// A drive that weights are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -138,6 +159,9 @@ pub struct Machine {
     pub gpu: Gpu,
     pub link: Link,
     pub memory: Capacity,
+    /// Those that weights fill one behind the other, at most [`FAR_MAX`]; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tier: Vec<Tier>,
     /// Read together, each its share of every weight that has no room in host memory; absent: no
     /// weights from NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -225,11 +249,30 @@ impl Machine {
     pub fn dram_bytes(&self) -> u64 {
         let all = self.memory.dram_gib;
         let reserve = self.memory.os_reserve_gib.unwrap_or_else(|| (all / 32.0).max(1.0));
-        ((all - reserve).max(0.0) * f64::from(1u32 << 30)) as u64
+        gib((all - reserve).max(0.0))
+    }
+
+    /// What weights may take of the host's further memories.
+    pub fn far_bytes(&self) -> [u64; FAR_MAX] {
+        std::array::from_fn(|number| self.tier.get(number).map_or(0, |tier| gib(tier.capacity_gib)))
+    }
+
+    /// A further memory of the host by its number.
+    ///
+    /// # Errors
+    /// One that the description leaves out.
+    pub(crate) fn tier(&self, number: usize) -> Result<&Tier, MachineError> {
+        let absent = || MachineError::NoTier { machine: self.name.clone(), tiers: self.tier.len() };
+        self.tier.get(number).ok_or_else(absent)
     }
 
     /// Capacity of device memory.
     pub fn vram_bytes(&self) -> u64 {
-        (self.memory.vram_gib * f64::from(1u32 << 30)) as u64
+        gib(self.memory.vram_gib)
     }
+}
+
+/// Bytes of so many GiB.
+fn gib(gib: f64) -> u64 {
+    (gib * f64::from(1u32 << 30)) as u64
 }

@@ -1,6 +1,8 @@
 //! Machine files, and what is refused about them: one sentence each.
 
-use super::{Machine, Rates, Running, StoredRates};
+use program::topology::FAR_MAX;
+
+use super::{Machine, Rates, Running, StoredRates, Tier};
 
 /// Why a description was not accepted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -41,6 +43,13 @@ pub enum MachineError {
          it"
     )]
     NoDecompression { machine: String },
+    #[error(
+        "there are {tiers} [[tier]]; a plan uses {FAR_MAX} further memories of the host at \
+         most, so describe those whose pages are interleaved as one"
+    )]
+    TooManyTiers { tiers: usize },
+    #[error("{machine} is described with {tiers} [[tier]], fewer than the plan uses")]
+    NoTier { machine: String, tiers: usize },
     #[error("{machine} is described with {drives} NVMe drives, fewer than the plan reads")]
     NoDrive { machine: String, drives: usize },
 }
@@ -112,6 +121,7 @@ impl Machine {
             let all = (0.0, self.memory.dram_gib, "GiB");
             bounded("memory.os_reserve_gib", reserve, all)?;
         }
+        tiers(&self.tier)?;
         for (index, device) in self.nvme.iter().enumerate() {
             within(&format!("nvme[{index}].read_gbps"), device.read_gbps, BANDWIDTH)?;
         }
@@ -141,6 +151,18 @@ fn stored(name: &str, rates: StoredRates) -> Result<(), MachineError> {
     within(&format!("{name}.linear_tflops"), rates.linear_tflops, THROUGHPUT)?;
     within(&format!("{name}.attention_gbps"), rates.attention_gbps, BANDWIDTH)?;
     within(&format!("{name}.attention_tflops"), rates.attention_tflops, THROUGHPUT)
+}
+
+fn tiers(all: &[Tier]) -> Result<(), MachineError> {
+    if all.len() > FAR_MAX {
+        return Err(MachineError::TooManyTiers { tiers: all.len() });
+    }
+    for (index, tier) in all.iter().enumerate() {
+        within(&format!("tier[{index}].capacity_gib"), tier.capacity_gib, CAPACITY)?;
+        within(&format!("tier[{index}].cpu_gbps"), tier.cpu_gbps, BANDWIDTH)?;
+        within(&format!("tier[{index}].link_gbps"), tier.link_gbps, BANDWIDTH)?;
+    }
+    Ok(())
 }
 
 fn running(running: &Running) -> Result<(), MachineError> {

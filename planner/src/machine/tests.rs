@@ -89,6 +89,22 @@ fn every_mistake_has_its_sentence() {
 }
 
 #[test]
+fn a_tier_has_a_capacity_and_two_bandwidths() {
+    let with = |tiers: &str| Machine::from_toml(&format!("{}\n{tiers}", text()));
+    let tier = "[[tier]]\nname = \"CXL\"\ncapacity_gib = 2\ncpu_gbps = 17\nlink_gbps = 12\n";
+    let machine = with(tier).expect("read");
+    assert_eq!(machine.far_bytes(), [2 << 30, 0]);
+    assert_eq!(Machine::from_toml(&machine.to_toml().expect("written")), Ok(machine));
+    let refused = |tiers: String| with(&tiers).expect_err("refused").to_string();
+    let three = refused(tier.repeat(3));
+    assert!(three.contains("there are 3 [[tier]]; a plan uses 2"), "{three}");
+    let slow = refused(tier.replace("cpu_gbps = 17", "cpu_gbps = 0"));
+    assert!(slow.contains("tier[0].cpu_gbps is 0; it must be more than 0"), "{slow}");
+    let short = refused(tier.replace("link_gbps = 12\n", ""));
+    assert!(short.contains("missing field `link_gbps`"), "{short}");
+}
+
+#[test]
 fn a_price_is_spread_over_three_years_unless_said_otherwise() {
     let read = |fields: &str| {
         let text = format!("{}\n[running]\nwatts = 500\nprice_usd = 4000\n{fields}", text());

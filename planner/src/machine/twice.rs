@@ -11,10 +11,13 @@ pub enum Resource {
     Dram,
     /// Capacity of device memory.
     DeviceMemory,
+    /// Bandwidth of the drives.
+    Drives,
 }
 
 impl Resource {
-    pub const ALL: [Resource; 3] = [Resource::Link, Resource::Dram, Resource::DeviceMemory];
+    pub const ALL: [Resource; 4] =
+        [Resource::Link, Resource::Dram, Resource::DeviceMemory, Resource::Drives];
 
     /// In tables.
     pub const fn name(self) -> &'static str {
@@ -22,6 +25,7 @@ impl Resource {
             Resource::Link => "link",
             Resource::Dram => "DRAM",
             Resource::DeviceMemory => "device memory",
+            Resource::Drives => "drives",
         }
     }
 
@@ -31,11 +35,20 @@ impl Resource {
             Resource::Link => "link",
             Resource::Dram => "dram",
             Resource::DeviceMemory => "device_memory",
+            Resource::Drives => "drives",
         }
     }
 }
 
 impl Machine {
+    /// Whether the machine has any of it.
+    pub const fn has(&self, resource: Resource) -> bool {
+        match resource {
+            Resource::Link | Resource::Dram | Resource::DeviceMemory => true,
+            Resource::Drives => !self.nvme.is_empty(),
+        }
+    }
+
     /// The machine with twice as much of it, and all else the same. Nobody has measured it.
     #[must_use]
     pub fn with_twice(&self, resource: Resource) -> Machine {
@@ -51,6 +64,9 @@ impl Machine {
                 machine.cpu.f32.iter_mut().for_each(double_bandwidths);
             }
             Resource::DeviceMemory => machine.memory.vram_gib *= 2.0,
+            Resource::Drives => {
+                machine.nvme.iter_mut().for_each(|drive| drive.read_gbps *= 2.0);
+            }
         }
         machine
     }
@@ -107,6 +123,18 @@ mod tests {
         }
         assert_eq!((&two.gpu, two.link), (&one.gpu, one.link));
         assert_eq!(two.dram_bytes(), one.dram_bytes());
+    }
+
+    #[test]
+    fn drives_are_twice_as_fast_where_there_are_any() {
+        let (one, two) = (machine(), machine().with_twice(Resource::Drives));
+        let rates = |machine: &Machine| {
+            machine.nvme.iter().map(|drive| drive.read_gbps).collect::<Vec<_>>()
+        };
+        assert!(one.has(Resource::Drives) && !rates(&one).is_empty());
+        let doubled: Vec<f64> = rates(&one).into_iter().map(|gbps| 2.0 * gbps).collect();
+        assert_eq!(rates(&two), doubled);
+        assert!(!Machine { nvme: Vec::new(), ..one }.has(Resource::Drives));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Policies: functions that return a device map. Workers contain none.
 
 pub mod by_name;
+mod far;
 mod map;
 mod placement;
 mod staged;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use far::far_ops;
+pub use far::{Far, FarWeights};
 pub use map::{decode_device, device_map};
 pub use placement::{Placement, Residency, ResidentAttention, spread_evenly};
 pub use staged::Staged;

@@ -6,7 +6,7 @@ use program::map::{Device, DeviceMap, LayerKv, layer_list};
 use program::topology::MemoryId;
 
 use super::map::place_states;
-use super::{Homes, Policy, Staged, device_map};
+use super::{Far, Homes, Policy, Staged, device_map};
 
 /// Where the attention of resident layers runs in decode, and from which cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,6 +102,8 @@ pub struct Placement {
     /// it (Park-Egger keep one batch's there).
     pub device_batches: u16,
     pub residency: Residency,
+    /// Weights in further memories of the host, of those that would be in the near one.
+    pub far: Far,
     /// Weights that are read from storages in every step, of those that would be on the host.
     pub staged: Staged,
 }
@@ -119,16 +121,19 @@ impl Placement {
             kv,
             device_batches: 0,
             residency: Residency::NONE,
+            far: Far::NONE,
             staged: Staged::NONE,
         }
     }
 
-    /// The same for a model of fewer layers: as large shares of them stay and are read.
+    /// The same for a model of fewer layers: as large shares of them stay, live far away and are
+    /// read.
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Placement {
         let residency = self.residency.scaled(from_layers, to_layers);
         let staged = self.staged.scaled(from_layers, to_layers);
-        Placement { residency, staged, ..self.clone() }
+        let far = self.far.scaled(from_layers, to_layers);
+        Placement { residency, far, staged, ..self.clone() }
     }
 
     /// The device map, with everything in the run's dtype; `roomiest` are the homes where this
@@ -149,6 +154,7 @@ impl Placement {
         }
         self.residency.apply(&mut map, config);
         place_states(&mut map, config);
+        self.far.apply(&mut map, config);
         self.staged.apply(&mut map, config);
         map
     }

@@ -11,7 +11,9 @@ use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
 use program::weights::Weights;
 
-use super::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, Staged, device_map};
+use super::{
+    Far, Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, Staged, device_map,
+};
 use crate::lia::Vector;
 use crate::split::Split;
 
@@ -172,6 +174,7 @@ fn what_a_placement_leaves_open_goes_together() {
                         kv,
                         device_batches,
                         residency,
+                        far: Far::NONE,
                         staged: Staged::NONE,
                     };
                     let (map, plan) = placed(&placement);

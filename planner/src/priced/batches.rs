@@ -1,6 +1,7 @@
 //! `--batches auto`: the N x B of highest predicted throughput, each with its own best placement.
 
 use super::choose::{Question, estimate_total_ns};
+use super::considered::Effort;
 use crate::batches::{BatchChoice, choose as choose_shape};
 use crate::budget::Request;
 use crate::policy::{Placement, Policy};
@@ -20,13 +21,16 @@ pub fn best_batches(
         let is_filled = usize::from(count) * usize::from(size) <= sequences_max.max(1);
         is_filled && plain.iter().any(|placement| matches!(fits(placement), Ok(true)))
     };
-    let rate = |count: u32, size: u32| {
+    let rate = |count: u32, size: u32, effort: Effort| {
         let (batches, batch_size) = sizes(count, size)?;
-        let total_ns = estimate_total_ns(&Question { batches, batch_size, ..*question })?;
+        let total_ns = estimate_total_ns(&Question { batches, batch_size, effort, ..*question })?;
         let tokens = f64::from(count) * f64::from(size) * f64::from(request.max_new);
         Some(tokens / (total_ns / 1e9))
     };
-    let BatchChoice { batches, batch_size, .. } = choose_shape(size_max.into(), fits, rate)?;
+    let at_sight = |count, size| rate(count, size, Effort::Quick);
+    let closely = |count, size| rate(count, size, question.effort);
+    let BatchChoice { batches, batch_size, .. } =
+        choose_shape(size_max.into(), fits, at_sight, closely)?;
     sizes(batches, batch_size)
 }
 

@@ -8,6 +8,7 @@ use program::map::{Device, leading_list};
 use program::topology::MemoryId;
 
 use super::table::Outer;
+use crate::budget::FarShares;
 use crate::layer::steady::{LayerMap, Shape, timeline};
 use crate::layer::table::Table;
 use crate::layer::time::Ps;
@@ -26,11 +27,24 @@ struct Busy {
     batch_ms: f64,
 }
 
+/// Weights of a placement in a further memory of the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FarBound<'a> {
+    /// With all of them there.
+    pub(super) table: &'a Table,
+    pub(super) host: Option<&'a Table>,
+    pub(super) shares: FarShares,
+}
+
 /// A placement's bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'a> {
     /// Of the placement's way to cut attention.
     pub(super) table: &'a Table,
+    /// What operations take of the host's memory, where lanes share it.
+    pub(super) host: Option<&'a Table>,
+    /// Left out of what is no more than a bound, as is then what lanes share.
+    pub(super) far: Option<FarBound<'a>>,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
     pub(super) outer: Outer,
@@ -44,13 +58,6 @@ pub(super) struct Bound<'a> {
 impl Bound<'_> {
     /// No decode step is shorter.
     pub(super) fn lower_bound_ns(&self) -> f64 {
-        let residency = &self.placement.residency;
-        let streamed = self.busy(&self.streamed(), !self.reads_directly, self.streamed_kv());
-        let streams_kv = residency.attention == ResidentAttention::Streamed;
-        let resident = self.busy(&self.resident(), false, f64::from(u8::from(streams_kv)));
-        let count = residency.layers.len() as f64;
-        let others = self.config.num_layers as f64 - count;
-        let all = |part: fn(Busy) -> f64| others * part(streamed) + count * part(resident);
         let lanes: [fn(Busy) -> f64; 5] = [
             |busy| busy.cpu_ms,
             |busy| busy.link_ms,
@@ -58,7 +65,29 @@ impl Bound<'_> {
             |busy| busy.decompress_ms,
             |busy| busy.batch_ms,
         ];
-        (lanes.into_iter().map(all).fold(0.0, f64::max) * 1e6).max(self.read_ns)
+        let alone_ns = 1e6 * self.longest_ms(self.table, &lanes);
+        let is_near = self.far.is_none_or(|far| far.shares == FarShares::default());
+        let host_ns = if is_near { self.host_ns() } else { 0.0 };
+        alone_ns.max(host_ns).max(self.read_ns)
+    }
+
+    /// What a step takes of the host's memory, in which CPU and link meet.
+    fn host_ns(&self) -> f64 {
+        let both: [fn(Busy) -> f64; 1] = [|busy| busy.cpu_ms + busy.link_ms];
+        self.host.map_or(0.0, |host| 1e6 * self.longest_ms(host, &both))
+    }
+
+    /// All layers' milliseconds by a table, the longest of those that are asked for.
+    fn longest_ms(&self, table: &Table, lanes: &[fn(Busy) -> f64]) -> f64 {
+        let residency = &self.placement.residency;
+        let by_table = Bound { table, ..*self };
+        let streamed = by_table.busy(&self.streamed(), !self.reads_directly, self.streamed_kv());
+        let streams_kv = residency.attention == ResidentAttention::Streamed;
+        let resident = by_table.busy(&self.resident(), false, f64::from(u8::from(streams_kv)));
+        let count = residency.layers.len() as f64;
+        let others = self.config.num_layers as f64 - count;
+        let all = |part: &fn(Busy) -> f64| others * part(streamed) + count * part(resident);
+        lanes.iter().map(all).fold(0.0, f64::max)
     }
 
     /// Share of a streamed layer's KV that is streamed too.
@@ -72,6 +101,29 @@ impl Bound<'_> {
 
     /// About as long a decode step is.
     pub(super) fn estimate_ns(&self) -> f64 {
+        let far = self.far.filter(|far| far.shares != FarShares::default());
+        let Some(FarBound { table, host, shares }) = far else { return self.near_estimate_ns() };
+        let on_gpu = self.streamed();
+        let mixed = |near: &Table, far: &Table| {
+            let mut mixed = near.clone();
+            for ((op, far), on_gpu) in mixed.ops.iter_mut().zip(&far.ops).zip(&on_gpu) {
+                let share = if *on_gpu { shares.gpu } else { shares.cpu };
+                let mix = |near: &mut f64, far: f64| *near += share * (far - *near);
+                mix(&mut op.cpu_ms, far.cpu_ms);
+                if !op.kv {
+                    mix(&mut op.h2d_ms, far.h2d_ms);
+                    mix(&mut op.h2d_compressed_ms, far.h2d_compressed_ms);
+                }
+            }
+            mixed
+        };
+        let table = mixed(self.table, table);
+        let host = self.host.zip(host).map(|(near, far)| mixed(near, far));
+        let (table, host) = (&table, host.as_ref());
+        Bound { table, host, far: None, ..*self }.near_estimate_ns()
+    }
+
+    fn near_estimate_ns(&self) -> f64 {
         let share = self.streamed_kv();
         let mut step_ns = 0.0;
         for (kv_resident, part) in [(false, share), (true, 1.0 - share)] {
@@ -79,7 +131,7 @@ impl Bound<'_> {
                 step_ns += part * self.step_ns(kv_resident);
             }
         }
-        step_ns.max(self.read_ns)
+        step_ns.max(self.host_ns()).max(self.read_ns)
     }
 
     /// The same with all KV of streamed layers streamed, or none.

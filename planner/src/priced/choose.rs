@@ -6,14 +6,14 @@ use program::map::Chunking;
 use program::plan::Plan;
 use program::topology::MemoryId;
 
-use super::considered::{Considered, Effort, sort};
+use super::considered::{Considered, Effort, Tried, sort};
 use super::evaluate::evaluate;
 use super::space::Space;
 use super::{
-    Estimate, Estimator, Predicted, Pricing, Rehearse, Steady, Unpriced, predict, table,
-    table_alone,
+    Estimate, Estimator, Factors, Finished, Predicted, Pricing, Rehearse, Steady, Unpriced,
+    predict, table, table_alone,
 };
-use crate::budget::{PlanError, Request};
+use crate::budget::{PlanError, Request, Room};
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy};
@@ -21,10 +21,11 @@ use crate::policy::{Homes, Placement, Policy};
 /// Maps that are rehearsed at most.
 const REHEARSALS_MAX: u32 = 8;
 
-/// Estimates that differ by no more are as good as equal.
-const CLOSE: f64 = 1.01;
+/// Estimates that differ by no more are as good as equal: of first steps, which fill the lanes,
+/// they know nothing.
+const CLOSE: f64 = 1.03;
 /// Placements with such estimates that are compared by whole runs.
-const CLOSE_MAX: usize = 5;
+const CLOSE_MAX: usize = 8;
 
 /// What is to be placed.
 #[derive(Debug, Clone, Copy)]
@@ -60,9 +61,14 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// One decode step in the middle of the output, all batches, as rehearsed.
+    /// One decode step in the middle of the output, all batches, as it was tried out.
     pub fn step_ns(&self) -> f64 {
-        self.steady.step_ns() * self.considered[0].slowed
+        self.steady.step_ns() * self.factors().decode
+    }
+
+    /// What is predicted over what is simulated.
+    pub fn factors(&self) -> Factors {
+        self.considered[0].factors
     }
 
     /// New tokens of a group of full batches over its predicted time.
@@ -126,13 +132,13 @@ fn estimator<'a>(question: &Question<'a>) -> Result<Estimator<'a>, PlanError> {
     Ok(Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false })
 }
 
-/// What a group takes about, in the best placement: with little effort, and nothing compiled whole.
-/// `None` where nothing fits or can be priced.
+/// What a group takes about, in the best placement; nothing is tried out. `None` where nothing fits
+/// or can be priced.
 pub(super) fn estimate_total_ns(question: &Question<'_>) -> Option<f64> {
     let estimator = estimator(question).ok()?;
     let space = Space::new(&estimator, question.chunkings).ok()?;
     let possible = space.placements(question.policy).ok()?;
-    let considered = evaluate(&estimator, &space, possible, Effort::Quick).ok()?;
+    let considered = evaluate(&estimator, &space, possible, question.effort).ok()?;
     considered.first().map(|best| best.total_ns(question.request.max_new))
 }
 
@@ -148,8 +154,10 @@ pub fn place(
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let request = &Request { placement, ..*request };
     let room = request.room(batches, batch_size)?;
-    let staged = room.map_or_else(|| placement.staged.clone(), |room| room.staged);
-    let placement = &Placement { staged, ..placement.clone() };
+    let placement = &match room {
+        Some(Room { far, staged, .. }) => Placement { far, staged, ..placement.clone() },
+        None => placement.clone(),
+    };
     let request = &Request { placement, ..*request };
     let plan = request.plan(batches, batch_size)?;
     let homes = Homes {
@@ -171,23 +179,33 @@ pub fn place(
         true => table(&estimator, placement.policy.chunking())?,
         false => table_alone(&estimator)?,
     };
-    let mut considered =
-        [Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false }];
+    let mut considered = [Considered {
+        name,
+        placement,
+        map,
+        estimate,
+        factors: Factors::NONE,
+        tried: Tried::Never,
+    }];
     rehearse(question, &estimator, &mut considered)?;
     chosen(&estimator, considered.into(), 1, table)
 }
 
-/// The first of what was considered, compiled and predicted.
+/// The first of what was considered, compiled and predicted. What its runs took is believed of it
+/// and decides nothing: others, of which no run is known, would be judged by less.
 fn chosen(
     estimator: &Estimator<'_>,
-    considered: Vec<Considered>,
+    mut considered: Vec<Considered>,
     candidates: usize,
     table: Table,
 ) -> Result<Chosen, ChooseError> {
     let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
-    let Considered { name, placement, slowed, .. } = considered[0].clone();
+    let Considered { name, placement, .. } = considered[0].clone();
     let plan = Request { placement: &placement, ..*request }.plan(batches, batch_size)?;
-    let predicted = predict(&plan, pricing)?.slowed(slowed);
+    if let Some(Finished { factors, runs }) = pricing.finished(&plan) {
+        (considered[0].factors, considered[0].tried) = (factors, Tried::Finished(runs));
+    }
+    let predicted = predict(&plan, pricing)?.times(considered[0].factors);
     let steady = Steady::of(&plan, pricing, request.max_prompt + request.max_new / 2)?;
     Ok(Chosen { name, placement, plan, predicted, steady, considered, candidates, table })
 }
@@ -223,11 +241,11 @@ fn rehearse(
     let Some(stage) = question.stage else { return Ok(()) };
     for _ in 0..REHEARSALS_MAX {
         let first = &mut considered[0];
-        if first.rehearsed {
+        if first.tried != Tried::Never {
             break;
         }
-        let Some(slowed) = estimator.rehearse(&first.placement, stage)? else { break };
-        (first.slowed, first.rehearsed) = (slowed, true);
+        let Some(decode) = estimator.rehearse(&first.placement, stage)? else { break };
+        (first.factors, first.tried) = (Factors { decode, ..Factors::NONE }, Tried::Rehearsed);
         sort(considered, question.request.max_new);
     }
     Ok(())

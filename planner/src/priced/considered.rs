@@ -2,7 +2,7 @@
 
 use program::map::DeviceMap;
 
-use super::Estimate;
+use super::{Estimate, Factors};
 use crate::policy::Placement;
 use crate::policy::by_name::PolicyName;
 
@@ -22,20 +22,37 @@ pub struct Considered {
     /// No two maps of a search are equal.
     pub map: DeviceMap,
     pub estimate: Estimate,
-    /// Decode as rehearsed over decode as simulated; 1 unless this very map was rehearsed.
-    pub slowed: f64,
-    pub rehearsed: bool,
+    /// What it took over what is simulated: runs of this very plan that have ended, or else decode
+    /// as it was rehearsed; of what was neither as simulated.
+    pub factors: Factors,
+    pub tried: Tried,
+}
+
+/// How a placement was tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tried {
+    Never,
+    /// Some decode steps of a few layers.
+    Rehearsed,
+    /// So many whole runs have ended.
+    Finished(usize),
 }
 
 impl Considered {
     /// One decode step in the middle of the output, all batches.
     pub fn step_ns(&self) -> f64 {
-        self.estimate.step_ns * self.slowed
+        self.estimate.step_ns * self.factors.decode
+    }
+
+    /// Prompts of a group of full batches.
+    pub fn prefill_ns(&self) -> f64 {
+        self.estimate.prefill_ns * self.factors.prefill
     }
 
     /// Prefill and all decode steps.
     pub fn total_ns(&self, max_new: u32) -> f64 {
-        Estimate { step_ns: self.step_ns(), ..self.estimate }.total_ns(max_new)
+        let (prefill_ns, step_ns) = (self.prefill_ns(), self.step_ns());
+        Estimate { prefill_ns, step_ns }.total_ns(max_new)
     }
 }
 

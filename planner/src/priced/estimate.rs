@@ -8,7 +8,7 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::simulate::{Span, Timeline, simulate};
 
-use super::{Pricing, Unpriced};
+use super::{Factors, Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
 use crate::policy::{Formats, Homes, Placement, Policy};
 use crate::split::Split;
@@ -37,10 +37,13 @@ impl Predicted {
         self.prefill_ns + self.decode_ns
     }
 
-    /// The same with so many times longer decode.
+    /// The same so many times longer.
     #[must_use]
-    pub fn slowed(self, times: f64) -> Predicted {
-        Predicted { decode_ns: self.decode_ns * times, ..self }
+    pub fn times(self, factors: Factors) -> Predicted {
+        Predicted {
+            prefill_ns: self.prefill_ns * factors.prefill,
+            decode_ns: self.decode_ns * factors.decode,
+        }
     }
 }
 

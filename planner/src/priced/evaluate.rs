@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use program::map::{Chunking, Device, DeviceMap, Schedule};
 use program::topology::MemoryId;
 
-use super::considered::{Considered, Effort, sort};
+use super::considered::{Considered, Effort, Tried, sort};
 use super::prefills::Prefills;
 use super::space::{Possible, Space};
-use super::{Estimate, Estimator, Unpriced};
+use super::{Estimate, Estimator, Factors, Unpriced};
 use crate::budget::{PrefillRoom, Request, Room};
 use crate::policy::Placement;
 use crate::policy::by_name::PolicyName;
@@ -28,8 +28,8 @@ impl SearchLimits {
         let size = estimator.request.config.num_layers * usize::from(estimator.batches);
         match effort {
             Effort::Full => SearchLimits {
-                ordered: (20_000 / size.max(1)).clamp(400, 2000),
-                compiled: (1000 / size.max(1)).clamp(40, 150),
+                ordered: (20_000 / size.max(1)).clamp(400, 6000),
+                compiled: (1000 / size.max(1)).clamp(40, 400),
             },
             Effort::Quick => SearchLimits { ordered: 60, compiled: 4 },
         }
@@ -146,13 +146,13 @@ impl Search<'_> {
                 continue;
             }
             seen.push(map);
-            let Some(Room { prefill, staged }) = self.room(&one.placement)? else {
+            let Some(Room { prefill, far, staged }) = self.room(&one.placement)? else {
                 misfits += 1;
                 continue;
             };
             (estimates, misfits) = (estimates + 1, 0);
             let Possible { name, placement, .. } = one;
-            let placement = Placement { staged, ..placement };
+            let placement = Placement { far, staged, ..placement };
             let prefill_ns = self.prefills.ns(&placement, prefill)?;
             let step_ns = self.estimator.step_ns(&placement)?;
             let estimate = Estimate { prefill_ns, step_ns };
@@ -162,7 +162,8 @@ impl Search<'_> {
             }
             let map = self.estimator.map(&placement);
             let name = name_of(name, &map);
-            best.push(Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false });
+            let (factors, tried) = (Factors::NONE, Tried::Never);
+            best.push(Considered { name, placement, map, estimate, factors, tried });
             sort(&mut best, max_new);
             best.truncate(OF_A_POLICY);
         }

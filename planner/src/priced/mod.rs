@@ -23,7 +23,7 @@ mod tests;
 
 pub use batches::best_batches;
 pub use choose::{ChooseError, Chosen, Question, choose, place};
-pub use considered::{Considered, Effort};
+pub use considered::{Considered, Effort, Tried};
 pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_ns};
 pub use rehearse::Rehearse;
 pub use storages::{StorageRate, WithStorages};
@@ -38,6 +38,26 @@ use program::simulate::Costs;
 #[error("{0}")]
 pub struct Unpriced(pub String);
 
+/// What runs took over what was simulated of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Factors {
+    pub prefill: f64,
+    pub decode: f64,
+}
+
+impl Factors {
+    /// As simulated.
+    pub const NONE: Factors = Factors { prefill: 1.0, decode: 1.0 };
+}
+
+/// Runs of one plan that have ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finished {
+    /// Their medians.
+    pub factors: Factors,
+    pub runs: usize,
+}
+
 /// Prices plans of one model on one machine.
 pub trait Pricing: std::fmt::Debug {
     /// The costs of every instruction of a program of `plan`, for prompts of `prompt_len`
@@ -51,4 +71,36 @@ pub trait Pricing: std::fmt::Debug {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced>;
+
+    /// The same where nobody is in anybody's way: no instruction takes less.
+    ///
+    /// # Errors
+    /// As [`Pricing::costs`].
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        self.costs(plan, program, prompt_len)
+    }
+
+    /// Where lanes share the host's memory and nothing was measured of that: what each instruction
+    /// takes of it, as long as if that were all that it does.
+    ///
+    /// # Errors
+    /// As [`Pricing::costs`].
+    fn costs_of_host(
+        &self,
+        _: &Plan,
+        _: &Program,
+        _: u32,
+    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+        Ok(None)
+    }
+
+    /// What runs of this very plan took; `None` where it never ran to its end.
+    fn finished(&self, _: &Plan) -> Option<Finished> {
+        None
+    }
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use model::config::ModelConfig;
 use program::map::Chunking;
-use program::topology::MemoryId;
+use program::topology::{FAR_MAX, MemoryId};
 
 use super::estimate::MORE_LAYERS;
 use super::{Estimator, Unpriced};
 use crate::budget::PrefillRoom;
 use crate::lia::Vector;
-use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, Staged};
+use crate::policy::{Far, Homes, Placement, Policy, Residency, ResidentAttention, Staged};
 
 /// What prefill depends on where all layers are alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,6 +24,8 @@ struct PrefillKey {
     head: bool,
     all_resident: bool,
     uses_gpu: bool,
+    /// Where every layer's weights live that are far away.
+    far: Far,
     /// What is read of every layer.
     staged: Staged,
     room: PrefillRoom,
@@ -40,8 +42,8 @@ impl<'a> Prefills<'a> {
         Prefills { estimator, known: HashMap::new() }
     }
 
-    /// Prefill with some layers resident lies between prefill with none and with all. Where
-    /// weights are read, it is no shorter than their share of the time in which all are; with
+    /// Prefill with some layers resident, or far away, lies between prefill with none and with all.
+    /// Where weights are read, it is no shorter than their share of the time in which all are; with
     /// barriers a layer that is read holds up those behind it.
     ///
     /// # Errors
@@ -50,12 +52,18 @@ impl<'a> Prefills<'a> {
         let config = self.estimator.request.config;
         let layers = config.num_layers;
         let share = placement.residency.layers.len() as f64 / layers.max(1) as f64;
-        let without = Placement { staged: Staged::NONE, ..placement.clone() };
+        let near = Placement { far: Far::NONE, staged: Staged::NONE, ..placement.clone() };
         let mut sum_ns = 0.0;
-        for (all_resident, part) in [(false, 1.0 - share), (true, share)] {
+        let far = of_every_far_layer(placement.far, layers);
+        let near_share = 1.0 - share - far.iter().map(|(_, part)| part).sum::<f64>();
+        for (far, part) in far.into_iter().chain([(Far::NONE, near_share)]) {
             if part > 0.0 {
-                sum_ns += part * self.uniform_ns(&without, all_resident, room)?;
+                let placement = Placement { far, ..near.clone() };
+                sum_ns += part * self.uniform_ns(&placement, false, room)?;
             }
+        }
+        if share > 0.0 {
+            sum_ns += share * self.uniform_ns(&near, true, room)?;
         }
         if placement.staged.is_none() {
             return Ok(sum_ns);
@@ -65,7 +73,7 @@ impl<'a> Prefills<'a> {
         }
         let (staged, read) = of_every_layer(&placement.staged, config);
         let read = read.min(1.0 - share);
-        let reading = Placement { staged, ..placement.clone() };
+        let reading = Placement { far: Far::NONE, staged, ..placement.clone() };
         let reading_ns = self.uniform_ns(&reading, false, room)?;
         Ok(match placement.policy {
             Policy::Flexgen(_) => (1.0 - read) * sum_ns + read * reading_ns,
@@ -84,7 +92,8 @@ impl<'a> Prefills<'a> {
         all_resident: bool,
         room: PrefillRoom,
     ) -> Result<f64, Unpriced> {
-        let Placement { policy, prefill_on_cpu, kv, device_batches, residency, staged } = placement;
+        let Placement { policy, prefill_on_cpu, kv, device_batches, residency, far, staged } =
+            placement;
         let uses_gpu = uses_gpu(placement);
         let key = PrefillKey {
             policy: match policy {
@@ -100,6 +109,7 @@ impl<'a> Prefills<'a> {
             head: residency.head,
             all_resident,
             uses_gpu,
+            far: if all_resident { Far::NONE } else { *far },
             staged: staged.clone(),
             room,
         };
@@ -124,6 +134,19 @@ fn uses_gpu(placement: &Placement) -> bool {
         _ => false,
     };
     !(placement.residency.is_none() && all_on_cpu)
+}
+
+/// Where every layer's weights live in one of the further memories, and the share of the layers
+/// whose do.
+fn of_every_far_layer(far: Far, layers: usize) -> Vec<(Far, f64)> {
+    let numbers = (0..far.layers.len()).filter(|number| far.layers[*number] > 0);
+    let every = numbers.map(|number| {
+        let mut every = [0; FAR_MAX];
+        every[number] = layers;
+        let share = far.layers[number] as f64 / layers.max(1) as f64;
+        (Far { layers: every, ..far }, share)
+    });
+    every.collect()
 }
 
 /// What is read where every layer is as those that are read, and the share of that which is.
@@ -174,6 +197,7 @@ mod tests {
                 dram_bytes: u64::MAX,
                 vram_bytes: None,
                 vram_is_dram: false,
+                far_bytes: Limits::NO_FAR,
                 device_scratch: None,
             };
             let request = Request {

@@ -5,18 +5,19 @@ use program::compile::runs_in_chunks;
 use program::map::{Chunking, leading_list};
 use program::topology::MemoryId;
 
-use super::bound::Bound;
+use super::bound::{Bound, FarBound};
 use super::room::{Room, Streams};
-use super::table::{Outer, outer, read_ns_per_byte};
+use super::table::{Outer, host_table, outer, read_ns_per_byte, table_far};
 use super::{Estimator, Unpriced, lia, table};
-use crate::budget::Request;
+use crate::budget::{Limits, Request};
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention};
 use crate::split::Split;
 
-/// Shares of the layers that have room, in quarters, which are tried as resident.
-const QUARTERS: [usize; 4] = [4, 3, 2, 1];
+/// Parts of all layers that are tried as resident, beside the most that have room: whatever has
+/// more room has the same choices and others.
+const PARTS: usize = 8;
 
 /// A placement that may be chosen.
 #[derive(Debug, Clone)]
@@ -35,11 +36,30 @@ struct Base {
     is_open: bool,
 }
 
+/// What each operation takes.
+struct Tables {
+    /// By itself.
+    alone: Table,
+    /// Of the host's memory, where lanes share it.
+    host: Option<Table>,
+}
+
+impl Tables {
+    fn of(
+        estimator: &Estimator<'_>,
+        table: impl Fn(&Estimator<'_>) -> Result<Table, Unpriced>,
+    ) -> Result<Tables, Unpriced> {
+        Ok(Tables { alone: table(estimator)?, host: host_table(estimator, table) })
+    }
+}
+
 /// The placements of a name, and the tables that bound them.
 pub(super) struct Space<'a> {
     estimator: &'a Estimator<'a>,
-    /// A table for each way to cut attention.
-    tables: Vec<(Option<Chunking>, Table)>,
+    /// Tables for each way to cut attention.
+    tables: Vec<(Option<Chunking>, Tables)>,
+    /// The same with all weights in a further memory of the host; empty where there is none.
+    far_tables: Vec<(Option<Chunking>, Tables)>,
     outer: Outer,
     /// Of all storages together.
     read_ns_per_byte: f64,
@@ -54,18 +74,30 @@ impl<'a> Space<'a> {
         estimator: &'a Estimator<'a>,
         chunkings: &[Option<Chunking>],
     ) -> Result<Space<'a>, Unpriced> {
-        let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
+        let tables = chunkings.iter().map(|chunking| {
+            Ok((*chunking, Tables::of(estimator, |estimator| table(estimator, *chunking))?))
+        });
         let tables = tables.collect::<Result<_, Unpriced>>()?;
+        let has_far = estimator.request.limits.far_bytes != Limits::NO_FAR;
+        let far = chunkings.iter().filter(|_| has_far);
+        let far_tables = far.map(|chunking| {
+            Ok((*chunking, Tables::of(estimator, |estimator| table_far(estimator, *chunking))?))
+        });
+        let far_tables = far_tables.collect::<Result<_, Unpriced>>()?;
         let outer = outer(estimator)?;
         let vram_bytes = estimator.request.limits.vram_bytes;
         let room = vram_bytes.map(|vram_bytes| Room::new(estimator, vram_bytes));
         let read_ns_per_byte = read_ns_per_byte(estimator)?;
-        Ok(Space { estimator, tables, outer, read_ns_per_byte, room })
+        Ok(Space { estimator, tables, far_tables, outer, read_ns_per_byte, room })
     }
 
     /// The table of a way to cut attention.
     pub(super) fn table(&self, chunking: Option<Chunking>) -> Option<&Table> {
-        self.tables.iter().find(|(other, _)| *other == chunking).map(|(_, table)| table)
+        self.tables(chunking).map(|tables| &tables.alone)
+    }
+
+    fn tables(&self, chunking: Option<Chunking>) -> Option<&Tables> {
+        self.tables.iter().find(|(other, _)| *other == chunking).map(|(_, tables)| tables)
     }
 
     /// Everything that `name` stands for.
@@ -83,12 +115,33 @@ impl<'a> Space<'a> {
     /// What the table tells of a placement.
     pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
         let config = self.estimator.request.config;
-        let table = self.table(placement.policy.chunking())?;
+        let Tables { alone: table, host } = self.tables(placement.policy.chunking())?;
+        let host = host.as_ref();
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let read_bytes = Request { placement, ..*request }.least_read_bytes(batches, batch_size);
         let read_ns = read_bytes as f64 * self.read_ns_per_byte;
         let reads_directly = request.storage.is_some_and(|storage| storage.direct);
-        Some(Bound { table, config, placement, outer: self.outer, read_ns, reads_directly })
+        let far = self.far(placement);
+        Some(Bound {
+            table,
+            host,
+            far,
+            config,
+            placement,
+            outer: self.outer,
+            read_ns,
+            reads_directly,
+        })
+    }
+
+    /// What of a placement lives far away, about, and what that costs.
+    fn far<'b>(&'b self, placement: &'b Placement) -> Option<FarBound<'b>> {
+        let chunking = placement.policy.chunking();
+        let (_, tables) = self.far_tables.iter().find(|(other, _)| *other == chunking)?;
+        let Tables { alone: table, host } = tables;
+        let Estimator { request, batches, batch_size, .. } = *self.estimator;
+        let shares = Request { placement, ..*request }.far_shares(batches, batch_size);
+        Some(FarBound { table, host: host.as_ref(), shares })
     }
 
     fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {
@@ -123,7 +176,7 @@ impl<'a> Space<'a> {
         let config = self.estimator.request.config;
         let whole = leading_list(config, None).len();
         let mut all: Vec<Base> = Vec::new();
-        for (chunking, table) in &self.tables {
+        for (chunking, Tables { alone: table, .. }) in &self.tables {
             for (start, end) in name.intervals(table).unwrap_or_default() {
                 // Attention that is not cut is whole, however it would have been cut.
                 let is_all = (start, end) == (0, table.ops.len());
@@ -164,7 +217,19 @@ impl<'a> Space<'a> {
                 all.extend(possible.filter(|one| self.is_sound(&one.placement)));
             }
         }
+        let with_far: Vec<Possible> =
+            all.iter().filter_map(|one| self.with_most_far(one)).collect();
+        all.extend(with_far);
         Ok(all)
+    }
+
+    /// The same with the weights that the GPU multiplies in further memories of the host, whether
+    /// the near one has room or not: it then has its bandwidth for others.
+    fn with_most_far(&self, one: &Possible) -> Option<Possible> {
+        let Estimator { request, homes, batches, batch_size, .. } = *self.estimator;
+        let request = Request { placement: &one.placement, ..*request };
+        let placement = request.with_most_far(homes, batches, batch_size)?;
+        Some(Possible { placement, ..one.clone() })
     }
 
     /// Whether a placement uses the device, as LIA's need not, and can compute prompts in chunks
@@ -226,8 +291,9 @@ impl<'a> Space<'a> {
                 let most = |streams| room.most(&streamed, attention, head, streams);
                 // The last layers may leave room for small streams of prefill only.
                 let (most, usual) = (most(Streams::Any)?, most(Streams::Usual)?);
-                let mut counts = QUARTERS.map(|part| (most * part).div_ceil(4)).to_vec();
-                counts.push(usual);
+                let mut counts: Vec<usize> =
+                    (1..=most).filter(|count| count % layers.div_ceil(PARTS) == 0).collect();
+                counts.extend([most, usual]);
                 counts.retain(|count| *count > 0);
                 counts.sort_unstable();
                 counts.dedup();

@@ -7,7 +7,7 @@ use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{Engine, LaneId, LaneKind, LaneSet};
 
-use super::{Pricing, Unpriced};
+use super::{Finished, Pricing, Unpriced};
 
 /// How fast a storage reads while the others do too.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +35,31 @@ impl Pricing for WithStorages<'_> {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced> {
+        self.with_reads(plan, program, |without| self.inner.costs(plan, without, prompt_len))
+    }
+
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        self.with_reads(plan, program, |without| self.inner.costs_alone(plan, without, prompt_len))
+    }
+
+    fn finished(&self, plan: &Plan) -> Option<Finished> {
+        self.inner.finished(plan)
+    }
+}
+
+impl WithStorages<'_> {
+    /// The costs of a program, of which `inner` prices what reads nothing.
+    fn with_reads(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        inner: impl FnOnce(&Program) -> Result<Box<dyn Costs>, Unpriced>,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
         let reading = plan.topology.lane_set(|lane| lane.kind == LaneKind::Read);
         let mut reads_ns = HashMap::new();
         for list in program.lanes.iter().filter(|list| reading.contains(list.lane)) {
@@ -45,12 +70,10 @@ impl Pricing for WithStorages<'_> {
                 reads_ns.insert(place, self.read_ns(plan, list.lane, read)?);
             }
         }
-        let inner = self.inner.costs(plan, &without(program, reading), prompt_len)?;
+        let inner = inner(&without(program, reading))?;
         Ok(Box::new(WithReads { inner, reading, reads_ns }))
     }
-}
 
-impl WithStorages<'_> {
     fn read_ns(&self, plan: &Plan, lane: LaneId, read: &Read) -> Result<f64, Unpriced> {
         let name = plan.lane_name(lane);
         let unknown = || Unpriced(format!("Nobody has measured how fast {name} reads."));
@@ -184,6 +207,7 @@ mod tests {
             dram_bytes: u64::MAX,
             vram_bytes: None,
             vram_is_dram: false,
+            far_bytes: Limits::NO_FAR,
             device_scratch: None,
         };
         let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All, direct };

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use model::ops::{Kv, Op};
-use program::ir::{Instruction, Moved};
+use program::ir::{Instruction, Moved, Program};
 use program::map::{Chunking, OpChunk, leading_list};
 use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
-use super::{Estimator, Unpriced};
+use super::{Estimator, Pricing, Unpriced};
 use crate::budget::{Request, step_read_bytes};
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
-use crate::policy::{Placement, Policy, Residency, Staged};
+use crate::policy::{Far, FarWeights, Placement, Policy, Residency, Staged};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
@@ -26,6 +26,7 @@ const ON_THE_DEVICE: Placement = Placement {
     kv: Some(MemoryId::DRAM),
     device_batches: 0,
     residency: Residency::NONE,
+    far: Far::NONE,
     staged: Staged::NONE,
 };
 
@@ -37,6 +38,47 @@ const ON_THE_DEVICE: Placement = Placement {
 /// A plan that cannot be priced.
 pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Table, Unpriced> {
     of_sides(estimator, chunking, &[BESIDE_A_DEVICE, ON_THE_DEVICE])
+}
+
+/// The same with all weights in the first of the host's further memories.
+///
+/// # Errors
+/// As [`table`].
+pub(super) fn table_far(
+    estimator: &Estimator<'_>,
+    chunking: Option<Chunking>,
+) -> Result<Table, Unpriced> {
+    let mut far = Far { weights: FarWeights::All, ..Far::NONE };
+    far.layers[0] = estimator.request.config.num_layers;
+    let sides = [BESIDE_A_DEVICE, ON_THE_DEVICE].map(|side| Placement { far, ..side });
+    of_sides(estimator, chunking, &sides)
+}
+
+/// Prices that are what instructions take of the host's memory.
+#[derive(Debug)]
+struct OfHost<'a>(&'a dyn Pricing);
+
+impl Pricing for OfHost<'_> {
+    /// # Errors
+    /// Where nothing is known of it.
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let costs = self.0.costs_of_host(plan, program, prompt_len)?;
+        costs.ok_or_else(|| Unpriced("what lanes share was measured with them".to_owned()))
+    }
+}
+
+/// Of each operation what it takes of the host's memory on each side, by the same table; `None`
+/// where lanes share it as was measured, or share nothing.
+pub(super) fn host_table(
+    estimator: &Estimator<'_>,
+    table: impl Fn(&Estimator<'_>) -> Result<Table, Unpriced>,
+) -> Option<Table> {
+    table(&Estimator { pricing: &OfHost(estimator.pricing), ..*estimator }).ok()
 }
 
 /// The same of a machine without a device.
@@ -203,7 +245,7 @@ fn fused(
     let one = Estimator { batches: 1, ..*estimator };
     let mut saved = [0.0; 2];
     for (placement, saved) in sides.iter().zip(&mut saved) {
-        let on_cpu = *placement != ON_THE_DEVICE;
+        let on_cpu = placement.policy != ON_THE_DEVICE.policy;
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, placement)?;
@@ -238,7 +280,7 @@ impl Priced {
     fn of(estimator: &Estimator<'_>, placement: &Placement) -> Result<Priced, Unpriced> {
         let plan = estimator.plan(placement, 1).map_err(|error| Unpriced(error.to_string()))?;
         let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
-        let costs = estimator.pricing.costs(&plan, plan.decode(), middle)?;
+        let costs = estimator.pricing.costs_alone(&plan, plan.decode(), middle)?;
         Ok(Priced { plan, costs })
     }
 

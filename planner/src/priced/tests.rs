@@ -11,8 +11,8 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{
-    ChooseError, Chosen, Effort, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict,
-    table,
+    ChooseError, Chosen, Effort, Estimator, Factors, Finished, Pricing, Question, Rehearse, Tried,
+    Unpriced, choose, predict, table,
 };
 use crate::budget::{Limits, Request};
 use crate::lia::Vector;
@@ -85,6 +85,23 @@ impl Pricing for Emulated {
     }
 }
 
+/// Every plan ran three times.
+#[derive(Debug)]
+struct Ran {
+    pricing: Flat,
+    factors: Factors,
+}
+
+impl Pricing for Ran {
+    fn costs(&self, _: &Plan, _: &Program, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+        Ok(Box::new(self.pricing))
+    }
+
+    fn finished(&self, _: &Plan) -> Option<Finished> {
+        Some(Finished { factors: self.factors, runs: 3 })
+    }
+}
+
 #[derive(Debug)]
 struct Blind;
 
@@ -101,8 +118,13 @@ fn config(layers: usize) -> ModelConfig {
 }
 
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
-const PLENTY: Limits =
-    Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true, device_scratch: None };
+const PLENTY: Limits = Limits {
+    dram_bytes: 1 << 40,
+    vram_bytes: None,
+    vram_is_dram: true,
+    far_bytes: Limits::NO_FAR,
+    device_scratch: None,
+};
 
 /// Device memory for the slots of a layer that is streamed, and for no layer that stays.
 fn no_room() -> Limits {
@@ -216,12 +238,34 @@ fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
         let (much, seen) = chosen(Some(100.0), Some(1.0));
         assert!(much.plan.map.decode.layers.iter().flatten().all(|d| *d == Device::Cpu));
         let best = &much.considered[0];
-        assert_eq!((best.rehearsed, best.slowed), (true, 1.0));
+        assert_eq!((best.tried, best.factors), (Tried::Rehearsed, Factors::NONE));
         assert!(seen.len() <= 16, "{seen:?}");
         // What cannot be rehearsed stays as it was estimated.
         let (none, seen) = chosen(None, None);
         assert_eq!((none.placement, none.predicted), (plain.placement, plain.predicted));
         assert_eq!(seen.len(), 1);
+    });
+}
+
+#[test]
+fn runs_scale_what_is_predicted_of_their_plan_and_choose_nothing() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    let ran = Ran { pricing, factors: Factors { prefill: 0.5, decode: 1.75 } };
+    asked(3, no_room(), |request| {
+        let plain = choose(&question(request, PolicyName::Auto, &pricing)).expect("one");
+        let seen = RefCell::default();
+        let (with_device, alone) = (Some(1.25), Some(1.25));
+        let stage = Slower { pricing, with_device, alone, seen };
+        let question =
+            Question { stage: Some(&stage), ..question(request, PolicyName::Auto, &ran) };
+        let chosen = choose(&question).expect("one");
+        assert_eq!((chosen.name, &chosen.placement), (plain.name, &plain.placement));
+        // Runs know more than the rehearsal, which knows nothing of prompts.
+        assert!((chosen.predicted.prefill_ns / plain.predicted.prefill_ns - 0.5).abs() < 1e-9);
+        assert!((chosen.predicted.decode_ns / plain.predicted.decode_ns - 1.75).abs() < 1e-9);
+        assert_eq!(chosen.considered[0].tried, Tried::Finished(3));
+        assert!((chosen.step_ns() / plain.step_ns() - 1.75).abs() < 1e-9);
+        assert!(chosen.considered[1..].iter().all(|one| one.factors.prefill == 1.0));
     });
 }
 

@@ -247,6 +247,7 @@ mod tests {
                 dram_bytes: self.machine.dram_bytes(),
                 vram_bytes: Some(self.machine.vram_bytes()),
                 vram_is_dram: false,
+                far_bytes: Limits::NO_FAR,
                 device_scratch: None,
             };
             let request = Request {

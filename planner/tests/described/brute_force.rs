@@ -3,10 +3,11 @@
 
 use model::ops::Op;
 use planner::budget::PROCESS_OVERHEAD_BYTES;
-use planner::machine::Nvme;
+use planner::machine::{Nvme, Tier};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{
-    Flexgen, Placement, Policy, Residency, ResidentAttention, Staged, spread_evenly,
+    Far, FarWeights, Flexgen, Placement, Policy, Residency, ResidentAttention, Staged,
+    spread_evenly,
 };
 use planner::priced::predict;
 use planner::split::Split;
@@ -44,20 +45,29 @@ fn all(case: &Case) -> Vec<Placement> {
             }));
         }
     }
+    // As little as fits lives far away, or as many layers' as there are.
+    let mut fars = vec![Far::NONE];
+    if !case.machine.tier.is_empty() {
+        for weights in [FarWeights::Streamed, FarWeights::All] {
+            fars.extend((1..=layers).map(|count| Far { layers: [count, 0], weights }));
+        }
+    }
     let mut all: Vec<Placement> =
         [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::of).into();
     for policy in policies {
         for (kv, device_batches) in [(MemoryId::DRAM, 0), (MemoryId::DRAM, 1), (MemoryId::VRAM, 0)]
         {
             for residency in &residencies {
-                all.extend([false, true].map(|prefill_on_cpu| Placement {
+                let of = |far: Far, prefill_on_cpu| Placement {
                     policy,
                     prefill_on_cpu,
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
+                    far,
                     staged: Staged::NONE,
-                }));
+                };
+                all.extend(fars.iter().flat_map(|far| [of(*far, false), of(*far, true)]));
             }
         }
     }
@@ -94,13 +104,31 @@ fn cases() -> Vec<Case> {
         case.machine.nvme = vec![Nvme { read_gbps: 2.0, direct: false }];
         Case { config: small(3), ..case }
     };
+    // The near memory lacks layers, or all fit and its bandwidth is short.
+    let with_tier = |missing_layers: f64, dram_gbps: f64, cpu_gbps: f64| {
+        let mut case = with_drive(1.5, missing_layers);
+        case.machine.nvme.clear();
+        case.machine.memory.dram_gbps = dram_gbps;
+        let name = "CXL".to_owned();
+        case.machine.tier = vec![Tier { name, capacity_gib: 1.0, cpu_gbps, link_gbps: 10.0 }];
+        case
+    };
     vec![
+        with_tier(1.6, 80.0, 12.0),
+        with_tier(-1.0, 25.0, 20.0),
         with_drive(1.5, 0.6),
         with_vram(1.5, (1, 8), false),
         with_vram(2.6, (2, 4), true),
         with_vram(3.5, (1, 32), true).compressed(),
         with_vram(5.0, (2, 16), false),
     ]
+}
+
+/// How many times the least a choice may take: where bandwidth that lanes share bounds most
+/// placements, steady steps are equal and what fills the lanes at first decides, of which estimates
+/// know nothing.
+fn times(case: &Case) -> f64 {
+    if case.machine.tier.is_empty() { 1.002 } else { 1.02 }
 }
 
 #[test]
@@ -111,8 +139,9 @@ fn the_choice_is_the_least_of_all_placements() {
         let priced = all.filter_map(|one| Some((total_ns(&case, &one)?, one)));
         let (least_ns, least) = priced.min_by(|a, b| a.0.total_cmp(&b.0)).expect("something fits");
         let chosen_ns = chosen.predicted.total_ns();
+        println!("{} of the least", chosen_ns / least_ns);
         assert!(
-            chosen_ns <= least_ns * 1.002,
+            chosen_ns <= least_ns * times(&case),
             "{chosen_ns} of {:?} above {least_ns} of {least:?}",
             chosen.placement
         );
@@ -126,7 +155,8 @@ fn what_a_policy_chooses_alone_is_among_what_auto_compares() {
         for policy in PolicyName::ALL {
             if let Ok(alone) = case.choose(policy) {
                 let alone_ns = alone.predicted.total_ns();
-                assert!(auto_ns <= alone_ns * 1.002, "{policy:?}: {auto_ns} {alone_ns}");
+                let what = format!("{policy:?}: {auto_ns} {alone_ns}");
+                assert!(auto_ns <= alone_ns * times(&case), "{what}");
             }
         }
     }

@@ -40,6 +40,7 @@ impl Case {
             dram_bytes: self.machine.dram_bytes(),
             vram_bytes: Some(self.machine.vram_bytes()),
             vram_is_dram: false,
+            far_bytes: self.machine.far_bytes(),
             device_scratch: None,
         }
     }
@@ -80,17 +81,22 @@ impl Case {
     }
 
     pub fn choose_with(&self, policy: PolicyName, effort: Effort) -> Result<Chosen, ChooseError> {
+        self.with_question(policy, |question| choose(&Question { effort, ..question }))
+    }
+
+    /// Calls with the question for the best placement of a policy.
+    pub fn with_question<T>(&self, policy: PolicyName, then: impl FnOnce(Question<'_>) -> T) -> T {
         let mut chunkings = vec![None];
         chunkings.extend(self.chunking.map(Some));
         self.with_request(&Placement::of(Policy::GpuOnly), |request| {
-            choose(&Question {
+            then(Question {
                 request,
                 batches: self.batches.0,
                 batch_size: self.batches.1,
                 policy,
                 chunkings: &chunkings,
                 pricing: &self.machine,
-                effort,
+                effort: Effort::Full,
                 stage: None,
             })
         })
@@ -132,6 +138,7 @@ pub fn plain_machine() -> Machine {
         },
         link: Link { h2d_gbps: 20.0, d2h_gbps: 20.0 },
         memory: Capacity { dram_gib: 64.0, dram_gbps: 80.0, vram_gib: 8.0, os_reserve_gib: None },
+        tier: Vec::new(),
         nvme: Vec::new(),
         running: None,
         profile: None,

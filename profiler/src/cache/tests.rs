@@ -37,6 +37,7 @@ fn profile(link: &str, median_ns: f64) -> Profile {
             rehearsals: Vec::new(),
             finished: Vec::new(),
             threads: Threads { cpu: 1, gpu: 1 },
+            best_cpu_threads: 1,
             work: vec![measured],
             sweep: Vec::new(),
             overhead: Overhead { wake: Some(time), empty_span: None, between_spans: None },

@@ -1,6 +1,7 @@
 //! How the time of each class of operations depends on the number of CPU threads (Park-Egger
 //! fig. 10b): one operation stands for its class, at the workload's shape.
 
+use model::config::ModelConfig;
 use model::ops::Op;
 use program::map::Device;
 use program::map::Phase;
@@ -25,6 +26,16 @@ pub(crate) fn counts(most: u16) -> Vec<u16> {
     counts.sort_unstable();
     counts.dedup();
     counts
+}
+
+/// The class of an operation of a layer; `None` of what stands outside.
+pub(crate) fn class(op: Op, config: &ModelConfig) -> Option<&'static str> {
+    match op {
+        Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
+        _ if op.is_attention() => (op == Op::Attention).then_some("attention"),
+        _ if op.has_matrix(config) => Some("linear"),
+        _ => Some("small"),
+    }
 }
 
 /// The operations that stand for their classes: the largest linear, fused attention, a norm.

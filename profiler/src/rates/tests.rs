@@ -30,6 +30,7 @@ fn profile(work: Vec<Measured>) -> Profile {
         fingerprint: Fingerprint { machine: BTreeMap::new(), profiled: BTreeMap::new() },
         measurements: Measurements {
             threads: Threads { cpu: 1, gpu: 1 },
+            best_cpu_threads: 1,
             work,
             sweep: Vec::new(),
             overhead: Overhead { wake: None, empty_span: None, between_spans: None },

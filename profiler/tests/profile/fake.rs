@@ -20,6 +20,8 @@ pub struct Call {
     /// Of each sequence: the prompt's in prefill, cached ones in decode.
     pub positions: u32,
     pub vocabulary: usize,
+    /// Of the CPU.
+    pub threads: u16,
     /// Workers started so far, these included.
     pub session: usize,
     /// Groups that they ran before this one.
@@ -43,17 +45,19 @@ impl FakeRunner {
 struct FakeSession {
     plan: Plan,
     ns: Ns,
+    threads: u16,
     session: usize,
     group: usize,
     now_ns: u64,
 }
 
 impl Runner for FakeRunner {
-    fn start(&mut self, plan: Plan, _: Threads) -> Result<Box<dyn Session>, RunnerError> {
+    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
         self.started += 1;
         Ok(Box::new(FakeSession {
             plan,
             ns: Rc::clone(&self.ns),
+            threads: threads.cpu,
             session: self.started,
             group: 0,
             now_ns: 0,
@@ -70,7 +74,7 @@ struct FakeCosts<'a> {
 
 impl Costs for FakeCosts<'_> {
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64 {
-        let FakeSession { plan, ns, session, group, .. } = self.session;
+        let FakeSession { plan, ns, threads, session, group, .. } = self.session;
         let phase = self.program.shape.rows.phase();
         let key = Key::of(plan, phase, place.lane, instruction).expect("work has a key");
         ns(Call {
@@ -79,6 +83,7 @@ impl Costs for FakeCosts<'_> {
             sequences: self.sequences,
             positions: self.prompt + step,
             vocabulary: plan.config.vocab_size,
+            threads: *threads,
             session: *session,
             group: *group,
         })

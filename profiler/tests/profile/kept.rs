@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use planner::policy::Formats;
 use profiler::{
-    Cache, Finished, Rehearsal, Request, RunTimes, Threads, cached, plan_key, rehearse,
+    Cache, Correction, Finished, Rehearsal, Request, RunTimes, Threads, cached, plan_key, rehearse,
 };
 use program::plan::Plan;
 
@@ -106,9 +106,9 @@ fn finished_runs_are_kept_and_bounded() {
     let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     let (plan, other) = (plan_key(&plans[0]), plan_key(&plans[1]));
     let finish = |plan: &str, ratio: f64| {
-        let predicted = RunTimes { prefill_ns: 1e9, decode_ns: 3e9 };
-        let measured = RunTimes { prefill_ns: 1e9 * ratio, decode_ns: 3e9 * ratio };
-        let run = Finished { plan: plan.to_owned(), predicted, measured };
+        let simulated = RunTimes { prefill_ns: 1e9, decode_ns: 3e9 };
+        let measured = RunTimes { prefill_ns: 0.9e9, decode_ns: 3e9 * ratio };
+        let run = Finished { plan: plan.to_owned(), simulated, measured };
         cache.record_finished(&fingerprint, run).expect("it is kept")
     };
     let correction = |plan: &str| cache.load(&fingerprint).expect("kept").correction(plan);
@@ -118,14 +118,15 @@ fn finished_runs_are_kept_and_bounded() {
     for ratio in [1.2, 4.0, 1.3] {
         assert!(finish(&plan, ratio));
     }
-    assert_eq!((correction(&plan), correction(&other)), (Some(1.3), Some(7.0)));
+    let bounded = |decode, runs| Some(Correction { prefill: 0.9, decode, runs });
+    assert_eq!((correction(&plan), correction(&other)), (bounded(1.3, 3), bounded(2.0, 1)));
     // The machine has become steady: the first runs are forgotten, those of others are not.
     for _ in 0..8 {
         finish(&plan, 1.5);
     }
     let kept = cache.load(&fingerprint).expect("kept").measurements.finished;
     assert_eq!(kept.len(), 9);
-    assert!(kept.iter().all(|run| run.plan == other || run.measured.prefill_ns == 1.5e9));
+    assert!(kept.iter().all(|run| run.plan == other || run.measured.decode_ns == 4.5e9));
     let mut absent = fingerprint.clone();
     absent.profiled.insert("batch".to_owned(), "5".to_owned());
     let run = kept[0].clone();

@@ -219,3 +219,37 @@ fn caches_are_equal_work_too() {
     }
     assert!(count >= 8);
 }
+
+/// One number of threads for all classes: that with which a layer takes least.
+#[test]
+fn fewer_threads_are_better_where_a_layer_takes_less() {
+    let config = opt();
+    let request = Request {
+        threads: Threads { cpu: 4, gpu: 0 },
+        device: None,
+        chunks: Vec::new(),
+        sweep_threads_max: 4,
+        ..unhurried(&config)
+    };
+    let best = |linear_ns: [f64; 3], attention_ns: [f64; 3]| {
+        let ns = move |call: Call| {
+            let place = usize::from(call.threads).ilog2() as usize;
+            match call.work {
+                Work::Compute { op: Op::Attention, .. } => attention_ns[place],
+                Work::Compute { op, .. } if op.has_matrix(&opt()) => linear_ns[place],
+                _ => 10.0,
+            }
+        };
+        let measurements = profile(&request, ns).measurements;
+        assert_eq!(measurements.sweep.len(), 3);
+        measurements.best_cpu_threads
+    };
+    assert_eq!(best([9e5, 5e5, 3e5], [1e5, 1e5, 1e5]), 4);
+    assert_eq!(best([9e5, 3e5, 5e5], [1e5, 1e5, 1e5]), 2);
+    // Attention alone would have two, of which the linears would take more.
+    assert_eq!(best([9e5, 5e5, 3e5], [1e5, 5e4, 1e5]), 4);
+    // The other way round attention takes most of a layer.
+    assert_eq!(best([9e3, 5e3, 3e3], [9e5, 5e5, 8e5]), 2);
+    // What is nearly as good is no better.
+    assert_eq!(best([9e5, 2.95e5, 3e5], [1e5, 1e5, 1e5]), 4);
+}

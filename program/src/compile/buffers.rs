@@ -186,7 +186,7 @@ impl<'a> Buffers<'a> {
                 }
                 self.stored.insert(weights, replicas);
             } else {
-                let segment = self.routes.segment(Device::Cpu, Holds::Weights);
+                let segment = self.loaded_segment(weights);
                 let buffer = self.add(segment, name, size);
                 self.loaded.insert(weights, buffer);
                 self.placements.push(WeightPlacement { buffer, weights });
@@ -327,15 +327,28 @@ impl<'a> Buffers<'a> {
         self.loaded[&weights]
     }
 
-    /// Whether a blob lives on the storages: the embedding never does.
+    /// Whether a blob lives on the storages.
     fn is_stored(&self, weights: Weights) -> bool {
-        let home = match weights {
-            Weights::Embedding | Weights::Positions => return false,
-            Weights::Head if self.config.tied_embeddings => return false,
+        self.home(weights) == MemoryId::STORAGES
+    }
+
+    /// Where a blob stays: the embedding on the host.
+    fn home(&self, weights: Weights) -> MemoryId {
+        match weights {
+            Weights::Embedding | Weights::Positions => MemoryId::DRAM,
+            Weights::Head if self.config.tied_embeddings => MemoryId::DRAM,
             Weights::FinalNorm | Weights::Head => self.map.outer_weights,
             Weights::Layer { layer, op } => self.map.weights_of(self.config, Some(layer), op),
-        };
-        home == MemoryId::STORAGES
+        }
+    }
+
+    /// The segment of the host that a blob is loaded to.
+    fn loaded_segment(&self, weights: Weights) -> SegmentId {
+        let far = self.home(weights).far_number();
+        match far.and_then(|number| self.routes.topology.far(number)) {
+            Some(memory) => self.routes.segment_of(memory, Holds::Weights),
+            None => self.routes.segment(Device::Cpu, Holds::Weights),
+        }
     }
 
     /// A blob on each of the storages; `None` where it lives elsewhere.

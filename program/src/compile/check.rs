@@ -141,13 +141,20 @@ fn check_pages(
     }
 }
 
-/// Weights and caches live on the host or on a device, weights also on a storage that a lane reads.
+/// Weights and caches live on the host or on a device, weights also in a further memory of the host
+/// and on a storage that a lane reads.
 fn check_home(what: &'static str, home: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
     match routes.topology.memory_kind(home) {
         _ if home == MemoryId::STORAGES && what == "weights" => {
             match routes.topology.storages().is_empty() {
                 true => Err(CompileError::NoLane { what: "reads the storage of weights" }),
                 false => Ok(()),
+            }
+        }
+        _ if home.far_number().is_some() && what == "weights" => {
+            match home.far_number().and_then(|number| routes.topology.far(number)) {
+                Some(_) => Ok(()),
+                None => Err(CompileError::NoMemory { what, memory: home.0 }),
             }
         }
         Some(MemoryKind::Dram | MemoryKind::Vram) => Ok(()),

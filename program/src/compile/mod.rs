@@ -178,11 +178,12 @@ pub fn runs_in_chunks(config: &ModelConfig, map: &DeviceMap) -> bool {
 pub fn machine_of(map: &DeviceMap) -> Topology {
     let keeps_kv = map.kv.iter().any(|kv| kv.any_on(MemoryId::VRAM));
     let mut homes = map.weights.iter().flatten().chain([&map.outer_weights]);
-    if map.uses_gpu() || keeps_kv || homes.any(|home| *home == MemoryId::VRAM) {
-        with_storages(Topology::with_device(), map)
-    } else {
-        with_storages(Topology::cpu_alone(), map)
-    }
+    let has_device = map.uses_gpu() || keeps_kv || homes.any(|home| *home == MemoryId::VRAM);
+    let mut topology = if has_device { Topology::with_device() } else { Topology::cpu_alone() };
+    (0..map.far_memories()).for_each(|_| {
+        topology.add_far();
+    });
+    with_storages(topology, map)
 }
 
 /// The same with the storages that a map reads weights from.

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Further memories of the host that weights may live in, at most.
+pub const FAR_MAX: usize = 2;
+
 /// Index into `Topology::memories`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MemoryId(pub u8);
@@ -25,6 +28,18 @@ impl MemoryId {
     pub const VRAM: MemoryId = MemoryId(2);
     /// All storages of the machine: whatever lives there, each of them holds.
     pub const STORAGES: MemoryId = MemoryId(u8::MAX);
+
+    /// A further memory of the host, by its number among them: a home of weights whatever place it
+    /// has in a topology's list.
+    pub const fn far(number: u8) -> MemoryId {
+        MemoryId(u8::MAX - 1 - number)
+    }
+
+    /// The number of such a memory; `None` of any other.
+    pub const fn far_number(self) -> Option<u8> {
+        let number = (u8::MAX - 1).wrapping_sub(self.0);
+        if (number as usize) < FAR_MAX { Some(number) } else { None }
+    }
 
     /// Place in the topology's list.
     pub const fn index(self) -> usize {

@@ -12,7 +12,7 @@ mod lanes;
 
 use serde::{Deserialize, Serialize};
 
-pub use ids::{LaneId, MemoryId, WorkerId};
+pub use ids::{FAR_MAX, LaneId, MemoryId, WorkerId};
 pub use kinds::{Holds, LaneKind, MemoryKind, RULES, Rule, Work, rule};
 pub use lanes::{LANES_MAX, LaneSet};
 
@@ -21,7 +21,7 @@ pub use lanes::{LANES_MAX, LaneSet};
 pub enum Memory {
     /// The control segment, which every worker maps.
     Control,
-    /// A NUMA node's memory.
+    /// A NUMA node's memory; node 0 is the one that the host works in.
     Dram { node: u16 },
     /// A device's memory.
     Vram { device: u16 },
@@ -156,6 +156,33 @@ impl Topology {
         topology.add_lane("h2d.activations", LaneKind::UploadValues, transfer, link);
         topology.add_lane("d2h", LaneKind::Download, transfer, link);
         topology
+    }
+
+    /// Adds a further memory of the host, slower than the one that it works in (a far NUMA node, or
+    /// CXL), which holds weights alone: the CPU multiplies from there, and they are copied to a
+    /// device from there.
+    pub fn add_far(&mut self) -> MemoryId {
+        let is_dram = |memory: &&Memory| memory.kind() == MemoryKind::Dram;
+        let node = self.memories.iter().filter(is_dram).count() as u16;
+        let memory = self.add_memory(Memory::Dram { node });
+        let uses = |worker: &&mut Worker| matches!(worker.role, Role::Cpu | Role::Transfer);
+        self.workers.iter_mut().filter(uses).for_each(|worker| worker.memories.push(memory));
+        memory
+    }
+
+    /// A further memory of the host by its number; `None` where there are fewer.
+    pub fn far(&self, number: u8) -> Option<MemoryId> {
+        let wanted = Memory::Dram { node: u16::from(number) + 1 };
+        let place = self.memories.iter().position(|memory| *memory == wanted)?;
+        Some(MemoryId(place as u8))
+    }
+
+    /// The number of a further memory of the host; `None` of any other memory.
+    pub fn far_number(&self, id: MemoryId) -> Option<usize> {
+        match self.memories.get(id.index())? {
+            Memory::Dram { node } => usize::from(*node).checked_sub(1),
+            _ => None,
+        }
     }
 
     /// Adds a storage with a worker that reads it to the host, on a lane of its own.

@@ -51,6 +51,24 @@ fn a_storage_has_a_worker_and_a_lane() {
 }
 
 #[test]
+fn a_further_memory_of_the_host_is_mapped_by_who_computes_and_who_copies() {
+    let mut topology = Topology::with_device();
+    let added = [topology.add_far(), topology.add_far()];
+    topology.check().expect("a topology");
+    assert_eq!(
+        [topology.far(0), topology.far(1), topology.far(2)],
+        [Some(added[0]), Some(added[1]), None]
+    );
+    assert_eq!(topology.host(), MemoryId::DRAM);
+    assert_eq!(added.map(|id| topology.far_number(id)), [Some(0), Some(1)]);
+    assert_eq!(topology.far_number(MemoryId::DRAM), None);
+    let maps = |worker| topology.maps(worker, added[1]);
+    assert_eq!([WorkerId::CPU, WorkerId::GPU, WorkerId::TRANSFER].map(maps), [true, false, true]);
+    assert_eq!((MemoryId::far(1).far_number(), MemoryId::STORAGES.far_number()), (Some(1), None));
+    assert!(topology.memories.len() < usize::from(MemoryId::far(1).0));
+}
+
+#[test]
 fn ids_of_what_is_not_there_are_refused() {
     let mut topology = Topology::cpu_alone();
     topology.lanes[1].worker = WorkerId(7);

@@ -28,6 +28,7 @@ pub(super) fn plan(
         unreachable!("the command line makes benchmarks only")
     };
     let decision = run::decide(run, &opened, prompt_len, gen_len, Measure::Always, interrupt)?;
+    let run = &decision.tuned(run);
     let Some(chosen) = &decision.chosen else {
         let long = LongPrompt::measure(run, &opened, prompt_len, interrupt)?;
         return unpriced(&decision, long, request);

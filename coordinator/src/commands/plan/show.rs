@@ -6,13 +6,14 @@ use std::path::Path;
 use planner::budget::{Budget, Limits, pinned_bytes};
 use planner::layer::table::OpCost;
 use planner::policy::ResidentAttention;
-use planner::priced::Chosen;
+use planner::priced::{Chosen, Considered, Factors, Tried};
 use serde_json::{Value, json};
 
 use super::chart_file;
 use super::vectors::Vectors;
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
+use crate::report::far_weights::FarWeights;
 use crate::report::file::MapSummary;
 use crate::report::kinds::ExpectedExperts;
 use crate::report::placement::{
@@ -77,7 +78,7 @@ impl Answer<'_> {
             let _ = writeln!(text, "transfers overlapped with CPU compute: {percent:.1}%");
         }
         let _ = write!(text, "\n{}", considered(self.chosen, self.threads));
-        let (parts, slowed) = (step.parts(), self.chosen.considered[0].slowed);
+        let (parts, factor) = (step.parts(), self.chosen.factors().decode);
         let _ = writeln!(
             text,
             "\nprefill {:.2} s; decode step {:.1} ms = {} layers {:.1} + the rest {:.1}{}",
@@ -86,7 +87,7 @@ impl Answer<'_> {
             plan.config.num_layers,
             parts.layers_ms,
             parts.rest_ms,
-            if slowed == 1.0 { String::new() } else { format!(", x {slowed:.2} as rehearsed") },
+            if factor == 1.0 { String::new() } else { format!(", x {factor:.2} as tried out") },
         );
         let _ = writeln!(
             text,
@@ -114,7 +115,12 @@ impl Answer<'_> {
         if pinned_bytes > 0 {
             let _ = write!(text, "; {:.2} of it pinned", gib(pinned_bytes));
         }
-        text += "); device memory ";
+        text += ")";
+        let far = budget.far_bytes.into_iter().zip(self.limits.far_bytes);
+        for (bytes, most_bytes) in far.filter(|(bytes, _)| *bytes > 0) {
+            let _ = write!(text, ", far memory {:.2} of {:.2}", gib(bytes), gib(most_bytes));
+        }
+        text += "; device memory ";
         let _ = match self.limits.vram_bytes {
             Some(vram_bytes) => {
                 writeln!(text, "{:.2} of {:.2} GiB", gib(budget.device_bytes), gib(vram_bytes))
@@ -150,6 +156,7 @@ impl Answer<'_> {
                 }),
                 "summary": resident(&plan.map),
             },
+            "far": FarWeights::of(&plan.map).map(|far| far.summary(&plan.map)),
             "read_from_nvme": self.read(),
             "lia": self.vectors,
             "experts": ExpectedExperts::of(plan),
@@ -159,6 +166,7 @@ impl Answer<'_> {
             "budget_bytes": {
                 "weights": budget.weights_bytes, "kv": budget.kv_bytes,
                 "activations": budget.activations_bytes, "device": budget.device_bytes,
+                "far": budget.far_bytes, "far_limit": self.limits.far_bytes,
                 "pinned": pinned_bytes(plan),
                 "dram_limit": self.limits.dram_bytes, "vram_limit": self.limits.vram_bytes,
             },
@@ -195,14 +203,16 @@ impl Answer<'_> {
 
     fn considered(&self) -> Vec<Value> {
         let plan = &self.chosen.plan;
-        let one = |(place, one): (usize, &planner::priced::Considered)| {
+        let one = |(place, one): (usize, &Considered)| {
             let (in_prefill, in_decode) = on_gpu(&one.map, &plan.config);
+            let is_rehearsed = one.tried == Tried::Rehearsed;
             json!({
                 "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
                 "resident": resident(&one.map),
-                "prefill_ms": one.estimate.prefill_ns / 1e6,
+                "prefill_ms": one.prefill_ns() / 1e6,
                 "simulated_step_ms": one.estimate.step_ns / 1e6,
-                "rehearsed_step_ms": one.rehearsed.then(|| one.step_ns() / 1e6),
+                "rehearsed_step_ms": is_rehearsed.then(|| one.step_ns() / 1e6),
+                "finished": finished(one),
                 "total_ms": one.total_ns(plan.shape.max_new) / 1e6,
                 "tokens_per_s": self.chosen.tokens_per_s_of(one),
                 "chosen": place == 0,
@@ -210,4 +220,11 @@ impl Answer<'_> {
         };
         self.chosen.considered.iter().enumerate().map(one).collect()
     }
+}
+
+/// Runs of a placement that have ended, and what they took over what is simulated; null: none.
+fn finished(one: &Considered) -> Option<Value> {
+    let Tried::Finished(runs) = one.tried else { return None };
+    let Factors { prefill, decode } = one.factors;
+    Some(json!({ "runs": runs, "prefill_factor": prefill, "decode_factor": decode }))
 }

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
+use planner::priced::Factors;
 use program::ir::ProgramId;
 use program::simulate::{Span, Timeline, simulate};
-use workers::shared::protocol::Durations;
 use workers::shared::protocol::WeightsFrom;
 
 use super::benchmark::Benchmark;
@@ -82,7 +82,7 @@ fn execute(
     let options = LaunchOptions {
         cpus: Vec::new(),
         spin_us: 0,
-        durations: Some(Durations { lanes: programs.times.lanes().to_vec() }),
+        durations: Some(programs.durations()),
         ..hardware.launch(WeightsFrom::Dummy { seed: 0 })
     };
     let trace = match &request.trace {
@@ -111,6 +111,7 @@ fn execute(
     }
     let mut spans = engine.spans();
     spans.retain(|span| span.program == ProgramId::DECODE);
+    let spans = programs.at_speed(spans);
     Ok(Some((engine.finish().context("the trace file")?, spans)))
 }
 
@@ -123,12 +124,19 @@ fn report(
 ) -> TimedReport {
     let plan = &programs.plan;
     let lengths = (1, request.gen_len);
-    let prediction =
-        RunPrediction { lengths, predicted: None, groups: 0, decode_steps: 0, notes: Vec::new() };
+    let prediction = RunPrediction {
+        lengths,
+        predicted: None,
+        between: None,
+        factors: Factors::NONE,
+        groups: 0,
+        decode_steps: 0,
+        notes: Vec::new(),
+    };
     let mut run = build::build(plan, measured, &prediction, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
     let pair = programs.pair(spans, simulated.map(|one| one.spans.as_slice()));
-    let decode_s = measured.totals.decode_ns as f64 / 1e9;
+    let decode_s = measured.totals.decode_ns as f64 / 1e9 / f64::from(programs.slow_motion);
     run.replayed = simulated.filter(|_| pair.has_simulated()).map(|one| Replayed {
         simulated_s: one.total_ns / 1e9,
         measured_s: decode_s,
@@ -136,5 +144,9 @@ fn report(
         layers: None,
     });
     let (batches, layers) = (plan.shape.batches, plan.config.num_layers);
-    TimedReport { run, timed: TimedPart { origin: programs.origin, batches, layers, pair } }
+    let slow_motion = programs.slow_motion;
+    TimedReport {
+        run,
+        timed: TimedPart { origin: programs.origin, batches, layers, slow_motion, pair },
+    }
 }

@@ -10,6 +10,7 @@ use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::Span;
+use workers::shared::protocol::Durations;
 
 use super::report::{MachinePart, OriginPart, Pair, TablePart};
 use crate::cli::request::{Described, TimedRequest, TimedSource};
@@ -19,15 +20,38 @@ use crate::setup::described;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
 
+/// A step of a described machine lasts at least as long in the workers: what handing over between
+/// processes takes on the machine at hand is then no share of it that counts.
+const STEP_MIN_MS: f64 = 100.0;
+
 /// What runs.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) plan: Plan,
     pub(super) times: Times,
+    /// How many times slower time passes in the workers.
+    pub(super) slow_motion: u32,
     pub(super) origin: OriginPart,
 }
 
 impl Programs {
+    /// What each instruction lasts in the workers.
+    pub(super) fn durations(&self) -> Durations {
+        let slowly = |ns: &u64| ns.saturating_mul(u64::from(self.slow_motion));
+        let lanes =
+            self.times.lanes().iter().map(|(lane, ns)| (*lane, ns.iter().map(slowly).collect()));
+        Durations { lanes: lanes.collect() }
+    }
+
+    /// What was measured in the workers, as the time of the machine that they play.
+    pub(super) fn at_speed(&self, mut spans: Vec<Span>) -> Vec<Span> {
+        for span in &mut spans {
+            span.start_ns /= u64::from(self.slow_motion);
+            span.end_ns /= u64::from(self.slow_motion);
+        }
+        spans
+    }
+
     /// Searches the table, or plans for the machine.
     ///
     /// # Errors
@@ -60,7 +84,8 @@ impl Programs {
 fn of_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<Programs> {
     let table = Table::from_json(&std::fs::read_to_string(path)?)?;
     let Timed { plan, times, found } = Timed::of(&table, layers, gen_len)?;
-    Ok(Programs { plan, times, origin: OriginPart::Table(TablePart::new(&table, &found)) })
+    let origin = OriginPart::Table(TablePart::new(&table, &found));
+    Ok(Programs { plan, times, slow_motion: 1, origin })
 }
 
 fn of_machine(machine: &str, workload: &Described) -> anyhow::Result<Programs> {
@@ -72,15 +97,17 @@ fn of_machine(machine: &str, workload: &Described) -> anyhow::Result<Programs> {
     let TimedPlan { plan, times } = TimedPlan::of(&chosen.plan, &description)
         .with_context(|| format!("{} on {}", opened.config.name, description.name))?;
     let map = &chosen.plan.map;
+    let planned_step_ms = chosen.steady.step_ns() / 1e6;
+    let slow_motion = (STEP_MIN_MS / planned_step_ms).ceil().max(1.0) as u32;
     let origin = OriginPart::Machine(MachinePart {
         policy: chosen.name.name(),
         compress: compress_name(map),
         batch_size: chosen.plan.shape.batch_size,
         gpu: on_gpu(map, &opened.config).1,
-        planned_step_ms: chosen.steady.step_ns() / 1e6,
+        planned_step_ms,
         machine: description.name,
     });
-    Ok(Programs { plan, times, origin })
+    Ok(Programs { plan, times, slow_motion, origin })
 }
 
 fn compress_name(map: &DeviceMap) -> &'static str {

@@ -27,6 +27,9 @@ pub(super) struct TimedPart {
     pub(super) origin: OriginPart,
     pub(super) batches: u16,
     pub(super) layers: usize,
+    /// How many times slower time passed in the workers; the layer or step is told at full speed,
+    /// all else of the report as the workers' clock had it.
+    pub(super) slow_motion: u32,
     #[serde(flatten)]
     pub(super) pair: Pair,
 }
@@ -234,6 +237,14 @@ pub(super) fn render(report: &TimedReport) -> String {
         text.push_str(
             "The device reads a 4-bit cache as it is: the table's time to decompress it is part of \
          scores and wv.\n",
+        );
+    }
+    if timed.slow_motion > 1 {
+        let _ = writeln!(
+            text,
+            "In the workers time passed {} times slower, so that what handing over takes here \
+             is no share of so short a step that counts.",
+            timed.slow_motion
         );
     }
     let _ = writeln!(

@@ -35,6 +35,38 @@ impl Pricing for Machine {
         let costs = DescribedCosts::new(self, plan, program, prompt_len)?;
         Ok(Box::new(costs))
     }
+
+    fn costs_alone(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let (costs, _) = DescribedCosts::alone(self, plan, program, prompt_len)?;
+        Ok(Box::new(costs))
+    }
+
+    fn costs_of_host(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+        let mut times_ns = HashMap::new();
+        let works = Works::of(plan, prompt_len);
+        for list in &program.lanes {
+            let lane = plan.topology.lane(list.lane);
+            let all = list.instructions.iter().enumerate();
+            for (index, instruction) in all.filter(|(_, one)| one.is_work()) {
+                let work = works.work(program, lane, instruction);
+                let instruction = index as u32;
+                let place = Place { program: program.id, lane: list.lane, instruction };
+                let bytes = shared::host_bytes(lane, &work);
+                times_ns.insert(place, bytes.times(1.0 / self.memory.dram_gbps));
+            }
+        }
+        Ok(Some(Box::new(DescribedCosts { times_ns, prompt_len, slowed: 1.0 })))
+    }
 }
 
 impl From<MachineError> for Unpriced {
@@ -66,6 +98,18 @@ impl DescribedCosts {
         program: &Program,
         prompt_len: u32,
     ) -> Result<DescribedCosts, Unpriced> {
+        let (mut costs, moved) = DescribedCosts::alone(machine, plan, program, prompt_len)?;
+        costs.slowed = moved.slows(machine, program, &costs)?;
+        Ok(costs)
+    }
+
+    /// The same where lanes share nothing, and what they would share.
+    fn alone(
+        machine: &Machine,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<(DescribedCosts, Shared), Unpriced> {
         let mut times_ns = HashMap::new();
         let works = Works::of(plan, prompt_len);
         let mut moved = Shared::at(prompt_len);
@@ -82,9 +126,7 @@ impl DescribedCosts {
                 moved.add(lane, &work);
             }
         }
-        let mut costs = DescribedCosts { times_ns, prompt_len, slowed: 1.0 };
-        costs.slowed = moved.slows(machine, program, &costs)?;
-        Ok(costs)
+        Ok((DescribedCosts { times_ns, prompt_len, slowed: 1.0 }, moved))
     }
 }
 

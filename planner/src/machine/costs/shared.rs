@@ -2,9 +2,10 @@
 
 use program::ir::{Program, ProgramId};
 use program::simulate::{Costs, Place, simulate};
-use program::topology::{Engine, Lane, LaneKind};
+use program::topology::{Engine, FAR_MAX, Lane, LaneKind};
 
-use super::super::Machine;
+use super::super::{Machine, Tier};
+use super::line::Line;
 use super::work::Work;
 use crate::priced::Unpriced;
 
@@ -16,13 +17,15 @@ const STEPS: u32 = 4;
 pub(super) struct Shared {
     positions: u32,
     host: f64,
+    /// In each further memory of the host.
+    far: [f64; FAR_MAX],
     up: f64,
     down: f64,
 }
 
 impl Shared {
     pub(super) const fn at(positions: u32) -> Shared {
-        Shared { positions, host: 0.0, up: 0.0, down: 0.0 }
+        Shared { positions, host: 0.0, far: [0.0; FAR_MAX], up: 0.0, down: 0.0 }
     }
 
     /// Counts what a lane's work moves.
@@ -40,7 +43,10 @@ impl Shared {
             // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
-        self.host += bytes;
+        if let Some(number) = work.far {
+            self.far[number] += work.operands.at(self.positions);
+        }
+        self.host += host_bytes(lane, work).at(self.positions);
     }
 
     /// How many times longer a program's instructions last than each would alone.
@@ -53,19 +59,31 @@ impl Shared {
         program: &Program,
         costs: &dyn Costs,
     ) -> Result<f64, Unpriced> {
+        let tiers = machine.tier.iter().map(Tier::gbps);
+        let far = self.far.into_iter().zip(tiers);
         let least_ns = [
             (self.host, machine.memory.dram_gbps),
             (self.up, machine.link.h2d_gbps),
             (self.down, machine.link.d2h_gbps),
         ];
-        let least_ns = least_ns.map(|(bytes, gbps)| bytes / gbps);
-        let least_ns = least_ns.into_iter().fold(0.0, f64::max);
+        let least_ns = least_ns.into_iter().chain(far).map(|(bytes, gbps)| bytes / gbps);
+        let least_ns = least_ns.fold(0.0, f64::max);
         // A step is no shorter than its busiest lane.
         if least_ns <= busiest_ns(program, costs) {
             return Ok(1.0);
         }
         let step_ns = step_ns(program, costs)?;
         Ok(if step_ns > 0.0 { (least_ns / step_ns).max(1.0) } else { 1.0 })
+    }
+}
+
+/// What of the host's near memory a lane's work reads or writes.
+pub(super) fn host_bytes(lane: &Lane, work: &Work) -> Line {
+    match lane.engine {
+        Engine::Gpu { .. } => Line::ZERO,
+        Engine::Storage { .. } if work.is_direct => Line::ZERO,
+        _ if work.far.is_some() => work.activations,
+        _ => work.operands.plus(work.activations),
     }
 }
 

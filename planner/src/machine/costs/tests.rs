@@ -10,9 +10,9 @@ use program::plan::Plan;
 use program::simulate::Place;
 use program::topology::{LaneId, MemoryId};
 
-use super::super::{Machine, StoredRates, known};
+use super::super::{Machine, StoredRates, Tier, known};
 use crate::budget::{Limits, Request};
-use crate::policy::{Formats, Placement, Policy};
+use crate::policy::{Far, FarWeights, Formats, Placement, Policy};
 use crate::priced::{Pricing, Unpriced};
 use crate::split::Split;
 
@@ -28,6 +28,7 @@ struct Case {
     prompt: u32,
     prefill_chunk: Option<u32>,
     dtype: Dtype,
+    far: Far,
 }
 
 const ON_THE_GPU: Policy = Policy::GpuOnly;
@@ -35,7 +36,16 @@ const ON_THE_CPU: Policy = Policy::TwoSplit { split: Split { start: 0, end: 0 },
 
 fn opt(batches: (u16, u16), policy: Policy) -> Case {
     let (four_bit, layers, prompt, prefill_chunk) = (false, 2, 512, None);
-    Case { batches, four_bit, policy, layers, prompt, prefill_chunk, dtype: Dtype::Bf16 }
+    Case {
+        batches,
+        four_bit,
+        policy,
+        layers,
+        prompt,
+        prefill_chunk,
+        dtype: Dtype::Bf16,
+        far: Far::NONE,
+    }
 }
 
 impl Case {
@@ -56,9 +66,11 @@ impl Case {
             dram_bytes: u64::MAX,
             vram_bytes: None,
             vram_is_dram: false,
+            far_bytes: [1 << 40, 0],
             device_scratch: None,
         };
-        let placement = Placement { kv: Some(MemoryId::DRAM), ..Placement::of(self.policy) };
+        let (kv, far) = (Some(MemoryId::DRAM), self.far);
+        let placement = Placement { kv, far, ..Placement::of(self.policy) };
         let request = Request {
             config: &config,
             placement: &placement,
@@ -252,6 +264,66 @@ fn host_memory_is_shared_by_cpu_and_link() {
     let (ten, five) = (step_ns(10.0), step_ns(5.0));
     assert!(ten > 1.5 * alone_ns, "{ten} {alone_ns}");
     assert!((five / ten - 2.0).abs() < 0.01, "{five} {ten}");
+}
+
+#[test]
+fn weights_in_further_memory_take_its_bandwidths() {
+    let mut machine = a4000();
+    let tier = |cpu_gbps, link_gbps| Tier {
+        name: "CXL".to_owned(),
+        capacity_gib: 100.0,
+        cpu_gbps,
+        link_gbps,
+    };
+    machine.tier = vec![tier(machine.cpu.bf16.linear_gbps / 4.0, machine.link.h2d_gbps / 2.0)];
+    let far = Far { layers: [2, 0], weights: FarWeights::All };
+    let plans = |policy| {
+        let case = opt((1, 8), policy);
+        [Far::NONE, far].map(|far| Case { far, ..case }.plan())
+    };
+    let [near, far_away] = plans(ON_THE_CPU);
+    let said = |machine: &Machine, plan: &Plan, op| {
+        ms(machine, plan, 512, computes(op, LaneId::CPU_COMPUTE))
+    };
+    let slower = said(&machine, &far_away, Op::Fc0) / said(&machine, &near, Op::Fc0);
+    assert!((3.5..=4.0).contains(&slower), "its weights, not its activations: {slower}");
+    assert_eq!(
+        said(&machine, &far_away, Op::Scores),
+        said(&machine, &near, Op::Scores),
+        "KV stays"
+    );
+    let [near, far_away] = plans(ON_THE_GPU);
+    let copied = |plan: &Plan| ms(&machine, plan, 512, copies(Moved::Weights(Op::Fc0)));
+    assert!((copied(&far_away) / copied(&near) - 2.0).abs() < 1e-9);
+    // Faster than DRAM and the link is no faster than these.
+    let mut fast = machine.clone();
+    fast.tier = vec![tier(1000.0, 1000.0)];
+    assert_eq!(ms(&fast, &far_away, 512, copies(Moved::Weights(Op::Fc0))), copied(&near));
+    machine.tier.clear();
+    let refused = machine.costs(&far_away, far_away.decode(), 512).map(|_| ()).expect_err("none");
+    assert!(refused.0.contains("0 [[tier]], fewer than the plan uses"), "{refused}");
+}
+
+#[test]
+fn further_memory_leaves_dram_to_others_and_has_a_bandwidth_of_its_own() {
+    use crate::priced::steady_step_ns;
+    let mut machine = a4000();
+    machine.memory.dram_gbps = 10.0;
+    let tier = |gbps| {
+        let name = "CXL".to_owned();
+        vec![Tier { name, capacity_gib: 100.0, cpu_gbps: gbps, link_gbps: gbps }]
+    };
+    let step_ns = |machine: &Machine, far| {
+        let plan = Case { far, layers: 4, ..opt((1, 8), ON_THE_GPU) }.plan();
+        steady_step_ns(&plan, machine, 512).expect("priced")
+    };
+    machine.tier = tier(50.0);
+    let far = Far { layers: [4, 0], weights: FarWeights::All };
+    let (near_ns, far_ns) = (step_ns(&machine, Far::NONE), step_ns(&machine, far));
+    assert!(far_ns < 0.7 * near_ns, "{far_ns} {near_ns}");
+    machine.tier = tier(2.0);
+    let bytes = 4.0 * f64::from(2 * 7168) * f64::from(12 * 7168);
+    assert!(step_ns(&machine, far) > bytes / 2.0, "no step is shorter than its bytes");
 }
 
 #[test]

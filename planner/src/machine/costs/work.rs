@@ -4,7 +4,7 @@ use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value};
 use program::formats::{KvFormat, decompressed};
-use program::ir::{At, Compute, Copy, Instruction, Moved, Program, Rows};
+use program::ir::{At, BufferId, Compute, Copy, Instruction, Moved, Program, Rows};
 use program::map::Chunk;
 use program::plan::Plan;
 use program::topology::{Engine, Lane, LaneKind};
@@ -44,6 +44,8 @@ pub(super) struct Work {
     pub(super) flops: Line,
     /// A drive reads past the host's memory.
     pub(super) is_direct: bool,
+    /// The operands are weights in this further memory of the host.
+    pub(super) far: Option<usize>,
 }
 
 impl Work {
@@ -54,6 +56,7 @@ impl Work {
         activations: Line::ZERO,
         flops: Line::ZERO,
         is_direct: false,
+        far: None,
     };
 
     const fn moved(bytes: Line) -> Work {
@@ -80,7 +83,10 @@ impl<'a> Works<'a> {
         let stream = |at: At| Stream::of(&plan.config, &plan.shape, program, at, prompt_len);
         match instruction {
             Instruction::Compute(compute) => self.compute(lane, compute, &stream(compute.at)),
-            Instruction::Copy(copy) => Work::moved(self.copied(program, copy, &stream(copy.at))),
+            Instruction::Copy(copy) => {
+                let bytes = self.copied(program, copy, &stream(copy.at));
+                Work { far: self.far(copy.from.buffer), ..Work::moved(bytes) }
+            }
             Instruction::Append(append) => {
                 let stored = self.position_bytes() * self.config().num_kv_heads as f64;
                 let fresh = (self.config().kv_size() * self.dtype().size_bytes()) as f64;
@@ -171,8 +177,14 @@ impl<'a> Works<'a> {
             operands: Line::fixed(operands),
             activations,
             flops,
+            far: compute.weights.first().and_then(|region| self.far(region.buffer)),
             ..Work::NONE
         }
+    }
+
+    /// The further memory of the host that a buffer is in.
+    fn far(&self, buffer: BufferId) -> Option<usize> {
+        self.plan.topology.far_number(self.plan.buffer(buffer).segment.memory)
     }
 
     fn copied(&self, program: &Program, copy: &Copy, stream: &Stream) -> Line {
@@ -226,10 +238,12 @@ pub(super) fn ns(
     work: &Work,
 ) -> Result<Line, MachineError> {
     let moved = |gbps: f64| work.operands.times(NS / (gbps * GIGA));
+    let tier = work.far.map(|number| machine.tier(number)).transpose()?;
     let (rates, overhead_us) = match lane.engine {
         Engine::Link { .. } => {
             let down = lane.kind == LaneKind::Download;
-            return Ok(moved(if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps }));
+            let gbps = if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps };
+            return Ok(moved(tier.map_or(gbps, |tier| tier.link_gbps.min(gbps))));
         }
         Engine::Storage { device } => {
             let gbps = machine.read_gbps(device)?;
@@ -250,6 +264,7 @@ pub(super) fn ns(
         Kind::Attention => (stored.attention_gbps, stored.attention_tflops),
         _ => (stored.linear_gbps, stored.linear_tflops),
     };
+    let gbps = tier.map_or(gbps, |tier| tier.cpu_gbps.min(gbps));
     let bytes = moved(gbps).plus(work.activations.times(NS / (rates.linear_gbps * GIGA)));
     let flops = work.flops.times(NS / (tflops * TERA));
     Ok(bytes.plus(flops).plus(Line::fixed(overhead_us * 1e3)))

@@ -59,6 +59,7 @@ impl Case {
             dram_bytes: PLENTY_BYTES,
             vram_bytes: Some(vram_bytes),
             vram_is_dram: false,
+            far_bytes: Limits::NO_FAR,
             device_scratch: self.scratch,
         };
         let pricing = &known_machine("ryzen7950x-a4000").expect("there").expect("valid");

@@ -32,7 +32,8 @@ pub(super) fn plan(
         names.iter().map(|name| machine("--compare", name)).collect::<Result<_, _>>()?;
     let labels = labels(names, &machines)?;
     let opened = open(described)?;
-    let bar = bar(machines.len() * (1 + Resource::ALL.len()));
+    let has = |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has(**one)).count();
+    let bar = bar(machines.iter().map(|machine| 1 + has(machine)).sum());
     let mut rows = Vec::new();
     for (label, machine) in labels.into_iter().zip(machines) {
         if interrupt.is_requested() {

@@ -35,7 +35,7 @@ pub(super) struct Row {
     pub(super) running: Option<Running>,
     /// Or a sentence about why there is none.
     pub(super) best: Result<Best, String>,
-    /// The same with twice as much of something; `None`: nothing fits then either.
+    /// The same with twice as much of what it has; `None`: nothing fits then either.
     pub(super) twice: Vec<(Resource, Option<Best>)>,
 }
 
@@ -55,9 +55,11 @@ impl Row {
             best
         };
         thread::scope(|scope| {
-            let twice = Resource::ALL.map(|resource| {
+            let has = Resource::ALL.into_iter().filter(|resource| machine.has(*resource));
+            let twice = has.map(|resource| {
                 (resource, scope.spawn(move || best(&machine.with_twice(resource)).ok()))
             });
+            let twice: Vec<_> = twice.collect();
             let best = best(machine);
             let twice = twice.into_iter().map(|(resource, search)| {
                 (resource, search.join().unwrap_or_else(|panic| resume_unwind(panic)))

@@ -53,6 +53,14 @@ impl Comparison<'_> {
         refusals.collect()
     }
 
+    /// What any of the machines has.
+    fn resources(&self) -> impl Iterator<Item = Resource> {
+        let has = |wanted: &Resource| {
+            self.rows.iter().any(|row| row.twice.iter().any(|(resource, _)| resource == wanted))
+        };
+        Resource::ALL.into_iter().filter(has)
+    }
+
     fn has_running(&self) -> bool {
         self.rows.iter().any(|row| row.running.is_some())
     }
@@ -60,7 +68,7 @@ impl Comparison<'_> {
     fn table(&self) -> comfy_table::Table {
         let mut table = plain_table();
         let mut header: Vec<String> = COLUMNS.map(str::to_owned).into();
-        header.extend(Resource::ALL.iter().map(|resource| format!("2x {}", resource.name())));
+        header.extend(self.resources().map(|resource| format!("2x {}", resource.name())));
         if self.has_running() {
             header.extend(["kWh", "USD"].map(str::to_owned));
         }
@@ -89,13 +97,16 @@ impl Comparison<'_> {
                 None => NONE.to_owned(),
             }),
         ];
-        cells.extend(row.twice.iter().map(|(_, twice)| match (twice, best) {
-            (Some(twice), Some(best)) => {
-                let times = twice.tokens_per_s / best.tokens_per_s;
-                format!("{:.2} (x{times:.2})", twice.tokens_per_s)
+        cells.extend(self.resources().map(|resource| {
+            let twice = row.twice.iter().find(|(other, _)| *other == resource);
+            match (twice.and_then(|(_, twice)| twice.as_ref()), best) {
+                (Some(twice), Some(best)) => {
+                    let times = twice.tokens_per_s / best.tokens_per_s;
+                    format!("{:.2} (x{times:.2})", twice.tokens_per_s)
+                }
+                (Some(twice), None) => format!("{:.2}", twice.tokens_per_s),
+                (None, _) => NONE.to_owned(),
             }
-            (Some(twice), None) => format!("{:.2}", twice.tokens_per_s),
-            (None, _) => NONE.to_owned(),
         }));
         if self.has_running() {
             let per_million = [Running::kwh_per_million, Running::usd_per_million];
@@ -236,6 +247,20 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("other: nothing fits other: it has 1 GiB.\n"), "{text}");
+    }
+
+    #[test]
+    fn drives_have_a_column_where_a_machine_has_any() {
+        let (mut rows, described) = (rows(), described());
+        rows[0].twice.push((Resource::Drives, Some(best(44.0))));
+        let comparison = Comparison { model: "m", described: &described, rows: &rows };
+        let text = comparison.text();
+        assert!(text.contains("2x drives"), "{text}");
+        let one = line(&text, "one");
+        assert_eq!(one[9..], ["60.00", "(x1.50)", "-", "-", "44.00", "(x1.10)", "6.944", "0.694"]);
+        let other = line(&text, "other ");
+        assert_eq!(other[7..], ["7.00", "-", "-", "-", "-", "-"], "{text}");
+        assert_eq!(comparison.json()["machines"][0]["twice"]["drives"]["tokens_per_s"], 44.0);
     }
 
     #[test]

@@ -1,0 +1,148 @@
+//! How few weights live in further memories of the host where the near one has no room.
+
+use model::config::{Dtype, ModelConfig};
+use model::ops::{Op, align_up};
+use program::map::{Device, DeviceMap, leading_list};
+use program::topology::{FAR_MAX, MemoryId};
+use program::weights::Weights;
+
+use crate::policy::{
+    Far, FarWeights, Formats, Placement, decode_device, far_ops, hosted_layers, spread_evenly,
+};
+
+/// The weights that could live there, of each layer with weights on the host.
+#[derive(Debug)]
+pub(super) struct Movable {
+    /// Bytes of each layer.
+    layers: Vec<u64>,
+    weights: FarWeights,
+}
+
+impl Movable {
+    pub(super) fn of(
+        config: &ModelConfig,
+        dtype: Dtype,
+        map: &DeviceMap,
+        weights: FarWeights,
+    ) -> Movable {
+        let of_layer = |layer: usize| {
+            let ops = config.layer_ops(layer).iter().zip(&map.weights[layer]);
+            let moved =
+                ops.zip(far_ops(map, config, layer, weights)).filter(|((op, home), far)| {
+                    *far && **home == MemoryId::DRAM && op.weights(config).is_some()
+                });
+            let bytes = moved.map(|((op, _), _)| {
+                let blob = Weights::Layer { layer: layer as u16, op: *op };
+                let format = map.weight_formats.of(config, blob);
+                align_up(blob.size_bytes(config, dtype, format)) as u64
+            });
+            bytes.sum()
+        };
+        Movable { layers: hosted_layers(map).into_iter().map(of_layer).collect(), weights }
+    }
+
+    /// The fewest layers that make room for so many bytes; where not even all that the memories
+    /// have room for do, as many as that, if it is any.
+    pub(super) fn least(&self, bytes: u64, room_bytes: [u64; FAR_MAX]) -> (Far, bool) {
+        let mut most = Far::NONE;
+        for count in 1..=self.layers.len() {
+            let Some((far, moved_bytes)) = self.filled(count, room_bytes) else { break };
+            if moved_bytes >= bytes {
+                return (far, true);
+            }
+            most = far;
+        }
+        (most, false)
+    }
+
+    /// All layers, or as many as the memories have room for, and what that moves.
+    pub(super) fn most(&self, room_bytes: [u64; FAR_MAX]) -> (Far, u64) {
+        let far = self.least(u64::MAX, room_bytes).0;
+        (far, self.filled(far.count(), room_bytes).map_or(0, |(_, bytes)| bytes))
+    }
+
+    /// So many layers, one memory filled behind the other, and what that moves; `None` where they
+    /// have no room.
+    fn filled(&self, count: usize, room_bytes: [u64; FAR_MAX]) -> Option<(Far, u64)> {
+        let mut far = Far { layers: [0; FAR_MAX], weights: self.weights };
+        let (mut number, mut left, mut moved) = (0, room_bytes[0], 0);
+        for place in spread_evenly(count, self.layers.len()) {
+            let bytes = self.layers[place];
+            while bytes > left {
+                number += 1;
+                left = *room_bytes.get(number)?;
+            }
+            left -= bytes;
+            moved += bytes;
+            far.layers[number] += 1;
+        }
+        Some((far, moved))
+    }
+}
+
+/// Shares of a placement's weights on the host that live in further memories.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct FarShares {
+    /// Of those that the GPU multiplies in decode, and of the others.
+    pub(crate) gpu: f64,
+    pub(crate) cpu: f64,
+}
+
+impl FarShares {
+    /// About what lives far away of a placement for which the near memory lacks so many bytes, of
+    /// those that further ones have room for.
+    pub(crate) fn of(
+        config: &ModelConfig,
+        dtype: Dtype,
+        formats: &Formats,
+        placement: &Placement,
+        bytes: u64,
+    ) -> FarShares {
+        let Placement { policy, residency, far, .. } = placement;
+        let layers = config.num_layers.saturating_sub(residency.layers.len());
+        if !far.is_none() {
+            let share = far.count() as f64 / layers.max(1) as f64;
+            let cpu = if far.weights == FarWeights::All { share } else { 0.0 };
+            return FarShares { gpu: share, cpu };
+        }
+        let list = leading_list(config, policy.chunking()).into_iter().enumerate();
+        let on_gpu = list.filter(|(index, entry)| {
+            decode_device(policy, *index, *entry) == Device::Gpu && !entry.op.is_attention()
+        });
+        let (ops, formats) = (config.leading_ops(), formats.weights.layers.first());
+        let of_op = |op: Op| {
+            let place = ops.iter().position(|other| *other == op);
+            let format = place.zip(formats).and_then(|(place, formats)| formats.get(place));
+            format.map_or(0, |format| op.weight_bytes_in(config, dtype, *format))
+        };
+        let all = |layer: usize| (layers * layer).max(1) as f64;
+        let gpu = all(on_gpu.map(|(_, entry)| of_op(entry.op)).sum());
+        let bytes = bytes as f64;
+        if bytes <= gpu {
+            return FarShares { gpu: bytes / gpu, cpu: 0.0 };
+        }
+        let share = (bytes / all(ops.iter().map(|op| of_op(*op)).sum())).min(1.0);
+        FarShares { gpu: share, cpu: share }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_few_layers_as_make_room_one_memory_behind_the_other() {
+        let movable = Movable { layers: vec![10; 6], weights: FarWeights::All };
+        let least = |bytes, room| {
+            let (far, is_enough) = movable.least(bytes, room);
+            (far.layers, is_enough)
+        };
+        assert_eq!(least(11, [100, 0]), ([2, 0], true));
+        assert_eq!(least(30, [25, 10]), ([2, 1], true));
+        assert_eq!(least(31, [25, 10]), ([2, 1], false));
+        assert_eq!(least(61, [100, 100]), ([6, 0], false));
+        assert_eq!(least(1, [5, 0]), ([0, 0], false));
+        assert_eq!(movable.most([35, 100]).0.layers, [3, 3]);
+        assert_eq!(movable.most([15, 0]).1, 10);
+    }
+}

@@ -1,0 +1,47 @@
+//! `--batches auto` beside a sweep by hand.
+
+use planner::policy::by_name::PolicyName;
+use planner::priced::best_batches;
+
+use super::cases::{Case, layers_of, plain_machine};
+
+const SEQUENCES_MAX: usize = 256;
+const SIZE_MAX: u16 = 64;
+
+/// Tokens/s of the best placement of such batches; `None` where nothing fits.
+fn rate(case: &Case, batches: (u16, u16)) -> Option<f64> {
+    let case = Case { batches, ..case.clone() };
+    case.choose(PolicyName::Auto).ok().map(|chosen| chosen.tokens_per_s())
+}
+
+fn cases() -> Vec<Case> {
+    let mut small_card = plain_machine();
+    small_card.memory.vram_gib = 1.0;
+    vec![
+        Case::new(small_card, layers_of("opt-1.3b", 6), (1, 1)),
+        Case::new(plain_machine(), layers_of("opt-125m", 4), (1, 1)),
+    ]
+}
+
+#[test]
+fn what_is_chosen_is_within_a_twentieth_of_the_best_of_a_sweep() {
+    for case in cases() {
+        let chosen = case.with_question(PolicyName::Auto, |question| {
+            best_batches(&question, SEQUENCES_MAX, SIZE_MAX).expect("something fits")
+        });
+        let chosen_rate = rate(&case, chosen).expect("it fits");
+        let mut best = (0.0, (0, 0));
+        for count in [1, 2, 4] {
+            for size in [4, 16, 32, 48, 64] {
+                if usize::from(count) * usize::from(size) > SEQUENCES_MAX {
+                    continue;
+                }
+                if let Some(rate) = rate(&case, (count, size)).filter(|rate| *rate > best.0) {
+                    best = (rate, (count, size));
+                }
+            }
+        }
+        let what = format!("{} {chosen:?} {chosen_rate}, best {best:?}", case.config.name);
+        assert!(best.0 <= 1.05 * chosen_rate, "{what}");
+    }
+}
