@@ -12,6 +12,7 @@ pub mod formats;
 pub mod ir;
 pub mod map;
 pub mod plan;
+pub mod select;
 pub mod shares;
 pub mod simulate;
 pub mod sizes;

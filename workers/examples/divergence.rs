@@ -105,6 +105,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         wait_timeout: Duration::from_secs(60),
         forms: None,
         routes_evenly: false,
+        select_text: Vec::new(),
     };
     let mut lanes = Interleaved::start(compile(config, &shape, &map)?, source, options)?;
     let window = |slot: usize| &tokens[slot * CONTEXT..][..CONTEXT];

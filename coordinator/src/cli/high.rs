@@ -20,6 +20,7 @@ use super::request::{
     ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::scoring::scoring;
+use super::select::select;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
@@ -324,6 +325,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     }
     let device = device(&low)?;
     let placement = placement(&low, device)?;
+    let kv_select = select(&low.of_model, device, !low.placement.no_fuse)?;
     let verbosity = verbosity(&low);
     Ok(Run {
         model: ModelChoice {
@@ -338,6 +340,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             .of_model
             .quantized
             .unwrap_or_else(|| QuantizedChoice::usual(low.of_model.dtype)),
+        kv_select,
         batches: low.batches,
         work,
         seed: low.seed,

@@ -12,6 +12,7 @@ mod report;
 pub mod request;
 mod score;
 mod scoring;
+pub mod select;
 mod serve;
 mod serving;
 mod shared;

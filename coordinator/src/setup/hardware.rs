@@ -81,6 +81,7 @@ impl Hardware {
             grammars: None,
             staged: Vec::new(),
             nodes: MemoryNodes::default(),
+            select_text: Vec::new(),
         }
     }
 

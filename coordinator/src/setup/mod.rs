@@ -18,6 +18,7 @@ pub mod prediction;
 pub mod pricing;
 pub mod profile;
 pub mod rehearsal;
+mod select;
 pub(crate) mod serving;
 pub mod staging;
 pub mod start;

@@ -14,6 +14,7 @@ use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
 use super::placement::{Decision, Measure, first_that_fits, plan};
+use super::select;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::request::{Run, Verbosity};
@@ -117,8 +118,9 @@ pub(crate) fn start(
     let forms = grammars.clone().zip(opened.shared_codec()?);
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
     let nodes = nodes::checked(&run, &plan)?;
-    let launch =
-        LaunchOptions { staged, grammars, nodes, ..hardware.launch(opened.weights.clone()) };
+    let select_text = select::text(&run, opened)?;
+    let options = hardware.launch(opened.weights.clone());
+    let launch = LaunchOptions { staged, grammars, nodes, select_text, ..options };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();

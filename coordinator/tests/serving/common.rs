@@ -115,6 +115,7 @@ fn launch() -> LaunchOptions {
         grammars: None,
         staged: Vec::new(),
         nodes: MemoryNodes::default(),
+        select_text: Vec::new(),
     }
 }
 

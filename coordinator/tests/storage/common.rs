@@ -214,6 +214,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         grammars: None,
         staged: staged.to_vec(),
         nodes: MemoryNodes::default(),
+        select_text: Vec::new(),
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)

@@ -61,6 +61,9 @@ pub enum CompileError {
          delta_conv, and delta, on one device each in prefill and decode, with its home there"
     )]
     StateElsewhere { layer: usize },
+    /// `reason` is a clause.
+    #[error("new tokens cannot attend to selected positions here: {reason}; leave --kv-select out")]
+    Select { reason: &'static str },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(

@@ -15,7 +15,9 @@ use model::rope::{Rope, SequenceLength};
 use program::ir::{ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
-use program::step_table::{Field, Finish, ITEM_WORDS, List, ROUTER_SUMS, StepTableLayout};
+use program::step_table::{
+    Field, Finish, ITEM_WORDS, List, ROUTER_SUMS, SELECTED_WORDS, StepTableLayout,
+};
 use schedule::{Costs, Step};
 use shm::SharedU32s;
 
@@ -40,6 +42,7 @@ pub struct StepTable {
     serves: bool,
     page_positions: u32,
     chunking: Option<Chunking>,
+    selects: bool,
 }
 
 /// Rows of one sequence in a work list.
@@ -82,12 +85,18 @@ impl StepTable {
             serves: plan.shape.serves,
             page_positions: plan.shape.page_positions,
             chunking: plan.map.chunking,
+            selects: plan.map.kv_select.is_some(),
         }
     }
 
     /// Whether a sequence can begin behind rows of another one: a state is of all of its own.
     pub fn shares_beginnings(&self) -> bool {
         self.shares
+    }
+
+    /// Whether new tokens select what they attend to.
+    pub fn selects(&self) -> bool {
+        self.selects
     }
 
     /// Whether sequences come while the run goes on.
@@ -109,6 +118,18 @@ impl StepTable {
         }
         for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {
             add(ROUTER_SUMS + expert, *rows);
+        }
+    }
+
+    /// Counts what new tokens attended to: positions read, of so many.
+    pub(crate) fn count_selected(&self, read: u64, all: u64) {
+        let first = self.layout.selected();
+        for (word, more) in [(first, read), (first + 2, all)] {
+            // One lane alone attends where positions are selected.
+            let [low, high] = [word, word + 1].map(|word| u64::from(self.words.load(word)));
+            let sum = (high << 32 | low) + more;
+            self.words.store(word, sum as u32);
+            self.words.store(word + 1, (sum >> 32) as u32);
         }
     }
 
@@ -331,9 +352,13 @@ impl StepTable {
         }
     }
 
-    /// All words to 0, before a group is written.
+    /// All words to 0, before a group is written, but what is counted for the whole run.
     pub fn clear(&self) {
+        let first = self.layout.selected();
+        let counted: [u32; SELECTED_WORDS] =
+            std::array::from_fn(|word| self.words.load(first + word));
         self.words.fill(0);
+        (first..).zip(counted).for_each(|(word, count)| self.words.store(word, count));
     }
 
     /// What a program is compiled for.
