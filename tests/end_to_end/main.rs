@@ -35,6 +35,7 @@ mod python;
 mod report_page;
 mod resume;
 mod score;
+mod selected;
 mod serve;
 mod sharing;
 mod timed;

@@ -1,7 +1,7 @@
 //! What `--kv-select` asks for, as a plan and its workers need it.
 
 use anyhow::Context;
-use program::select::KvSelect;
+use program::select::{KvSelect, seeded_text};
 use sha2::{Digest, Sha256};
 
 use super::model::Opened;
@@ -52,7 +52,7 @@ pub(crate) fn text(run: &Run, opened: &Opened) -> anyhow::Result<Vec<u32>> {
     let Some(choice) = &run.kv_select else { return Ok(Vec::new()) };
     let most = opened.config.max_positions.saturating_sub(1);
     let Some(text) = &choice.text else {
-        return Ok(seeded(opened.config.vocab_size, SEEDED_TOKENS.min(most)));
+        return Ok(seeded_text(opened.config.vocab_size, SEEDED_TOKENS.min(most)));
     };
     let codec = opened.codec()?.context("--kv-select-text needs a model with a tokenizer")?;
     let mut tokens = codec.encode(text).map_err(anyhow::Error::msg)?;
@@ -66,15 +66,4 @@ pub(crate) fn text(run: &Run, opened: &Opened) -> anyhow::Result<Vec<u32>> {
     }
     tokens.truncate(TEXT_TOKENS_MAX.min(most));
     Ok(tokens)
-}
-
-/// Tokens that are the same for every run of a model.
-fn seeded(vocab_size: usize, count: usize) -> Vec<u32> {
-    let mut state = 0x5eed_u64;
-    let mut next = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % vocab_size as u64) as u32
-    };
-    (0..count).map(|_| next()).collect()
 }

@@ -32,7 +32,7 @@ pub(super) fn run<T: Element>(
         2 * plan.map.kv_format.position_bytes(shape.head_dim, plan.shape.dtype) as u64;
     let mut bytes = 0;
     // Sequences have a unit for each KV head, in the order of their items.
-    let mut list = |selects: bool, units: &mut Vec<Unit>| {
+    let list = |selects: bool, units: &mut Vec<Unit>| {
         units.clear();
         let all = rows::units(table, program, compute.at, compute.chunk).enumerate();
         let item = |index: usize| index / shape.kv_heads;

@@ -121,13 +121,23 @@ impl StepTable {
         }
     }
 
+    /// Positions that new tokens have attended to since the run began where they select, and all
+    /// that there were.
+    pub fn selected(&self) -> (u64, u64) {
+        let first = self.layout.selected();
+        let count = |word: usize| {
+            let [low, high] = [word, word + 1].map(|word| u64::from(self.words.load(word)));
+            high << 32 | low
+        };
+        (count(first), count(first + 2))
+    }
+
     /// Counts what new tokens attended to: positions read, of so many.
     pub(crate) fn count_selected(&self, read: u64, all: u64) {
         let first = self.layout.selected();
-        for (word, more) in [(first, read), (first + 2, all)] {
+        let (was_read, was_all) = self.selected();
+        for (word, sum) in [(first, was_read + read), (first + 2, was_all + all)] {
             // One lane alone attends where positions are selected.
-            let [low, high] = [word, word + 1].map(|word| u64::from(self.words.load(word)));
-            let sum = (high << 32 | low) + more;
             self.words.store(word, sum as u32);
             self.words.store(word + 1, (sum >> 32) as u32);
         }

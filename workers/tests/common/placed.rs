@@ -70,7 +70,7 @@ pub fn options(threads: usize) -> LaneOptions {
         wait_timeout: Duration::from_secs(60),
         forms: None,
         routes_evenly: false,
-        select_text: Vec::new(),
+        select_text: (0..48).collect(),
     }
 }
 
