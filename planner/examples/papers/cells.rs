@@ -162,6 +162,17 @@ pub enum Compression {
     W4kv4,
 }
 
+/// The order of a layer's operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The model's own.
+    #[default]
+    Layer,
+    /// Activation Sequence Caching's.
+    Asc,
+}
+
 /// One number of a paper.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +204,8 @@ pub struct Cell {
     /// Layers may stay in device memory.
     #[serde(default = "yes")]
     resident: bool,
+    #[serde(default)]
+    order: Order,
     /// Transfers may overlap with computing.
     #[serde(default = "yes")]
     overlap: bool,
@@ -233,6 +246,7 @@ pub struct Scenario {
     pub nvme: bool,
     pub resident: bool,
     pub overlap: bool,
+    pub order: Order,
     pub vectors: Option<[String; 2]>,
     pub unbounded: bool,
 }
@@ -269,6 +283,7 @@ impl Cell {
                     nvme: self.nvme,
                     resident: self.resident,
                     overlap: self.overlap,
+                    order: self.order,
                     vectors: self.vectors.clone(),
                     unbounded: self.unbounded,
                 });
