@@ -32,8 +32,8 @@ const ORDER: [Op; 11] = [
     Op::V,
     Op::Out,
     Op::Norm1,
-    Op::Up,
-    Op::Down,
+    Op::Fc0,
+    Op::Fc1,
 ];
 /// Places in it.
 const SCORES: usize = 3;

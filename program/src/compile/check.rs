@@ -90,6 +90,9 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     if !map.fuse_attention || map.chunking.is_some() {
         return refused("its attention is one operation");
     }
+    if map.uses_storages() {
+        return refused("its skew is found by weights that are all in memory");
+    }
     if config.layers.have_states() {
         return refused("the model has layers with a state, which keep no keys");
     }

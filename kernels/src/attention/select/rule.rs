@@ -34,29 +34,27 @@ impl SelectRule {
     pub(super) fn choose(&self, position: usize, scores: &mut [f32], order: &mut [u32]) -> usize {
         let older = order.len();
         let largest = |row: &[f32]| row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let (mut counted, mut rows) = (0, 0);
+        let counts = |below: f32| usize::from(below >= -self.alpha);
+        let queries = scores.len() / older;
+        // How far each position is below a largest score, at the least.
         let (nearest, others) = scores.split_at_mut(older);
-        let below = |score: f32, top: f32| score - top;
         let top = largest(nearest);
-        nearest.iter_mut().for_each(|score| *score = below(*score, top));
-        let count = |row: &[f32], top: f32| {
-            row.iter().filter(|score| below(**score, top) >= -self.alpha).count()
-        };
-        (counted, rows) = (counted + count(nearest, 0.0), rows + 1);
+        nearest.iter_mut().for_each(|score| *score -= top);
+        let mut counted: usize = nearest.iter().map(|below| counts(*below)).sum();
         for row in others.chunks_exact(older) {
             let top = largest(row);
-            (counted, rows) = (counted + count(row, top), rows + 1);
             for (nearest, score) in nearest.iter_mut().zip(row) {
-                *nearest = nearest.max(below(*score, top));
+                let below = score - top;
+                counted += counts(below);
+                *nearest = nearest.max(below);
             }
         }
-        let chosen = counted.div_ceil(rows).min(self.most(position));
+        let chosen = counted.div_ceil(queries).min(self.most(position));
         (0..).zip(order.iter_mut()).for_each(|(position, place)| *place = position);
         if chosen < older && chosen > 0 {
             let key = |place: &u32| nearest[*place as usize];
-            order.select_nth_unstable_by(chosen - 1, |a, b| {
-                key(b).total_cmp(&key(a)).then(a.cmp(b))
-            });
+            let nearer = |a: &u32, b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(b));
+            order.select_nth_unstable_by(chosen - 1, nearer);
         }
         order[..chosen].sort_unstable();
         chosen
