@@ -20,7 +20,7 @@ use super::request::{
     ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
 use super::scoring::scoring;
-use super::select::select;
+use super::selecting::select;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;

@@ -13,6 +13,7 @@ pub mod request;
 mod score;
 mod scoring;
 pub mod select;
+mod selecting;
 mod serve;
 mod serving;
 mod shared;
