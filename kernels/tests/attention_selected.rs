@@ -237,7 +237,7 @@ impl<T: Element> Batch<T> {
                     copy(to_cache, to, from_cache, from, bytes);
                 }
             }
-            if (index + 1) % kv_heads == 0 {
+            if (index + 1).is_multiple_of(kv_heads) {
                 first_page += of(unit);
             }
         }
