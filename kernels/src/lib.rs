@@ -38,7 +38,8 @@ mod unroll;
 mod variant;
 
 pub use attention::{
-    AttentionShape, Cache, Columns, PageLists, Unit, Units, paged_place, scores_len,
+    AttentionShape, Cache, Columns, PageLists, Partial, SelectRule, Selected, Selection, Unit,
+    Units, paged_place, partial_key, scores_len,
 };
 pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;

@@ -8,8 +8,9 @@ use common::records::{formats, random_records};
 use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped,
-    LinearOut, Logprob, RopeTables, Routed, Routing, SampleScratch, Sampling, StateRows, Unit,
+    AttentionShape, Cache, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear,
+    LinearGrouped, LinearOut, Logprob, Partial, RopeTables, Routed, Routing, SampleScratch,
+    Sampling, SelectRule, Selection, StateRows, Unit,
 };
 use model::compressed::Grouped;
 use model::delta::DeltaNet;
@@ -54,6 +55,7 @@ struct Buffers {
     scores: Vec<f32>,
     probabilities: Vec<f32>,
     cache: Vec<bf16>,
+    selection: Selection,
     scratch: Vec<SampleScratch>,
     /// A matrix of every grouped form.
     records: Vec<(Grouped, Vec<u8>)>,
@@ -66,10 +68,14 @@ const HEAD_DIM: usize = 64;
 const EXPERTS: usize = 4;
 const EXPERT_WIDTH: usize = HIDDEN / EXPERTS;
 
+/// Columns of partial keys, and what is chosen by them.
+const COLUMNS: usize = 16;
+const RULE: SelectRule = SelectRule { alpha: 2.0, max_thousandths: 300, recent: 8 };
+
 /// One call of every entry point, large enough that all threads of the pool take part.
 fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let Buffers { residual, gain, x, weight, out, logits, scores, probabilities, .. } = buffers;
-    let Buffers { cache, scratch, records, .. } = buffers;
+    let Buffers { cache, selection, scratch, records, .. } = buffers;
     let tokens = [3u32; ROWS];
     kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), 2.0, residual);
     kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
@@ -125,6 +131,13 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.weighted_values(&shape, &units, probabilities, x, &*cache, &mut *out);
     kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, &mut *out);
     kernels.append(&shape, &units, x, cache);
+    let one = &x[..HIDDEN];
+    let rows = units.map(|unit| Unit { rows: 1, past: 290, ..unit });
+    let partial = Partial { keys: weight, skew: &logits[..HIDDEN * COLUMNS], columns: COLUMNS };
+    let fresh = (one, one, one);
+    let caches = (Cache::from(&cache[..]), Cache::from(&cache[..]));
+    let to = &mut out[..HIDDEN];
+    kernels.attention_selected(selection, &shape, &rows, fresh, caches, partial, to);
     let windowed = AttentionShape { window: Some(130), ..shape };
     let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
     let sinks = [0.5; HIDDEN / HEAD_DIM];
@@ -202,6 +215,7 @@ fn no_call_allocates_after_the_kernels_are_built() {
         scores: random.vector(heads * ROWS * (ROWS + 10)),
         probabilities: random.vector(heads * ROWS * (ROWS + 10)),
         cache: random.vector(heads * 300 * HEAD_DIM),
+        selection: Selection::new(RULE, 3, &common::LIMITS, 2 * HEAD_DIM),
         scratch: (0..3).map(|_| SampleScratch::new(HIDDEN)).collect(),
         records: formats()
             .into_iter()

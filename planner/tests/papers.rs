@@ -2,6 +2,8 @@
 
 #[path = "../examples/papers/answer.rs"]
 mod answer;
+#[path = "../examples/papers/asc.rs"]
+mod asc;
 #[path = "../examples/papers/cells.rs"]
 mod cells;
 #[path = "../examples/papers/compare.rs"]

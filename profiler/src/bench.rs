@@ -166,6 +166,7 @@ impl Bench {
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
+            partial_keys: false,
             paged_positions: 0,
         }
     }
@@ -416,6 +417,7 @@ fn map(
         prefill_hidden: MemoryId::DRAM,
         weight_formats,
         kv_format,
+        kv_select: None,
         schedule: Schedule::default(),
     }
 }

@@ -5,6 +5,7 @@ use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
 use crate::formats::{KvFormat, WeightFormats};
+use crate::select::KvSelect;
 use crate::shares::ReadShares;
 use crate::topology::MemoryId;
 
@@ -222,6 +223,9 @@ pub struct DeviceMap {
     pub prefill_hidden: MemoryId,
     pub weight_formats: WeightFormats,
     pub kv_format: KvFormat,
+    /// New tokens attend to some cached positions only, on the CPU.
+    #[serde(default)]
+    pub kv_select: Option<KvSelect>,
     pub schedule: Schedule,
 }
 

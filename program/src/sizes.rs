@@ -7,6 +7,7 @@ use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, decompressed};
 use crate::owners::DEVICE;
+use crate::select::partial_key_bytes;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
@@ -26,6 +27,8 @@ pub struct Sizes<'a> {
     pub max_context: u32,
     pub weight_formats: &'a WeightFormats,
     pub kv_format: KvFormat,
+    /// Keys have partial keys beside them.
+    pub partial_keys: bool,
     /// Positions of all pages of a batch, where caches are in pages; 0: they are not.
     pub paged_positions: u64,
 }
@@ -45,7 +48,7 @@ impl Sizes<'_> {
     pub fn cache_bytes(&self, layer: usize, kv: Kv, parts: u16) -> usize {
         let kind = self.config.layers.of(layer);
         let Some(delta) = self.config.delta.filter(|_| kind.has_state()) else {
-            return self.cache_bytes_of(kind, parts);
+            return self.cache_bytes_of(kind, kv, parts);
         };
         usize::from(self.batch_size)
             * match kv {
@@ -66,13 +69,18 @@ impl Sizes<'_> {
     /// [`Sizes::cache_bytes`] of the kind of layer with the largest caches of those that attend.
     pub fn largest_cache_bytes(&self, parts: u16) -> usize {
         let kinds = self.config.layers.kinds().iter().filter(|kind| !kind.has_state());
-        kinds.map(|kind| self.cache_bytes_of(kind, parts)).max().unwrap_or(0)
+        kinds.map(|kind| self.cache_bytes_of(kind, Kv::K, parts)).max().unwrap_or(0)
     }
 
-    fn cache_bytes_of(&self, kind: &LayerKind, parts: u16) -> usize {
+    fn cache_bytes_of(&self, kind: &LayerKind, kv: Kv, parts: u16) -> usize {
         let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
         let context = u64::from(self.max_context);
-        let position_bytes = self.kv_format.position_bytes(self.config.head_dim, self.dtype);
+        let partial_bytes = match kv {
+            Kv::K if self.partial_keys => partial_key_bytes(self.config.head_dim),
+            Kv::K | Kv::V => 0,
+        };
+        let position_bytes =
+            self.kv_format.position_bytes(self.config.head_dim, self.dtype) + partial_bytes;
         let is_ring = kind.kept_positions(self.max_context as usize) < self.max_context as usize;
         if self.paged_positions > 0 && !is_ring {
             return (self.paged_positions * heads) as usize * position_bytes;

@@ -192,6 +192,10 @@ pub struct StepTableLayout {
     pub has_owners: bool,
 }
 
+/// Words of what new tokens attended to where they choose: positions read, then those that there
+/// were, of all layers and KV heads, two words each, the lower one first.
+pub const SELECTED_WORDS: usize = 4;
+
 /// The routers whose choices are counted; all 0 where no layer has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Routers {
@@ -233,12 +237,17 @@ impl StepTableLayout {
 
     /// First of [`OWNERS_WORDS`] words, where sequences have owners.
     pub fn owners(&self) -> usize {
-        self.budget() + BUDGET_WORDS
+        self.selected() + SELECTED_WORDS
     }
 
     /// First of [`BUDGET_WORDS`] words: what a step of a run that serves may take.
     pub fn budget(&self) -> usize {
         self.router(self.routers.layers as usize)
+    }
+
+    /// First of [`SELECTED_WORDS`] words.
+    pub fn selected(&self) -> usize {
+        self.budget() + BUDGET_WORDS
     }
 
     /// First of the words of a layer's router: [`ROUTER_SUMS`], then of each expert the rows of all
@@ -366,6 +375,7 @@ mod tests {
         seen[layout.enough()] += 1;
         (0..BUDGET_WORDS).for_each(|word| seen[layout.budget() + word] += 1);
         (0..OWNERS_WORDS).for_each(|word| seen[layout.owners() + word] += 1);
+        (0..SELECTED_WORDS).for_each(|word| seen[layout.selected() + word] += 1);
         for layer in 0..2 {
             (0..ROUTER_SUMS + 5).for_each(|word| seen[layout.router(layer) + word] += 1);
         }

@@ -31,6 +31,7 @@ fn workers_allocate_nothing_from_ready_to_drain() {
         ("llama", &["--policy", "cpu-only"][..]),
         ("llama", &["--device", "emulated", "--split", "k:up"]),
         ("llama", &["--compress", "kv4"]),
+        ("llama", &["--kv-select", "alpha=0.1,max=0.1"]),
         ("llama", &["--compress", "w4kv4", "--device", "emulated", "--split", "k:up"]),
         ("gemma3", &["--device", "emulated", "--split", "k:up"]),
         ("gpt_oss", &["--policy", "cpu-only"]),

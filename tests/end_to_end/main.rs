@@ -37,6 +37,7 @@ mod python;
 mod report_page;
 mod resume;
 mod score;
+mod selected;
 mod serve;
 mod sharing;
 mod timed;

@@ -1,6 +1,7 @@
 //! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
 
 use cuda::CudaError;
+use program::compile::CompileError;
 use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
@@ -194,6 +195,9 @@ pub enum WorkerError {
          raise the limit (`ulimit -u`)."
     )]
     Thread(#[source] std::io::Error),
+    /// The text by which positions are selected could not be computed.
+    #[error("The text of --kv-select-text could not be computed: {0}.")]
+    Calibration(#[source] CompileError),
     /// The parent-death signal could not be armed.
     #[error("The worker could not ask to end with the coordinator: {0}.")]
     Parent(#[source] std::io::Error),

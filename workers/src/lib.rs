@@ -14,6 +14,7 @@
 //! - Every wait is released by poison, and a failing lane poisons before its process ends.
 //! - Only [`memory`] turns buffers into slices.
 
+mod calibrate;
 pub mod counting;
 pub mod device;
 mod errands;
@@ -34,8 +35,10 @@ pub mod roles;
 mod rope_tables;
 pub mod rows;
 mod sampled;
+mod select;
 pub mod setup;
 pub mod shared;
+mod skew;
 pub mod standby;
 mod still;
 pub mod storage;

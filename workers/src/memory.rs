@@ -100,6 +100,11 @@ impl Memories {
         }
     }
 
+    /// What is mapped.
+    pub(crate) fn mappings(&self) -> &[(SegmentId, Arc<Mapping>)] {
+        &self.mappings
+    }
+
     /// Mapping and first byte of a range of a buffer.
     fn locate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> (&Mapping, usize) {
         let place = self.places[id.0 as usize];

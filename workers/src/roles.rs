@@ -189,6 +189,7 @@ fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
         wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
         forms: None,
         routes_evenly: matches!(setup.weights, WeightsFrom::EvenlyRouted { .. }),
+        select_text: setup.select_text.clone(),
     }
 }
 

@@ -9,6 +9,7 @@ use program::plan::Plan;
 use program::topology::{LaneId, LaneKind, WorkerId};
 use shm::{Control, TraceSegment, TraceWriter};
 
+use crate::calibrate::calibrate;
 use crate::device::{Device, DeviceLane, DeviceLaneSetup, DirectDevice};
 use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
@@ -20,6 +21,7 @@ use crate::process::Lanes;
 use crate::pulse::Pulse;
 use crate::shared::forms::Forms;
 use crate::shared::protocol::Durations;
+use crate::skew::Skew;
 use crate::standby::Standby;
 use crate::storage::{StorageLane, Store};
 use crate::timed::Timed;
@@ -36,6 +38,8 @@ pub struct LaneOptions {
     pub forms: Option<Forms>,
     /// Routers pick experts at random, all of them equally often.
     pub routes_evenly: bool,
+    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    pub select_text: Vec<u32>,
 }
 
 impl LaneOptions {
@@ -95,7 +99,7 @@ pub(crate) unsafe fn lane_executor(
     plan: &Arc<Plan>,
     memories: &Arc<Memories>,
     control: &Control,
-    options: &LaneOptions,
+    (options, skew): (&LaneOptions, Option<&Arc<Skew>>),
 ) -> Result<Box<dyn LaneExecutor>, WorkerError> {
     // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the plan
     // is valid (contract of this function).
@@ -109,7 +113,23 @@ pub(crate) unsafe fn lane_executor(
         LaneKind::Compute => Some(options.compute_state(&plan, lane)?),
         _ => None,
     };
-    Ok(Box::new(Executor::new(lane, plan, view, control, options.variant, compute)))
+    let executor = Executor::new(lane, plan, view, control, options.variant, compute);
+    Ok(Box::new(executor.with_skew(skew.cloned())))
+}
+
+/// By what a plan that selects positions turns queries and keys, once the weights are in place.
+///
+/// # Errors
+/// No memory or threads, or a text that cannot be computed.
+pub(crate) fn skew(
+    plan: &Plan,
+    memories: &Memories,
+    options: &LaneOptions,
+) -> Result<Option<Arc<Skew>>, WorkerError> {
+    let by = (options.variant, &options.pool);
+    let find = || calibrate(plan, memories.mappings(), by, &options.select_text);
+    let found = plan.map.kv_select.is_some().then(find).transpose()?;
+    Ok(found.map(Arc::new))
 }
 
 /// Builds the lanes of a worker that have work in the plan. All that they will ever allocate is
@@ -128,9 +148,11 @@ pub unsafe fn build_lanes(
 ) -> Result<Vec<LaneRunner>, WorkerError> {
     let Building { worker, plan, control, trace } = building;
     let own = building.with_work(plan.topology.lanes_of(worker));
+    let skew = skew(plan, memories, options)?;
     own.map(|lane| {
+        let of_lane = (options, skew.as_ref());
         // SAFETY: the contract of this function.
-        let executor = unsafe { lane_executor(lane, plan, memories, control, options) }?;
+        let executor = unsafe { lane_executor(lane, plan, memories, control, of_lane) }?;
         let trace = Some(trace.writer(lane.index())?);
         let setup = LaneSetup {
             link_bytes_per_s: options.link_bytes_per_s,

@@ -70,6 +70,7 @@ fn options() -> LaneOptions {
         wait_timeout: Duration::from_millis(300),
         forms: None,
         routes_evenly: false,
+        select_text: Vec::new(),
     }
 }
 

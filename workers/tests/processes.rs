@@ -292,6 +292,7 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         wait_timeout: LIMIT,
         forms: None,
         routes_evenly: false,
+        select_text: Vec::new(),
     };
     let source = DummySource::new(config(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

@@ -165,6 +165,7 @@ fn independent(config: &ModelConfig) {
                         wait_timeout,
                         forms: None,
                         routes_evenly: false,
+                        select_text: Vec::new(),
                     };
                     for shape in SHAPES {
                         places += every_place(config, &map, dtype, shape, &options, &mut alone);

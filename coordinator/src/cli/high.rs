@@ -22,6 +22,7 @@ use super::request::{
     Verbosity, Work,
 };
 use super::scoring::scoring;
+use super::selecting::select;
 use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
@@ -348,6 +349,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     }
     let device = device(&low)?;
     let placement = placement(&low, device)?;
+    let kv_select = select(&low.of_model, device, !low.placement.no_fuse)?;
     let verbosity = verbosity(&low);
     Ok(Run {
         model: ModelChoice {
@@ -363,6 +365,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             .of_model
             .quantized
             .unwrap_or_else(|| QuantizedChoice::usual(low.of_model.dtype)),
+        kv_select,
         batches: low.batches,
         work,
         seed: low.seed,

@@ -13,6 +13,8 @@ mod report;
 pub mod request;
 mod score;
 mod scoring;
+pub mod select;
+mod selecting;
 mod serve;
 mod serving;
 mod shared;

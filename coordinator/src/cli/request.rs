@@ -10,6 +10,7 @@ use program::map::Chunking;
 use workers::device::RateSizes;
 use workers::shared::protocol::MemoryNodes;
 
+use super::select::SelectChoice;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
     StagedForm,
@@ -46,6 +47,8 @@ pub struct Run {
     pub compress: CompressChoice,
     /// Resolved: `Direct` for bf16 unless told otherwise.
     pub quantized: QuantizedChoice,
+    /// `None`: new tokens attend to everything.
+    pub kv_select: Option<SelectChoice>,
     /// `None`: 1xB with the largest B up to 32 that fits memory.
     pub batches: Option<BatchesChoice>,
     pub work: Work,

@@ -20,6 +20,9 @@ pub(super) fn scoring(
     if low.stop_at_eof && input == Place::Standard {
         return Err(UsageError::StdinTwice);
     }
+    if low.of_model.kv_select.is_some() {
+        return Err(UsageError::SelectInScore);
+    }
     let (output, mode) = mode_of(low.output.as_ref(), low.resume, low.force)?;
     let (context, stride) = (low.context, low.stride);
     if Format::of(&input) == Format::JsonLines && (context.is_some() || stride.is_some()) {

@@ -1,8 +1,11 @@
 //! Arguments that a run and a server share: which model, where it is computed.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use planner::policy::by_name::PolicyName;
 
+use super::select::{SelectRule, parse_select};
 use super::values::{
     CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice, parse_device, parse_policy,
     parse_size,
@@ -42,6 +45,19 @@ pub struct LowModel {
     /// [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<QuantizedChoice>,
+    /// New tokens attend to the cached positions whose approximate score is within A of the
+    /// largest, to at most the share M of all: for long prompts without a device. Answers change
+    #[arg(
+        long,
+        value_name = "alpha=A,max=M",
+        value_parser = parse_select,
+        help_heading = "Model"
+    )]
+    pub kv_select: Option<SelectRule>,
+    /// A text like those that will come, by which the scores are approximated [default: tokens by
+    /// seed]
+    #[arg(long, value_name = "FILE", requires = "kv_select", help_heading = "Model")]
+    pub kv_select_text: Option<PathBuf>,
 }
 
 /// Who computes what, and with how much memory.

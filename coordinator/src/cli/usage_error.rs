@@ -78,6 +78,16 @@ pub enum UsageError {
     ExportWithoutDevice,
     #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
     ExportWithoutBf16,
+    #[error("--kv-select is for runs on the CPU alone; add --device none, or leave it out.")]
+    SelectOnDevice,
+    #[error("--kv-select selects within fused attention; leave --no-fuse out.")]
+    SelectUnfused,
+    #[error(
+        "--kv-select changes what new tokens attend to, and score computes none; leave it out."
+    )]
+    SelectInScore,
+    #[error("--kv-select-text {path} cannot be read: {reason}.")]
+    SelectText { path: String, reason: String },
     #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
     Vram,
     #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]

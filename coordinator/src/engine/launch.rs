@@ -66,6 +66,8 @@ pub struct LaunchOptions {
     pub prompts: Option<PromptsAt>,
     /// NUMA nodes on which host memory lies.
     pub nodes: MemoryNodes,
+    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    pub select_text: Vec<u32>,
 }
 
 /// Why the workers did not start.
@@ -298,6 +300,7 @@ fn setup(
         cuda,
         // Who only copies draws no token.
         grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
+        select_text: options.select_text.clone(),
         staged: staged(&plan.topology, worker, options),
         prompts: options.prompts.clone().filter(|_| role == Role::Cpu),
     }

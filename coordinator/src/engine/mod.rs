@@ -13,6 +13,7 @@ pub mod measure;
 pub mod memory;
 mod prefill_share;
 pub mod routed;
+pub mod selected;
 pub mod serving;
 pub mod supervise;
 pub mod takeover;
@@ -37,6 +38,7 @@ use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
 use routed::Routed;
+use selected::Selected;
 use supervise::{Supervisor, WorkerFailure};
 use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
@@ -99,6 +101,8 @@ pub struct Measured {
     pub allocations: BTreeMap<String, u64>,
     /// What routers chose; `None` of a model without, and where nobody counts it.
     pub routed: Option<Routed>,
+    /// What new tokens attended to, where they select.
+    pub selected: Option<Selected>,
     /// Of the last group that had enough decode steps.
     pub prediction: Option<measure::Prediction>,
 }
@@ -222,6 +226,7 @@ impl RunEngine {
         self.measured.allocations =
             topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
         self.measured.routed = Routed::read(&self.plan.table, &self.table);
+        self.measured.selected = Selected::read(&self.plan.table, &self.table);
         if let Some(file) = self.trace_file.take() {
             file.finish()?;
         }

@@ -14,6 +14,7 @@ use super::file::{
 };
 use super::gantt::LAYERS;
 use super::routing::routing;
+use super::select::select;
 use super::step::Step;
 use super::storages::storages;
 use crate::engine::measure::{Prediction, Replay, Totals};
@@ -115,6 +116,7 @@ pub fn build(
         streamed_kv_bytes: totals.streamed_kv_bytes,
         storages: storages(plan, measured),
         routing: routing(plan.config.experts.as_ref(), measured.routed.as_ref()),
+        kv_select: select(plan.map.kv_select, measured.selected),
         budget_bytes: budget(plan),
         peak_pss_bytes: with_sum(&measured.peaks),
         load_peak_pss_bytes: with_sum(&measured.load_peaks),

@@ -7,6 +7,7 @@ use program::map::{Device, DeviceMap, layer_list};
 use serde::{Deserialize, Serialize};
 
 use super::routing::RoutingReport;
+use super::select::SelectReport;
 use super::storages::StorageReport;
 
 /// A run, in numbers. Times in seconds, rates in tokens per second.
@@ -74,6 +75,9 @@ pub struct Report {
     /// How rows were spread over experts; absent of a model without, and where nobody counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<RoutingReport>,
+    /// Which positions new tokens attended to; absent where they attended to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_select: Option<SelectReport>,
     /// What the plan was granted before anything loaded: `weights`, `kv`, `activations`, `device`.
     pub budget_bytes: BTreeMap<String, u64>,
     /// Largest proportional set size seen from ready to exit, by process and summed.

@@ -12,6 +12,7 @@ pub(crate) mod placement;
 pub(crate) mod plain_table;
 pub(crate) mod read_weights;
 pub mod routing;
+pub mod select;
 pub(crate) mod step;
 pub mod storages;
 pub mod table;

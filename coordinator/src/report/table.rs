@@ -7,6 +7,7 @@ use comfy_table::Table;
 use super::file::Report;
 use super::plain_table::{plain_table, right_aligned};
 use super::routing;
+use super::select;
 use super::storages;
 
 /// Latency, throughput and memory, for people; with `lanes` also what each lane did and what the
@@ -43,6 +44,9 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     }
     if !report.storages.is_empty() {
         let _ = write!(text, "{}", storages::render(&report.storages));
+    }
+    if let Some(selected) = &report.kv_select {
+        text += &select::render(selected);
     }
     if let Some(routing) = &report.routing {
         text += &routing::render(routing);

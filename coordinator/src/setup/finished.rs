@@ -18,7 +18,8 @@ pub(crate) fn keep(run: &Run, plan: &Plan, prediction: &RunPrediction, measured:
     let Some(cache) = Cache::of_user() else { return };
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());
     let (weights, kv) = (plan.map.weight_formats.clone(), plan.map.kv_format);
-    let request = profile::request(&plan.config, &plan.shape, &Formats { weights, kv }, hardware);
+    let formats = Formats { weights, kv, kv_select: None };
+    let request = profile::request(&plan.config, &plan.shape, &formats, hardware);
     let fingerprint = profiler::Fingerprint::of(&request, &hardware.machine());
     let _ = cache.record_finished(&fingerprint, finished);
 }
@@ -27,9 +28,11 @@ pub(crate) fn keep(run: &Run, plan: &Plan, prediction: &RunPrediction, measured:
 /// other's places: its prediction is of more than it did.
 fn finished(plan: &Plan, prediction: &RunPrediction, measured: &Measured) -> Option<Finished> {
     let predicted = prediction.predicted?;
+    let is_predicted = plan.map.kv_select.is_none();
     let is_whole = measured.groups == prediction.groups
         && measured.decode_steps == prediction.decode_steps
-        && measured.decode_steps > 0;
+        && measured.decode_steps > 0
+        && is_predicted;
     let (prefill_ns, decode_ns) = (measured.prefill.as_nanos(), measured.decode.as_nanos());
     let Factors { prefill, decode } = prediction.factors;
     let simulated = RunTimes {

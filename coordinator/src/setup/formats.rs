@@ -6,6 +6,7 @@ use planner::policy::Formats;
 use program::formats::{KvFormat, WeightFormats};
 
 use super::model::Opened;
+use super::select;
 use crate::cli::request::Run;
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 
@@ -74,7 +75,8 @@ pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
     let all = run.quantized == QuantizedChoice::Expand;
     let expanded = opened.expanded(all).map(|found| found.note(run.dtype, case.weights));
     let rounded = if all || !case.weights { None } else { opened.rounded_again() };
-    case.note(run).into_iter().chain(expanded).chain(rounded).collect()
+    let of_case = case.note(run).into_iter();
+    of_case.chain(expanded).chain(rounded).chain(select::note(run)).collect()
 }
 
 /// The cases that a run may choose from, lossless ones first.
@@ -95,7 +97,8 @@ pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
 /// again would only lose.
 pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
     let weights = weights(opened, run.quantized, case.weights);
-    Formats { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+    let kv = if case.kv { KvFormat::Four } else { KvFormat::Plain };
+    Formats { weights, kv, kv_select: select::rule(run) }
 }
 
 /// The formats of weights: as the files hold them where they are multiplied so, else plain or,
@@ -138,7 +141,8 @@ fn in_four_bits(format: WeightFormat) -> bool {
 /// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of
 /// each form would not do, their places do.
 pub(crate) fn described(formats: &Formats) -> String {
-    if !formats.weights.any_grouped() && formats.kv == KvFormat::Plain {
+    let is_plain = !formats.weights.any_grouped() && formats.kv == KvFormat::Plain;
+    if is_plain && formats.kv_select.is_none() {
         return "none".to_owned();
     }
     format!("{formats:?}")

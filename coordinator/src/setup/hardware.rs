@@ -89,6 +89,7 @@ impl Hardware {
             staged: Vec::new(),
             prompts: None,
             nodes: MemoryNodes::default(),
+            select_text: Vec::new(),
         }
     }
 

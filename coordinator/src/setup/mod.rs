@@ -21,6 +21,7 @@ pub mod pricing;
 pub mod profile;
 mod prompt_cache;
 pub mod rehearsal;
+mod select;
 pub(crate) mod serving;
 pub mod staging;
 pub mod start;

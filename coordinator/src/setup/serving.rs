@@ -20,6 +20,7 @@ use super::owners::{Owners, Placing};
 use super::placement::{Decision, Measure, plan};
 use super::plan_request::limits;
 use super::prompt_cache::prompts;
+use super::select;
 use super::staging::nvme::Nvme;
 use super::usage::Usage;
 use crate::cli::cuda::is_cuda;
@@ -150,8 +151,9 @@ fn engine(
     let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
     let prompts = prompts(run, opened, &plan)?;
     let nodes = nodes::checked(run, &plan)?;
+    let select_text = select::text(run, opened)?;
     let launch = hardware.launch(opened.weights.clone());
-    let launch = LaunchOptions { staged, grammars, prompts, nodes, ..launch };
+    let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();

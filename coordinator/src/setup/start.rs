@@ -8,6 +8,7 @@ use super::bar::Bar;
 use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
+use super::select;
 use super::staging::nvme::Nvme;
 use crate::cli::request::{Run, Verbosity};
 use crate::engine::RunEngine;
@@ -31,6 +32,7 @@ pub(crate) fn start(
         grammars,
         staged: nvme.map(Nvme::staged).unwrap_or_default(),
         nodes: nodes::checked(run, &plan)?,
+        select_text: select::text(run, opened)?,
         ..hardware.launch(opened.weights.clone())
     };
     let trace = match &run.trace {

@@ -123,6 +123,7 @@ fn launch() -> LaunchOptions {
         staged: Vec::new(),
         prompts: None,
         nodes: MemoryNodes::default(),
+        select_text: Vec::new(),
     }
 }
 

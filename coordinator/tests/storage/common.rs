@@ -216,6 +216,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         staged: staged.to_vec(),
         prompts: None,
         nodes: MemoryNodes::default(),
+        select_text: Vec::new(),
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)

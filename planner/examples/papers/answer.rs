@@ -116,8 +116,8 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
 
 /// A program's time, and what is busy in it, ms.
 #[derive(Debug, Clone, Copy, Default)]
-struct Time {
-    ms: f64,
+pub struct Time {
+    pub ms: f64,
     busy: Busy,
 }
 
@@ -131,7 +131,10 @@ struct Decode {
 
 /// Prefill of all batches. Of very many prompt tokens only a part is simulated, and a half of it:
 /// what more tokens take is the difference.
-fn prefill(setting: &Setting<'_>, placement: &Placement) -> Result<Time, String> {
+///
+/// # Errors
+/// A plan that cannot be compiled or priced.
+pub fn prefill(setting: &Setting<'_>, placement: &Placement) -> Result<Time, String> {
     let (all, scenario) = (setting.batch_size, setting.scenario);
     let part = TOKENS_MAX / (scenario.batches * scenario.prompt).max(1);
     let of = |batch_size| prefill_of(setting, placement, batch_size);
@@ -189,7 +192,8 @@ fn far_share(budget: &Budget) -> f64 {
     far / (far + (budget.weights_bytes + budget.kv_bytes) as f64)
 }
 
-const fn middle(scenario: &Scenario) -> u32 {
+/// Positions of a sequence in the middle of the output.
+pub const fn middle(scenario: &Scenario) -> u32 {
     scenario.prompt + scenario.new_tokens / 2
 }
 

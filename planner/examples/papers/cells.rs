@@ -165,6 +165,17 @@ pub enum Compression {
     W4kv4,
 }
 
+/// The order of a layer's operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The model's own.
+    #[default]
+    Layer,
+    /// Activation Sequence Caching's.
+    Asc,
+}
+
 /// One number of a paper.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,6 +207,8 @@ pub struct Cell {
     /// Layers may stay in device memory.
     #[serde(default = "yes")]
     resident: bool,
+    #[serde(default)]
+    order: Order,
     /// Transfers may overlap with computing.
     #[serde(default = "yes")]
     overlap: bool,
@@ -239,6 +252,7 @@ pub struct Scenario {
     pub nvme: bool,
     pub resident: bool,
     pub overlap: bool,
+    pub order: Order,
     pub vectors: Option<[String; 2]>,
     pub far: bool,
     pub unbounded: bool,
@@ -276,6 +290,7 @@ impl Cell {
                     nvme: self.nvme,
                     resident: self.resident,
                     overlap: self.overlap,
+                    order: self.order,
                     vectors: self.vectors.clone(),
                     far: self.far,
                     unbounded: self.unbounded,

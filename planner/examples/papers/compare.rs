@@ -5,7 +5,8 @@ use std::num::NonZero;
 use std::sync::Mutex;
 
 use crate::answer::{Answer, answer, bytes, largest_batch, vectors};
-use crate::cells::{Cell, Of, Quantity, Scenario, Value};
+use crate::asc;
+use crate::cells::{Cell, Of, Order, Quantity, Scenario, Value};
 
 /// Errors up to here need no cause.
 pub const TOLERANCE: f64 = 0.15;
@@ -63,7 +64,7 @@ impl Answers {
         let next = || open.lock().ok().and_then(|mut open| open.next());
         let work = || {
             while let Some(scenario) = next() {
-                let answer = answer(&scenario);
+                let answer = answer_of(&scenario);
                 if let Ok(mut known) = known.lock() {
                     known.insert(scenario, answer);
                 }
@@ -75,7 +76,7 @@ impl Answers {
     }
 
     fn of(&mut self, scenario: &Scenario) -> Result<Answer, String> {
-        self.known.entry(scenario.clone()).or_insert_with(|| answer(scenario)).clone()
+        self.known.entry(scenario.clone()).or_insert_with(|| answer_of(scenario)).clone()
     }
 
     /// Compares a cell with its answers.
@@ -148,6 +149,14 @@ impl Answers {
         let other_scenario = scenario.versus(versus);
         let other = self.of(&other_scenario)?;
         Ok((value / measure(cell.quantity, &other, &other_scenario)?, answer.placement))
+    }
+}
+
+/// The answer in the order of operations that a scenario asks for.
+fn answer_of(scenario: &Scenario) -> Result<Answer, String> {
+    match scenario.order {
+        Order::Layer => answer(scenario),
+        Order::Asc => asc::answer(scenario),
     }
 }
 

@@ -2,6 +2,7 @@
 //! `docs/papers.md`.
 
 mod answer;
+mod asc;
 mod cells;
 mod compare;
 mod markdown;

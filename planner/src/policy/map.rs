@@ -74,6 +74,7 @@ pub fn device_map(
         prefill_hidden: homes.prefill_hidden,
         weight_formats: WeightFormats::plain(config),
         kv_format: KvFormat::Plain,
+        kv_select: None,
         schedule: match policy {
             Policy::Flexgen(Flexgen { spread: false, .. }) => Schedule::Barrier,
             Policy::Flexgen(Flexgen { spread: true, .. }) => Schedule::BarrierSpread,

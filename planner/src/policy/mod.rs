@@ -18,6 +18,7 @@ pub(crate) use staged::{StagedLayers, hosted_layers};
 use model::config::ModelConfig;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{Chunking, DeviceMap};
+use program::select::KvSelect;
 use program::topology::MemoryId;
 
 use crate::lia::Vector;
@@ -99,17 +100,21 @@ pub struct Homes {
 pub struct Formats {
     pub weights: WeightFormats,
     pub kv: KvFormat,
+    /// See [`DeviceMap::kv_select`].
+    pub kv_select: Option<KvSelect>,
 }
 
 impl Formats {
     /// Everything in the run's dtype.
     pub fn plain(config: &ModelConfig) -> Formats {
-        Formats { weights: WeightFormats::plain(config), kv: KvFormat::Plain }
+        let weights = WeightFormats::plain(config);
+        Formats { weights, kv: KvFormat::Plain, kv_select: None }
     }
 
     /// Keeps the weights and the KV cache of a map in these formats.
     pub fn apply(&self, map: &mut DeviceMap) {
         map.weight_formats.clone_from(&self.weights);
         map.kv_format = self.kv;
+        map.kv_select = self.kv_select;
     }
 }

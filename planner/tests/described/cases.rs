@@ -46,7 +46,8 @@ impl Case {
     }
 
     pub fn formats(&self) -> Formats {
-        Formats { weights: WeightFormats::with_layers(&self.config, self.weights), kv: self.kv }
+        let weights = WeightFormats::with_layers(&self.config, self.weights);
+        Formats { weights, kv: self.kv, kv_select: None }
     }
 
     /// Calls with the request for a placement.

@@ -40,6 +40,7 @@ impl Runner for InProcessRunner {
             wait_timeout: Duration::from_secs(60),
             forms: None,
             routes_evenly: true,
+            select_text: Vec::new(),
         };
         let lanes = InProcess::start(plan, &source, options)
             .map_err(|error| RunnerError::Failed(Box::new(error)))?;

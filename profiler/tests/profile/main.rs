@@ -205,7 +205,7 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     for (weights, kv) in
         [(plain.clone(), KvFormat::Plain), (w4.clone(), KvFormat::Four), (plain, KvFormat::Four)]
     {
-        let formats = Formats { weights, kv };
+        let formats = Formats { weights, kv, kv_select: None };
         assert!(simulate_all(&profile, &plans(&config, &SHAPE, &formats, 2)) > 10_000);
     }
     let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });

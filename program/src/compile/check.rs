@@ -13,6 +13,9 @@ use crate::topology::{MemoryId, MemoryKind, Topology};
 use super::error::CompileError;
 use super::routes::Routes;
 
+/// Heads whose keys have partial keys are of a multiple of so many elements.
+const HEAD_STEP: usize = 8;
+
 pub(super) fn check(
     config: &ModelConfig,
     shape: &RunShape,
@@ -41,6 +44,9 @@ pub(super) fn check(
     }
     if map.kv_format == KvFormat::Four && kv4_position_bytes(config.head_dim).is_none() {
         return Err(CompileError::OddHead { head_dim: config.head_dim });
+    }
+    if map.kv_select.is_some() {
+        check_select(config, map)?;
     }
     if shape.page_positions > 0 || shape.kv_pages > 0 {
         check_pages(config, shape, map, routes.topology)?;
@@ -104,6 +110,33 @@ fn check_owners(
         () => return Ok(()),
     };
     Err(CompileError::Owners { problem })
+}
+
+/// Only the CPU's fused attention over whole caches without windows chooses positions.
+fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let refused = |reason| Err(CompileError::Select { reason });
+    if map.uses_gpu() {
+        return refused("it runs on the CPU alone");
+    }
+    if !map.fuse_attention || map.chunking.is_some() {
+        return refused("its attention is one operation");
+    }
+    if map.uses_storages() {
+        return refused("its skew is found by weights that are all in memory");
+    }
+    if config.layers.have_states() {
+        return refused("the model has layers with a state, which keep no keys");
+    }
+    if config.layers.kinds().iter().any(|kind| kind.window.is_some()) {
+        return refused("the model has layers with a window, which keep few keys already");
+    }
+    if config.sinks {
+        return refused("the model has attention sinks, whose scores nobody would find");
+    }
+    match config.head_dim.is_multiple_of(HEAD_STEP) {
+        true => Ok(()),
+        false => refused("its partial keys need heads of a multiple of 8 elements"),
+    }
 }
 
 /// Only kernels of the CPU read caches in pages, whole ones.

@@ -63,6 +63,9 @@ pub enum CompileError {
     StateElsewhere { layer: usize },
     #[error("sequences cannot belong to the device or the host: {problem}")]
     Owners { problem: &'static str },
+    /// `reason` is a clause.
+    #[error("new tokens cannot attend to selected positions here: {reason}; leave --kv-select out")]
+    Select { reason: &'static str },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(

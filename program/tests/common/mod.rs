@@ -145,6 +145,7 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         prefill_hidden: choices.hidden,
         weight_formats: WeightFormats::with_layers(config, choices.format),
         kv_format: KvFormat::Plain,
+        kv_select: None,
         schedule: choices.schedule,
     };
     map.kv = (0..config.num_layers).map(|layer| layer_kv(config, &map, layer, choices)).collect();

@@ -4,6 +4,7 @@ use half::bf16;
 use kernels::grouped::quantise_kv;
 use kernels::{Element, Variant};
 use model::config::Dtype;
+use model::ops::Kv;
 use program::formats::KvFormat;
 use program::ir::{Append, ProgramId};
 use program::plan::Plan;
@@ -11,7 +12,9 @@ use program::plan::Plan;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{appended_units, cache_element, counts};
+use crate::select;
 use crate::shared::table::StepTable;
+use crate::skew::Skew;
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares:
 /// `from` in the `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in
@@ -39,6 +42,8 @@ pub(super) struct Appending<'a> {
     pub(super) table: &'a StepTable,
     pub(super) variant: Variant,
     pub(super) program: ProgramId,
+    /// Of a plan that selects positions.
+    pub(super) skew: Option<&'a Skew>,
 }
 
 pub(super) fn execute(from: Appending<'_>, append: &Append) -> Work {
@@ -48,6 +53,11 @@ pub(super) fn execute(from: Appending<'_>, append: &Append) -> Work {
         (KvFormat::Four, Dtype::Bf16) => quantised::<bf16>(from, append),
         (KvFormat::Four, Dtype::F32) => quantised::<f32>(from, append),
     };
+    let bytes = bytes
+        + match plan.shape.dtype {
+            Dtype::Bf16 => partial_keys::<bf16>(from, append),
+            Dtype::F32 => partial_keys::<f32>(from, append),
+        };
     let (_, rows) = counts(table, program, append.at);
     Work { bytes: bytes as u64, rows: rows as u32 }
 }
@@ -63,6 +73,21 @@ fn copied(
         let from = (append.from.buffer, from * element_bytes);
         view.copy(from, (append.to.buffer, to * element_bytes), size_bytes);
         bytes += size_bytes;
+    });
+    bytes
+}
+
+/// What lies beside the keys where new tokens select positions.
+fn partial_keys<T: Element>(from: Appending<'_>, append: &Append) -> usize {
+    let Appending { plan, view, table, program, skew, .. } = from;
+    let Some(skew) = skew.filter(|_| append.kv == Kv::K) else { return 0 };
+    let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
+    let layer = append.at.layer.map_or(0, usize::from);
+    let mut bytes = 0;
+    append_spans(table, program, append, |from, to| {
+        let skew = skew.head(layer, kv_heads, from / head_dim % kv_heads);
+        let key = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
+        bytes += select::append((plan, view), skew, key, (append.to.buffer, to));
     });
     bytes
 }

@@ -6,6 +6,7 @@
 //! fresh rows as the append will store them.
 
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, PageLists, Unit, Units};
+use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
@@ -23,14 +24,7 @@ pub(super) fn run<T: Element>(
     count: usize,
 ) -> u64 {
     let config = &operands.plan.config;
-    let window = config.layers.of(compute.at.layer.map_or(0, usize::from)).window;
-    let shape = AttentionShape {
-        heads: config.num_heads,
-        kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-        scale: config.attention_scale(),
-        window: window.and_then(|window| u32::try_from(window).ok()),
-    };
+    let shape = shape(config, compute);
     units.clear();
     units.extend(rows::units(operands.table, operands.program, compute.at, compute.chunk));
     if units.is_empty() {
@@ -77,8 +71,20 @@ pub(super) fn run<T: Element>(
     cached * position_bytes * compute.op.caches().len() as u64
 }
 
+/// What all units of the operation share.
+pub(super) fn shape(config: &ModelConfig, compute: &Compute) -> AttentionShape {
+    let window = config.layers.of(compute.at.layer.map_or(0, usize::from)).window;
+    AttentionShape {
+        heads: config.num_heads,
+        kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+        scale: config.attention_scale(),
+        window: window.and_then(|window| u32::try_from(window).ok()),
+    }
+}
+
 /// The rows of which the operation writes its units' columns.
-fn attended<'a, T: Element>(
+pub(super) fn attended<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
     count: usize,
@@ -91,7 +97,11 @@ fn attended<'a, T: Element>(
 }
 
 /// The cache from the chunk's first unit on; empty where nothing is cached.
-fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> Cache<'a, T> {
+pub(super) fn cache<'a, T: Element>(
+    operands: &Operands<'a>,
+    compute: &Compute,
+    kv: Kv,
+) -> Cache<'a, T> {
     let place = compute.op.caches().iter().position(|other| *other == kv);
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
     let Operands { plan, table, view, program, .. } = *operands;

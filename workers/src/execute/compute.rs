@@ -1,6 +1,8 @@
 //! One operation of the model's table on this lane's kernels.
 
-use kernels::{Element, Kernels, Pool, PoolOptions, ScratchLimits, StateRows, Unit, Variant};
+use kernels::{
+    Element, Kernels, Pool, PoolOptions, ScratchLimits, Selection, StateRows, Unit, Variant,
+};
 use model::compressed::WeightFormat;
 use model::delta::DeltaNet;
 use model::ops::{Op, Value};
@@ -10,11 +12,12 @@ use program::plan::Plan;
 
 use super::operands::Operands;
 use super::positions::Positions;
-use super::{attention, delta, experts, linear, sample};
+use super::{attention, delta, experts, linear, sample, selected};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{SequenceRows, counts, logits_rows, sequences};
+use crate::select;
 use crate::shared::forms::Forms;
 use crate::shared::table::StepTable;
 
@@ -32,6 +35,8 @@ pub struct ComputeState {
     /// Sequences of a layer with a state.
     states: Vec<StateRows>,
     sample: sample::SampleState,
+    /// Where new tokens select positions.
+    selection: Option<Selection>,
 }
 
 impl ComputeState {
@@ -80,6 +85,7 @@ impl ComputeState {
             ),
             states: Vec::with_capacity(if config.delta.is_some() { sequences } else { 0 }),
             sample: sample::SampleState::new(plan, forms, logits_rows, pool.threads)?,
+            selection: select::selection(plan, pool.threads, &limits),
         })
     }
 
@@ -138,8 +144,16 @@ impl ComputeState {
                 delta::run::<T>((kernels, states), &operands, compute, rows)
             }
             op if op.is_attention() => {
-                let Self { kernels, units, pages, .. } = self;
-                attention::run::<T>((kernels, units, pages), &operands, compute, rows)
+                let Self { kernels, units, pages, selection, .. } = self;
+                match selection {
+                    Some(selection) => selected::run::<T>(
+                        (kernels, selection),
+                        (units, pages),
+                        &operands,
+                        (compute, rows),
+                    ),
+                    None => attention::run::<T>((kernels, units, pages), &operands, compute, rows),
+                }
             }
             _ => {
                 linear::run::<T>(&self.kernels, &operands, compute, rows);
@@ -160,7 +174,7 @@ impl ComputeState {
         compute: &Compute,
         logits: &[f32],
     ) {
-        let operands = Operands { plan, view, table, program, device: Device::Gpu };
+        let operands = Operands { plan, view, table, program, device: Device::Gpu, skew: None };
         let Self { kernels, sample, .. } = self;
         sample::sample_batch(kernels, &operands, compute.at, logits, sample);
     }

@@ -15,6 +15,7 @@ mod operands;
 mod owners;
 mod positions;
 pub mod sample;
+mod selected;
 mod span;
 mod walks;
 
@@ -32,6 +33,7 @@ use crate::error::LaneError;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
 use crate::shared::table::StepTable;
+use crate::skew::Skew;
 
 pub use append::append_spans;
 pub use compute::ComputeState;
@@ -49,6 +51,8 @@ pub struct Executor {
     variant: Variant,
     /// Kernels and scratch of a compute lane.
     compute: Option<ComputeState>,
+    /// Of a plan that selects positions.
+    skew: Option<Arc<Skew>>,
 }
 
 impl Executor {
@@ -66,7 +70,13 @@ impl Executor {
             Engine::Gpu { .. } => Device::Gpu,
             Engine::Cpu | Engine::Link { .. } | Engine::Storage { .. } => Device::Cpu,
         };
-        Executor { plan, view, table, device, variant, compute }
+        Executor { plan, view, table, device, variant, compute, skew: None }
+    }
+
+    /// The same for a plan that selects positions.
+    #[must_use]
+    pub(crate) fn with_skew(self, skew: Option<Arc<Skew>>) -> Executor {
+        Executor { skew, ..self }
     }
 
     /// Executes `instruction`, which must be work and not order.
@@ -86,6 +96,7 @@ impl Executor {
                     table: &self.table,
                     program,
                     device: self.device,
+                    skew: self.skew.as_deref(),
                 };
                 match self.plan.shape.dtype {
                     Dtype::Bf16 => state.run::<half::bf16>(operands, compute),
@@ -102,6 +113,7 @@ impl Executor {
                     table: &self.table,
                     variant: self.variant,
                     program,
+                    skew: self.skew.as_deref(),
                 };
                 append::execute(from, append)
             }

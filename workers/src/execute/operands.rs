@@ -11,6 +11,7 @@ use program::weights::Weights;
 
 use crate::memory::View;
 use crate::shared::table::StepTable;
+use crate::skew::Skew;
 
 /// The operands of one compute instruction.
 #[derive(Clone, Copy)]
@@ -20,6 +21,8 @@ pub(super) struct Operands<'a> {
     pub(super) table: &'a StepTable,
     pub(super) program: ProgramId,
     pub(super) device: Device,
+    /// Of a plan that selects positions.
+    pub(super) skew: Option<&'a Skew>,
 }
 
 impl<'a> Operands<'a> {

@@ -138,6 +138,8 @@ pub struct Setup {
     pub cuda: Option<CudaUse>,
     /// What answers may have to follow; of a run that serves the vocabulary alone.
     pub grammars: Option<Grammars>,
+    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    pub select_text: Vec<u32>,
     /// Of a storage worker.
     pub staged: Option<StagedAt>,
     /// Of the cpu worker of a run that serves.

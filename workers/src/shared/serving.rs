@@ -145,16 +145,29 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
     let says = field(Field::PromptLogprobs) > 0 && computed < prompt;
     let draws = draws(table, batch, slot);
+    let known = prompt + field(Field::Generated) - u32::from(!draws);
+    let (known, draws) = match table.selects() {
+        true => one_choice((prompt, computed), known, draws),
+        false => (known, draws),
+    };
     Sequence {
         slot: slot as u32,
         arrival: field(Field::Arrival),
         // What nobody draws from is not computed.
-        known: prompt + field(Field::Generated) - u32::from(!draws),
+        known,
         computed,
         room: field(Field::Room),
         logits_from: if says { field(Field::LogitsFrom) } else { u32::MAX },
         draws,
     }
+}
+
+/// What of a sequence's tokens can be computed next where new tokens select what they attend to:
+/// its prompt, or one of them, whose row then is as it was when it was drawn from, although the
+/// sequence gave its caches back since. Whether its last is drawn from.
+fn one_choice((prompt, computed): (u32, u32), known: u32, draws: bool) -> (u32, bool) {
+    let end = if computed < prompt { prompt } else { computed + 1 };
+    (known.min(end), draws && known <= end)
 }
 
 /// Whether a sequence has new tokens, and is not of its prompt alone.

@@ -16,7 +16,9 @@ use model::rope::{Rope, SequenceLength};
 use program::ir::{ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
-use program::step_table::{Field, Finish, ITEM_WORDS, List, ROUTER_SUMS, StepTableLayout};
+use program::step_table::{
+    Field, Finish, ITEM_WORDS, List, ROUTER_SUMS, SELECTED_WORDS, StepTableLayout,
+};
 use schedule::{Costs, Step};
 use shm::SharedU32s;
 
@@ -44,6 +46,7 @@ pub struct StepTable {
     device_slots: usize,
     page_positions: u32,
     chunking: Option<Chunking>,
+    selects: bool,
 }
 
 /// Rows of one sequence in a work list.
@@ -87,12 +90,18 @@ impl StepTable {
             device_slots: plan.shape.device_slots.into(),
             page_positions: plan.shape.page_positions,
             chunking: plan.map.chunking,
+            selects: plan.map.kv_select.is_some(),
         }
     }
 
     /// Whether a sequence can begin behind rows of another one: a state is of all of its own.
     pub fn shares_beginnings(&self) -> bool {
         self.shares
+    }
+
+    /// Whether new tokens select what they attend to.
+    pub fn selects(&self) -> bool {
+        self.selects
     }
 
     /// Whether sequences come while the run goes on.
@@ -114,6 +123,28 @@ impl StepTable {
         }
         for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {
             add(ROUTER_SUMS + expert, *rows);
+        }
+    }
+
+    /// Positions that new tokens have attended to since the run began where they select, and all
+    /// that there were.
+    pub fn selected(&self) -> (u64, u64) {
+        let first = self.layout.selected();
+        let count = |word: usize| {
+            let [low, high] = [word, word + 1].map(|word| u64::from(self.words.load(word)));
+            high << 32 | low
+        };
+        (count(first), count(first + 2))
+    }
+
+    /// Counts what new tokens attended to: positions read, of so many.
+    pub(crate) fn count_selected(&self, read: u64, all: u64) {
+        let first = self.layout.selected();
+        let (was_read, was_all) = self.selected();
+        for (word, sum) in [(first, was_read + read), (first + 2, was_all + all)] {
+            // One lane alone attends where positions are selected.
+            self.words.store(word, sum as u32);
+            self.words.store(word + 1, (sum >> 32) as u32);
         }
     }
 
@@ -336,9 +367,13 @@ impl StepTable {
         }
     }
 
-    /// All words to 0, before a group is written.
+    /// All words to 0, before a group is written, but what is counted for the whole run.
     pub fn clear(&self) {
+        let first = self.layout.selected();
+        let counted: [u32; SELECTED_WORDS] =
+            std::array::from_fn(|word| self.words.load(first + word));
         self.words.fill(0);
+        (first..).zip(counted).for_each(|(word, count)| self.words.store(word, count));
     }
 
     /// What a program is compiled for.

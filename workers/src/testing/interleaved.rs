@@ -23,7 +23,7 @@ use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
 use crate::rows;
-use crate::setup::{LaneOptions, lane_executor};
+use crate::setup::{LaneOptions, lane_executor, skew};
 use crate::shared::table::StepTable;
 
 /// The logits from which one token of one sequence was drawn.
@@ -97,11 +97,14 @@ impl Interleaved {
         let prepared = Prepared::new(plan, source)?;
         let Prepared { plan, control, all, .. } = &prepared;
         let mut lanes = Vec::new();
+        let skew = skew(plan, all, &options)?;
         for lane in plan.lanes() {
             let memories = prepared.memories(plan.topology.lane(lane).worker)?;
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
-            let executor = unsafe { lane_executor(lane, plan, &memories, control, &options) }?;
+            let executor = unsafe {
+                lane_executor(lane, plan, &memories, control, (&options, skew.as_ref()))
+            }?;
             let last_sample = plan.programs.iter().map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())

@@ -71,6 +71,7 @@ pub fn options(threads: usize) -> LaneOptions {
         wait_timeout: Duration::from_secs(60),
         forms: None,
         routes_evenly: false,
+        select_text: (0..48).collect(),
     }
 }
 

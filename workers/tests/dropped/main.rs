@@ -26,6 +26,7 @@ fn options(wait_timeout: Duration) -> LaneOptions {
         wait_timeout,
         forms: None,
         routes_evenly: false,
+        select_text: Vec::new(),
     }
 }
 

@@ -67,6 +67,8 @@ struct Fetching {
 /// All sequences of a server.
 pub(super) struct Desk {
     caches: Caches,
+    /// New tokens select what they attend to, so their keys and values are a sequence's own.
+    selects: bool,
     forms: Forms,
     /// For the worker that samples.
     messages: Vec<ToWorker>,
@@ -83,6 +85,7 @@ impl Desk {
     pub(super) fn new(plan: &Plan, shelf: Option<Shelf>) -> Desk {
         Desk {
             caches: Caches::new(plan),
+            selects: plan.map.kv_select.is_some(),
             forms: Forms::default(),
             messages: Vec::new(),
             waiting: VecDeque::new(),
@@ -165,7 +168,7 @@ impl Desk {
             let others = || self.with_slots().filter(|seated| seated.batch == batch);
             let waiting = &self.waiting[place];
             let (kind, tokens) = (kind(plan, &waiting.request), waiting.tokens());
-            let known = &tokens[..waiting.shareable()];
+            let known = &tokens[..waiting.shareable().min(waiting.shared_end(self.selects))];
             if others().any(|seated| self.caches.is_computing(kind, known, &seated.in_prompt())) {
                 (place, held_back) = (place + 1, held_back + 1);
                 continue;
@@ -285,7 +288,7 @@ impl Desk {
             let computed = table.field(seated.batch, seated.slot, Field::Computed) as usize;
             let Seated { going, batch, caches, .. } = &mut seated;
             // The sampler may be further than what was told.
-            let computed = computed.min(going.known());
+            let computed = computed.min(going.shared_end(self.selects));
             self.caches.fill(*batch, caches, computed, || going.tokens());
             if has_ended {
                 self.unseat_ended(table, eos, seated, status);
@@ -466,6 +469,12 @@ impl Going {
     /// All its tokens, of the prompt and the answer.
     fn tokens(&self) -> Vec<u32> {
         [self.request.prompt.as_slice(), &self.answered].concat()
+    }
+
+    /// Of its tokens those whose keys and values others of the same tokens would have: all, or
+    /// where new tokens select what they attend to its prompt's.
+    fn shared_end(&self, selects: bool) -> usize {
+        if selects { self.request.prompt.len() } else { self.known() }
     }
 
     /// How many of its tokens, from the first on, may be found in caches.

@@ -50,7 +50,7 @@ impl Case {
 
     fn compressed(mut self) -> Case {
         let weights = WeightFormats::with_layers(&self.config, WeightFormat::Grouped(Grouped::W4));
-        self.formats = Formats { weights, kv: KvFormat::Four };
+        self.formats = Formats { weights, kv: KvFormat::Four, kv_select: None };
         self
     }
 

@@ -156,6 +156,7 @@ pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> V
         wait_timeout: LIMIT,
         forms: None,
         routes_evenly: false,
+        select_text: Vec::new(),
     };
     let source = DummySource::new(config.clone(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

@@ -36,7 +36,7 @@ fn plan(
     let mut map = map_of(config, split, None, kv);
     if let Some(form) = form {
         let weights = WeightFormats::with_layers(config, WeightFormat::Grouped(form));
-        Formats { weights, kv: KvFormat::Plain }.apply(&mut map);
+        Formats { weights, kv: KvFormat::Plain, kv_select: None }.apply(&mut map);
     }
     let shape = RunShape { prefill_chunk, logprobs: 2, ..shape(Dtype::F32) };
     compile(config, &shape, &map).expect("compiles")

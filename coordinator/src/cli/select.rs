@@ -1,0 +1,90 @@
+//! `--kv-select`: which cached positions new tokens attend to.
+
+/// `alpha=4,max=0.2`, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectRule {
+    /// How far below the largest score positions count.
+    pub alpha_thousandths: u32,
+    /// Share of all positions that are chosen at most.
+    pub max_thousandths: u16,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectChoice {
+    pub rule: SelectRule,
+    /// Whose queries and keys say what of a key is kept; `None`: tokens by seed.
+    pub text: Option<String>,
+}
+
+/// Most that alpha can be: a position so far below the largest score adds nothing in any format.
+const ALPHA_MAX: f64 = 1000.0;
+
+/// Reads `alpha=A,max=M`, each once, in any order.
+///
+/// # Errors
+/// Anything else, as a sentence.
+pub fn parse_select(text: &str) -> Result<SelectRule, String> {
+    let refused = || {
+        format!(
+            "{text} is no rule; write alpha=A,max=M with A from 0 to {ALPHA_MAX} and M above 0 up \
+             to 1, as in alpha=4,max=0.2"
+        )
+    };
+    let (mut alpha, mut max) = (None, None);
+    for part in text.split(',') {
+        let (name, number) = part.split_once('=').ok_or_else(refused)?;
+        let number: f64 = number.trim().parse().map_err(|_| refused())?;
+        let place = match name.trim() {
+            "alpha" => &mut alpha,
+            "max" => &mut max,
+            _ => return Err(refused()),
+        };
+        if place.replace(number).is_some() {
+            return Err(refused());
+        }
+    }
+    let thousandths = |number: f64| (number * 1000.0).round();
+    match (alpha, max) {
+        (Some(alpha), Some(max))
+            if (0.0..=ALPHA_MAX).contains(&alpha) && max <= 1.0 && thousandths(max) >= 1.0 =>
+        {
+            Ok(SelectRule {
+                alpha_thousandths: thousandths(alpha) as u32,
+                max_thousandths: thousandths(max) as u16,
+            })
+        }
+        _ => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_two_numbers_in_any_order() {
+        let rule =
+            |alpha_thousandths, max_thousandths| SelectRule { alpha_thousandths, max_thousandths };
+        assert_eq!(parse_select("alpha=4,max=0.2"), Ok(rule(4000, 200)));
+        assert_eq!(parse_select("max=1, alpha=0.5"), Ok(rule(500, 1000)));
+        for wrong in [
+            "",
+            "alpha=4",
+            "max=0.2",
+            "alpha=4,max=0",
+            "alpha=4,max=1.1",
+            "alpha=-1,max=0.2",
+            "alpha=4,max=0.2,max=0.3",
+            "alpha=x,max=0.2",
+            "alpha=4;max=0.2",
+            "alpha=nan,max=0.2",
+            "alpha=4,max=nan",
+            "beta=4,max=0.2",
+            "alpha=4,max=0.0004",
+        ] {
+            let sentence = parse_select(wrong).expect_err(wrong);
+            assert!(sentence.contains("alpha=4,max=0.2"), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Which of their cached positions new tokens attended to.
+
+use program::select::KvSelect;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::selected::Selected;
+
+/// The rule, and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SelectReport {
+    pub alpha: f64,
+    /// Most that may be chosen, a share of all positions.
+    pub max: f64,
+    /// Share of the positions of all new tokens, layers and KV heads that were attended to; `null`
+    /// where no new token was computed.
+    pub share_read: Option<f64>,
+}
+
+/// Of a run with this rule.
+pub fn select(rule: Option<KvSelect>, selected: Option<Selected>) -> Option<SelectReport> {
+    rule.map(|rule| SelectReport {
+        alpha: f64::from(rule.alpha_thousandths) / 1e3,
+        max: f64::from(rule.max_thousandths) / 1e3,
+        share_read: selected.map(Selected::share),
+    })
+}
+
+/// One line.
+pub(crate) fn render(report: &SelectReport) -> String {
+    let SelectReport { alpha, max, share_read } = report;
+    let read = share_read.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", 100.0 * share));
+    format!("selected KV (alpha {alpha}, max {max}): new tokens attended to {read} of positions\n")
+}

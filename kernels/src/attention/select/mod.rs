@@ -1,0 +1,331 @@
+//! Attention of single rows to some of their cached positions (InfiniGen, as Park-Egger §5.6).
+//!
+//! Beside the keys of a cache lie *partial keys* (`partial.rs`). A row's query is multiplied with
+//! these; the row sees its recent positions and those that its KV head chooses by these scores
+//! (`rule.rs`). Their K and V are copied one behind the other, in the order of their positions, and
+//! attended to by the same kernels as a whole cache, as positions of a sequence that has no others.
+//! So a row that chooses all of them has the bits of attention to all, and is given just that.
+//!
+//! Every (row, KV head) chooses for itself: its bits depend on that row alone.
+
+mod partial;
+mod rule;
+
+use half::bf16;
+
+use super::columns::Columns;
+use super::compiled::AttentionTasks;
+use super::pages::Units;
+use super::shape::{AttentionShape, Cache, Unit, record_bytes};
+use crate::Kernels;
+use crate::number::Number;
+use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
+use crate::variant::Variant;
+use partial::{Approximate, PartialKeys, partial_query};
+
+pub use partial::partial_key;
+pub use rule::SelectRule;
+
+/// Most units that are gathered at a time, and bytes of K and V that these take, unless the threads
+/// need more.
+const WAVE: usize = 32;
+const WAVE_BYTES: usize = 64 << 20;
+
+/// The operands of selection beside those of attention.
+#[derive(Debug, Clone, Copy)]
+pub struct Partial<'a> {
+    /// The partial keys of the layer's caches, in the order of their places, of which a unit's
+    /// first is `cache_offset / head_dim`.
+    pub keys: &'a [bf16],
+    /// Of each KV head `[head_dim, columns]`, by which queries and keys are multiplied.
+    pub skew: &'a [f32],
+    /// A multiple of 8.
+    pub columns: usize,
+}
+
+/// Positions of all units of a call, the rows' own included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Selected {
+    /// Those that were attended to.
+    pub read: u64,
+    /// Those that there are.
+    pub all: u64,
+}
+
+/// The rule, and scratch that is allocated once.
+#[derive(Debug)]
+pub struct Selection {
+    rule: SelectRule,
+    /// Of each thread: a unit's scores, its partial queries, then positions as they are chosen.
+    per_thread: ThreadScratch,
+    /// How many cached positions each unit of a wave sees; [`WHOLE`]: all.
+    seen: Vec<u32>,
+    /// K and V of these, one unit behind the other.
+    gathered: [AlignedBuffer; 2],
+    /// Cached positions of a unit that there is room for.
+    room: usize,
+    /// Of a wave: units over what is gathered, and those that see everything.
+    units: Vec<Unit>,
+    whole: Vec<Unit>,
+}
+
+/// A unit that sees everything.
+const WHOLE: u32 = u32::MAX;
+
+impl Selection {
+    /// Scratch for `threads` threads and rows within `limits`, whose positions take at most
+    /// `position_bytes` bytes of K, and of V, each.
+    pub fn new(
+        rule: SelectRule,
+        threads: usize,
+        limits: &ScratchLimits,
+        position_bytes: usize,
+    ) -> Selection {
+        let last = limits.positions.saturating_sub(1);
+        let room = rule.most(last) + rule.recent as usize;
+        let unit_bytes = (2 * room * position_bytes).max(1);
+        let wave = (WAVE_BYTES / unit_bytes).clamp(threads, WAVE.max(threads));
+        let gathered = || AlignedBuffer::new((wave * room * position_bytes).div_ceil(4));
+        let of_thread = limits.group * (limits.positions + limits.head_dim) + limits.positions;
+        Selection {
+            rule,
+            per_thread: ThreadScratch::new(threads, of_thread),
+            seen: vec![WHOLE; wave],
+            gathered: [gathered(), gathered()],
+            room,
+            units: Vec::with_capacity(wave),
+            whole: Vec::with_capacity(wave),
+        }
+    }
+}
+
+/// A wave of units while each chooses and gathers.
+struct Wave<'a, T> {
+    variant: Variant,
+    shape: &'a AttentionShape,
+    units: &'a [Unit],
+    rule: SelectRule,
+    q: &'a [T],
+    skew: &'a [f32],
+    partial: PartialKeys<'a>,
+    caches: [&'a [u8]; 2],
+    position_bytes: usize,
+    per_thread: &'a ThreadScratch,
+    gathered: [Shared<u8>; 2],
+    seen: Shared<u32>,
+    room: usize,
+}
+
+impl<T: Number> Wave<'_, T> {
+    /// Chooses for a unit and gathers.
+    ///
+    /// # Safety
+    /// Each unit has one call, on the thread that it names; scratch is as [`Selection::new`] sizes
+    /// it, and the unit is within its limits.
+    unsafe fn run(&self, index: usize, thread: usize) {
+        let unit = self.units[index];
+        let position = unit.past as usize;
+        let older = self.rule.older(position);
+        let group = self.shape.group();
+        let scratch = self.per_thread.of(thread);
+        // SAFETY: this thread alone uses its scratch, and the parts follow each other within it;
+        // nobody else writes this unit's count.
+        let (scores, queries, order, seen) = unsafe {
+            let queries = scratch.add(group * older);
+            let order = queries.add(group * self.partial.columns).cast::<u32>();
+            (
+                std::slice::from_raw_parts_mut(scratch, group * older),
+                std::slice::from_raw_parts_mut(queries, group * self.partial.columns),
+                std::slice::from_raw_parts_mut(order, older),
+                &mut *self.seen.pointer().add(index),
+            )
+        };
+        if older == 0 {
+            *seen = WHOLE;
+            return;
+        }
+        self.queries(&unit, queries);
+        let (partial, queries) = (self.partial, &*queries);
+        let approximate = Approximate { unit, queries, partial, positions: older, scores };
+        approximate.compute(self.variant);
+        let chosen = self.rule.choose(position, scores, order);
+        *seen = WHOLE;
+        if chosen < older {
+            *seen = (chosen + position - older) as u32;
+            let recent = older as u32..unit.past;
+            let all = order[..chosen].iter().copied().chain(recent);
+            // SAFETY: the caller's promise; units have disjoint parts of what is gathered.
+            unsafe { self.gather(index, &unit, all) };
+        }
+    }
+
+    fn queries(&self, unit: &Unit, to: &mut [f32]) {
+        let AttentionShape { heads, head_dim, scale, .. } = *self.shape;
+        let columns = self.partial.columns;
+        let kv_head = unit.kv_head as usize;
+        let skew = &self.skew[kv_head * head_dim * columns..][..head_dim * columns];
+        let first = (unit.row0 as usize * heads + kv_head * self.shape.group()) * head_dim;
+        for (head, to) in to.chunks_exact_mut(columns).enumerate() {
+            let query = &self.q[first + head * head_dim..][..head_dim];
+            partial_query(query, skew, scale, to);
+        }
+    }
+
+    /// Copies K and V of `positions`, which are cached, one behind the other.
+    ///
+    /// # Safety
+    /// There is room for them at the unit's place, which nobody else writes.
+    unsafe fn gather(&self, index: usize, unit: &Unit, positions: impl Iterator<Item = u32>) {
+        let bytes = self.position_bytes;
+        let first = unit.cache_offset / self.shape.head_dim;
+        for (to, position) in (index * self.room..).zip(positions) {
+            let place = self.partial.pages.place(unit, self.shape.kv_heads, position as usize);
+            for (cache, gathered) in self.caches.iter().zip(self.gathered) {
+                let from = &cache[(first + place) * bytes..][..bytes];
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let to = gathered.pointer().add(to * bytes);
+                    to.copy_from_nonoverlapping(from.as_ptr(), bytes);
+                }
+            }
+        }
+    }
+}
+
+impl Kernels {
+    /// [`Kernels::attention`] of units of one row each, whose caches are whole and no rings, to
+    /// the positions that each chooses by `selection`'s rule. Caches have one form.
+    ///
+    /// # Panics
+    /// Units of another kind, or beyond what `selection` was made for.
+    #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
+    pub fn attention_selected<'a, T: AttentionTasks>(
+        &self,
+        selection: &mut Selection,
+        shape: &AttentionShape,
+        units: impl Into<Units<'a>>,
+        (q, k_fresh, v_fresh): (&[T], &[T], &[T]),
+        (k_cache, v_cache): (Cache<'a, T>, Cache<'a, T>),
+        partial: Partial<'a>,
+        out: impl Into<Columns<'a, T>>,
+    ) -> Selected {
+        let (Units { units, pages }, out) = (units.into(), out.into());
+        let AttentionShape { kv_heads, head_dim, .. } = *shape;
+        let Partial { keys, skew, columns } = partial;
+        assert!(shape.window.is_none(), "a window is no choice");
+        assert!(columns <= head_dim && columns.is_multiple_of(8), "columns in eights");
+        assert_eq!(skew.len(), kv_heads * head_dim * columns, "a skew for each KV head");
+        let (caches, position_bytes) =
+            ([bytes(k_cache), bytes(v_cache)], position_bytes(k_cache, head_dim));
+        let partial = PartialKeys { keys, columns, kv_heads, head_dim, pages };
+        let mut selected = Selected::default();
+        for wave in units.chunks(selection.seen.len()) {
+            self.choose(selection, shape, wave, q, (partial, skew), (caches, position_bytes));
+            let Selection { seen, units, whole, gathered, room, .. } = selection;
+            units.clear();
+            whole.clear();
+            for (index, (unit, seen)) in wave.iter().zip(seen.iter()).enumerate() {
+                selected.all += u64::from(unit.past) + 1;
+                if *seen == WHOLE {
+                    selected.read += u64::from(unit.past) + 1;
+                    whole.push(*unit);
+                    continue;
+                }
+                selected.read += u64::from(*seen) + 1;
+                let cache_offset = index * *room * head_dim;
+                units.push(Unit { past: *seen, cache_offset, first_page: 0, ..*unit });
+            }
+            let columns = || {
+                // SAFETY: the calls write the columns of different units, one after the other.
+                unsafe { Columns::new(out.first(), out.len()) }
+            };
+            if !whole.is_empty() {
+                let units = Units { units: whole, pages };
+                let (k, v) = (k_cache, v_cache);
+                self.attention(shape, units, q, k_fresh, v_fresh, k, v, None, columns());
+            }
+            if !units.is_empty() {
+                let used = wave.len() * *room * position_bytes;
+                let [k, v] =
+                    [&gathered[0], &gathered[1]].map(|part| gathered_cache(k_cache, part, used));
+                self.attention(shape, &*units, q, k_fresh, v_fresh, k, v, None, columns());
+            }
+        }
+        selected
+    }
+
+    /// Lets every unit of a wave choose, and gathers what it chose.
+    fn choose<T: AttentionTasks>(
+        &self,
+        selection: &mut Selection,
+        shape: &AttentionShape,
+        units: &[Unit],
+        q: &[T],
+        (partial, skew): (PartialKeys<'_>, &[f32]),
+        (caches, position_bytes): ([&[u8]; 2], usize),
+    ) {
+        let positions = self.limits.positions;
+        for unit in units {
+            let is_single =
+                unit.rows == 1 && unit.shared_row.is_none() && unit.cache_positions == 0;
+            assert!(is_single && unit.positions() <= positions, "rows with caches of their own");
+        }
+        let Selection { rule, per_thread, seen, gathered, room, .. } = selection;
+        let wave = Wave {
+            variant: self.variant,
+            shape,
+            units,
+            rule: *rule,
+            q,
+            skew,
+            partial,
+            caches,
+            position_bytes,
+            per_thread,
+            gathered: [&gathered[0], &gathered[1]].map(|part| Shared(part.as_mut_ptr().cast())),
+            seen: Shared(seen.as_mut_ptr()),
+            room: *room,
+        };
+        let cached: usize = units.iter().map(|unit| unit.past as usize).sum();
+        self.run_attention(
+            units.len(),
+            cached * partial.columns * size_of::<bf16>(),
+            &|task, thread| {
+                // SAFETY: a task for each unit; units are within the limits that scratch was made for.
+                unsafe { wave.run(task, thread) }
+            },
+        );
+    }
+}
+
+/// A cache as bytes.
+fn bytes<T: Number>(cache: Cache<'_, T>) -> &[u8] {
+    match cache {
+        Cache::Plain(cache) => bytemuck::cast_slice(cache),
+        Cache::Four(cache) => cache,
+    }
+}
+
+/// Bytes of a position of a KV head.
+fn position_bytes<T>(cache: Cache<'_, T>, head_dim: usize) -> usize {
+    match cache {
+        Cache::Plain(_) => head_dim * size_of::<T>(),
+        Cache::Four(_) => record_bytes(head_dim),
+    }
+}
+
+/// What was gathered, as a cache of the form of `like`.
+fn gathered_cache<'a, T: Number>(
+    like: Cache<'_, T>,
+    part: &'a AlignedBuffer,
+    size_bytes: usize,
+) -> Cache<'a, T> {
+    assert!(size_bytes <= part.len() * size_of::<f32>(), "what is gathered has room");
+    // SAFETY: needed to view scratch as the cache that it is; it is aligned to 64 bytes, its bytes
+    // are initialised, and nobody writes it while the view lives.
+    let bytes = unsafe { std::slice::from_raw_parts(part.as_mut_ptr().cast::<u8>(), size_bytes) };
+    match like {
+        Cache::Plain(_) => Cache::Plain(bytemuck::cast_slice(bytes)),
+        Cache::Four(_) => Cache::Four(bytes),
+    }
+}

@@ -1,0 +1,134 @@
+//! Partial keys: a few skewed columns of each key, and the approximate scores that they give.
+//!
+//! Sums are plain multiplications and additions in one order, so all variants choose alike.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use crate::attention::pages::PageLists;
+use crate::attention::shape::Unit;
+use crate::number::Number;
+use crate::simd::Simd;
+use crate::variant::{SimdTask, Variant, dispatch};
+
+/// Columns are summed side by side, so many at a time.
+const SIDE: usize = 8;
+
+/// Writes the partial key of `key`, `[head_dim]`: its product with a head's skew,
+/// `[head_dim, columns]`, rounded to bf16.
+///
+/// # Panics
+/// A skew of another size.
+pub fn partial_key<T: Number>(key: &[T], skew: &[f32], partial: &mut [bf16]) {
+    let columns = partial.len();
+    assert_eq!(skew.len(), key.len() * columns, "a skew is [head_dim, columns]");
+    for (first, partial) in (0..columns).step_by(SIDE).zip(partial.chunks_mut(SIDE)) {
+        let sums = skewed(key, skew, columns, first, partial.len());
+        for (to, sum) in partial.iter_mut().zip(sums) {
+            *to = bf16::from_f32(sum);
+        }
+    }
+}
+
+/// The same of a query times `scale`, in f32.
+#[inline(always)]
+pub(super) fn partial_query<T: Number>(query: &[T], skew: &[f32], scale: f32, to: &mut [f32]) {
+    let columns = to.len();
+    for (first, to) in (0..columns).step_by(SIDE).zip(to.chunks_mut(SIDE)) {
+        let sums = skewed(query, skew, columns, first, to.len());
+        for (to, sum) in to.iter_mut().zip(sums) {
+            *to = sum * scale;
+        }
+    }
+}
+
+#[inline(always)]
+fn skewed<T: Number>(
+    head: &[T],
+    skew: &[f32],
+    columns: usize,
+    first: usize,
+    count: usize,
+) -> [f32; SIDE] {
+    let mut sums = [0.0; SIDE];
+    for (element, row) in head.iter().zip(skew.chunks_exact(columns)) {
+        let element = element.to_f32();
+        for (sum, factor) in sums.iter_mut().zip(&row[first..first + count]) {
+            *sum += element * factor;
+        }
+    }
+    sums
+}
+
+/// The partial keys of a layer's caches, in the order of their places.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PartialKeys<'a> {
+    pub keys: &'a [bf16],
+    pub columns: usize,
+    pub kv_heads: usize,
+    /// Elements of a key, which places are apart in `Unit::cache_offset`.
+    pub head_dim: usize,
+    pub pages: PageLists<'a>,
+}
+
+impl<'a> PartialKeys<'a> {
+    /// Those of the first of `positions` of a unit that lie one behind the other, and their end.
+    #[inline(always)]
+    fn run(&self, unit: &Unit, positions: &Range<usize>) -> (&'a [bf16], usize) {
+        let (place, end) = self.pages.run(unit, self.kv_heads, positions);
+        let first = unit.cache_offset / self.head_dim + place;
+        let (first, count) = (first * self.columns, (end - positions.start) * self.columns);
+        (&self.keys[first..first + count], end)
+    }
+}
+
+/// Approximate scores of a unit's queries, `[queries, columns]`, and its first `positions`
+/// positions, to `scores`, `[queries, positions]`.
+pub(super) struct Approximate<'a> {
+    pub unit: Unit,
+    pub queries: &'a [f32],
+    pub partial: PartialKeys<'a>,
+    pub positions: usize,
+    pub scores: &'a mut [f32],
+}
+
+impl Approximate<'_> {
+    pub(super) fn compute(self, variant: Variant) {
+        // SAFETY: needed to reach wide instructions; the variant was checked when the kernels were
+        // built.
+        unsafe { dispatch(variant, self) }
+    }
+}
+
+impl SimdTask for Approximate<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Approximate { unit, queries, partial, positions, scores } = self;
+        let mut first = 0;
+        while first < positions {
+            let (keys, end) = partial.run(&unit, &(first..positions));
+            for (index, query) in queries.chunks_exact(partial.columns).enumerate() {
+                let row = index * positions;
+                let scores = &mut scores[row + first..row + end];
+                for (score, key) in scores.iter_mut().zip(keys.chunks_exact(partial.columns)) {
+                    *score = dot(query, key);
+                }
+            }
+            first = end;
+        }
+    }
+}
+
+/// Both are a multiple of [`SIDE`] long.
+#[inline(always)]
+fn dot(query: &[f32], key: &[bf16]) -> f32 {
+    let mut sums = [0.0f32; SIDE];
+    for (query, key) in query.chunks_exact(SIDE).zip(key.chunks_exact(SIDE)) {
+        for i in 0..SIDE {
+            sums[i] += query[i] * Number::to_f32(key[i]);
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}

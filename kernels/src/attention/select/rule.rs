@@ -1,0 +1,62 @@
+//! Which positions are chosen, from approximate scores.
+
+/// How a row chooses among the positions before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SelectRule {
+    /// Positions count whose approximate score is at most so far below the largest.
+    pub alpha: f32,
+    /// Most of all positions that are chosen, in thousandths.
+    pub max_thousandths: u32,
+    /// The row's own position and those right before it, which are seen whatever their scores; at
+    /// least 1.
+    pub recent: u32,
+}
+
+impl SelectRule {
+    /// Positions that the row at `position` chooses among: those before the recent ones.
+    pub fn older(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.recent as usize)
+    }
+
+    /// How many of them the row at `position` chooses at most.
+    pub fn most(&self, position: usize) -> usize {
+        let share = (position as u64 + 1) * u64::from(self.max_thousandths) / 1000;
+        (share as usize).min(self.older(position))
+    }
+
+    /// Chooses for the row at `position`: `scores`, `[queries, older]`, are the approximate scores
+    /// of the heads that share the KV head. A head counts the positions within alpha of its
+    /// largest score; as many are chosen as the heads count on average, up to the bound, those
+    /// first that are nearest to a head's largest score, and of equal ones the older.
+    ///
+    /// Returns how many; they are the first of `order`, ascending. Row 0 of `scores` is
+    /// overwritten.
+    pub(super) fn choose(&self, position: usize, scores: &mut [f32], order: &mut [u32]) -> usize {
+        let older = order.len();
+        let largest = |row: &[f32]| row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let counts = |below: f32| usize::from(below >= -self.alpha);
+        let queries = scores.len() / older;
+        // How far each position is below a largest score, at the least.
+        let (nearest, others) = scores.split_at_mut(older);
+        let top = largest(nearest);
+        nearest.iter_mut().for_each(|score| *score -= top);
+        let mut counted: usize = nearest.iter().map(|below| counts(*below)).sum();
+        for row in others.chunks_exact(older) {
+            let top = largest(row);
+            for (nearest, score) in nearest.iter_mut().zip(row) {
+                let below = score - top;
+                counted += counts(below);
+                *nearest = nearest.max(below);
+            }
+        }
+        let chosen = counted.div_ceil(queries).min(self.most(position));
+        (0..).zip(order.iter_mut()).for_each(|(position, place)| *place = position);
+        if chosen < older && chosen > 0 {
+            let key = |place: &u32| nearest[*place as usize];
+            let nearer = |a: &u32, b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(b));
+            order.select_nth_unstable_by(chosen - 1, nearer);
+        }
+        order[..chosen].sort_unstable();
+        chosen
+    }
+}

@@ -1,0 +1,172 @@
+//! What a model predicts in windows of a text, and how far two predictions lie apart: for the
+//! examples that compare two ways to compute the same.
+
+use std::error::Error;
+use std::time::Duration;
+
+use kernels::{PoolOptions, Variant};
+use model::config::{Dtype, ModelConfig};
+use model::gguf_tokenizer::GgufTokenizer;
+use model::source::gguf::GgufSource;
+use planner::policy::{Homes, Policy, device_map};
+use program::compile::compile;
+use program::map::DeviceMap;
+use program::plan::RunShape;
+use program::step_table::List;
+use program::topology::MemoryId;
+use workers::setup::LaneOptions;
+use workers::shared::table::Item;
+use workers::testing::{Interleaved, Placed, Request, Sampled};
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Windows {
+    pub count: usize,
+    /// Tokens of each.
+    pub tokens: usize,
+    /// Tokens that prefill reads: its one prediction is the first that is judged.
+    pub prompt: usize,
+}
+
+/// What was predicted, and what new tokens attended to where they select: positions read, of how
+/// many.
+#[allow(dead_code, reason = "each example uses its part")]
+pub struct Predicted {
+    pub rows: Vec<Sampled>,
+    pub selected: (u64, u64),
+}
+
+/// The tokens of some files of text, enough for all windows.
+pub fn tokens(
+    source: &GgufSource,
+    texts: &[String],
+    windows: Windows,
+) -> Result<Vec<u32>, Box<dyn Error>> {
+    let mut text = String::new();
+    for path in texts {
+        text.push_str(&std::fs::read_to_string(path)?);
+        text.push('\n');
+    }
+    let Some(tokenizer) = GgufTokenizer::from_metadata(source.metadata(), source.path())? else {
+        return Err(format!("{} holds no tokenizer.", source.path()).into());
+    };
+    let tokens = tokenizer.text.encode(&text, true)?;
+    let (found, needed) = (tokens.len(), windows.count * windows.tokens);
+    if found < needed {
+        return Err(format!("The text has {found} tokens; {needed} are needed.").into());
+    }
+    Ok(tokens)
+}
+
+/// The map of a run on the CPU alone, all in the run's dtype.
+pub fn on_cpu(config: &ModelConfig) -> DeviceMap {
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    device_map(&Policy::CpuOnly, config, true, homes)
+}
+
+/// The logits of every judged position of every window, all windows step by step, in bf16: the
+/// text's own tokens take the place of those that were sampled.
+pub fn predictions(
+    source: &GgufSource,
+    map: &DeviceMap,
+    windows: Windows,
+    tokens: &[u32],
+    select_text: &[u32],
+) -> Result<Predicted, Box<dyn Error>> {
+    let judged = windows.tokens - windows.prompt;
+    let shape = RunShape {
+        batches: 1,
+        batch_size: windows.count as u16,
+        max_prompt: windows.prompt as u32,
+        shared_prompt: 0,
+        max_context: windows.tokens as u32,
+        max_new: judged as u32,
+        logprobs: 0,
+        micro_sequences: 1,
+        prefill_chunk: 0,
+        serves: false,
+        page_positions: 0,
+        kv_pages: 0,
+        logits_rows: 0,
+        dtype: Dtype::Bf16,
+    };
+    let options = LaneOptions {
+        variant: Variant::from_env()?,
+        pool: PoolOptions::unpinned(std::thread::available_parallelism()?.get()),
+        link_bytes_per_s: None,
+        wait_timeout: Duration::from_secs(60),
+        forms: None,
+        routes_evenly: false,
+        select_text: select_text.to_vec(),
+    };
+    let mut lanes = Interleaved::start(compile(source.config(), &shape, map)?, source, options)?;
+    let window = |slot: usize| &tokens[slot * windows.tokens..][..windows.tokens];
+    let group: Vec<Placed> = (0..windows.count)
+        .map(|slot| {
+            let prompt = window(slot)[..windows.prompt].to_vec();
+            Placed { batch: 0, slot, request: Request::greedy(prompt, judged as u32) }
+        })
+        .collect();
+    let table = lanes.table();
+    let (_, rows) = lanes.run_group(&group, &mut |_| {
+        for index in 0..table.items(0, List::DECODE) {
+            let Item { slot, first, .. } = table.item(0, List::DECODE, index);
+            if (windows.prompt..windows.tokens).contains(&first) {
+                table.set_output(0, slot, first - windows.prompt, window(slot)[first]);
+            }
+        }
+        0
+    })?;
+    Ok(Predicted { rows, selected: table.selected() })
+}
+
+/// Divergences of all judged predictions.
+pub struct Comparison {
+    pub count: usize,
+    /// In nats.
+    pub mean: f64,
+    /// Of the mean.
+    pub error: f64,
+    /// Share with the same most likely token.
+    pub same_choice: f64,
+}
+
+impl Comparison {
+    /// Of predictions with those that they should be.
+    pub fn of(expected: &[Sampled], found: &[Sampled]) -> Comparison {
+        let mut divergences = Vec::new();
+        let mut same_choice = 0;
+        for (expected, found) in expected.iter().zip(found) {
+            assert_eq!((expected.slot, expected.step), (found.slot, found.step), "one order");
+            divergences.push(divergence(&expected.logits, &found.logits));
+            let chosen = [expected, found].map(|row| kernels::argmax(&row.logits));
+            same_choice += usize::from(chosen[0] == chosen[1]);
+        }
+        let count = divergences.len() as f64;
+        let mean = divergences.iter().sum::<f64>() / count;
+        let squares: f64 = divergences.iter().map(|value| (value - mean).powi(2)).sum();
+        Comparison {
+            count: divergences.len(),
+            mean,
+            error: (squares / (count - 1.0) / count).sqrt(),
+            same_choice: same_choice as f64 / count,
+        }
+    }
+}
+
+/// `sum(p * (log p - log q))` of the distributions that two rows of logits stand for, in nats.
+fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let log_sum = |logits: &[f32]| {
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+        let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+        f64::from(largest) + sum.ln()
+    };
+    let (log_sum_p, log_sum_q) = (log_sum(p), log_sum(q));
+    p.iter()
+        .zip(q)
+        .map(|(p, q)| {
+            let (p, q) = (f64::from(*p) - log_sum_p, f64::from(*q) - log_sum_q);
+            p.exp() * (p - q)
+        })
+        .sum()
+}

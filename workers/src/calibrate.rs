@@ -1,0 +1,151 @@
+//! The skew, from the queries and keys of one text: its prompt is computed once, at load, by the
+//! run's own weights and kernels, in a plan of its own.
+
+use std::sync::Arc;
+
+use half::bf16;
+use kernels::{Element, PoolOptions, Variant};
+use model::config::Dtype;
+use model::ops::{Op, Value};
+use program::compile::{CompileError, compile};
+use program::ir::{Compute, Instruction, LaneProgram, ProgramId};
+use program::map::DeviceMap;
+use program::plan::{Plan, RunShape};
+use program::select::partial_columns;
+use program::topology::{Holds, SegmentId};
+use shm::{Control, Mapping};
+
+use crate::error::WorkerError;
+use crate::execute::{ComputeState, Executor};
+use crate::lane_executor::{LaneExecutor, Task};
+use crate::memory::{Memories, View};
+use crate::shared::group::{Placed, Request, fill, list_work};
+use crate::shared::table::StepTable;
+use crate::skew::{Moments, Skew};
+
+/// Finds the skew of `plan`, whose weights lie in `mappings`, from a text of tokens of the model's.
+/// What is not weights is memory of its own, which is given back.
+///
+/// # Errors
+/// No memory, no threads, or a text of no tokens.
+pub fn calibrate(
+    plan: &Plan,
+    mappings: &[(SegmentId, Arc<Mapping>)],
+    (variant, pool): (Variant, &PoolOptions),
+    text: &[u32],
+) -> Result<Skew, WorkerError> {
+    let own = calibration(plan, text.len()).map_err(WorkerError::Calibration)?;
+    let own = Arc::new(with_weights_of(own, plan));
+    let mut mapped: Vec<_> =
+        mappings.iter().filter(|(segment, _)| segment.holds == Holds::Weights).cloned().collect();
+    for segment in own.topology.segments() {
+        if mapped.iter().all(|(known, _)| *known != segment) {
+            let size_bytes = own.segment_bytes(segment).max(4096) as usize;
+            mapped.push((segment, Arc::new(Mapping::private(size_bytes)?)));
+        }
+    }
+    let memories = Arc::new(Memories::new(&own, mapped)?);
+    let control = Control::create(1, own.table.words() * 4)?;
+    let table = StepTable::new(control.extra(0, own.table.words()), &own);
+    let request = Request::greedy(text.to_vec(), 1);
+    fill(&table, &own, &[Placed { batch: 0, slot: 0, request }]);
+    list_work(&table);
+    // SAFETY: both are of this thread, which executes one instruction after the other and keeps no
+    // slice from one to the next; the memory is its own, but for weights, which nobody writes.
+    let (view, looking) =
+        unsafe { (View::new(Arc::clone(&memories)), View::new(Arc::clone(&memories))) };
+    let compute = ComputeState::new(&own, variant, pool, None)?;
+    let lanes = own.prefill().lanes.iter();
+    let computes = |lane: &&LaneProgram| {
+        lane.instructions.iter().any(|found| matches!(found, Instruction::Compute(_)))
+    };
+    let Some(lane) = lanes.clone().find(computes) else { return Ok(Skew::new(1, &[])) };
+    let mut executor =
+        Executor::new(lane.lane, Arc::clone(&own), view, &control, variant, Some(compute));
+    let mut moments = vec![Moments::new(own.config.head_dim); heads(&own)];
+    for (index, instruction) in lane.instructions.iter().enumerate() {
+        let Instruction::Compute(compute) = instruction else { continue };
+        match compute.op {
+            Op::FinalNorm | Op::Head | Op::Sample => break,
+            op if op.is_attention() => match own.shape.dtype {
+                Dtype::Bf16 => look::<bf16>(&own, &looking, compute, text.len(), &mut moments),
+                Dtype::F32 => look::<f32>(&own, &looking, compute, text.len(), &mut moments),
+            },
+            _ => {}
+        }
+        let task = Task { program: ProgramId::PREFILL, step: 0, index, instruction };
+        executor.execute(task)?;
+    }
+    let columns = partial_columns(own.config.head_dim);
+    let of_heads: Vec<Vec<f32>> = moments.iter().map(|head| head.skew(columns)).collect();
+    Ok(Skew::new(own.config.num_kv_heads, &of_heads))
+}
+
+/// KV heads of all layers.
+fn heads(plan: &Plan) -> usize {
+    plan.config.num_layers * plan.config.num_kv_heads
+}
+
+/// The plan of one prompt of so many tokens, whole, which chooses nothing.
+fn calibration(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
+    let tokens = tokens as u32;
+    let shape = RunShape {
+        batches: 1,
+        batch_size: 1,
+        max_prompt: tokens,
+        shared_prompt: 0,
+        max_context: tokens + 1,
+        max_new: 1,
+        logprobs: 0,
+        micro_sequences: 1,
+        prefill_chunk: 0,
+        serves: false,
+        page_positions: 0,
+        kv_pages: 0,
+        logits_rows: 0,
+        device_slots: 0,
+        dtype: plan.shape.dtype,
+    };
+    compile(&plan.config, &shape, &DeviceMap { kv_select: None, ..plan.map.clone() })
+}
+
+/// The plan with its weights where another one of the same model and map has them.
+fn with_weights_of(mut plan: Plan, other: &Plan) -> Plan {
+    for placed in plan.weights.clone() {
+        let found = other.weights.iter().find(|known| known.weights == placed.weights);
+        if let Some(found) = found {
+            plan.buffers[placed.buffer.0 as usize] = other.buffer(found.buffer).clone();
+        }
+    }
+    plan
+}
+
+/// Adds the queries and keys that an attention is about to read.
+fn look<T: Element>(
+    plan: &Plan,
+    view: &View,
+    compute: &Compute,
+    rows: usize,
+    moments: &mut [Moments],
+) {
+    let config = &plan.config;
+    let (head_dim, kv_heads, group) = (config.head_dim, config.num_kv_heads, config.group_size());
+    let of_layer = compute.at.layer.map_or(0, usize::from) * kv_heads;
+    let mut head = vec![0.0; head_dim];
+    let widened = |from: &[T], head: &mut [f32]| {
+        head.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+    };
+    let values = [(Value::Query, group), (Value::Key, 1)];
+    for ((value, of_head), region) in values.into_iter().zip(&compute.inputs) {
+        let elements = value.row_elements(config).unwrap_or(0);
+        let all = view.read::<T>(region.buffer, 0, rows * elements);
+        for (index, from) in all.chunks_exact(head_dim).enumerate() {
+            widened(from, &mut head);
+            let moments = &mut moments[of_layer + index / of_head % kv_heads];
+            match value {
+                Value::Query => moments.add_query(&head),
+                _ => moments.add_key(&head),
+            }
+        }
+    }
+}

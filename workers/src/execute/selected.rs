@@ -1,0 +1,66 @@
+//! Fused attention where new tokens select positions: rows of prompts attend to all, the others to
+//! what each selects.
+
+use kernels::{Element, Kernels, PageLists, Selection, Unit, Units};
+use model::ops::{Kv, Value};
+use program::ir::Compute;
+
+use super::attention::{attended, cache, shape};
+use super::operands::Operands;
+use crate::rows;
+use crate::select::{chooses, partial};
+
+/// Runs the operation on units that it lists in `units`, and their pages in `pages`; returns the
+/// bytes of cached keys, values and partial keys read.
+pub(super) fn run<T: Element>(
+    (kernels, selection): (&Kernels, &mut Selection),
+    (units, pages): (&mut Vec<Unit>, &mut Vec<u32>),
+    operands: &Operands<'_>,
+    (compute, count): (&Compute, usize),
+) -> u64 {
+    let Operands { plan, view, table, program, .. } = *operands;
+    let shape = &shape(&plan.config, compute);
+    let Some(skew) = operands.skew else { panic!("a plan that selects positions has a skew") };
+    rows::list_pages(table, program, compute.at, pages);
+    let page_positions = table.page_positions(compute.at.layer);
+    let pages = PageLists { page_positions, pages };
+    let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
+    let k = operands.rows::<T>(compute.inputs[1], Value::Key, count);
+    let v = operands.rows::<T>(compute.inputs[2], Value::Value, count);
+    let (cached_k, cached_v) = (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
+    let position_bytes =
+        2 * plan.map.kv_format.position_bytes(shape.head_dim, plan.shape.dtype) as u64;
+    let mut bytes = 0;
+    // Sequences have a unit for each KV head, in the order of their items.
+    let list = |selects: bool, units: &mut Vec<Unit>| {
+        units.clear();
+        let all = rows::units(table, program, compute.at, compute.chunk).enumerate();
+        let item = |index: usize| index / shape.kv_heads;
+        let wanted =
+            all.filter(|(index, _)| chooses(table, program, compute.at, item(*index)) == selects);
+        units.extend(wanted.map(|(_, unit)| unit));
+    };
+    list(false, units);
+    if !units.is_empty() {
+        bytes += units.iter().map(|unit| u64::from(unit.cached())).sum::<u64>() * position_bytes;
+        let out = attended::<T>(operands, compute, count);
+        let units = Units { units, pages };
+        kernels.attention(shape, units, q, k, v, cached_k, cached_v, None, out);
+    }
+    list(true, units);
+    if !units.is_empty() {
+        let layer = compute.at.layer.map_or(0, usize::from);
+        let keys = compute.caches.first().map(|region| region.buffer);
+        let Some(keys) = keys else { panic!("attention reads caches") };
+        let partial = partial((plan, view), skew, layer, keys);
+        let out = attended::<T>(operands, compute, count);
+        let units = Units { units, pages };
+        let caches = (cached_k, cached_v);
+        let selected =
+            kernels.attention_selected(selection, shape, units, (q, k, v), caches, partial, out);
+        table.count_selected(selected.read, selected.all);
+        let partial_bytes = (partial.columns * size_of::<half::bf16>()) as u64;
+        bytes += selected.read * position_bytes + selected.all * partial_bytes;
+    }
+    bytes
+}

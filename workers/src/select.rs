@@ -1,0 +1,74 @@
+//! Decode that attends to selected positions of the CPU's caches (`program::select`): partial
+//! keys, which an append writes beside the keys, and the rows that choose by them. The skew of
+//! each KV head is found at load (`calibrate.rs`).
+
+use half::bf16;
+use kernels::{Element, Partial, ScratchLimits, SelectRule, Selection, partial_key};
+use program::ir::{At, BufferId, ProgramId};
+use program::plan::Plan;
+use program::select::{KvSelect, RECENT, partial_columns, partial_keys_offset};
+use program::step_table::Field;
+
+use crate::memory::View;
+use crate::rows::list_of;
+use crate::shared::table::StepTable;
+use crate::skew::Skew;
+
+/// The rule of a plan's selection, and scratch for it.
+pub(crate) fn selection(plan: &Plan, threads: usize, limits: &ScratchLimits) -> Option<Selection> {
+    let KvSelect { alpha_thousandths, max_thousandths, .. } = plan.map.kv_select?;
+    let rule = SelectRule {
+        alpha: alpha_thousandths as f32 / 1000.0,
+        max_thousandths: max_thousandths.into(),
+        recent: RECENT,
+    };
+    let position_bytes = plan.map.kv_format.position_bytes(limits.head_dim, plan.shape.dtype);
+    Some(Selection::new(rule, threads, limits, position_bytes))
+}
+
+/// Where a cache of keys has its partial keys, bytes.
+fn first_partial(plan: &Plan, view: &View, cache: BufferId) -> usize {
+    let head_dim = plan.config.head_dim;
+    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
+    partial_keys_offset(view.size_bytes(cache), position_bytes, head_dim)
+}
+
+/// The operands of selection over the keys in a cache of a layer.
+pub(crate) fn partial<'a>(
+    (plan, view): (&Plan, &'a View),
+    skew: &'a Skew,
+    layer: usize,
+    cache: BufferId,
+) -> Partial<'a> {
+    let first = first_partial(plan, view, cache);
+    let count = (view.size_bytes(cache) - first) / size_of::<bf16>();
+    Partial {
+        keys: view.read(cache, first, count),
+        skew: skew.layer(layer),
+        columns: partial_columns(plan.config.head_dim),
+    }
+}
+
+/// Writes the partial key of a fresh key into a cache, where the key's own place begins at element
+/// `to` of it.
+pub(crate) fn append<T: Element>(
+    (plan, view): (&Plan, &View),
+    skew: &[f32],
+    key: &[T],
+    (cache, to): (BufferId, usize),
+) -> usize {
+    let columns = partial_columns(plan.config.head_dim);
+    let place = to / plan.config.head_dim * columns;
+    let at = first_partial(plan, view, cache) + place * size_of::<bf16>();
+    let partial = view.write::<bf16>(cache, at, columns);
+    partial_key(key, skew, partial);
+    columns * size_of::<bf16>()
+}
+
+/// Whether the item of an instruction's work list at an index is a new token, which chooses what
+/// it attends to, and not of a prompt.
+pub(crate) fn chooses(table: &StepTable, program: ProgramId, at: At, index: usize) -> bool {
+    let batch = usize::from(at.batch);
+    let item = table.item(batch, list_of(program, at), index);
+    item.first >= table.field(batch, item.slot, Field::PromptLen) as usize
+}

@@ -1,0 +1,134 @@
+//! The skew of every KV head: an orthogonal matrix that turns queries and keys so that the first
+//! columns say most of their products.
+//!
+//! A product of two heads is a sum over any orthonormal directions. Along one of them its size is,
+//! on average, the root of what the queries and the keys have along it: `s_q * s_k`. The directions
+//! are the principal ones of the queries that share the KV head (InfiniGen: the right singular
+//! vectors of Q), the largest `s_q * s_k` first. Of the keys what all have alike counts nothing:
+//! it adds the same to every score of a query, and the softmax leaves it out.
+
+use nalgebra::{DMatrix, SymmetricEigen};
+
+/// First columns of the skew of every KV head of every layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skew {
+    /// `[layer, kv head, head_dim, columns]`.
+    matrices: Vec<f32>,
+    layer_len: usize,
+}
+
+impl Skew {
+    /// Of heads in the order of layers, `[head_dim, columns]` each, `kv_heads` to a layer.
+    pub(crate) fn new(kv_heads: usize, of_heads: &[Vec<f32>]) -> Skew {
+        let layer_len = kv_heads * of_heads.first().map_or(0, Vec::len);
+        Skew { matrices: of_heads.concat(), layer_len }
+    }
+
+    /// Those of a layer, `[kv head, head_dim, columns]`.
+    pub fn layer(&self, layer: usize) -> &[f32] {
+        &self.matrices[layer * self.layer_len..][..self.layer_len]
+    }
+
+    /// That of a KV head of a layer.
+    pub fn head(&self, layer: usize, kv_heads: usize, kv_head: usize) -> &[f32] {
+        let len = self.layer_len / kv_heads;
+        &self.layer(layer)[kv_head * len..][..len]
+    }
+}
+
+/// Second moments of the queries and keys of one KV head.
+#[derive(Debug, Clone)]
+pub(crate) struct Moments {
+    queries: DMatrix<f64>,
+    keys: DMatrix<f64>,
+    key_sum: Vec<f64>,
+    key_count: usize,
+}
+
+impl Moments {
+    pub(crate) fn new(head_dim: usize) -> Moments {
+        let none = DMatrix::zeros(head_dim, head_dim);
+        let key_sum = vec![0.0; head_dim];
+        Moments { queries: none.clone(), keys: none, key_sum, key_count: 0 }
+    }
+
+    pub(crate) fn add_query(&mut self, query: &[f32]) {
+        add_square(&mut self.queries, query);
+    }
+
+    pub(crate) fn add_key(&mut self, key: &[f32]) {
+        add_square(&mut self.keys, key);
+        self.key_sum.iter_mut().zip(key).for_each(|(sum, element)| *sum += f64::from(*element));
+        self.key_count += 1;
+    }
+
+    /// The first columns of the skew, `[head_dim, columns]`.
+    pub(crate) fn skew(&self, columns: usize) -> Vec<f32> {
+        let head_dim = self.key_sum.len();
+        let SymmetricEigen { eigenvectors, eigenvalues } =
+            SymmetricEigen::new(self.queries.clone());
+        let count = (self.key_count as f64).max(1.0);
+        let weight = |direction: usize| {
+            let along = eigenvectors.column(direction);
+            let mean: f64 =
+                along.iter().zip(&self.key_sum).map(|(a, b)| a * b).sum::<f64>() / count;
+            let square = (&self.keys * along).dot(&along) / count;
+            eigenvalues[direction].max(0.0) * (square - mean * mean).max(0.0)
+        };
+        let weights: Vec<f64> = (0..head_dim).map(weight).collect();
+        let mut order: Vec<usize> = (0..head_dim).collect();
+        order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+        // Heads of fewer elements than columns have columns of zeros.
+        let element = |row: usize, column: usize| {
+            order.get(column).map_or(0.0, |direction| eigenvectors[(row, *direction)] as f32)
+        };
+        (0..head_dim)
+            .flat_map(|row| (0..columns).map(move |c| (row, c)))
+            .map(|(r, c)| element(r, c))
+            .collect()
+    }
+}
+
+/// Adds the product of a vector with itself.
+fn add_square(to: &mut DMatrix<f64>, vector: &[f32]) {
+    for (mut column, factor) in to.column_iter_mut().zip(vector) {
+        for (sum, element) in column.iter_mut().zip(vector) {
+            *sum += f64::from(*element) * f64::from(*factor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Moments;
+
+    #[test]
+    fn columns_are_orthonormal_and_the_first_say_most() {
+        // Queries and keys vary along one direction most, and keys have another in common.
+        let mut moments = Moments::new(8);
+        let mut state = 3u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let strong = [0.5f32, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0];
+        for _ in 0..200 {
+            let (a, b) = (10.0 * random(), 6.0 * random());
+            let query: Vec<f32> = strong.iter().map(|s| a * s + random()).collect();
+            let mut key: Vec<f32> = strong.iter().map(|s| b * s + 0.1 * random()).collect();
+            key[7] += 50.0;
+            moments.add_query(&query);
+            moments.add_key(&key);
+        }
+        let skew = moments.skew(8);
+        let column = |c: usize| -> Vec<f32> { (0..8).map(|row| skew[row * 8 + c]).collect() };
+        let dot = |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+        for a in 0..8 {
+            for b in 0..8 {
+                let expected = if a == b { 1.0 } else { 0.0 };
+                assert!((dot(&column(a), &column(b)) - expected).abs() < 1e-5, "{a} {b}");
+            }
+        }
+        assert!(dot(&column(0), &strong).abs() > 0.99, "{:?}", column(0));
+    }
+}

@@ -1,0 +1,238 @@
+//! New tokens that select what they attend to: with everything selected a run has the bits of one
+//! without; and whatever is selected, a sequence's bits do not depend on its batch, slot, chunks,
+//! pages or threads, nor on having given its caches back.
+
+mod common;
+
+use common::placed::{cpu_only, options, shape};
+use common::{llama, opt};
+use model::config::{Dtype, ModelConfig};
+use model::layers::{LayerKind, Layers};
+use model::source::dummy::DummySource;
+use planner::policy::{Homes, Policy, device_map};
+use program::compile::{CompileError, compile};
+use program::formats::KvFormat;
+use program::map::DeviceMap;
+use program::plan::RunShape;
+use program::select::{KvSelect, partial_key_bytes};
+use program::topology::MemoryId;
+use schedule::Costs;
+use workers::shared::release::{SERVE, list_first};
+use workers::shared::serving::{Offer, PromptLogprobs, clear, offer};
+use workers::shared::table::StepTable;
+use workers::testing::{InProcess, Outcome, Placed, Request, fill_even};
+
+const PROMPT: u32 = 75;
+const NEW: u32 = 19;
+
+const EVERYTHING: KvSelect =
+    KvSelect { alpha_thousandths: 1_000_000, max_thousandths: 1000, text: 0 };
+/// Of 94 positions at most.
+const FEW: KvSelect = KvSelect { alpha_thousandths: 500, max_thousandths: 150, text: 0 };
+
+fn models() -> [ModelConfig; 2] {
+    let longer = |config| ModelConfig { max_positions: 96, ..config };
+    [longer(llama()), longer(opt())]
+}
+
+fn run_shape(batch_size: u16, dtype: Dtype, prefill_chunk: u32) -> RunShape {
+    RunShape {
+        max_prompt: PROMPT,
+        max_context: PROMPT + NEW,
+        max_new: NEW,
+        prefill_chunk,
+        ..shape(1, batch_size, 1, dtype)
+    }
+}
+
+fn in_pages(of: RunShape) -> RunShape {
+    let of_sequence = of.max_context.div_ceil(16);
+    RunShape { page_positions: 16, kv_pages: of_sequence * u32::from(of.batch_size), ..of }
+}
+
+fn requests(vocab: usize) -> Vec<Request> {
+    let lengths = [75, 1, 40, 61, 33];
+    let prompt = |index: usize, length: usize| {
+        (0..length).map(|i| ((i * i + 7 * i + 13 * index) % vocab) as u32).collect()
+    };
+    let request = |(index, length): (usize, usize)| Request {
+        logprobs: 4,
+        ..Request::greedy(prompt(index, length), NEW)
+    };
+    lengths.into_iter().enumerate().map(request).collect()
+}
+
+fn start(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, threads: usize) -> InProcess {
+    let plan = compile(config, shape, map).expect("the map compiles");
+    if let Err(error) = program::validate::validate(&plan) {
+        panic!("{error}");
+    }
+    let source = DummySource::new(config.clone(), 5);
+    InProcess::start(plan, &source, options(threads)).expect("the lanes start")
+}
+
+fn selecting(config: &ModelConfig, kv_format: KvFormat, kv_select: Option<KvSelect>) -> DeviceMap {
+    DeviceMap { kv_format, kv_select, ..cpu_only(config) }
+}
+
+/// Each sequence alone, in slot 0 of a batch of one.
+fn alone(config: &ModelConfig, map: &DeviceMap, dtype: Dtype) -> Vec<Outcome> {
+    let mut lanes = start(config, &run_shape(1, dtype, 0), map, 1);
+    let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
+    let found = requests(config.vocab_size).into_iter().map(of).collect();
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    found
+}
+
+/// All sequences beside each other, from the last slot on.
+fn together(lanes: &mut InProcess) -> Vec<Outcome> {
+    let requests = requests(lanes.plan().config.vocab_size);
+    let last = requests.len() - 1;
+    let placed = |(index, request)| Placed { batch: 0, slot: last - index, request };
+    let placed: Vec<Placed> = requests.into_iter().enumerate().map(placed).collect();
+    let table = lanes.table().clone();
+    fill_even(&table, lanes.plan(), &placed);
+    for slot in 0..table.batch_size() {
+        for index in 0..table.pages() {
+            table.set_page(0, slot, index, (index * table.batch_size() + slot) as u32);
+        }
+    }
+    lanes.release().expect("the lanes drain");
+    placed.iter().map(|placed| Outcome::read(&table, placed)).collect()
+}
+
+#[test]
+fn everything_selected_has_the_bits_of_a_run_without() {
+    for config in models() {
+        for (dtype, kv_format) in [
+            (Dtype::Bf16, KvFormat::Plain),
+            (Dtype::F32, KvFormat::Plain),
+            (Dtype::Bf16, KvFormat::Four),
+        ] {
+            let shape = run_shape(5, dtype, 0);
+            let of = |kv_select| {
+                let map = selecting(&config, kv_format, kv_select);
+                let mut lanes = start(&config, &shape, &map, 1);
+                let outcomes = together(&mut lanes);
+                let counted = lanes.table().selected();
+                assert!(lanes.finish().iter().all(Result::is_ok));
+                (outcomes, counted)
+            };
+            let (expected, none) = of(None);
+            let (found, (read, all)) = of(Some(EVERYTHING));
+            assert_eq!(found, expected, "{:?} {dtype:?} {kv_format:?}", config.family);
+            assert_eq!(none, (0, 0));
+            assert!(read == all && all > 0, "{read} of {all} positions were read");
+        }
+    }
+}
+
+#[test]
+fn what_is_selected_depends_on_the_sequence_alone() {
+    for config in models() {
+        for (dtype, kv_format) in [
+            (Dtype::Bf16, KvFormat::Plain),
+            (Dtype::F32, KvFormat::Plain),
+            (Dtype::Bf16, KvFormat::Four),
+        ] {
+            let map = selecting(&config, kv_format, Some(FEW));
+            let expected = alone(&config, &map, dtype);
+            let whole = alone(&config, &selecting(&config, kv_format, None), dtype);
+            assert_ne!(expected, whole, "something that is left out changes an answer");
+            for (chunk, threads) in [(0, 1), (7, 2), (64, 3)] {
+                for shape in [run_shape(5, dtype, chunk), in_pages(run_shape(5, dtype, chunk))] {
+                    let mut lanes = start(&config, &shape, &map, threads);
+                    for _ in 0..2 {
+                        let case =
+                            format!("{:?} {dtype:?} {kv_format:?} in {chunk}", config.family);
+                        assert_eq!(together(&mut lanes), expected, "{case}");
+                    }
+                    let (read, all) = lanes.table().selected();
+                    assert!(read < all && read > all / 4, "{read} of {all} positions were read");
+                    assert!(lanes.finish().iter().all(Result::is_ok));
+                }
+            }
+        }
+    }
+}
+
+/// Offers a sequence that has so many of its answer's tokens, none of them computed.
+fn offer_again(table: &StepTable, placed: &Placed, answered: &[u32], room: u32) {
+    let said = PromptLogprobs::default();
+    let (computed, arrival) = (0, placed.slot as u32);
+    offer(table, &Offer { placed, answered, computed, room, arrival, said });
+}
+
+#[test]
+fn a_sequence_that_begins_again_selects_what_it_had() {
+    for config in models() {
+        let map = selecting(&config, KvFormat::Plain, Some(FEW));
+        let expected = alone(&config, &map, Dtype::Bf16);
+        let shape = RunShape { serves: true, ..in_pages(run_shape(5, Dtype::Bf16, 24)) };
+        let shape = RunShape { max_prompt: shape.max_context, ..shape };
+        for have in [0, 1, 11] {
+            let mut lanes = start(&config, &shape, &map, 2);
+            let table = lanes.table().clone();
+            clear(&table, lanes.plan(), 100, &Costs::NONE);
+            for (slot, request) in requests(config.vocab_size).into_iter().enumerate() {
+                for index in 0..table.pages() {
+                    table.set_page(0, slot, index, (index * table.batch_size() + slot) as u32);
+                }
+                let placed = Placed { batch: 0, slot, request };
+                offer_again(&table, &placed, &expected[slot].tokens[..have], shape.max_context);
+            }
+            assert!(list_first(&table), "there is something to compute");
+            lanes.release_stages(&SERVE, u32::MAX - 1).expect("the lanes drain");
+            for (slot, request) in requests(config.vocab_size).into_iter().enumerate() {
+                let found = Outcome::read(&table, &Placed { batch: 0, slot, request });
+                assert_eq!(found.tokens, expected[slot].tokens, "{slot} with {have} tokens");
+            }
+            assert!(lanes.finish().iter().all(Result::is_ok));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_select_is_refused_with_a_sentence() {
+    let [config, _] = models();
+    let shape = run_shape(2, Dtype::Bf16, 0);
+    let refused = |config: &ModelConfig, map: DeviceMap, word: &str| {
+        let map = DeviceMap { kv_select: Some(FEW), ..map };
+        match compile(config, &shape, &map) {
+            Err(error @ CompileError::Select { .. }) => {
+                let sentence = error.to_string();
+                assert!(sentence.contains(word) && sentence.contains("--kv-select"), "{sentence}");
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    refused(&config, device_map(&Policy::GpuOnly, &config, true, homes), "CPU alone");
+    refused(&config, device_map(&Policy::CpuOnly, &config, false, homes), "one operation");
+    let kind = LayerKind { window: Some(21), ..config.layers.of(0).clone() };
+    let windowed = ModelConfig { layers: Layers::alike(kind), ..config.clone() };
+    refused(&windowed, cpu_only(&windowed), "window");
+    let sinks = ModelConfig { sinks: true, ..config.clone() };
+    refused(&sinks, cpu_only(&sinks), "sinks");
+    let delta = common::delta();
+    refused(&delta, cpu_only(&delta), "state");
+    let odd = ModelConfig { head_dim: 12, ..config.clone() };
+    refused(&odd, cpu_only(&odd), "multiple of 8");
+}
+
+#[test]
+fn a_plan_has_room_for_partial_keys_and_for_nothing_else() {
+    let [config, _] = models();
+    let shape = run_shape(3, Dtype::Bf16, 0);
+    let kv_bytes = |kv_select| {
+        let map = selecting(&config, KvFormat::Plain, kv_select);
+        let plan = compile(&config, &shape, &map).expect("compiles");
+        plan.footprint(None).host_kv_bytes
+    };
+    let heads = (config.num_layers * config.num_kv_heads) as u64;
+    let positions = u64::from(shape.batch_size) * u64::from(shape.max_context);
+    let expected = heads * positions * partial_key_bytes(config.head_dim) as u64;
+    let found = kv_bytes(Some(FEW)) - kv_bytes(None);
+    // Buffers end on boundaries of 64 bytes.
+    assert!(found.abs_diff(expected) <= 64 * config.num_layers as u64, "{found} of {expected}");
+}
