@@ -58,13 +58,6 @@ enum Pending {
         which: Which,
         work: Work,
     },
-    /// Done on the host, after everything before it was done.
-    Host {
-        which: Which,
-        work: Work,
-        start_ns: u64,
-        end_ns: u64,
-    },
     Signal,
 }
 
@@ -201,11 +194,6 @@ impl Completion {
         Ok(())
     }
 
-    /// A span of the host, for the trace.
-    pub(super) fn host(&self, which: Which, work: Work, start_ns: u64) {
-        self.push(Pending::Host { which, work, start_ns, end_ns: now_ns() });
-    }
-
     /// Advances the timeline once everything before is done.
     pub(super) fn signal(&self) {
         self.push(Pending::Signal);
@@ -337,7 +325,6 @@ impl Finisher {
                 self.lane().timeline.signal();
                 return Ok(());
             }
-            Pending::Host { which, work, start_ns, end_ns } => (which, work, start_ns, end_ns),
             Pending::Device { pair, which, work } => {
                 self.lane().set_position(which.position());
                 let failed = |error| Failure::Cuda { which: Some(which), error };

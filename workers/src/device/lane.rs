@@ -8,7 +8,7 @@ use model::ops::{Op, Value};
 use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind};
-use shm::{Control, StepOfGroup, Timeline, TraceWriter, now_ns};
+use shm::{Control, StepOfGroup, Timeline, TraceWriter};
 
 use super::completion::{Completion, CompletionSetup, Which};
 use super::compute::Computing;
@@ -132,19 +132,20 @@ impl DeviceLane {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * vocab * size_of::<f32>();
         assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
+        // Also where there are no logits: the table that is written here is read by all work that
+        // the stream waits for.
+        let open = self.completion.open(&self.stream, which)?;
         if size_bytes > 0 {
             let from = self.device.places().address(compute.inputs[0].buffer, 0, size_bytes);
-            let open = self.completion.open(&self.stream, which)?;
             // SAFETY: needed to bring the logits down. Both ranges were checked; the pinned one is
             // this lane's own, and it is read only after the stream is done.
             let copied =
                 unsafe { self.stream.copy_to_host(sampling.logits.base(), from, size_bytes) };
             copied.map_err(|error| self.completion.cuda(which, error))?;
-            let work = Work { bytes: 0, rows: rows as u32 };
-            self.completion.close(&self.stream, open, work)?;
         }
+        let work = Work { bytes: 0, rows: rows as u32 };
+        self.completion.close(&self.stream, open, work)?;
         self.completion.settle()?;
-        let start_ns = now_ns();
         // SAFETY: needed to read the logits. So many bytes were just written, whole numbers of f32
         // on a page boundary, and nothing is in flight on this lane.
         let logits = unsafe {
@@ -152,9 +153,6 @@ impl DeviceLane {
         };
         let found = (&*self.plan, &self.view, &self.table);
         sampling.state.sample(found, which.program, compute, logits);
-        if size_bytes == 0 {
-            self.completion.host(which, Work::default(), start_ns);
-        }
         Ok(())
     }
 
