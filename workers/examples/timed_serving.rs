@@ -282,7 +282,7 @@ impl Run {
             write!(spans, r#""start_ms":{},"end_ms":{}}}"#, ms(start), ms(end)).ok()?;
         }
         let (window, layer) = (ms(last), ms(last) / 2.0);
-        let ops = r#""ops":["linears","attention"]"#;
+        let ops = r#""ops":["linears","attention"],"gpu_interval":[0,1],"batches":2"#;
         let sizes = format!(r#""window_ms":{window},"layer_ms":{layer}"#);
         Some(format!(r#"{{{ops},{sizes},"spans":[{spans}]}}"#))
     }

@@ -132,7 +132,8 @@ impl DeviceLane {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * vocab * size_of::<f32>();
         assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
-        // Also without rows: the stream waits for whoever reads the table, which is written below.
+        // Also where there are no logits: the table that is written here is read by all work that
+        // the stream waits for.
         let open = self.completion.open(&self.stream, which)?;
         if size_bytes > 0 {
             let from = self.device.places().address(compute.inputs[0].buffer, 0, size_bytes);
