@@ -270,28 +270,19 @@ impl<S: Simd> Block<'_, S> {
                 _ => None,
             };
             let queries = queries.line(line);
-            let whole = last == u32::MAX && !run.low.is_null() && !run.high.is_null();
-            macro_rules! run {
-                ($mr:literal, $lines:literal) => {
-                    match whole {
-                        true => add_run::<$mr, $lines, true>(part, last, queries, next),
-                        false => add_run::<$mr, $lines, false>(part, last, queries, next),
-                    }
-                };
-            }
             // SAFETY: the caller's promise.
             unsafe {
                 match (count, lines) {
-                    (1, 4) => run!(1, 4),
-                    (2, 4) => run!(2, 4),
-                    (1, 2) => run!(1, 2),
-                    (2, 2) => run!(2, 2),
-                    (3, 2) => run!(3, 2),
-                    (4, 2) => run!(4, 2),
-                    (1, _) => run!(1, 1),
-                    (2, _) => run!(2, 1),
-                    (3, _) => run!(3, 1),
-                    _ => run!(4, 1),
+                    (1, 4) => add_run::<1, 4>(part, last, queries, next),
+                    (2, 4) => add_run::<2, 4>(part, last, queries, next),
+                    (1, 2) => add_run::<1, 2>(part, last, queries, next),
+                    (2, 2) => add_run::<2, 2>(part, last, queries, next),
+                    (3, 2) => add_run::<3, 2>(part, last, queries, next),
+                    (4, 2) => add_run::<4, 2>(part, last, queries, next),
+                    (1, _) => add_run::<1, 1>(part, last, queries, next),
+                    (2, _) => add_run::<2, 1>(part, last, queries, next),
+                    (3, _) => add_run::<3, 1>(part, last, queries, next),
+                    _ => add_run::<4, 1>(part, last, queries, next),
                 }
             }
             line += lines;
@@ -460,13 +451,13 @@ unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)) -> [__m51
 }
 
 /// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the
-/// last line. `WHOLE`: that is whole, and both positions of each pair are there.
+/// last line.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; the pairs are readable, and so are their weights; sums are lines.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn add_run<const MR: usize, const NL: usize, const WHOLE: bool>(
+unsafe fn add_run<const MR: usize, const NL: usize>(
     run: Run,
     last: u32,
     queries: Queries,
@@ -493,13 +484,11 @@ unsafe fn add_run<const MR: usize, const NL: usize, const WHOLE: bool>(
                     next.prefetch(s);
                     next.prefetch(s);
                 }
-                let (low, high) = (low.wrapping_add(l * LINE), high.wrapping_add(l * LINE));
-                if WHOLE {
-                    values[l] = load_line((low, u32::MAX), (high, u32::MAX));
-                } else {
-                    let mask = if l + 1 < NL { u32::MAX } else { last };
-                    values[l] = load_line((low, mask & low_there), (high, mask & high_there));
-                }
+                let mask = if l + 1 < NL { u32::MAX } else { last };
+                values[l] = load_line(
+                    (low.wrapping_add(l * LINE), mask & low_there),
+                    (high.wrapping_add(l * LINE), mask & high_there),
+                );
             }
             for i in 0..MR {
                 let weights = *queries.weights.add(i * queries.weights_stride + pair);
@@ -645,17 +634,11 @@ unsafe fn store_head(from: *const f32, head_dim: usize, to: *mut bf16) {
         let late = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
         for at in (0..head_dim).step_by(LINE) {
             let (without, with) = (s.load(from.add(at)), s.load(from.add(at + LINE / 2)));
-            if head_dim - at >= LINE {
-                let to = to.add(at);
-                s.store_bf16(to, _mm512_permutex2var_ps(without, early, with));
-                s.store_bf16(to.add(LINE / 2), _mm512_permutex2var_ps(without, late, with));
-                continue;
-            }
             let mut line = [bf16::ZERO; LINE];
             s.store_bf16(line.as_mut_ptr(), _mm512_permutex2var_ps(without, early, with));
             let half = line.as_mut_ptr().add(LINE / 2);
             s.store_bf16(half, _mm512_permutex2var_ps(without, late, with));
-            std::ptr::copy_nonoverlapping(line.as_ptr(), to.add(at), head_dim - at);
+            std::ptr::copy_nonoverlapping(line.as_ptr(), to.add(at), LINE.min(head_dim - at));
         }
     }
 }
