@@ -21,17 +21,14 @@ use super::prefetch::{Next, Prefetcher};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::simd::lanes::{add_quarters, add_to_quarters};
-use crate::unroll::unroll_16;
 
 /// Positions of a call, and those that are multiplied together.
 const POSITIONS: usize = Avx512::LANES;
 const TOGETHER: usize = 4;
 /// Elements of a line.
 const LINE: usize = 32;
-/// Queries of a call at most, and of each where there are more: three, whose sums all stay in
-/// registers.
+/// Queries of a call at most.
 pub(super) const MOST_QUERIES: usize = 4;
-pub(super) const OF_MANY: usize = 3;
 
 /// A query as it is, in whole lines: zeros behind it.
 ///
@@ -129,26 +126,25 @@ unsafe fn of_block<const MR: usize>(
         _ => None,
     };
     let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
-    // Written out, so that the sums of a part stay in registers.
-    unroll_16!(TOGETHER, FOUR => {
+    for four in 0..TOGETHER {
         if let (None, Some(prefetcher)) = (lines, prefetcher.as_mut()) {
             // A part at a time: prefetches stall where too many are issued at once.
-            for at in (FOUR * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
+            for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
                 keys.prefetch(s, 0, at, prefetcher);
             }
         }
         let mut at = [std::ptr::null(); TOGETHER];
         for i in 0..TOGETHER {
             // The last position stands for those behind it.
-            let position = (FOUR * TOGETHER + i).min(keys.width - 1);
+            let position = (four * TOGETHER + i).min(keys.width - 1);
             at[i] = keys.from.wrapping_add(position * keys.stride);
         }
         // SAFETY: the positions exist, and queries are packed in whole lines.
         let sums = unsafe { multiply::<MR>(s, at, keys.head_dim, queries, &mut lines) };
         for i in 0..MR {
-            quarters[i][FOUR] = add_quarters(sums[i]);
+            quarters[i][four] = add_quarters(sums[i]);
         }
-    });
+    }
     let mut sums = [_mm512_setzero_ps(); MR];
     for i in 0..MR {
         sums[i] = add_to_quarters(quarters[i]);

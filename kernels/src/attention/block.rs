@@ -244,12 +244,8 @@ impl<S: Simd> Block<'_, S> {
         let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_distance };
         let queries = self.queries();
         let mut prefetcher = Some(prefetcher);
-        let most = match queries {
-            0..=avx512_bf16::MOST_QUERIES => avx512_bf16::MOST_QUERIES,
-            _ => avx512_bf16::OF_MANY,
-        };
-        for query in (0..queries).step_by(most) {
-            let count = most.min(queries - query);
+        for query in (0..queries).step_by(avx512_bf16::MOST_QUERIES) {
+            let count = avx512_bf16::MOST_QUERIES.min(queries - query);
             if !self.sees(query..query + count, first..first + width) {
                 continue;
             }

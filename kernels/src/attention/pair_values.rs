@@ -14,78 +14,25 @@
     reason = "rows and columns of a register tile are surer to stay in registers by index"
 )]
 
-use std::arch::x86_64::*;
 use std::ops::Range;
 
 use half::bf16;
 
 use super::block::Block;
-use super::prefetch::{Next, Prefetcher};
+pub(super) use super::pair_tiles::BLOCK;
+use super::pair_tiles::{
+    LINE, Queries, Run, add_run, add_scratch, clear, interleave, last_line, store_head,
+};
+use super::prefetch::Prefetcher;
 use super::shape::{CHUNK, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
-use crate::simd::avx512::{Avx512, dot_bf16};
 
-/// Elements of a line of memory, and floats of its sums.
-const LINE: usize = 32;
-/// Positions of a block in scratch, and those that few queries pass over before the next ones.
-pub(super) const BLOCK: usize = 128;
+/// Positions that few queries pass over before the next ones.
 const TOGETHER: usize = 64;
 /// Queries of a tile over values as they lie in memory, and over a block in scratch.
 const FEW: usize = 4;
 const MANY: usize = 6;
-
-/// Pairs of positions that lie at one distance from each other in memory.
-#[derive(Clone, Copy)]
-struct Run {
-    /// The even position of the first pair, and the odd one; null where it is not there.
-    low: *const bf16,
-    high: *const bf16,
-    /// Elements from a pair to the next.
-    step: usize,
-    count: usize,
-    /// Of the positions that are there.
-    end: usize,
-    /// Whether [`Prefetcher`] prefetches them.
-    cached: bool,
-}
-
-/// Queries whose weights and sums lie at one distance from each other.
-#[derive(Clone, Copy)]
-struct Queries {
-    /// Pairs of weights, from that of the first pair on.
-    weights: *const u32,
-    weights_stride: usize,
-    sums: *mut f32,
-    sums_stride: usize,
-}
-
-impl Queries {
-    /// From query `query` and pair `pair` on.
-    #[inline(always)]
-    fn from(self, query: usize, pair: usize) -> Queries {
-        Queries {
-            weights: self.weights.wrapping_add(query * self.weights_stride + pair),
-            sums: self.sums.wrapping_add(query * self.sums_stride),
-            ..self
-        }
-    }
-
-    /// From line `line` of the sums on.
-    #[inline(always)]
-    fn line(self, line: usize) -> Queries {
-        Queries { sums: self.sums.wrapping_add(line * LINE), ..self }
-    }
-}
-
-/// The elements that are there of each line of a head: all, and those of the last one.
-#[inline(always)]
-fn last_line(head_dim: usize) -> u32 {
-    match head_dim % LINE {
-        0 => u32::MAX,
-        left => (1 << left) - 1,
-    }
-}
 
 impl<S: Simd> Block<'_, S> {
     /// Weighted values of `positions` of one chunk, a head of sums per query.
@@ -270,28 +217,19 @@ impl<S: Simd> Block<'_, S> {
                 _ => None,
             };
             let queries = queries.line(line);
-            let whole = last == u32::MAX && !run.low.is_null() && !run.high.is_null();
-            macro_rules! run {
-                ($mr:literal, $lines:literal) => {
-                    match whole {
-                        true => add_run::<$mr, $lines, true>(part, last, queries, next),
-                        false => add_run::<$mr, $lines, false>(part, last, queries, next),
-                    }
-                };
-            }
             // SAFETY: the caller's promise.
             unsafe {
                 match (count, lines) {
-                    (1, 4) => run!(1, 4),
-                    (2, 4) => run!(2, 4),
-                    (1, 2) => run!(1, 2),
-                    (2, 2) => run!(2, 2),
-                    (3, 2) => run!(3, 2),
-                    (4, 2) => run!(4, 2),
-                    (1, _) => run!(1, 1),
-                    (2, _) => run!(2, 1),
-                    (3, _) => run!(3, 1),
-                    _ => run!(4, 1),
+                    (1, 4) => add_run::<1, 4>(part, last, queries, next),
+                    (2, 4) => add_run::<2, 4>(part, last, queries, next),
+                    (1, 2) => add_run::<1, 2>(part, last, queries, next),
+                    (2, 2) => add_run::<2, 2>(part, last, queries, next),
+                    (3, 2) => add_run::<3, 2>(part, last, queries, next),
+                    (4, 2) => add_run::<4, 2>(part, last, queries, next),
+                    (1, _) => add_run::<1, 1>(part, last, queries, next),
+                    (2, _) => add_run::<2, 1>(part, last, queries, next),
+                    (3, _) => add_run::<3, 1>(part, last, queries, next),
+                    _ => add_run::<4, 1>(part, last, queries, next),
                 }
             }
             line += lines;
@@ -424,238 +362,6 @@ impl<S: Simd> Block<'_, S> {
                 let from = sums.add(query * head_stride(head_dim));
                 store_head(from, head_dim, out.add(self.head_offset(query)).cast());
             }
-        }
-    }
-}
-
-/// Zeros for the sums of a head.
-///
-/// # Safety
-/// There is room for whole lines.
-#[inline(always)]
-unsafe fn clear(query: Queries, head_dim: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::write_bytes(query.sums, 0, head_dim.next_multiple_of(LINE)) };
-}
-
-/// One line of a pair's positions, element by element side by side: those without a 4 in their
-/// number, and those with it.
-///
-/// # Safety
-/// What the masks name is readable.
-#[inline]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)) -> [__m512; 2] {
-    // SAFETY: what is masked is not touched; the rest is the caller's promise.
-    let (low, high) = unsafe {
-        (
-            _mm512_maskz_loadu_epi16(low.1, low.0.cast()),
-            _mm512_maskz_loadu_epi16(high.1, high.0.cast()),
-        )
-    };
-    [
-        _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high)),
-        _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high)),
-    ]
-}
-
-/// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the
-/// last line. `WHOLE`: that is whole, and both positions of each pair are there.
-///
-/// # Safety
-/// The machine has AVX512-BF16; the pairs are readable, and so are their weights; sums are lines.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn add_run<const MR: usize, const NL: usize, const WHOLE: bool>(
-    run: Run,
-    last: u32,
-    queries: Queries,
-    mut next: Option<Next>,
-) {
-    // SAFETY: the caller's promise covers every offset used here.
-    unsafe {
-        let s = Avx512::new();
-        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
-                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
-            }
-        }
-        let [low_there, high_there] =
-            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
-        for pair in 0..run.count {
-            let (low, high) =
-                (run.low.wrapping_add(pair * run.step), run.high.wrapping_add(pair * run.step));
-            let mut values = [[_mm512_setzero_ps(); 2]; NL];
-            for l in 0..NL {
-                if let Some(next) = &mut next {
-                    next.prefetch(s);
-                    next.prefetch(s);
-                }
-                let (low, high) = (low.wrapping_add(l * LINE), high.wrapping_add(l * LINE));
-                if WHOLE {
-                    values[l] = load_line((low, u32::MAX), (high, u32::MAX));
-                } else {
-                    let mask = if l + 1 < NL { u32::MAX } else { last };
-                    values[l] = load_line((low, mask & low_there), (high, mask & high_there));
-                }
-            }
-            for i in 0..MR {
-                let weights = *queries.weights.add(i * queries.weights_stride + pair);
-                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
-                for l in 0..NL {
-                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
-                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
-                }
-            }
-        }
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
-                s.store(at, sums[i][l][0]);
-                s.store(at.add(LINE / 2), sums[i][l][1]);
-            }
-        }
-    }
-}
-
-/// Puts the pairs of a run side by side in scratch, from pair `pair` of the block on: line by line,
-/// of each all pairs of the block.
-///
-/// # Safety
-/// The pairs are readable; `scratch` has room for a block.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn interleave(run: Run, head_dim: usize, scratch: *mut f32, pair: usize) {
-    // SAFETY: the caller's promise covers every offset used here.
-    unsafe {
-        let s = Avx512::new();
-        let [low_there, high_there] =
-            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
-        for line in 0..head_dim.div_ceil(LINE) {
-            let last = (line + 1) * LINE >= head_dim;
-            let mask = if last { last_line(head_dim) } else { u32::MAX };
-            let to = scratch.add((line * (BLOCK / 2) + pair) * LINE);
-            for i in 0..run.count {
-                let at = i * run.step + line * LINE;
-                let values = load_line(
-                    (run.low.wrapping_add(at), mask & low_there),
-                    (run.high.wrapping_add(at), mask & high_there),
-                );
-                s.store(to.add(i * LINE), values[0]);
-                s.store(to.add(i * LINE + LINE / 2), values[1]);
-            }
-        }
-    }
-}
-
-/// Adds pairs of a block in scratch to the sums of `count` queries.
-///
-/// # Safety
-/// As [`add_run`]; weights are those of the block's first pair on.
-#[inline(always)]
-unsafe fn add_scratch(
-    scratch: *const f32,
-    pairs: Range<usize>,
-    head_dim: usize,
-    queries: Queries,
-    count: usize,
-) {
-    let all = head_dim.div_ceil(LINE);
-    for line in (0..all).step_by(2) {
-        let from = scratch.wrapping_add(line * (BLOCK / 2) * LINE);
-        let (pairs, queries) = (pairs.clone(), queries.line(line));
-        macro_rules! tile {
-            ($lines:literal: $($mr:literal)*) => {
-                match count {
-                    $($mr => add_tile::<$mr, $lines>(from, pairs, queries),)*
-                    _ => unreachable!("a tile has at most six queries"),
-                }
-            };
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            if all - line >= 2 {
-                tile!(2: 1 2 3 4 5 6);
-            } else {
-                tile!(1: 1 2 3 4 5 6);
-            }
-        }
-    }
-}
-
-/// Adds pairs of a block to `NL` lines of the sums of `MR` queries.
-///
-/// # Safety
-/// As [`add_scratch`].
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn add_tile<const MR: usize, const NL: usize>(
-    scratch: *const f32,
-    pairs: Range<usize>,
-    queries: Queries,
-) {
-    // SAFETY: the caller's promise covers every offset used here.
-    unsafe {
-        let s = Avx512::new();
-        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
-                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
-            }
-        }
-        for pair in pairs {
-            let mut values = [[_mm512_setzero_ps(); 2]; NL];
-            for l in 0..NL {
-                let at = scratch.add((l * (BLOCK / 2) + pair) * LINE);
-                values[l] = [s.load(at), s.load(at.add(LINE / 2))];
-            }
-            for i in 0..MR {
-                let weights = *queries.weights.add(i * queries.weights_stride + pair);
-                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
-                for l in 0..NL {
-                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
-                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
-                }
-            }
-        }
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
-                s.store(at, sums[i][l][0]);
-                s.store(at.add(LINE / 2), sums[i][l][1]);
-            }
-        }
-    }
-}
-
-/// Rounds the sums of a head to bf16, elements in their order.
-///
-/// # Safety
-/// `from` holds whole lines, `to` has room for `head_dim` elements.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn store_head(from: *const f32, head_dim: usize, to: *mut bf16) {
-    // SAFETY: the caller's promise covers every offset used here.
-    unsafe {
-        let s = Avx512::new();
-        let early = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-        let late = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-        for at in (0..head_dim).step_by(LINE) {
-            let (without, with) = (s.load(from.add(at)), s.load(from.add(at + LINE / 2)));
-            if head_dim - at >= LINE {
-                let to = to.add(at);
-                s.store_bf16(to, _mm512_permutex2var_ps(without, early, with));
-                s.store_bf16(to.add(LINE / 2), _mm512_permutex2var_ps(without, late, with));
-                continue;
-            }
-            let mut line = [bf16::ZERO; LINE];
-            s.store_bf16(line.as_mut_ptr(), _mm512_permutex2var_ps(without, early, with));
-            let half = line.as_mut_ptr().add(LINE / 2);
-            s.store_bf16(half, _mm512_permutex2var_ps(without, late, with));
-            std::ptr::copy_nonoverlapping(line.as_ptr(), to.add(at), head_dim - at);
         }
     }
 }

@@ -190,9 +190,6 @@ pub(super) unsafe fn recover<S: Simd>(
 /// `e^below` of one number up to 0.
 #[inline(always)]
 pub(super) fn exponential<S: Simd>(s: S, below: f32) -> f32 {
-    if below == 0.0 {
-        return 1.0;
-    }
     let [power] = math::exp(s, [s.splat(below)]);
     s.max_lanes(power)
 }
