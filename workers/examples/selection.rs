@@ -13,7 +13,6 @@ mod windows;
 use std::error::Error;
 use std::path::Path;
 
-use model::source::WeightSource;
 use model::source::gguf::GgufSource;
 use program::map::DeviceMap;
 use program::select::{KvSelect, seeded_text};

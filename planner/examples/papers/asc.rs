@@ -85,6 +85,7 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
         cpu_beside_transfers: None,
         busy: Busy::default(),
         resident_share: 0.0,
+        far_share: 0.0,
     })
 }
 

@@ -88,6 +88,7 @@ pub fn predictions(
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
+        device_slots: 0,
         dtype: Dtype::Bf16,
     };
     let options = LaneOptions {
