@@ -100,13 +100,8 @@ fn main() {
         let (speed, memory) = (bytes.len() as f64 / seconds, before.max(read(&readers, words)));
         // The first step brings pages and threads up.
         if step > 0 {
-            println!(
-                "{:8.1} ms, {:5.1} GB/s of {:5.1}, {:.3}",
-                seconds * 1e3,
-                speed / 1e9,
-                memory / 1e9,
-                speed / memory
-            );
+            let (ms, of) = (seconds * 1e3, speed / memory);
+            println!("{ms:8.1} ms, {:5.1} GB/s of {:5.1}, {of:.3}", speed / 1e9, memory / 1e9);
         }
     }
 }

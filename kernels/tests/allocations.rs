@@ -78,9 +78,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let Buffers { cache, selection, scratch, records, .. } = buffers;
     let tokens = [3u32; ROWS];
     kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), 2.0, residual);
-    kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
-    kernels.layer_norm(ROWS, HIDDEN, residual, gain, gain, 1e-5, None, x);
-    kernels.add_rms_norm(ROWS, x, gain, 1e-5, residual);
+    every_norm_call(kernels, gain, x, residual);
     for kind in 0..8 {
         let target = match kind {
             0 => LinearOut::Store(&mut out[..]),
@@ -92,8 +90,9 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
             6 => LinearOut::AddScaled { out: residual, factor: 0.1 },
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
-        let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
-        kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
+        let linear =
+            Linear { rows: ROWS, n: HIDDEN, k: HIDDEN, x, weight, bias: Some(gain), out: target };
+        kernels.linear(linear);
     }
     every_expert_call(kernels, (residual, logits), x, weight, out);
     every_state_call(kernels, (gain, logits), x, weight, out);
@@ -134,15 +133,24 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let one = &x[..HIDDEN];
     let rows = units.map(|unit| Unit { rows: 1, past: 290, ..unit });
     let partial = Partial { keys: weight, skew: &logits[..HIDDEN * COLUMNS], columns: COLUMNS };
-    let fresh = (one, one, one);
-    let caches = (Cache::from(&cache[..]), Cache::from(&cache[..]));
-    let to = &mut out[..HIDDEN];
+    let (fresh, cached) = ((one, one, one), Cache::from(&cache[..]));
+    let (caches, to) = ((cached, cached), &mut out[..HIDDEN]);
     kernels.attention_selected(selection, &shape, &rows, fresh, caches, partial, to);
     let windowed = AttentionShape { window: Some(130), ..shape };
     let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
     let sinks = [0.5; HIDDEN / HEAD_DIM];
     kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
     kernels.append(&windowed, &rings, x, cache);
+    every_sample_call(kernels, logits, scratch);
+}
+
+fn every_norm_call(kernels: &Kernels, gain: &[f32], x: &mut [bf16], residual: &mut [f32]) {
+    kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
+    kernels.layer_norm(ROWS, HIDDEN, residual, gain, gain, 1e-5, None, x);
+    kernels.add_rms_norm(ROWS, x, gain, 1e-5, residual);
+}
+
+fn every_sample_call(kernels: &Kernels, logits: &[f32], scratch: &mut [SampleScratch]) {
     let random = kernels::random_unit(1, 2, 3);
     let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
     let draw = Draw { sampling, random, masked: true };

@@ -72,8 +72,8 @@ fn generation_ends_at_an_eos_of_the_model() {
     }
 }
 
-/// Prompts of more than 8,192 tokens, in chunks and in pages of a server's caches (`fixtures_long.py`
-/// has the rule that makes them).
+/// Prompts of more than 8,192 tokens, in chunks and in pages of a server's caches
+/// (`fixtures_long.py` has the rule that makes them).
 #[test]
 fn llama_beyond_eight_thousand_positions() {
     let golden = std::fs::read_to_string(fixture("llama").join("long.json")).expect("there");

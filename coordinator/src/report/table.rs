@@ -45,12 +45,8 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     if !report.storages.is_empty() {
         let _ = write!(text, "{}", storages::render(&report.storages));
     }
-    if let Some(selected) = &report.kv_select {
-        text += &select::render(selected);
-    }
-    if let Some(routing) = &report.routing {
-        text += &routing::render(routing);
-    }
+    text += &report.kv_select.as_ref().map(select::render).unwrap_or_default();
+    text += &report.routing.as_ref().map(routing::render).unwrap_or_default();
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);
         let _ = writeln!(text, "a decode step: median {median}, 95% within {p95}, longest {max}");

@@ -183,7 +183,7 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
         ("engine_ready", "1 while requests are computed as they come", ready),
         (
             "worker_allocations",
-            "Heap allocations of the workers since they were ready, for forms and stored prompts only",
+            "Heap allocations of the workers since they were ready: of forms and stored prompts",
             status.worker_allocations as f64,
         ),
     ]

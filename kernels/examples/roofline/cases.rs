@@ -74,7 +74,7 @@ impl Case {
                 )
             }
             Work::Prefill { heads, kv_heads, head_dim, rows, past } => format!(
-                "prefill {format} {model} {heads}/{kv_heads} heads of {head_dim}, {rows} after {past}"
+                "prefill {format} {model} {heads}/{kv_heads} x {head_dim}, {rows} after {past}"
             ),
         }
     }

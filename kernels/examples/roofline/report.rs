@@ -28,7 +28,8 @@ const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
 ];
 /// Share of DRAM read that decode attention must reach.
 const DECODE_GOAL: f64 = 0.90;
-/// Share of the peak of bf16 products that prefill attention over bf16 caches must and should reach.
+/// Share of the peak of bf16 products that prefill attention over bf16 caches must and should
+/// reach.
 const PREFILL_GOALS: (f64, f64) = (0.50, 0.65);
 /// What part of that of equal lengths it must reach with lengths that differ.
 const RAGGED_GOAL: f64 = 0.95;
@@ -171,7 +172,16 @@ impl Row {
                 r#""kind":"decode","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{sequences},"cached_min":{first},"cached_max":{last}"#
             ),
             Work::Prefill { heads, kv_heads, head_dim, rows, past } => format!(
-                r#""kind":"prefill","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{rows},"cached_min":{past},"cached_max":{past}"#
+                concat!(
+                    r#""kind":"prefill","heads":{heads},"kv_heads":{kv_heads},"#,
+                    r#""head_dim":{head_dim},"rows":{rows},"#,
+                    r#""cached_min":{past},"cached_max":{past}"#
+                ),
+                heads = heads,
+                kv_heads = kv_heads,
+                head_dim = head_dim,
+                rows = rows,
+                past = past
             ),
         };
         let spin = self.spin_ns().map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));

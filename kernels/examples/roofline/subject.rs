@@ -199,13 +199,8 @@ fn attention<'a, T: Element>(
         Work::Prefill { heads, kv_heads, head_dim, rows, .. } => (heads, kv_heads, head_dim, rows),
         Work::Linear { .. } => unreachable!("only called for attention"),
     };
-    let shape = AttentionShape {
-        heads,
-        kv_heads,
-        head_dim,
-        scale: (head_dim as f32).powf(-0.5),
-        window: None,
-    };
+    let scale = (head_dim as f32).powf(-0.5);
+    let shape = AttentionShape { heads, kv_heads, head_dim, scale, window: None };
     let cached = case.cached();
     let all_rows = cached.len() * rows;
     let limits = ScratchLimits {

@@ -84,7 +84,7 @@ pub fn assert_close<T: Element>(
             let difference = (f64::from(actual.to_f32()) - expected).abs();
             assert!(
                 difference <= tolerance * rms + half_step * expected.abs(),
-                "{context}: row {index} column {column}: {actual:?} instead of {expected} (rms {rms})"
+                "{context}: row {index} column {column}: {actual:?}, not {expected} (rms {rms})"
             );
         }
     }

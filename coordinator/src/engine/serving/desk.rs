@@ -1,6 +1,7 @@
 //! Sequences on their way: those that wait, those in slots, and what is told of them.
 
 mod fetch;
+mod going;
 mod prompts_going;
 
 use std::collections::VecDeque;
@@ -18,9 +19,7 @@ use super::caches::{Caches, Computing, Seat, kind};
 use super::forms::{FormState, Forms};
 use super::request::request;
 use super::shelf::Shelf;
-use crate::boundary::serving::{
-    self, Event, Listener, Listening, Status, Submission, SubmissionId,
-};
+use crate::boundary::serving::{self, Event, Listener, Status, Submission, SubmissionId};
 
 /// Workers that may be lost while a sequence is computed before it is taken for the cause.
 const LOSSES_MAX: u8 = 3;
@@ -461,44 +460,6 @@ impl Seated {
             _ if at_end => Some(serving::Finish::Stop),
             finish if finish == Finish::Length as u32 => Some(serving::Finish::Length),
             _ => None,
-        }
-    }
-}
-
-impl Going {
-    /// All its tokens, of the prompt and the answer.
-    fn tokens(&self) -> Vec<u32> {
-        [self.request.prompt.as_slice(), &self.answered].concat()
-    }
-
-    /// Of its tokens those whose keys and values others of the same tokens would have: all, or
-    /// where new tokens select what they attend to its prompt's.
-    fn shared_end(&self, selects: bool) -> usize {
-        if selects { self.request.prompt.len() } else { self.known() }
-    }
-
-    /// How many of its tokens, from the first on, may be found in caches.
-    fn shareable(&self) -> usize {
-        let told = if self.said.count > 0 { self.said.first as usize } else { usize::MAX };
-        told.min(self.known())
-    }
-
-    fn known(&self) -> usize {
-        self.request.prompt.len() + self.answered.len()
-    }
-
-    /// Tokens that it may come to have.
-    fn longest(&self) -> u32 {
-        self.request.prompt.len() as u32 + self.request.max_new
-    }
-
-    fn is_end(&self, token: u32, eos: &[u32]) -> bool {
-        eos.contains(&token) && !self.request.ignore_eos
-    }
-
-    fn tell(&mut self, event: Event) {
-        if !self.is_left {
-            self.is_left = self.listener.tell(event) == Listening::No;
         }
     }
 }

@@ -291,7 +291,7 @@ impl Kernels {
             units.len(),
             cached * partial.columns * size_of::<bf16>(),
             &|task, thread| {
-                // SAFETY: a task for each unit; units are within the limits that scratch was made for.
+                // SAFETY: a task for each unit; units are within the limits of the scratch.
                 unsafe { wave.run(task, thread) }
             },
         );

@@ -173,6 +173,7 @@ impl Workers {
                 memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
                 private: Vec::new(),
                 nodes: MemoryNodes::default(),
+                select_text: Vec::new(),
                 control_bytes: control.segment().size_bytes() as u64,
                 trace_capacity: TRACE_CAPACITY as u32,
                 threads: 1,
