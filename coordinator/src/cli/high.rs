@@ -342,6 +342,9 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     if low.prompts.prompt_cache.is_some() && (low.report.is_some() || low.trace.is_some()) {
         return Err(UsageError::PromptsWithReport);
     }
+    if low.prompts.prompt_cache.is_some() && low.of_model.kv_select.is_some() {
+        return Err(UsageError::SelectWithPrompts);
+    }
     if low.stop_at_eof
         && matches!(&work, Work::Requests(requests) if requests.input == Place::Standard)
     {

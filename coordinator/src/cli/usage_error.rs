@@ -80,6 +80,11 @@ pub enum UsageError {
     ExportWithoutBf16,
     #[error("--kv-select is for runs on the CPU alone; add --device none, or leave it out.")]
     SelectOnDevice,
+    #[error(
+        "--prompt-cache keeps keys and values, and not what --kv-select chooses by; leave one of \
+         them out."
+    )]
+    SelectWithPrompts,
     #[error("--kv-select selects within fused attention; leave --no-fuse out.")]
     SelectUnfused,
     #[error(
