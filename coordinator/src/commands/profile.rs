@@ -43,9 +43,9 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let shapes = profile_request(request, config, hardware)?;
     let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
     if let Some(path) = &request.export {
-        let with_device = exported(request, config, hardware, interrupt)?;
-        let alone = Hardware::with_device_unused(request);
-        let alone = exported(request, config, alone, interrupt)?;
+        let of = |hardware| as_run(request, config, hardware, interrupt);
+        let with_device = of(hardware)?;
+        let alone = of(Hardware::with_device_unused(request))?;
         export::write(path, request, config, &with_device, &alone)?;
     }
     let mut text = shown(&obtained.profile, config, request.batches.size);
@@ -56,7 +56,22 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     Ok(Exit::Done)
 }
 
-/// The profile of a description: also of what is not compressed, whose rates every description has.
+/// The profile of a description, for as many threads as runs take.
+fn as_run(
+    request: &ProfileRequest,
+    config: &ModelConfig,
+    hardware: Hardware,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Profile> {
+    let of = |hardware| exported(request, config, hardware, interrupt);
+    if request.cpu_threads.is_some() {
+        return of(hardware);
+    }
+    let best = profile::with_best_threads(hardware, |hardware| of(hardware).map(Some))?;
+    best.map_or_else(|| of(hardware), |(profile, _)| Ok(profile))
+}
+
+/// The same for these threads: also of what is not compressed, whose rates every description has.
 fn exported(
     request: &ProfileRequest,
     config: &ModelConfig,

@@ -285,7 +285,11 @@ fn planned(
 ) -> anyhow::Result<(Decision, Option<Plan>)> {
     let demand = demand(positions, served);
     let case = first_that_fits(run, opened, Some(demand));
-    let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
+    // Rows of prompts are computed in pieces however short these are, which not every placement can.
+    let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
+    let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
+    let in_pieces = Run { prefill_chunk: chunk, ..run.clone() };
+    let decision = plan(&in_pieces, opened, demand, case, Measure::WhereNeeded, interrupt)?;
     let of_slot = positions.div_ceil(served.page_positions);
     let kv_pages = u32::from(decision.plan.shape.batch_size) * of_slot;
     let plan = serving(&decision.plan, (served, rows(run, served), context), kv_pages).ok();

@@ -45,10 +45,18 @@ mod tests {
     use crate::cli::values::{Batches, BatchesChoice};
     use crate::commands::plan::templates;
 
+    /// The template without slower memory of the host.
+    fn template() -> String {
+        let text = templates::text(Template::Machine);
+        let (before, tier) = text.split_once("[[tier]]\n").expect("slower memory");
+        let (_, after) = tier.split_once("\n\n").expect("more");
+        format!("{before}\n{after}")
+    }
+
     /// What is said of opt-1.3b on a machine with so much memory and such drives.
     fn said(dram_gib: f64, drives: &[f64], json: bool) -> anyhow::Result<String> {
-        let (before, rest) =
-            templates::text(Template::Machine).split_once("dram_gib = 128").expect("host memory");
+        let template = template();
+        let (before, rest) = template.split_once("dram_gib = 128").expect("host memory");
         let (between, after) = rest.split_once("[[nvme]]\nread_gbps = 5.0\n").expect("a drive");
         let mut text = format!("{before}dram_gib = {dram_gib}{between}");
         for read_gbps in drives {

@@ -6,7 +6,7 @@ mod status_line;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use model::generation::Generation;
@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::run::{heed_stdin, kernels_of};
 use crate::boundary::engine::Sampling;
-use crate::boundary::serving::Serving;
+use crate::boundary::serving::{Serving, State};
 use crate::cli::request::{ServeRequest, Verbosity};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
@@ -27,6 +27,11 @@ use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 use engine::start_engine;
 use status_line::StatusLine;
+
+/// How long the engine is waited for once nothing is to be answered.
+const ENDING_MAX: Duration = Duration::from_secs(35);
+/// Between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Serves until a signal asks for the end.
 ///
@@ -56,7 +61,16 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     if !quiet && served.cut > 0 {
         eprintln!("{} requests were not answered within --drain-timeout and are cut", served.cut);
     }
+    wait_for_end(&*engine);
     Ok(Exit::Done)
+}
+
+/// Waits until the engine has ended, which may have prompts to store.
+fn wait_for_end(engine: &dyn Serving) {
+    let until = Instant::now() + ENDING_MAX;
+    while engine.status().state != State::Ended && Instant::now() < until {
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
