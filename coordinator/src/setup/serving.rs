@@ -285,7 +285,8 @@ fn planned(
 ) -> anyhow::Result<(Decision, Option<Plan>)> {
     let demand = demand(positions, served);
     let case = first_that_fits(run, opened, Some(demand));
-    // Rows of prompts are computed in pieces however short these are, which not every placement can.
+    // Rows of prompts are computed in pieces however short these are, which not every placement
+    // can.
     let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
     let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
     let in_pieces = Run { prefill_chunk: chunk, ..run.clone() };
