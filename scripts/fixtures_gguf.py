@@ -70,9 +70,7 @@ def add_sizes(writer, arch, config):
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    guessing = 0
-    if arch in fixtures_gguf_states.ARCHITECTURES:
-        guessing = fixtures_gguf_states.guessing(arch, config)
+    guessing = fixtures_gguf_states.guessing(arch, config)
     writer.add_block_count(config["num_hidden_layers"] + guessing)
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])

@@ -36,9 +36,10 @@ def guessing(arch, config):
 
 def add_guessing(writer, arch, config):
     """Such a layer: tensors that no answer comes from."""
-    layers, size = config["num_hidden_layers"], config["hidden_size"]
-    for layer in range(layers, layers + guessing(arch, config)):
-        writer.add_nextn_predict_layers(guessing(arch, config))
+    layers, size, count = config["num_hidden_layers"], config["hidden_size"], guessing(arch, config)
+    if count:
+        writer.add_nextn_predict_layers(count)
+    for layer in range(layers, layers + count):
         writer.add_tensor(f"blk.{layer}.attn_norm.weight", numpy.ones(size, numpy.float32))
         writer.add_tensor(f"blk.{layer}.nextn.eh_proj.weight", numpy.zeros((size, 2 * size), numpy.float16))
 

@@ -4,40 +4,21 @@
 //!
 //!     cargo run --release -p kernels --example million_positions -- [positions] [threads] [steps]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../tests/common/counting.rs"]
+mod counting;
+
 use std::time::Instant;
 
+use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{AttentionShape, Cache, Kernels, Pool, ScratchLimits, Unit, Variant};
 use model::compressed::kv4_position_bytes;
 use shm::Mapping;
-use shm::sync::{AtomicU64, Ordering};
+use shm::sync::Ordering;
 
 const LAYERS: usize = 16;
 const SHAPE: AttentionShape =
     AttentionShape { heads: 32, kv_heads: 8, head_dim: 64, scale: 0.125, window: None };
-
-/// The system's allocator, counting.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn main() {
     let mut arguments =
@@ -100,8 +81,8 @@ fn main() {
         let (speed, memory) = (bytes.len() as f64 / seconds, before.max(read(&readers, words)));
         // The first step brings pages and threads up.
         if step > 0 {
-            let (ms, of) = (seconds * 1e3, speed / memory);
-            println!("{ms:8.1} ms, {:5.1} GB/s of {:5.1}, {of:.3}", speed / 1e9, memory / 1e9);
+            let (ms, share) = (seconds * 1e3, speed / memory);
+            println!("{ms:8.1} ms, {:5.1} GB/s of {:5.1}, {share:.3}", speed / 1e9, memory / 1e9);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! No kernel call allocates, on any thread: workers promise it from ready to drain.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "common/counting.rs"]
+mod counting;
 
 use common::records::{formats, random_records};
 use common::{Random, kernels, variants};
+use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{
     AttentionShape, Cache, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear,
@@ -15,35 +16,7 @@ use kernels::{
 use model::compressed::Grouped;
 use model::delta::DeltaNet;
 use model::experts::Scoring;
-use shm::sync::{AtomicU64, Ordering};
-
-/// The system's allocator, counting.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use shm::sync::Ordering;
 
 struct Buffers {
     residual: Vec<f32>,

@@ -90,6 +90,26 @@ fn values_behind_a_row_do_not_reach_it() {
     }
 }
 
+/// A key that is no number shows in all rows that see it, and in the separate operations as in the
+/// fused one.
+#[test]
+fn what_is_no_number_shows_in_every_form() {
+    for variant in variants("what_is_no_number_shows_in_every_form") {
+        let kernels = roomy_kernels(variant, 2);
+        for rows in [1, 5, 40] {
+            let mut batch = batch::<bf16>(3, (4, 2, 64), &[(rows, 1020)], Options::default());
+            let bad = rows / 2;
+            batch.fresh[0][bad * 2 * 64..][..2 * 64].fill(bf16::NAN);
+            let (_, separate) = batch.separate(&kernels);
+            for out in [separate, batch.fused(&kernels, &batch.units)] {
+                let (before, behind) = out.split_at(bad * 4 * 64);
+                assert!(before.iter().all(|value| value.is_finite()), "{variant:?} {rows}");
+                assert!(behind.iter().all(|value| value.is_nan()), "{variant:?} {rows}");
+            }
+        }
+    }
+}
+
 /// A 4-bit cache as long as a book, of which all threads read parts of one sequence: within the
 /// form's bound of what the same keys and values give in exact arithmetic.
 #[test]

@@ -331,3 +331,17 @@ fn neighbours_threads_and_pages_change_no_bit() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "positions are beyond the scratch of the selection")]
+fn more_positions_than_the_selection_is_made_for_are_refused() {
+    let batch = batch::<bf16>(8, &[40]);
+    let limits = ScratchLimits { positions: 40, ..common::LIMITS };
+    let mut selection = Selection::new(rules()[0], 1, &limits, 2 * SHAPE.head_dim);
+    let partial = Partial { keys: &batch.partial, skew: &batch.skew, columns: COLUMNS };
+    let caches = (batch.cache(0, false), batch.cache(1, false));
+    let fresh = (&batch.q[..], &batch.fresh[0][..], &batch.fresh[1][..]);
+    let one = kernels(Variant::Scalar, 1);
+    let mut out = poison(batch.q.len());
+    one.attention_selected(&mut selection, &SHAPE, &batch.units, fresh, caches, partial, &mut out);
+}

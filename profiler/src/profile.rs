@@ -175,18 +175,14 @@ impl Profile {
     /// never ran to its end.
     pub fn correction(&self, plan: &str) -> Option<Correction> {
         let runs = || self.measurements.finished.iter().filter(|run| run.plan == plan);
-        let ratios = |of: fn(&RunTimes) -> f64| -> Option<Vec<f64>> {
-            let ratios = runs().map(|run| of(&run.measured) / of(&run.simulated));
-            let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
-            (!ratios.is_empty()).then_some(ratios)
-        };
-        let bounded = |ratios: Vec<f64>| {
-            let (least, most) = Correction::BOUNDS;
-            median_of(ratios.into_iter()).map(|ratio| ratio.clamp(least, most))
+        let (least, most) = Correction::BOUNDS;
+        let median_ratio = |phase_ns: fn(&RunTimes) -> f64| {
+            let ratios = runs().map(|run| phase_ns(&run.measured) / phase_ns(&run.simulated));
+            Some(median_of(ratios.filter(|ratio| ratio.is_finite()))?.clamp(least, most))
         };
         Some(Correction {
-            prefill: bounded(ratios(|times| times.prefill_ns)?)?,
-            decode: bounded(ratios(|times| times.decode_ns)?)?,
+            prefill: median_ratio(|times| times.prefill_ns)?,
+            decode: median_ratio(|times| times.decode_ns)?,
             runs: runs().count(),
         })
     }

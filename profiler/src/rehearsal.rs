@@ -109,11 +109,9 @@ fn only_samples(prefill: &Program) -> Program {
 /// Runs a group of full batches; returns how long its decode steps took together.
 fn decode_ns(session: &mut dyn Session, plan: &Plan, steps: u32) -> Result<u64, ProfileError> {
     let shape = &plan.shape;
-    let one = |batch, slot| Placed {
-        batch,
-        slot,
-        request: Sequence::greedy(vec![0; shape.max_prompt as usize], steps + 1),
-    };
+    let prompt = vec![0; shape.longest_prompt(steps + 1) as usize];
+    let one =
+        |batch, slot| Placed { batch, slot, request: Sequence::greedy(prompt.clone(), steps + 1) };
     let slots = usize::from(shape.batch_size);
     let group: Vec<Placed> = (0..usize::from(shape.batches))
         .flat_map(|batch| (0..slots).map(move |slot| one(batch, slot)))

@@ -212,10 +212,8 @@ fn best_threads(request: &Request, main: &Recorder, sweeps: &[Sweep]) -> u16 {
         };
         sweeps.iter().map(of_class).sum()
     };
-    let counts = sweeps.first().map_or_else(Vec::new, |sweep| {
-        sweep.curve.iter().map(|point| point.threads).collect::<Vec<u16>>()
-    });
-    let times = counts.into_iter().filter_map(|threads| Some((all_ns(threads)?, threads)));
+    let points = sweeps.first().into_iter().flat_map(|sweep| &sweep.curve);
+    let times = points.filter_map(|point| Some((all_ns(point.threads)?, point.threads)));
     let best = times.min_by(|a, b| a.0.total_cmp(&b.0));
     match (best, all_ns(own)) {
         (Some((ns, threads)), Some(own_ns)) if ns <= (1.0 - SAVED_MIN) * own_ns => threads,

@@ -18,11 +18,12 @@ pub struct PageRuns {
 
 impl PageRuns {
     /// Of a batch; `None` where not all that a sequence keeps is whole caches in pages in the
-    /// host's memory: a ring, a state, parts, extents.
+    /// host's memory: a ring, a state, parts, extents, partial keys.
     pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
         let (config, shape) = (&plan.config, &plan.shape);
         let is_whole = shape.page_positions > 0
             && plan.table.windows.is_empty()
+            && plan.map.kv_select.is_none()
             && !config.layers.have_states();
         if !is_whole {
             return None;

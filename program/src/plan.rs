@@ -54,6 +54,13 @@ pub struct RunShape {
 }
 
 impl RunShape {
+    /// The longest prompt behind which a sequence has room for `new_tokens`, positions: the longest
+    /// prompts of a run may have fewer new tokens than others of it.
+    #[must_use]
+    pub fn longest_prompt(&self, new_tokens: u32) -> u32 {
+        self.max_prompt.min(self.max_context.saturating_sub(new_tokens)).max(1)
+    }
+
     /// Whether sequences belong to the device or to the host.
     pub fn has_owners(&self) -> bool {
         self.device_slots > 0

@@ -152,7 +152,8 @@ pub const ITEM_WORDS: usize = 5;
 pub const BUDGET_WORDS: usize = 18;
 
 /// Words of what an iteration may be where sequences have owners: who decides, its limits, what it
-/// costs, and the programs of the stages that follow, up to two, counted from 1.
+/// costs, the programs of the stages that follow, up to two, counted from 1, and how often each
+/// program ran.
 pub const OWNERS_WORDS: usize = 40;
 
 /// Words of a log-probability.

@@ -29,9 +29,12 @@ pub(crate) fn page_path(folder: &Path, name: &Name) -> PathBuf {
     folder.join(format!("{name}{PAGE}"))
 }
 
-/// Where this process writes it first.
+/// Where this process writes it first: nobody else does, nor a process of this number in another
+/// container.
 pub(crate) fn temporary_path(folder: &Path, name: &Name) -> PathBuf {
-    folder.join(format!("{name}{PAGE}.{}{TEMPORARY}", std::process::id()))
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (process, now_ns) = (std::process::id(), now.as_nanos());
+    folder.join(format!("{name}{PAGE}.{process}-{now_ns}{TEMPORARY}"))
 }
 
 /// The folders of origins in a store.

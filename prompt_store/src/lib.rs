@@ -9,7 +9,7 @@
 //! `DIR/MODEL-FINGERPRINT/`, one for each origin, holds
 //! - `NAME.kv`: a page, its header, tokens and checksums (`entry.rs`), then its bytes;
 //! - `origin.json`: what the origin is, for people;
-//! - `NAME.kv.PROCESS.tmp`: a page that is being written, which its writer has locked.
+//! - `NAME.kv.PROCESS-TIME.tmp`: a page that is being written, which its writer has locked.
 //!
 //! A page is whole or not there: it gets its name once it is on the drive. When it was last used is
 //! the time of its last change; where the store would pass its bound, the longest unused go first.

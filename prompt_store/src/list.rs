@@ -83,12 +83,15 @@ fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
             used: file.used,
             pages: Vec::new(),
         };
-        let mut next = Some(head.name);
-        while let Some((head, file)) = next.and_then(|name| known.get(&name)) {
+        let mut next = Some((head.name, head.index));
+        // Heads that name each other in a circle are no beginning.
+        while let Some((head, file)) =
+            next.and_then(|(name, index)| known.get(&name).filter(|(head, _)| head.index == index))
+        {
             beginning.pages.push(head.name);
             beginning.tokens += u64::from(head.tokens);
             beginning.size_bytes += file.size_bytes;
-            next = (head.index > 0).then_some(head.before);
+            next = head.index.checked_sub(1).map(|index| (head.before, index));
         }
         // Without its first page nothing finds it.
         if next.is_none() {

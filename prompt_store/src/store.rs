@@ -33,7 +33,6 @@ pub struct Store {
     origin: Origin,
     fingerprint: [u8; 32],
     bound: Bound,
-    is_described: bool,
 }
 
 impl Store {
@@ -57,7 +56,6 @@ impl Store {
             fingerprint: origin.fingerprint(),
             origin,
             bound: Bound::new(most_bytes),
-            is_described: false,
         })
     }
 
@@ -72,7 +70,7 @@ impl Store {
     }
 
     /// Says that a page is used, one behind so many others, which count as used later; false: it is
-    /// not there.
+    /// not there. One that is another user's stays as it is.
     pub fn touch(&self, name: &Name, index: u32) -> bool {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = since.saturating_sub(Duration::from_micros(index.into()));
@@ -81,7 +79,8 @@ impl Store {
             tv_nsec: at.subsec_nanos().into(),
         };
         let times = Timestamps { last_access: at, last_modification: at };
-        utimensat(CWD, page_path(&self.folder, name), &times, AtFlags::empty()).is_ok()
+        let path = page_path(&self.folder, name);
+        utimensat(CWD, &path, &times, AtFlags::empty()).is_ok() || path.exists()
     }
 
     /// Reads a page into its runs; false: it is not there.
@@ -126,9 +125,9 @@ impl Store {
         let header = write::header(&self.fingerprint, page, runs);
         let size_bytes = header.head.body_offset() + header.sizes_bytes.iter().sum::<u64>();
         self.bound.admit(&self.directory, size_bytes)?;
-        if !std::mem::replace(&mut self.is_described, true) {
-            write::origin(&self.folder.join(ORIGIN), &self.origin).map_err(failed)?;
-        }
+        // Whoever removed all pages has removed the folder too.
+        std::fs::create_dir_all(&self.folder).map_err(failed)?;
+        write::origin(&self.folder.join(ORIGIN), &self.origin).map_err(failed)?;
         write::page(&self.folder, &header, runs).map_err(failed)?;
         self.touch(&page.name, page.index);
         Ok(Wrote::Bytes(size_bytes))

@@ -121,6 +121,15 @@ fn another_process_finds_what_was_stored_and_another_origin_does_not() {
     assert_eq!({ of_kind }.next(|page| read(&store, page)), Ok(false), "rotated in another way");
 }
 
+/// What becomes of a page's file.
+#[derive(Debug)]
+enum Damage {
+    /// The byte there is another one.
+    Flip(u64),
+    /// It has so many bytes.
+    Resize(u64),
+}
+
 #[test]
 fn a_flipped_byte_a_torn_end_and_a_wrong_name_are_refused_and_written_again() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -129,24 +138,16 @@ fn a_flipped_byte_a_torn_end_and_a_wrong_name_are_refused_and_written_again() {
         write_all(&mut store, 1, 1);
         std::fs::metadata(&pages(folder.path())[0]).expect("a page").len()
     };
-    let damages: Vec<(&str, Box<dyn Fn(&Path)>)> =
-        [0, 9, 30, 90, 130, 200, 4096, 8200, size_bytes - 1]
-            .into_iter()
-            .map(|place| -> (&str, Box<dyn Fn(&Path)>) {
-                ("a flipped byte", Box::new(move |path| flip(path, place)))
-            })
-            .chain([0, 5, 150, 4096, size_bytes - 1].map(|left| -> (&str, Box<dyn Fn(&Path)>) {
-                ("a torn end", Box::new(move |path| cut(path, left)))
-            }))
-            .chain([size_bytes + 1].map(|left| -> (&str, Box<dyn Fn(&Path)>) {
-                ("bytes behind the end", Box::new(move |path| cut(path, left)))
-            }))
-            .collect();
-    for (what, damage) in damages {
-        let path = pages(folder.path())[0].clone();
-        damage(&path);
+    let flips = [0, 9, 30, 90, 130, 200, 4096, 8200, size_bytes - 1].map(Damage::Flip);
+    let cuts = [0, 5, 150, 4096, size_bytes - 1, size_bytes + 1].map(Damage::Resize);
+    for damage in flips.into_iter().chain(cuts) {
+        let (path, what) = (pages(folder.path())[0].clone(), format!("{damage:?}"));
+        match damage {
+            Damage::Flip(place) => flip(&path, place),
+            Damage::Resize(left) => cut(&path, left),
+        }
         let refused = Chain::of(&store, 1).next(|page| read(&store, page));
-        let sentence = refused.expect_err(what);
+        let sentence = refused.expect_err(&what);
         assert!(sentence.contains(&*path.to_string_lossy()), "{sentence}");
         assert_eq!(known(&store, 1), 0, "{what}: it is removed");
         write_all(&mut store, 1, 1);
@@ -249,6 +250,10 @@ fn what_is_listed_can_be_removed_and_what_others_need_stays() {
     assert_eq!(pages(folder.path()).len(), 0);
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a store").flatten().collect();
     assert_eq!(left.len(), 1, "what is not ours stays: {left:?}");
+    // Who had it open goes on.
+    write_all(&mut store, 1, 1);
+    let listing = list(folder.path()).expect("a store");
+    assert_eq!((known(&store, 1), &listing.origins[0].origin), (1, &Some(origin("bf16"))));
 }
 
 fn child(what: &str, directory: &Path) -> Child {

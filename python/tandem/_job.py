@@ -170,7 +170,8 @@ class Job(Generic[T]):
         :raises Error: the program could not go on. What was finished is kept in ``folder``.
         """
         if self._log is None:
-            raise RuntimeError("a batch runs within a with statement: with tandem.Batch(...) as b")
+            name = type(self).__name__
+            raise RuntimeError(f"it runs within a with statement: with tandem.{name}(...) as job")
         if self._process is None:
             return
         while True:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Mapping, Sequence, Tuple, Union
+
+from . import _lines
 
 Prompt = Union[str, Sequence[int], Sequence[Mapping[str, Any]], Mapping[str, Any]]
 """A text, token ids, a conversation as a list of messages, or a whole line of a batch."""
@@ -17,19 +18,7 @@ def lines(prompts: Iterable[Prompt]) -> Tuple[bytes, Dict[str, int]]:
     :raises TypeError: a prompt is none.
     :raises ValueError: two prompts have the same ``custom_id``.
     """
-    text: List[str] = []
-    places: Dict[str, int] = {}
-    for index, prompt in enumerate(prompts):
-        line = {"custom_id": f"prompt-{index}", **_fields(prompt, index)}
-        custom_id = line["custom_id"]
-        if not isinstance(custom_id, str):
-            raise TypeError(f"prompt {index}: custom_id must be a text, not {custom_id!r}")
-        if custom_id in places:
-            raise ValueError(f"prompts {places[custom_id]} and {index} are both {custom_id!r}")
-        places[custom_id] = index
-        text.append(json.dumps(line, ensure_ascii=False) + "\n")
-    # A text may hold half of a surrogate pair, which UTF-8 has no bytes for.
-    return "".join(text).encode("utf-8", "replace"), places
+    return _lines.lines("prompt", prompts, _fields)
 
 
 def _fields(prompt: Prompt, index: int) -> Mapping[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 from typing import Tuple, Union
 
+from . import _lines
 from ._answers import sentence_of
 from ._flags import flags
 from ._job import OURS, Job, Progress
@@ -63,7 +63,7 @@ class Scoring(Job[Scored]):
 
         The arguments are those of :func:`score`.
         """
-        lines, places = _lines(questions)
+        lines, places = _lines.lines("question", questions, _fields)
         super().__init__(
             ["score", f"--model={model}", *flags(options, OURS)],
             lines,
@@ -109,22 +109,6 @@ def score(
     scoring = Scoring(model, questions, folder=folder, progress=progress, cpus=cpus, **options)
     with scoring:
         yield from scoring
-
-
-def _lines(questions: Iterable[Question]) -> Tuple[bytes, Dict[str, int]]:
-    text: List[str] = []
-    places: Dict[str, int] = {}
-    for index, question in enumerate(questions):
-        line = {"custom_id": f"question-{index}", **_fields(question, index)}
-        custom_id = line["custom_id"]
-        if not isinstance(custom_id, str):
-            raise TypeError(f"question {index}: custom_id must be a text, not {custom_id!r}")
-        if custom_id in places:
-            raise ValueError(f"questions {places[custom_id]} and {index} are both {custom_id!r}")
-        places[custom_id] = index
-        text.append(json.dumps(line, ensure_ascii=False) + "\n")
-    # A text may hold half of a surrogate pair, which UTF-8 has no bytes for.
-    return "".join(text).encode("utf-8", "replace"), places
 
 
 def _fields(question: Question, index: int) -> Mapping[str, Any]:

@@ -84,7 +84,7 @@ impl Pages {
         let whole = tokens.len().saturating_sub(1) / self.positions as usize;
         for tokens in tokens.chunks_exact(self.positions as usize).take(whole) {
             let Some(page) = self.find(before, tokens) else { break };
-            self.begin_use(page);
+            self.hold(page);
             before = self.pages[page as usize].name;
             shared.push(page);
         }
@@ -141,7 +141,11 @@ impl Pages {
 
     /// Uses a page that was just found.
     pub fn hold(&mut self, page: u32) {
-        self.begin_use(page);
+        let place = &mut self.pages[page as usize];
+        if place.users == 0 {
+            self.unused.remove(&place.unused_since);
+        }
+        place.users += 1;
     }
 
     /// Ends a use of a page. Of a sequence's pages the last is released first, as it is of no use
@@ -171,14 +175,6 @@ impl Pages {
             held.is_some_and(|held| held.before == before && *held.tokens == *tokens)
         };
         alike.iter().find(holds).copied()
-    }
-
-    fn begin_use(&mut self, page: u32) {
-        let place = &mut self.pages[page as usize];
-        if place.users == 0 {
-            self.unused.remove(&place.unused_since);
-        }
-        place.users += 1;
     }
 
     /// What it holds is of no use any more.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::mapping::Mapping;
 
 /// Nodes have smaller numbers, as in Linux.
-pub const NODES_MAX: u16 = 1024;
+const NODES_MAX: u16 = 1024;
 
 const MASK_BITS: usize = 64;
 
@@ -87,7 +87,7 @@ impl Mapping {
     ///
     /// # Errors
     /// A refusal.
-    pub fn nodes_of_pages(&self, most: usize) -> Result<Vec<u16>, NodesError> {
+    fn nodes_of_pages(&self, most: usize) -> Result<Vec<u16>, NodesError> {
         let page = rustix::param::page_size();
         let pages = self.size_bytes().div_ceil(page);
         let stride = pages.div_ceil(most.max(1)).max(1);

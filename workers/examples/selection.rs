@@ -1,6 +1,6 @@
 //! How far the next-token distributions of a model whose new tokens attend to selected positions
-//! lie from those of the same model that attends to all, and what share of the positions it reads: the
-//! mean Kullback-Leibler divergence in nats over the last tokens of windows of a text.
+//! lie from those of the same model that attends to all, and what share of the positions it reads:
+//! the mean Kullback-Leibler divergence in nats over the last tokens of windows of a text.
 //!
 //!     cargo run --release -p workers --example selection -- FILE.gguf CALIBRATION TEXT... \
 //!         -- 4:0.2 8:0.5

@@ -55,11 +55,10 @@ pub fn calibrate(
     let (view, looking) =
         unsafe { (View::new(Arc::clone(&memories)), View::new(Arc::clone(&memories))) };
     let compute = ComputeState::new(&own, variant, pool, None)?;
-    let lanes = own.prefill().lanes.iter();
     let computes = |lane: &&LaneProgram| {
         lane.instructions.iter().any(|found| matches!(found, Instruction::Compute(_)))
     };
-    let Some(lane) = lanes.clone().find(computes) else { return Ok(Skew::new(1, &[])) };
+    let lane = own.prefill().lanes.iter().find(computes).expect("a lane computes");
     let mut executor =
         Executor::new(lane.lane, Arc::clone(&own), view, &control, variant, Some(compute));
     let mut moments = vec![Moments::new(own.config.head_dim); heads(&own)];

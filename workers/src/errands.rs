@@ -16,6 +16,8 @@ use crate::shared::protocol::{FromWorker, ToWorker};
 
 /// Between two looks at whether the lanes have ended.
 const SLICE: Duration = Duration::from_millis(200);
+/// How nice the thread is that stores and fetches, from 0, as all others, to 19.
+const BEHIND_STEPS: i32 = 10;
 
 /// What a worker can do beside its lanes.
 #[derive(Debug, Default)]
@@ -108,9 +110,6 @@ impl Storing {
         }
     }
 }
-
-/// Of the thread that stores, between 0, as all others, and 19.
-const BEHIND_STEPS: i32 = 10;
 
 /// Waits a little for a message. Allocates nothing.
 fn is_readable(channel: &Channel) -> bool {

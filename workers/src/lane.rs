@@ -187,7 +187,8 @@ impl LaneRunner {
         let plan = Arc::clone(&self.setup.plan);
         let mut stages = [None; STAGES_MAX];
         stages.iter_mut().zip(control.stages()).for_each(|(place, stage)| *place = Some(stage));
-        // Stages that are not said before it is released may be overwritten once it has drained.
+        // Stages that are all known at the release were copied just now: the next release may
+        // overwrite them before this lane has left. One more barrier keeps those said on the way.
         let goes_on = plan.shape.has_owners();
         let stage_at = |index: usize| match goes_on {
             true => control.stage(index),

@@ -18,7 +18,7 @@ use crate::standby::Standby;
 
 /// Between two looks at reads in progress.
 const PULSE_SLICE: Duration = Duration::from_millis(100);
-/// Of the thread that compiles forms: what reads one recurses, within the bounds on forms.
+/// Of a thread beside the lanes: what reads a form of answers recurses, within the bounds on forms.
 const ERRANDS_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;

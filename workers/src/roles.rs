@@ -46,6 +46,8 @@ const LINGER: Duration = Duration::from_secs(20);
 const DEBUG_ENV: &str = "TANDEM_DEBUG";
 /// Smallest segment: a plan may need none of a memory, a mapping needs a page.
 const SEGMENT_BYTES_MIN: u64 = 4096;
+/// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
+const PAGES_LOOKED_AT: usize = 4096;
 
 /// Opens the weights a `Setup` names, for workers that load.
 pub type OpenWeights =
@@ -99,20 +101,13 @@ fn install_panic_hook(channel: &Arc<Channel>) {
     }));
 }
 
-/// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
-const PAGES_LOOKED_AT: usize = 4096;
-
-/// Has the pages that are used from the start, and sees that they lie where they should.
-fn populate(
-    setup: &Setup,
-    memories: &Memories,
-    placed: Vec<(SegmentId, Arc<Mapping>)>,
-) -> Result<(), WorkerError> {
+/// Asks for the pages that are used from the start, and checks that they lie where they should.
+fn populate(setup: &Setup, memories: &Memories) -> Result<(), WorkerError> {
     if setup.durations.is_none() {
         memories.populate();
     }
-    for (segment, mapping) in placed {
-        mapping.check_nodes(setup.nodes.of(segment), PAGES_LOOKED_AT)?;
+    for (segment, mapping) in memories.mappings() {
+        mapping.check_nodes(setup.nodes.of(*segment), PAGES_LOOKED_AT)?;
     }
     Ok(())
 }
@@ -234,11 +229,10 @@ impl Worker<'_> {
                 None
             }
         };
-        let placed = mappings.clone();
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
-        populate(&setup, &memories, placed)?;
+        populate(&setup, &memories)?;
         let (forms, compiler) = forms(&mut setup);
         let errands = Errands { forms: compiler, prompts: prompts(&setup, &memories)? };
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };

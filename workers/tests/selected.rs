@@ -13,6 +13,7 @@ use planner::policy::{Homes, Policy, device_map};
 use program::compile::{CompileError, compile};
 use program::formats::KvFormat;
 use program::map::DeviceMap;
+use program::page_runs::PageRuns;
 use program::plan::RunShape;
 use program::select::{KvSelect, partial_key_bytes};
 use program::topology::MemoryId;
@@ -235,4 +236,18 @@ fn a_plan_has_room_for_partial_keys_and_for_nothing_else() {
     let found = kv_bytes(Some(FEW)) - kv_bytes(None);
     // Buffers end on boundaries of 64 bytes.
     assert!(found.abs_diff(expected) <= 64 * config.num_layers as u64, "{found} of {expected}");
+}
+
+/// Runs of a page are keys and values, so a page that is stored would come back without what new
+/// tokens select by.
+#[test]
+fn pages_with_partial_keys_are_not_stored() {
+    let [config, _] = models();
+    let shape = in_pages(RunShape { serves: true, ..run_shape(2, Dtype::Bf16, 24) });
+    let runs = |kv_select| {
+        let map = selecting(&config, KvFormat::Plain, kv_select);
+        PageRuns::of(&compile(&config, &shape, &map).expect("compiles"), 0)
+    };
+    assert!(runs(None).is_some());
+    assert_eq!(runs(Some(FEW)), None);
 }

@@ -17,7 +17,7 @@ use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
     BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
-    ProfileRequest, PullRequest, RatesRequest, ReportRequest, Requests, Run, ScoreRequest,
+    ProfileRequest, PullRequest, RatesRequest, RatesWanted, ReportRequest, Requests, Run, ScoreRequest,
     ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Tuned,
     Verbosity, Work,
 };
@@ -116,14 +116,18 @@ impl Command {
             Some(LowCommand::ReadToDevice { device, handle, staging }) => {
                 Ok(Command::ReadToDevice { device, handle, staging })
             }
-            Some(LowCommand::DeviceRates { device, memory, copy, matrix }) => {
+            Some(LowCommand::DeviceRates { device, memory, copy, matrix, kernels }) => {
                 let plain = RateSizes::default();
                 let sizes = RateSizes {
                     copy_bytes: copy.map_or(plain.copy_bytes, |bytes| bytes as usize),
                     matrix: matrix.unwrap_or(plain.matrix),
                 };
-                let sizes = (!memory).then_some(sizes);
-                Ok(Command::DeviceRates(RatesRequest { device, sizes }))
+                let what = match (memory, kernels) {
+                    (true, _) => RatesWanted::Memory,
+                    (false, Some(name)) => RatesWanted::Kernels(name),
+                    (false, None) => RatesWanted::Plain(sizes),
+                };
+                Ok(Command::DeviceRates(RatesRequest { device, what }))
             }
             Some(LowCommand::Pull { model, revision, files, quiet }) => {
                 Ok(Command::Pull(PullRequest { model, revision, files, quiet }))

@@ -137,6 +137,9 @@ pub enum LowCommand {
         /// Rows, width and depth of a matrix product
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=32768))]
         matrix: Option<u32>,
+        /// This program's kernels instead, those whose names contain NAME; a line of JSON each
+        #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+        kernels: Option<String>,
     },
     /// A process for a model's tokenizer; started by the coordinator, never by hand
     #[command(hide = true)]

@@ -401,9 +401,19 @@ pub enum TimedSource {
 }
 
 /// What to measure of a CUDA device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatesRequest {
     pub device: u32,
-    /// `None`: only how much memory is free.
-    pub sizes: Option<RateSizes>,
+    pub what: RatesWanted,
+}
+
+/// Which rates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RatesWanted {
+    /// Only how much memory is free.
+    Memory,
+    /// Copies and matrix products.
+    Plain(RateSizes),
+    /// Kernels whose names contain the text.
+    Kernels(String),
 }

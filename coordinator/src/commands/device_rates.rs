@@ -1,10 +1,10 @@
 //! `coordinator device-rates`: a CUDA device's plain rates as one JSON object, for the GPU bench.
 
-use crate::cli::request::RatesRequest;
+use crate::cli::request::{RatesRequest, RatesWanted};
 use std::io::Write;
 
 use serde_json::json;
-use workers::device::{memory_bytes, rates};
+use workers::device::{KernelRate, kernel_rates, memory_bytes, rates};
 
 use crate::exit::Exit;
 
@@ -13,18 +13,23 @@ use crate::exit::Exit;
 /// # Errors
 /// A device that cannot be used, in a sentence.
 pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
-    let rates = match request.sizes {
-        None => {
+    let rates = match request.what {
+        RatesWanted::Kernels(only) => {
+            kernel_rates(request.device, &only, say_kernel)?;
+            return Ok(Exit::Done);
+        }
+        RatesWanted::Memory => {
             let (free_bytes, total_bytes) = memory_bytes(request.device)?;
             json!({"free_bytes": free_bytes, "total_bytes": total_bytes})
         }
-        Some(sizes) => {
+        RatesWanted::Plain(sizes) => {
             let rates = rates(request.device, sizes)?;
             json!({
                 "free_bytes": rates.free_bytes,
                 "total_bytes": rates.total_bytes,
                 "h2d_bytes_per_s": rates.h2d_bytes_per_s,
                 "d2h_bytes_per_s": rates.d2h_bytes_per_s,
+                "device_bytes_per_s": rates.device_bytes_per_s,
                 "own_bf16_flops": rates.own_bf16_flops,
                 "blas_bf16_flops": rates.blas_bf16_flops,
                 "bf16_flops": rates.own_bf16_flops.max(rates.blas_bf16_flops.unwrap_or(0.0)),
@@ -33,4 +38,18 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
     };
     writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&rates)?)?;
     Ok(Exit::Done)
+}
+
+/// A line of JSON as each is measured, so that nothing is lost when time runs out.
+fn say_kernel(rate: KernelRate) {
+    let KernelRate { what, rows, seconds, bytes, flops } = rate;
+    let line = json!({
+        "what": what,
+        "rows": rows,
+        "us": seconds * 1e6,
+        "gb_per_s": bytes as f64 / seconds / 1e9,
+        "tflops": flops / seconds / 1e12,
+    });
+    // A reader that has left wants no more.
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

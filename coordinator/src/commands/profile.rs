@@ -64,10 +64,8 @@ fn as_run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Profile> {
     let of = |hardware| exported(request, config, hardware, interrupt);
-    if request.cpu_threads.is_some() {
-        return of(hardware);
-    }
-    let best = profile::with_best_threads(hardware, |hardware| of(hardware).map(Some))?;
+    let measure = |hardware| of(hardware).map(Some);
+    let best = profile::with_best_threads(request.cpu_threads, hardware, measure)?;
     best.map_or_else(|| of(hardware), |(profile, _)| Ok(profile))
 }
 

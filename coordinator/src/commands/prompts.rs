@@ -67,16 +67,12 @@ fn found(status: &Status) -> String {
     )
 }
 
-/// Refuses what only a run of its own programs can tell.
+/// Refuses what only a run of its own programs can tell; the command line has done so where there
+/// is a --prompt-cache.
 fn check(run: &Run) -> anyhow::Result<()> {
     let given = [("--report", run.report.is_some()), ("--trace", run.trace.is_some())];
     match given.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
-        Some((flag, _)) if run.prompt_cache.is_some() => Err(Usage(format!(
-            "{flag}: a job with --prompt-cache runs as a server does, which writes none; leave one \
-             of them out"
-        ))
-        .into()),
         Some((flag, _)) => Err(Usage(format!(
             "{flag}: lines of the input ask for \"prompt_logprobs\", or for \"echo\" with \
              \"logprobs\" or without new tokens; such a job runs as a server does, which writes \

@@ -104,10 +104,10 @@ impl Observer for Follower<'_, '_> {
         }
     }
 
-    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+    fn finished(&mut self, sequence: usize, mut generated: Generated) -> ControlFlow<()> {
         let Pending { ticket, request } = self.pending[sequence];
         self.finished += 1;
-        let found = generated.prompt_logprobs.clone();
+        let found = std::mem::take(&mut generated.prompt_logprobs);
         let mut answer = finish(generated, &Following::new(request, false), self.codec);
         let prompt = request.prompt_of(ticket.choice);
         if prompt.max_new == 0 {

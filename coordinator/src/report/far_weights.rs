@@ -32,7 +32,8 @@ impl FarWeights {
         (map.far_memories() > 0).then_some(FarWeights(memories))
     }
 
-    /// `20 of 48 layers, what the GPU multiplies of 3; in the second 8 layers`.
+    /// `all weights of 20 of 48 layers, what the GPU multiplies of 3; in the second all weights of
+    /// 8 of 48 layers`.
     pub(crate) fn summary(&self, map: &DeviceMap) -> String {
         let used = self.0.iter().enumerate().filter(|(_, one)| one.whole + one.partly > 0);
         let parts = used.map(|(number, one)| {

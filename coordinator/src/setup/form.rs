@@ -91,10 +91,7 @@ fn rate(run: &Run, opened: &Opened, demand: Demand, case: Case) -> Option<f64> {
             Ok(profile::kept(&wanted, hardware))
         };
         let hardware = Hardware::resolve(run, uses_gpu);
-        let Ok(found) = match run.cpu_threads {
-            Some(_) => of(hardware).map(|profile| profile.map(|profile| (profile, None))),
-            None => profile::with_best_threads(hardware, of),
-        };
+        let Ok(found) = profile::with_best_threads(run.cpu_threads, hardware, of);
         found.map(|(profile, _)| profile)
     };
     let is_alone = compares_alone(policy) || policy == PolicyName::CpuOnly;

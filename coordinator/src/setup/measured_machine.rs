@@ -90,10 +90,8 @@ impl Pricing for MeasuredMachine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced> {
-        match self.measured(plan, program, prompt_len) {
-            Some(costs) => Ok(costs),
-            None => self.description.costs(plan, program, prompt_len),
-        }
+        let measured = self.measured(plan, program, prompt_len);
+        measured.map_or_else(|| self.description.costs(plan, program, prompt_len), Ok)
     }
 
     fn costs_alone(
@@ -102,10 +100,8 @@ impl Pricing for MeasuredMachine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced> {
-        match self.measured(plan, program, prompt_len) {
-            Some(costs) => Ok(costs),
-            None => self.description.costs_alone(plan, program, prompt_len),
-        }
+        let measured = self.measured(plan, program, prompt_len);
+        measured.map_or_else(|| self.description.costs_alone(plan, program, prompt_len), Ok)
     }
 
     fn costs_of_host(

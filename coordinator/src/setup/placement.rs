@@ -1,5 +1,7 @@
 //! From arguments and demand to a plan that fits memory, is proved, and whose time is predicted.
 
+use std::cell::Cell;
+
 use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request, StagedOps};
 use planner::policy::by_name::PolicyName;
@@ -8,7 +10,7 @@ use planner::priced::{
     Chosen, Effort, Predicted, Pricing, Question, WithStorages, choose, place, predict,
 };
 use planner::split::parse_split;
-use profiler::{End, Profile, Threads};
+use profiler::{End, Threads};
 use program::map::Chunking;
 use program::plan::Plan;
 
@@ -189,7 +191,7 @@ impl Planning<'_> {
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
         let quiet = self.run.verbosity == Verbosity::Quiet;
-        let profile = self.profile(hardware, |hardware| {
+        let of = |hardware| -> anyhow::Result<_> {
             let shapes = profile::request(request.config, &shape, self.formats, hardware);
             match self.measure {
                 // Long prompts would take longer to measure than to wait for.
@@ -199,7 +201,8 @@ impl Planning<'_> {
                 }
                 _ => Ok(profile::kept(&shapes, hardware)),
             }
-        })?;
+        };
+        let profile = profile::with_best_threads(self.run.cpu_threads, hardware, of)?;
         let tuned = profile.as_ref().and_then(|(_, tuned)| *tuned);
         let tuned = Tuned { with_device: tuned, alone: tuned };
         let placed = profile.and_then(|(profile, _)| {
@@ -230,18 +233,6 @@ impl Planning<'_> {
         })
     }
 
-    /// A profile for the best number of threads, which is kept to where it was asked for.
-    fn profile(
-        &self,
-        hardware: Hardware,
-        mut of: impl FnMut(Hardware) -> anyhow::Result<Option<Profile>>,
-    ) -> anyhow::Result<Option<(Profile, Option<u16>)>> {
-        match self.run.cpu_threads {
-            Some(_) => Ok(of(hardware)?.map(|profile| (profile, None))),
-            None => profile::with_best_threads(hardware, of),
-        }
-    }
-
     /// Where plans are tried out.
     fn stage<'b>(&'b self, profiles: &'b Profiles, tuned: Tuned) -> Stage<'b> {
         let run = Run { tuned, ..self.run.clone() };
@@ -251,6 +242,7 @@ impl Planning<'_> {
             alone: Hardware::resolve(&run, false),
             quiet: self.run.verbosity == Verbosity::Quiet,
             interrupt: self.interrupt,
+            spent: Cell::default(),
         }
     }
 
@@ -306,7 +298,8 @@ impl Planning<'_> {
         let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
-            self.profile(Hardware::resolve(self.run, uses_gpu), |hardware| {
+            let hardware = Hardware::resolve(self.run, uses_gpu);
+            profile::with_best_threads(self.run.cpu_threads, hardware, |hardware| {
                 let shapes = profile::request(request.config, &shape, self.formats, hardware);
                 let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
                 obtained.map(|obtained| Some(obtained.profile))

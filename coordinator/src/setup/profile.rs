@@ -99,15 +99,19 @@ pub fn obtain(
 
 /// The profile for the number of the CPU's threads that the profile for all cores found best, and
 /// that number where it is another one; `of` measures, or takes what is kept. Where nothing is kept
-/// for that number all cores stay.
+/// for that number all cores stay, and so does a number that was `asked` for.
 ///
 /// # Errors
 /// What `of` fails with.
 pub(crate) fn with_best_threads<E>(
+    asked: Option<u16>,
     hardware: Hardware,
-    of: impl FnMut(Hardware) -> Result<Option<Profile>, E>,
+    mut of: impl FnMut(Hardware) -> Result<Option<Profile>, E>,
 ) -> Result<Option<(Profile, Option<u16>)>, E> {
-    with_best(hardware, |profile| profile.measurements.best_cpu_threads, of)
+    match asked {
+        Some(_) => Ok(of(hardware)?.map(|profile| (profile, None))),
+        None => with_best(hardware, |profile| profile.measurements.best_cpu_threads, of),
+    }
 }
 
 fn with_best<P, E>(

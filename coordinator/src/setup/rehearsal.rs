@@ -1,5 +1,8 @@
 //! Rehearsals before a run: those that are kept with the profile, or new ones by the workers.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use indicatif::ProgressBar;
 use planner::priced::{Pricing, Rehearse};
 use profiler::{Cache, Rehearsal, plan_key, rehearse};
@@ -11,6 +14,9 @@ use super::pricing::Profiles;
 use super::profile::runner;
 use crate::interrupt::Interrupt;
 
+/// Trying out begins no further plan once it has taken so long.
+const TRYING_MAX: Duration = Duration::from_secs(30);
+
 /// Where plans are rehearsed.
 #[derive(Debug)]
 pub struct Stage<'a> {
@@ -20,12 +26,15 @@ pub struct Stage<'a> {
     pub alone: Hardware,
     pub quiet: bool,
     pub interrupt: &'a Interrupt,
+    /// What trying out has taken.
+    pub spent: Cell<Duration>,
 }
 
 impl Stage<'_> {
     /// Decode steps of a plan as its profile says, before they are tried out.
     fn expected_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
-        let costs = self.profiles.costs(plan, plan.decode(), plan.shape.max_prompt).ok()?;
+        let prompt = plan.shape.longest_prompt(steps + 1);
+        let costs = self.profiles.costs(plan, plan.decode(), prompt).ok()?;
         Some(simulate(plan.decode(), costs.as_ref(), steps).ok()?.total_ns)
     }
 
@@ -33,7 +42,7 @@ impl Stage<'_> {
         let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
         let bar = if self.quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         bar.set_message(format!("trying out {} layers", plan.config.num_layers));
-        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        bar.enable_steady_tick(Duration::from_millis(100));
         let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.interrupt);
         let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
@@ -68,7 +77,13 @@ impl Rehearse for Stage<'_> {
         if let Some(known) = known.iter().find(|known| known.plan == key && known.steps == steps) {
             return Some(known.decode_ns());
         }
-        let rehearsal = self.try_out(plan, steps)?;
+        if self.spent.get() >= TRYING_MAX {
+            return None;
+        }
+        let begun = Instant::now();
+        let rehearsal = self.try_out(plan, steps);
+        self.spent.set(self.spent.get() + begun.elapsed());
+        let rehearsal = rehearsal?;
         let decode_ns = rehearsal.decode_ns();
         known.push(rehearsal);
         // A profile that cannot be kept was told of when it was measured.

@@ -177,7 +177,9 @@ fn owned(
     let demand = demand(context, served);
     let case = first_that_fits(run, opened, Some(demand));
     let (formats, limits) = (formats(run, opened, case), limits(run, opened, demand));
-    notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
+    if run.verbosity > Verbosity::Quiet {
+        notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
+    }
     let slots = served.slots.unwrap_or(SLOTS);
     let shape = RunShape {
         batches: 1,

@@ -171,18 +171,12 @@ impl Row {
             Work::Decode { heads, kv_heads, head_dim, sequences, first, last } => format!(
                 r#""kind":"decode","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{sequences},"cached_min":{first},"cached_max":{last}"#
             ),
-            Work::Prefill { heads, kv_heads, head_dim, rows, past } => format!(
-                concat!(
-                    r#""kind":"prefill","heads":{heads},"kv_heads":{kv_heads},"#,
-                    r#""head_dim":{head_dim},"rows":{rows},"#,
-                    r#""cached_min":{past},"cached_max":{past}"#
-                ),
-                heads = heads,
-                kv_heads = kv_heads,
-                head_dim = head_dim,
-                rows = rows,
-                past = past
-            ),
+            Work::Prefill { heads, kv_heads, head_dim, rows, past } => {
+                let heads =
+                    format!(r#""heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim}"#);
+                let cached = format!(r#""cached_min":{past},"cached_max":{past}"#);
+                format!(r#""kind":"prefill",{heads},"rows":{rows},{cached}"#)
+            }
         };
         let spin = self.spin_ns().map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
         let over = self.over_plain();

@@ -3,8 +3,8 @@
 //! Where the shape has a **window** a row sees the positions of it only; what lies before is
 //! neither read nor computed. A cache may then be a ring of as many positions
 //! (`Unit::cache_positions`), of which two runs follow each other. Other caches may be in **pages**
-//! (`pages.rs`), a run each. **Sinks** are one more score for
-//! each head, which takes its part of the softmax and has no value (`probabilities.rs`).
+//! (`pages.rs`), a run each. **Sinks** are one more score for each head, which takes its part of
+//! the softmax and has no value (`probabilities.rs`).
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. Positions
 //! are cut into **chunks**, counted from position 0 on, each a softmax and weighted values by

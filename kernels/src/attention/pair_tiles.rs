@@ -35,6 +35,14 @@ pub(super) struct Run {
     pub cached: bool,
 }
 
+impl Run {
+    /// Masks of the two positions of its pairs: all, or nothing of one that is not there.
+    #[inline(always)]
+    fn there(self) -> [u32; 2] {
+        [self.low, self.high].map(|at| if at.is_null() { 0 } else { u32::MAX })
+    }
+}
+
 /// Queries whose weights and sums lie at one distance from each other.
 #[derive(Clone, Copy)]
 pub(super) struct Queries {
@@ -103,6 +111,63 @@ pub(super) unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)
     ]
 }
 
+/// `NL` lines of the sums of `MR` queries, in registers.
+struct Sums<const MR: usize, const NL: usize>([[[__m512; 2]; NL]; MR]);
+
+impl<const MR: usize, const NL: usize> Sums<MR, NL> {
+    /// # Safety
+    /// The sums of `queries` are lines.
+    #[inline(always)]
+    unsafe fn load(s: Avx512, queries: Queries) -> Self {
+        let mut sums = [[[s.zero(); 2]; NL]; MR];
+        for i in 0..MR {
+            for l in 0..NL {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
+                    sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
+                }
+            }
+        }
+        Sums(sums)
+    }
+
+    /// Adds the lines of a pair, each query's times its weight.
+    ///
+    /// # Safety
+    /// The machine has AVX512-BF16; the weights of `queries` are readable.
+    #[inline(always)]
+    unsafe fn add(&mut self, values: [[__m512; 2]; NL], queries: Queries, pair: usize) {
+        for i in 0..MR {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let weights = *queries.weights.add(i * queries.weights_stride + pair);
+                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
+                for l in 0..NL {
+                    self.0[i][l][0] = dot_bf16(values[l][0], weights, self.0[i][l][0]);
+                    self.0[i][l][1] = dot_bf16(values[l][1], weights, self.0[i][l][1]);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Sums::load`].
+    #[inline(always)]
+    unsafe fn store(self, s: Avx512, queries: Queries) {
+        for i in 0..MR {
+            for l in 0..NL {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let at = queries.sums.add(i * queries.sums_stride + l * LINE);
+                    s.store(at, self.0[i][l][0]);
+                    s.store(at.add(LINE / 2), self.0[i][l][1]);
+                }
+            }
+        }
+    }
+}
+
 /// Adds the pairs of a run to `NL` lines of the sums of `MR` queries; `last` is the mask of the
 /// last line.
 ///
@@ -119,15 +184,8 @@ pub(super) unsafe fn add_run<const MR: usize, const NL: usize>(
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         let s = Avx512::new();
-        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
-                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
-            }
-        }
-        let [low_there, high_there] =
-            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
+        let mut sums = Sums::<MR, NL>::load(s, queries);
+        let [low_there, high_there] = run.there();
         for pair in 0..run.count {
             let (low, high) =
                 (run.low.wrapping_add(pair * run.step), run.high.wrapping_add(pair * run.step));
@@ -143,22 +201,9 @@ pub(super) unsafe fn add_run<const MR: usize, const NL: usize>(
                     (high.wrapping_add(l * LINE), mask & high_there),
                 );
             }
-            for i in 0..MR {
-                let weights = *queries.weights.add(i * queries.weights_stride + pair);
-                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
-                for l in 0..NL {
-                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
-                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
-                }
-            }
+            sums.add(values, queries, pair);
         }
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
-                s.store(at, sums[i][l][0]);
-                s.store(at.add(LINE / 2), sums[i][l][1]);
-            }
-        }
+        sums.store(s, queries);
     }
 }
 
@@ -173,8 +218,7 @@ pub(super) unsafe fn interleave(run: Run, head_dim: usize, scratch: *mut f32, pa
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         let s = Avx512::new();
-        let [low_there, high_there] =
-            [run.low, run.high].map(|at| if at.is_null() { 0 } else { u32::MAX });
+        let [low_there, high_there] = run.there();
         for line in 0..head_dim.div_ceil(LINE) {
             let last = (line + 1) * LINE >= head_dim;
             let mask = if last { last_line(head_dim) } else { u32::MAX };
@@ -241,35 +285,16 @@ pub(super) unsafe fn add_tile<const MR: usize, const NL: usize>(
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         let s = Avx512::new();
-        let mut sums = [[[_mm512_setzero_ps(); 2]; NL]; MR];
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE).cast_const();
-                sums[i][l] = [s.load(at), s.load(at.add(LINE / 2))];
-            }
-        }
+        let mut sums = Sums::<MR, NL>::load(s, queries);
         for pair in pairs {
             let mut values = [[_mm512_setzero_ps(); 2]; NL];
             for l in 0..NL {
                 let at = scratch.add((l * (BLOCK / 2) + pair) * LINE);
                 values[l] = [s.load(at), s.load(at.add(LINE / 2))];
             }
-            for i in 0..MR {
-                let weights = *queries.weights.add(i * queries.weights_stride + pair);
-                let weights = _mm512_castsi512_ps(_mm512_set1_epi32(weights.cast_signed()));
-                for l in 0..NL {
-                    sums[i][l][0] = dot_bf16(values[l][0], weights, sums[i][l][0]);
-                    sums[i][l][1] = dot_bf16(values[l][1], weights, sums[i][l][1]);
-                }
-            }
+            sums.add(values, queries, pair);
         }
-        for i in 0..MR {
-            for l in 0..NL {
-                let at = queries.sums.add(i * queries.sums_stride + l * LINE);
-                s.store(at, sums[i][l][0]);
-                s.store(at.add(LINE / 2), sums[i][l][1]);
-            }
-        }
+        sums.store(s, queries);
     }
 }
 

@@ -59,6 +59,9 @@ impl<S: Simd> Block<'_, S> {
         };
         // SAFETY: the caller's promise.
         unsafe {
+            for query in 0..self.queries() {
+                clear(queries.from(query, 0), self.shape.head_dim);
+            }
             if self.queries() <= FEW {
                 self.few_values(v, queries, (positions, chunk), prefetcher);
             } else {
@@ -71,8 +74,8 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     fn pair_run(&self, v: (*const bf16, *const bf16), positions: Range<usize>) -> Run {
         let size = self.shape.head_dim;
-        let Range { start: first, end } = positions;
-        let segment = self.segment(v, size, &(first..end));
+        let (first, end) = (positions.start, positions.end);
+        let segment = self.segment(v, size, &positions);
         let at = segment.base;
         let (null, stride, cached) = (std::ptr::null(), segment.stride, segment.cached);
         let one = Run { low: at, high: null, step: 0, count: 1, end: first + 1, cached };
@@ -93,7 +96,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Values of up to four queries. Their rows may see different positions.
+    /// Adds values to the sums of up to four queries, whose rows may see different positions.
     ///
     /// # Safety
     /// As [`Block::pair_values`].
@@ -111,17 +114,13 @@ impl<S: Simd> Block<'_, S> {
             let start = start.clamp(positions.start, positions.end);
             start..end.clamp(start, positions.end)
         };
+        let mut lines = Some(prefetcher);
         // SAFETY: the caller's promise.
         unsafe {
-            for query in 0..count {
-                clear(queries.from(query, 0), self.shape.head_dim);
-            }
             if self.rows.len() == 1 {
-                let lines = Some(prefetcher);
                 self.add_range(v, queries, (count, seen(0), chunk), lines);
                 return;
             }
-            let mut lines = Some(prefetcher);
             for query in 0..count {
                 let own = (1, seen(query), chunk);
                 self.add_range(v, queries.from(query, 0), own, lines.take());
@@ -236,7 +235,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Values of many queries, which share blocks of pairs in scratch.
+    /// Adds values to the sums of many queries, which share blocks of pairs in scratch.
     ///
     /// # Safety
     /// As [`Block::pair_values`].
@@ -252,9 +251,6 @@ impl<S: Simd> Block<'_, S> {
         let head_dim = self.shape.head_dim;
         // SAFETY: the caller's promise; scratch has room for a block of pairs.
         unsafe {
-            for query in 0..count {
-                clear(queries.from(query, 0), head_dim);
-            }
             let begin = positions.start / BLOCK * BLOCK;
             for first in (begin..positions.end).step_by(BLOCK) {
                 let block = positions.start.max(first)..positions.end.min(first + BLOCK);
@@ -293,8 +289,6 @@ impl<S: Simd> Block<'_, S> {
         let start = self.start(end - 1).clamp(block.start, block.end).next_multiple_of(2);
         let common = start..(self.limit(query).min(block.end) / 2 * 2).max(start);
         let first = block.start / BLOCK * BLOCK;
-        let pairs =
-            |positions: &Range<usize>| (positions.start - first) / 2..(positions.end - first) / 2;
         // SAFETY: the caller's promise: each query sees all positions that it gets.
         unsafe {
             for place in query..end {
@@ -303,14 +297,8 @@ impl<S: Simd> Block<'_, S> {
                 self.add_own(v, queries.from(place, 0), (own, chunk), first);
             }
             if !common.is_empty() {
-                let weights = queries.from(query, (first - chunk) / 2);
-                add_scratch(
-                    self.transposed,
-                    pairs(&common),
-                    self.shape.head_dim,
-                    weights,
-                    tile.len(),
-                );
+                let queries = queries.from(query, 0);
+                self.add_pairs(queries, (tile.len(), common.clone(), chunk), first);
             }
             for place in query..end {
                 let own = common.end.max(self.start(place))..self.limit(place).min(block.end);
@@ -331,22 +319,41 @@ impl<S: Simd> Block<'_, S> {
         (own, chunk): (Range<usize>, usize),
         first: usize,
     ) {
+        if own.is_empty() {
+            return;
+        }
         let whole = own.start.next_multiple_of(2)..own.end / 2 * 2;
         let half = |at: usize| (1, at..at + 1, chunk);
         // SAFETY: the caller's promise.
         unsafe {
-            if own.start < own.end && own.start < whole.start {
+            if own.start < whole.start {
                 self.add_range(v, query, half(own.start), None);
             }
             if whole.start < whole.end {
-                let pairs = (whole.start - first) / 2..(whole.end - first) / 2;
-                let weights = query.from(0, (first - chunk) / 2);
-                add_scratch(self.transposed, pairs, self.shape.head_dim, weights, 1);
+                self.add_pairs(query, (1, whole.clone(), chunk), first);
             }
-            if own.start < own.end && whole.end < own.end && own.start <= whole.end {
+            if whole.end < own.end {
                 self.add_range(v, query, half(whole.end), None);
             }
         }
+    }
+
+    /// Adds whole pairs of the block in scratch from position `first` on, all of which `count`
+    /// queries see.
+    ///
+    /// # Safety
+    /// As [`Block::add_block`].
+    #[inline(always)]
+    unsafe fn add_pairs(
+        &self,
+        queries: Queries,
+        (count, positions, chunk): (usize, Range<usize>, usize),
+        first: usize,
+    ) {
+        let pairs = (positions.start - first) / 2..(positions.end - first) / 2;
+        let queries = queries.from(0, (first - chunk) / 2);
+        // SAFETY: the caller's promise.
+        unsafe { add_scratch(self.transposed, pairs, self.shape.head_dim, queries, count) };
     }
 
     /// Writes the sums to the block's heads in `out`, `[rows, heads * head_dim]`.

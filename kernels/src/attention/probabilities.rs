@@ -114,7 +114,8 @@ impl<T: Number> BlockTask<'_, T> {
                 let from = (from, row.seen.len());
                 let largest = maximum(block.s, from.0, from.1);
                 *self.results(block.queries(), row.chunk).factors.add(row.query) = largest;
-                if largest > 0.0 {
+                // Probabilities that are no numbers have a maximum below 0, and give such weights.
+                if largest != 0.0 {
                     let out = block.weights_at(scores.to.wrapping_add(at), &row);
                     recover(block.s, from, out, largest);
                 }

@@ -239,16 +239,36 @@ fn rehearse(
     considered: &mut [Considered],
 ) -> Result<(), Unpriced> {
     let Some(stage) = question.stage else { return Ok(()) };
+    let max_new = question.request.max_new;
     for _ in 0..REHEARSALS_MAX {
         let first = &mut considered[0];
         if first.tried != Tried::Never {
-            break;
+            return Ok(());
         }
         let Some(decode) = estimator.rehearse(&first.placement, stage)? else { break };
         (first.factors, first.tried) = (Factors { decode, ..Factors::NONE }, Tried::Rehearsed);
-        sort(considered, question.request.max_new);
+        sort(considered, max_new);
     }
+    believe_as_tried(considered);
+    sort(considered, max_new);
     Ok(())
+}
+
+/// Where trying out has ended early: what was not tried is believed to take as much longer as what
+/// was, those with the device and those without each by themselves. Else whatever was left over
+/// would look the fastest.
+fn believe_as_tried(considered: &mut [Considered]) {
+    for uses_gpu in [false, true] {
+        let is_such = |one: &&Considered| one.map.uses_gpu() == uses_gpu;
+        let tried = considered.iter().filter(is_such).filter(|one| one.tried != Tried::Never);
+        let mut factors: Vec<f64> = tried.map(|one| one.factors.decode).collect();
+        factors.sort_by(f64::total_cmp);
+        let Some(decode) = factors.get(factors.len() / 2).copied() else { continue };
+        let others = considered.iter_mut().filter(|one| one.map.uses_gpu() == uses_gpu);
+        for other in others.filter(|one| one.tried == Tried::Never) {
+            other.factors.decode = decode;
+        }
+    }
 }
 
 /// Why nothing fits: by the plain policy of which the largest batch would.

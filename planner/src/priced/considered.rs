@@ -23,7 +23,7 @@ pub struct Considered {
     pub map: DeviceMap,
     pub estimate: Estimate,
     /// What it took over what is simulated: runs of this very plan that have ended, or else decode
-    /// as it was rehearsed; of what was neither as simulated.
+    /// as it was rehearsed; of what was neither as simulated, or as the others took that were.
     pub factors: Factors,
     pub tried: Tried,
 }

@@ -23,8 +23,9 @@ const STEPS_MAX: u32 = 8;
 
 /// Runs plans for a short while.
 pub trait Rehearse: std::fmt::Debug {
-    /// Nanoseconds of the first `steps` decode steps of `plan` behind full batches of its longest
-    /// prompts; `None` if it could not be run.
+    /// Nanoseconds of the first `steps` decode steps of `plan` behind full batches of the longest
+    /// prompts with room for them; `None` if it could not be run, or if trying out has taken long
+    /// enough.
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64>;
 }
 
@@ -52,7 +53,8 @@ impl Estimator<'_> {
         if steps == 0 || !placement.staged.is_none() {
             return Ok(None);
         }
-        let costs = self.pricing.costs(&plan, plan.decode(), plan.shape.max_prompt)?;
+        let prompt = plan.shape.longest_prompt(steps + 1);
+        let costs = self.pricing.costs(&plan, plan.decode(), prompt)?;
         let simulated =
             simulate(plan.decode(), costs.as_ref(), steps).map_err(|error| unpriced(&error))?;
         let measured_ns = stage.decode_ns(&plan, steps);

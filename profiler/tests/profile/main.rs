@@ -113,6 +113,17 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
 }
 
 #[test]
+fn a_plan_whose_longest_prompts_have_few_new_tokens_is_rehearsed_behind_shorter_ones() {
+    let config = llama();
+    let ragged = RunShape { max_context: SHAPE.max_prompt + 1, ..SHAPE };
+    let plans = plans(&config, &ragged, &Formats::plain(&config), 2);
+    let plan = plans.first().expect("a plan");
+    let mut runner = InProcessRunner::default();
+    let found = rehearse(plan, 5, THREADS, None, &mut runner).expect("they fit the cache");
+    assert!(found.decode_ns() > 0.0, "{found:?}");
+}
+
+#[test]
 fn a_plan_that_is_not_safe_is_not_rehearsed() {
     let config = opt();
     let signals = |plan: &Plan| plan.decode().lanes.iter().any(|list| list.signals_per_step > 0);

@@ -100,8 +100,8 @@ fn check_owners(
         (map.chunking, &map.decode, &map.kv) == (owned.chunking, &owned.decode, &owned.kv)
     };
     let problem = match () {
-        () if !shape.serves || shape.batches != 1 => "only a run that serves one batch has them",
-        () if shape.device_slots > shape.batch_size => "the device has more than there are",
+        () if !shape.serves || shape.batches != 1 => "only a run that serves one batch has owners",
+        () if shape.device_slots > shape.batch_size => "the device has more slots than there are",
         () if shape.page_positions > 0 => "caches in pages stay with the CPU",
         () if config.layers.have_states() => "the model's states are not moved",
         () if map.uses_storages() => "weights on storages are read for one program",
@@ -116,13 +116,13 @@ fn check_owners(
 fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
     let refused = |reason| Err(CompileError::Select { reason });
     if map.uses_gpu() {
-        return refused("it runs on the CPU alone");
+        return refused("selection runs on the CPU alone");
     }
     if !map.fuse_attention || map.chunking.is_some() {
-        return refused("its attention is one operation");
+        return refused("selection needs attention as one operation, whole");
     }
     if map.uses_storages() {
-        return refused("its skew is found by weights that are all in memory");
+        return refused("selection needs all weights in memory, without drives");
     }
     if config.layers.have_states() {
         return refused("the model has layers with a state, which keep no keys");
@@ -135,7 +135,7 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     }
     match config.head_dim.is_multiple_of(HEAD_STEP) {
         true => Ok(()),
-        false => refused("its partial keys need heads of a multiple of 8 elements"),
+        false => refused("selection needs heads of a multiple of 8 elements"),
     }
 }
 

@@ -264,7 +264,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
-        // Whole prompts of the host's sequences the device attends for.
+        // The device attends for whole prompts of either owner, so it reads K and V of all.
         let is_whole = self.side(entry) != Side::Mapped
             && matches!(value, Value::Key | Value::Value)
             && entry.chunk == Some(DEVICE);

@@ -36,5 +36,5 @@ pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
 pub use open::{Device, Exported};
 pub use products::finds_blas;
-pub use rates::{RateSizes, Rates, memory_bytes, rates};
+pub use rates::{KernelRate, RateSizes, Rates, kernel_rates, memory_bytes, rates};
 pub use scratch::scratch;

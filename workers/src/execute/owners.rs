@@ -6,7 +6,7 @@ use program::owners::{DEVICE, HOST};
 use program::plan::Plan;
 
 use super::span::Span;
-use crate::rows::{heads_in, sequences};
+use crate::rows::sequences;
 use crate::shared::table::StepTable;
 
 /// The rows of a value that are of an owner's sequences, or for which it attends; those behind each
@@ -54,11 +54,10 @@ pub(super) fn moved_spans(
     let batch = usize::from(copy.at.batch);
     let (from, to) = if copy.chunk == Some(HOST) { (DEVICE, HOST) } else { (HOST, DEVICE) };
     let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), plan.shape.dtype);
-    let all = 0..table.batch_size() * table.kv_heads();
     for found in sequences(table, program, copy.at) {
         let kept = table.kept_positions(batch, found.item.slot, copy.at.layer);
         let positions = found.item.first.min(kept);
-        for head in heads_in(table, found.item.slot, &all) {
+        for head in 0..table.kv_heads() {
             let place = |owner| {
                 let elements = table.owned_offset(copy.at, found.item.slot, head, owner);
                 elements / table.head_dim() * position_bytes

@@ -296,7 +296,7 @@ impl Desk {
             }
         }
         self.grow(table);
-        status.running = self.seated.len() as u32;
+        status.running = self.with_slots().count() as u32;
         status.waiting = self.waiting.len() as u32;
         let known = self.seated.iter().map(|one| one.going.known() as u64).sum();
         let slots = table.slots().count() as u64;

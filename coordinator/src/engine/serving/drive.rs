@@ -169,11 +169,10 @@ impl Drive {
 
     /// Stores what prompts are computed so far, within a bound: who ends is waited for.
     fn store_rest(&mut self) {
-        self.desk.store_rest();
         let until = Instant::now() + STORE_REST_MAX;
         while self.desk.is_storing() && Instant::now() < until {
             let Some(crew) = &mut self.crew else { return };
-            self.desk.store();
+            self.desk.store_rest();
             let plan = &self.options.plan;
             let said = crew.say(plan, &self.desk.messages());
             if said.and_then(|()| crew.look(plan)).is_err() {

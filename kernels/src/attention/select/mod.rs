@@ -56,6 +56,9 @@ pub struct Selected {
 #[derive(Debug)]
 pub struct Selection {
     rule: SelectRule,
+    /// What the scratch is sized for, and bytes of a position of K, and of V.
+    limits: ScratchLimits,
+    position_bytes: usize,
     /// Of each thread: a unit's scores, its partial queries, then positions as they are chosen.
     per_thread: ThreadScratch,
     /// How many cached positions each unit of a wave sees; [`WHOLE`]: all.
@@ -75,12 +78,16 @@ const WHOLE: u32 = u32::MAX;
 impl Selection {
     /// Scratch for `threads` threads and rows within `limits`, whose positions take at most
     /// `position_bytes` bytes of K, and of V, each.
+    ///
+    /// # Panics
+    /// A rule by which a row does not see itself.
     pub fn new(
         rule: SelectRule,
         threads: usize,
         limits: &ScratchLimits,
         position_bytes: usize,
     ) -> Selection {
+        assert!(rule.recent > 0, "a row sees its own position");
         let last = limits.positions.saturating_sub(1);
         let room = rule.most(last) + rule.recent as usize;
         let unit_bytes = (2 * room * position_bytes).max(1);
@@ -89,12 +96,33 @@ impl Selection {
         let of_thread = limits.group * (limits.positions + limits.head_dim) + limits.positions;
         Selection {
             rule,
+            limits: *limits,
+            position_bytes,
             per_thread: ThreadScratch::new(threads, of_thread),
             seen: vec![WHOLE; wave],
             gathered: [gathered(), gathered()],
             room,
             units: Vec::with_capacity(wave),
             whole: Vec::with_capacity(wave),
+        }
+    }
+
+    /// Checks what the scratch is written for.
+    ///
+    /// # Panics
+    /// Units of another kind than a row with a cache of its own, or beyond the scratch.
+    fn check(&self, shape: &AttentionShape, units: &[Unit], position_bytes: usize) {
+        let ScratchLimits { positions, group, head_dim, .. } = self.limits;
+        let is_within = shape.group() <= group
+            && shape.head_dim <= head_dim
+            && position_bytes <= self.position_bytes;
+        assert!(is_within, "heads are beyond the scratch of the selection");
+        for unit in units {
+            let is_single =
+                unit.rows == 1 && unit.shared_row.is_none() && unit.cache_positions == 0;
+            assert!(is_single, "units are rows with caches of their own");
+            let is_within = unit.positions() <= positions;
+            assert!(is_within, "positions are beyond the scratch of the selection");
         }
     }
 }
@@ -217,6 +245,7 @@ impl Kernels {
         assert_eq!(skew.len(), kv_heads * head_dim * columns, "a skew for each KV head");
         let (caches, position_bytes) =
             ([bytes(k_cache), bytes(v_cache)], position_bytes(k_cache, head_dim));
+        selection.check(shape, units, position_bytes);
         let partial = PartialKeys { keys, columns, kv_heads, head_dim, pages };
         let mut selected = Selected::default();
         for wave in units.chunks(selection.seen.len()) {
@@ -264,12 +293,6 @@ impl Kernels {
         (partial, skew): (PartialKeys<'_>, &[f32]),
         (caches, position_bytes): ([&[u8]; 2], usize),
     ) {
-        let positions = self.limits.positions;
-        for unit in units {
-            let is_single =
-                unit.rows == 1 && unit.shared_row.is_none() && unit.cache_positions == 0;
-            assert!(is_single && unit.positions() <= positions, "rows with caches of their own");
-        }
         let Selection { rule, per_thread, seen, gathered, room, .. } = selection;
         let wave = Wave {
             variant: self.variant,

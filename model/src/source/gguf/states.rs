@@ -13,7 +13,7 @@ pub(super) enum Change {
     None,
     /// `[columns, rows]` becomes `[rows, columns]`.
     Transposed { rows: usize, columns: usize },
-    /// The first so many are what logarithms were raised to, with a minus.
+    /// The first `count` are `-e^x` of the model's `x`.
     Logarithms { count: usize },
 }
 

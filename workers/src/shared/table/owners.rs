@@ -8,8 +8,10 @@ use schedule::hybrid::{Limits, Policy, StepCosts};
 
 use super::{Item, StepTable};
 
-/// Words before those of the costs: the policy, the limits that the run decides, and two programs.
-const BEFORE_COSTS: usize = 7;
+/// Words before those of the programs that follow: the policy, and the limits that the run decides.
+const BEFORE_FOLLOWING: usize = 5;
+/// Words before those of the costs.
+const BEFORE_COSTS: usize = BEFORE_FOLLOWING + 2;
 /// Words before those that count.
 const BEFORE_COUNTS: usize = BEFORE_COSTS + StepCosts::WORDS;
 
@@ -115,13 +117,14 @@ impl StepTable {
 
     /// The programs of the stages that follow.
     pub fn following(&self) -> impl Iterator<Item = ProgramId> + '_ {
-        let words = [5, 6].map(|offset| self.words.load(self.layout.owners() + offset));
-        words.into_iter().filter_map(|word| Some(ProgramId(word.checked_sub(1)? as u8)))
+        let offsets = BEFORE_FOLLOWING..BEFORE_COSTS;
+        let words = offsets.map(|offset| self.words.load(self.layout.owners() + offset));
+        words.filter_map(|word| Some(ProgramId(word.checked_sub(1)? as u8)))
     }
 
     /// Sets them.
     pub fn set_following(&self, programs: [Option<ProgramId>; 2]) {
-        for (offset, program) in (5..).zip(programs) {
+        for (offset, program) in (BEFORE_FOLLOWING..).zip(programs) {
             let word = program.map_or(0, |program| u32::from(program.0) + 1);
             self.words.store(self.layout.owners() + offset, word);
         }

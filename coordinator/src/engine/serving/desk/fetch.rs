@@ -4,7 +4,7 @@ use program::plan::Plan;
 use workers::shared::protocol::{FromWorker, StoredPage, ToWorker};
 use workers::shared::table::StepTable;
 
-use super::{Desk, Fetching, Seated};
+use super::{Desk, Fetching, Seated, Shelf};
 use crate::boundary::serving::Status;
 
 impl Desk {
@@ -32,11 +32,11 @@ impl Desk {
         }
     }
 
-    /// Nobody will compute anything any more: what is full is stored, and nothing else waited for.
+    /// The same where nobody will compute anything any more: nothing else is waited for, nor are
+    /// pages of a prompt whose beginning has just been read.
     pub(in super::super) fn store_rest(&mut self) {
-        if let Some(shelf) = &mut self.shelf {
-            shelf.end_all();
-        }
+        self.shelf.iter_mut().for_each(Shelf::end_all);
+        self.store();
     }
 
     /// Whether pages are still to be stored.

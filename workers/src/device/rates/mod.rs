@@ -2,15 +2,19 @@
 //!
 //! For `coordinator device-rates`, which the GPU bench runs; no run depends on it.
 
-use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver, Event};
+use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver};
 use cuda::{Module, PinnedBuffer, Product, Stream};
 use cuda_kernels::{Linear, LinearOut, Weight, linear};
 use model::config::Dtype;
 
-use super::products::finds_blas;
+mod cases;
+mod kernels;
+mod timer;
 
-/// Repetitions of which the median counts.
-const SAMPLES: usize = 7;
+pub use kernels::{KernelRate, kernel_rates};
+
+use self::timer::Timer;
+use super::products::finds_blas;
 
 /// How large the measured pieces are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct Rates {
     /// A loop of `cuMemcpyHtoDAsync` from pinned memory of the driver's making.
     pub h2d_bytes_per_s: f64,
     pub d2h_bytes_per_s: f64,
+    /// Copies within the device, counting what is read and what is written.
+    pub device_bytes_per_s: f64,
     /// bf16 matrix products with f32 sums, this program's own kernel.
     pub own_bf16_flops: f64,
     /// The same by cuBLASLt; `None` where it is missing or not wanted.
@@ -63,7 +69,7 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     let product_bytes = 4 * matrix_bytes + BLAS_WORKSPACE_BYTES;
     let arena = Arena::allocate(&context, product_bytes.max(sizes.copy_bytes as u64))?;
     let host = PinnedBuffer::allocate(&context, sizes.copy_bytes)?;
-    let timer = Timer { stream: &stream, events: [Event::new(&context)?, Event::new(&context)?] };
+    let timer = Timer::new(&context, &stream)?;
     let (device, bytes) = (arena.base(), sizes.copy_bytes);
     let h2d_s = timer.median_s(|| {
         // SAFETY: needed to copy. Both ranges have the size and outlive the stream's work, which
@@ -74,6 +80,11 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
         // SAFETY: as above.
         unsafe { stream.copy_to_host(host.base(), device, bytes) }
     })?;
+    let half = (product_bytes.max(sizes.copy_bytes as u64) / 2) as usize;
+    let device_s = timer.median_s(|| {
+        // SAFETY: as above; the halves of the arena do not overlap.
+        unsafe { stream.copy_on_device(device, device + half as u64, half) }
+    })?;
     let product_s = product(&timer, &context, device, sizes.matrix)?;
     let blas_s = blas_product(&timer, &context, device, sizes.matrix)?;
     let flops = 2.0 * f64::from(sizes.matrix).powi(3);
@@ -82,6 +93,7 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
         total_bytes,
         h2d_bytes_per_s: bytes as f64 / h2d_s,
         d2h_bytes_per_s: bytes as f64 / d2h_s,
+        device_bytes_per_s: 2.0 * half as f64 / device_s,
         own_bf16_flops: flops / product_s,
         blas_bf16_flops: blas_s.map(|seconds| flops / seconds),
     })
@@ -145,27 +157,4 @@ fn blas_product(
             unsafe { product.enqueue(timer.stream, size, (device, weight, sums), workspace) }
         })
         .map(Some)
-}
-
-struct Timer<'a> {
-    stream: &'a Stream,
-    events: [Event; 2],
-}
-
-impl Timer<'_> {
-    /// Median seconds of `work` on the stream, after one run that warms up.
-    fn median_s(&self, mut work: impl FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
-        work()?;
-        let mut samples = Vec::with_capacity(SAMPLES);
-        for _ in 0..SAMPLES {
-            self.events[0].record(self.stream)?;
-            work()?;
-            self.events[1].record(self.stream)?;
-            self.stream.synchronize()?;
-            samples.push(self.events[1].elapsed_ns(&self.events[0])? as f64 / 1e9);
-        }
-        samples.sort_by(f64::total_cmp);
-        // A clock too coarse for so small a piece says 0.
-        Ok(samples[SAMPLES / 2].max(1e-9))
-    }
 }

@@ -1,0 +1,221 @@
+//! What is measured: kernels at the shapes of OPT-30B and of a model with grouped queries.
+
+use cuda::Address;
+use cuda_kernels::{
+    AttentionShape, KeysOrValues, Launch, Linear, LinearOut, Unit, Units, Weight, attention_decode,
+    attention_decode_scratch_bytes, attention_prefill, decompress, linear,
+};
+use model::compressed::{Grouped, kv4_position_bytes};
+use model::config::Dtype;
+
+/// Where a case's operands lie. All of it holds finite numbers in every format.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Activations, [`ROOM_BYTES`].
+    pub(super) x: Address,
+    /// Results, [`ROOM_BYTES`].
+    pub(super) out: Address,
+    /// Sums of decode attention, [`ROOM_BYTES`].
+    pub(super) scratch: Address,
+    /// Units of attention, [`ROOM_BYTES`].
+    pub(super) units: Address,
+    /// Weights and caches, [`RING_BYTES`].
+    pub(super) ring: Address,
+}
+
+pub(super) const ROOM_BYTES: u64 = 256 << 20;
+/// Many times the second cache of any device: launches take their operands from place after place.
+pub(super) const RING_BYTES: u64 = 4 << 30;
+
+/// One kernel, or several that belong together, at one shape.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) what: String,
+    /// Rows of activations; sequences in decode attention.
+    pub(super) rows: u32,
+    /// What it must read and write at least: weights or caches, and activations once.
+    pub(super) bytes: u64,
+    /// Two operations a multiplication.
+    pub(super) flops: f64,
+    pub(super) units: Vec<Unit>,
+    /// One run for each place of the ring.
+    pub(super) runs: Vec<Vec<Launch>>,
+}
+
+/// Inner layers of OPT-30B: projections of attention, then both of the MLP.
+const MATRICES: [(u32, u32); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
+const DECODE_ROWS: [u32; 8] = [1, 4, 8, 16, 32, 50, 60, 100];
+const PREFILL_ROWS: u32 = 2048;
+/// OPT-30B, and a Llama of 8B.
+const HEADS: [AttentionShape; 2] = [heads(56, 56), heads(32, 8)];
+/// Sequences and positions of decode.
+const DECODE: [(u32, u32); 3] = [(50, 543), (60, 543), (4, 8191)];
+/// Sequences and rows of prefill.
+const PREFILL: [(u32, u32); 2] = [(8, 512), (1, 8192)];
+
+const fn heads(heads: u32, kv_heads: u32) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim: 128, scale: 0.088, window: None }
+}
+
+pub(super) fn cases(room: &Room) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, k) in MATRICES {
+        for format in [None, Some(Grouped::W4)] {
+            let rows = DECODE_ROWS.into_iter().chain([PREFILL_ROWS]);
+            cases.extend(rows.map(|rows| linear_case(room, rows, (n, k), format)));
+        }
+        cases.push(decompress_case(room, (n, k)));
+    }
+    for shape in HEADS {
+        for four in [false, true] {
+            cases.extend(DECODE.map(|size| attention_case(room, shape, size, four, true)));
+            cases.extend(PREFILL.map(|size| attention_case(room, shape, size, four, false)));
+        }
+    }
+    cases
+}
+
+/// Addresses of operands of `size_bytes`, one behind the other, as many as there is room for and at
+/// most 16.
+fn places(room: &Room, size_bytes: u64) -> impl Iterator<Item = Address> {
+    let size_bytes = size_bytes.next_multiple_of(256);
+    let count = (RING_BYTES / size_bytes).clamp(1, 16);
+    let ring = room.ring;
+    (0..count).map(move |index| ring + index * size_bytes)
+}
+
+fn records_bytes(format: Grouped, (n, k): (u32, u32)) -> u64 {
+    let records = format.blocks(n as usize) * format.groups(k as usize);
+    (records * format.record_bytes()) as u64
+}
+
+fn linear_case(room: &Room, rows: u32, (n, k): (u32, u32), format: Option<Grouped>) -> Case {
+    let size_bytes = match format {
+        None => u64::from(n) * u64::from(k) * 2,
+        Some(format) => records_bytes(format, (n, k)),
+    };
+    let run = |at| {
+        let weight = match format {
+            None => Weight::Plain(at),
+            Some(format) => Weight::Grouped(format, at),
+        };
+        let out = LinearOut::Store(room.out);
+        vec![linear(Dtype::Bf16, &Linear { rows, n, k, x: room.x, weight, bias: 0, out })]
+    };
+    Case {
+        what: format!("linear {n}x{k} {}", if format.is_some() { "w4" } else { "bf16" }),
+        rows,
+        bytes: size_bytes + u64::from(rows) * u64::from(n + k) * 2,
+        flops: 2.0 * f64::from(rows) * f64::from(n) * f64::from(k),
+        units: Vec::new(),
+        runs: places(room, size_bytes).map(run).collect(),
+    }
+}
+
+fn decompress_case(room: &Room, (n, k): (u32, u32)) -> Case {
+    let size_bytes = records_bytes(Grouped::W4, (n, k));
+    let plain_bytes = u64::from(n) * u64::from(k) * 2;
+    let out = room.ring + RING_BYTES / 2;
+    let run = |at| vec![decompress(Dtype::Bf16, Grouped::W4, (n, k), at, out)];
+    let before = places(room, size_bytes).take_while(|at| at + size_bytes <= out);
+    Case {
+        what: format!("decompress {n}x{k}"),
+        rows: 0,
+        bytes: size_bytes + plain_bytes,
+        flops: 0.0,
+        units: Vec::new(),
+        runs: before.map(run).collect(),
+    }
+}
+
+/// Decode: `sequences` behind `positions`; prefill: `sequences` of `positions` rows.
+fn attention_case(
+    room: &Room,
+    shape: AttentionShape,
+    (sequences, positions): (u32, u32),
+    four: bool,
+    decode: bool,
+) -> Case {
+    let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
+    let (rows, past) = if decode { (1, positions) } else { (positions, 0) };
+    let mut units = Vec::new();
+    for sequence in 0..sequences {
+        for kv_head in 0..kv_heads {
+            let index = u64::from(sequence * kv_heads + kv_head);
+            units.push(Unit {
+                row0: sequence * rows,
+                rows,
+                past,
+                kv_head,
+                cache_offset: index * u64::from(past * head_dim),
+                scores_offset: 0,
+                shared_row: Unit::CACHED,
+                cache_positions: 0,
+            });
+        }
+    }
+    let count = units.len() as u32;
+    let position_bytes = match four {
+        true => kv4_position_bytes(head_dim as usize).unwrap_or(0) as u64,
+        false => u64::from(head_dim) * 2,
+    };
+    let cache_bytes = u64::from(count) * u64::from(positions) * position_bytes;
+    let of = Units {
+        pointer: room.units,
+        count,
+        rows_max: rows,
+        appended_max: rows,
+        positions_max: past + rows,
+    };
+    let run = |at| {
+        // Fresh rows of prefill are operands of their own; in decode they hardly count.
+        let fresh = if decode { [room.x, room.x] } else { [at, at + cache_bytes] };
+        let cached = [at, at + cache_bytes];
+        let [k, v] = [0, 1].map(|i| match four {
+            true => KeysOrValues::Four { fresh: fresh[i], cache: cached[i] },
+            false => KeysOrValues::Plain { fresh: fresh[i], cache: cached[i] },
+        });
+        let (out, scratch) = (room.out, room.scratch);
+        if decode {
+            attention_decode(Dtype::Bf16, &shape, &of, room.x, k, v, 0, out, scratch).to_vec()
+        } else {
+            vec![attention_prefill(Dtype::Bf16, &shape, &of, room.x, k, v, 0, out)]
+        }
+    };
+    assert!(
+        !decode || attention_decode_scratch_bytes(&shape, count, past + 1) <= ROOM_BYTES,
+        "sums of decode attention have room"
+    );
+    // Causal: a row sees half of what is fresh, on average.
+    let seen = if decode { f64::from(past + 1) } else { f64::from(positions + 1) / 2.0 };
+    let products = f64::from(sequences * rows) * f64::from(heads * head_dim) * seen;
+    let kind = if decode { "decode" } else { "prefill" };
+    let format = if four { "kv4" } else { "bf16" };
+    Case {
+        what: format!("{kind} attention {heads}/{kv_heads} heads, {positions} positions {format}"),
+        rows: sequences,
+        bytes: 2 * cache_bytes + u64::from(sequences * rows * heads * head_dim) * 4,
+        // Scores and values.
+        flops: 4.0 * products,
+        units,
+        runs: places(room, 2 * cache_bytes).map(run).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_runs_whose_operands_fit() {
+        let at = |index: u64| RING_BYTES + index * ROOM_BYTES;
+        let room = Room { x: at(0), out: at(1), scratch: at(2), units: at(3), ring: 0 };
+        for case in cases(&room) {
+            let Case { what, rows, bytes, units, runs, .. } = case;
+            assert!(!runs.is_empty(), "{what}, {rows} rows: nothing fits the ring");
+            assert!(runs.iter().flatten().all(|launch| !launch.is_empty()), "{what}");
+            assert!(size_of_val(&*units) as u64 <= ROOM_BYTES, "{what}");
+            assert!(bytes <= RING_BYTES + 2 * ROOM_BYTES, "{what}");
+        }
+    }
+}
