@@ -11,6 +11,7 @@
 #   RUNS=100         runs in the search for leaks
 #   SPLITS="a:b .."  intervals of the placement test instead of all
 #   RATES="--copy 1MiB --matrix 64"  sizes of the plain rates
+#   KERNELS=text     only kernels whose names contain it
 #   OUT=folder       where reports, logs and results.json go (out, beside this script)
 set -u
 what=${1:-test}
@@ -209,6 +210,22 @@ plain_rates() {
     row "plain rates" ok "$(awk -v h="$(field "$out/rates.json" h2d_bytes_per_s)" -v d="$(field "$out/rates.json" d2h_bytes_per_s)" -v f="$(field "$out/rates.json" bf16_flops)" 'BEGIN { printf "cuMemcpyHtoDAsync %.2f GB/s, DtoH %.2f GB/s, bf16 matrices %.1f TFLOP/s", h / 1e9, d / 1e9, f / 1e12 }'), own kernel $(awk -v f="$(field "$out/rates.json" own_bf16_flops)" 'BEGIN { printf "%.1f", f / 1e12 }')"
 }
 
+# This program's own kernels: a table of their shares of the rate of copies within the device, whose operands
+# are in no cache, and of the bf16 matrix rate.
+kernel_shares() {
+    [ -f "$out/rates.json" ] || { row "kernels" skipped "the plain rates did not come about"; return; }
+    limited "$out/kernels.jsonl" "$coordinator" device-rates "${DEVICE:-0}" --kernels "${KERNELS:-}"
+    status=$?
+    [ $status -eq 0 ] || { failed "kernels" $status "$out/kernels.jsonl"; return; }
+    awk -v copy="$(field "$out/rates.json" device_bytes_per_s)" -v flops="$(field "$out/rates.json" bf16_flops)" '
+        function number(name) { match($0, "\"" name "\":[-+.e0-9]+"); return substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) }
+        BEGIN { printf "%-52s %6s %11s %10s %10s\n", "kernel", "rows", "us", "of memory", "of matrix" }
+        { match($0, "\"what\":\"[^\"]*"); printf "%-52s %6d %11.1f %9.0f%% %9.1f%%\n", substr($0, RSTART + 8, RLENGTH - 8), number("rows"), number("us"), 100e9 * number("gb_per_s") / copy, 100e12 * number("tflops") / flops }' \
+        "$out/kernels.jsonl" > "$out/kernels.txt"
+    cat "$out/kernels.txt"
+    row "kernels" ok "$(wc -l < "$out/kernels.jsonl") shapes, in kernels.txt"
+}
+
 # needed_gib COMPRESS BATCHES: host memory that a run of OPT-30B takes: weights of 1.15 GiB a layer and KV of 28
 # KiB a layer and position, both a quarter and a little in 4 bits, and room for the rest.
 needed_gib() {
@@ -310,6 +327,7 @@ bench_all() {
     bench "compressed 4x60" w4-4x60 4x60 w4kv4 --policy auto
     public_flexgen
     plain_rates
+    kernel_shares
     bench "gpu-only 1x50" gpu-only 1x50 none --policy gpu-only
     h2d "pinned H2D alone" gpu-only
     h2d "pinned H2D beside the CPU worker" 1x50
@@ -325,7 +343,7 @@ bench_all() {
         bench "$policy 1x50" "policy-$(echo $policy | tr : -)" 1x50 none --policy $policy
     done
 }
-bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
+bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|kernels|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
 
 # Why nothing can run, or nothing.
 missing=

@@ -140,6 +140,28 @@ fn a_kernel_that_never_ends_ends_the_run() {
     succeeded(&run(&place, "llama", &input, &ON_DEVICE, &[]));
 }
 
+/// A device gives its processes turns, and a stream that has done nothing yet gets none while one of
+/// another process waits for it. So no lane's first work may be its stream's first.
+#[test]
+fn a_stream_that_waits_keeps_no_other_process_from_beginning() {
+    let place = Place::new();
+    let input = requests(&place);
+    let turns = place.path("turns");
+    std::fs::create_dir(&turns).expect("a folder");
+    let turns = turns.display().to_string();
+    for split in ["scores:wv", "gate:"] {
+        for seed in ["1", "2", "3"] {
+            let set = [
+                ("STANDIN_CUDA_TURNS", turns.as_str()),
+                ("STANDIN_CUDA_SEED", seed),
+                ("TANDEM_WAIT_S", "8"),
+            ];
+            let extra = ["--device", "cuda:0", "--split", split, "--batches", "2x2"];
+            succeeded(&run(&place, "llama", &input, &extra, &set));
+        }
+    }
+}
+
 #[test]
 fn a_killed_transfer_worker_ends_the_run_and_leaves_nothing() {
     let place = Place::new();

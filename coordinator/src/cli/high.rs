@@ -17,9 +17,9 @@ use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
     BenchServeRequest, CacheRequest, Described, ModelChoice, PlacementChoice, PlanRequest,
-    ProfileRequest, PullRequest, RatesRequest, RatesWanted, ReportRequest, Requests, Run, ScoreRequest,
-    ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest, TimedSource, Tuned,
-    Verbosity, Work,
+    ProfileRequest, PullRequest, RatesRequest, RatesWanted, ReportRequest, Requests, Run,
+    ScoreRequest, ServeRequest, ServingPlan, Source, StageRequest, Template, TimedRequest,
+    TimedSource, Tuned, Verbosity, Work,
 };
 use super::scoring::scoring;
 use super::selecting::select;

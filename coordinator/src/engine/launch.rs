@@ -27,6 +27,8 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
 const SLOW_OPERATIONS_PER_S: f64 = 2e9;
 /// Another bound, in seconds, for whoever knows that no instruction takes long.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
+/// `gpu`: the gpu worker copies for itself though another process could.
+const COPIES_ENV: &str = "TANDEM_COPIES";
 /// Between two looks at the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
@@ -115,6 +117,10 @@ pub(super) struct Launched {
 /// Tells how loading gets on; its answer `false` interrupts.
 pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
+fn asks_one_process() -> bool {
+    std::env::var_os(COPIES_ENV).is_some_and(|who| who == "gpu")
+}
+
 /// Starts the workers that the plan needs and waits until all are ready.
 ///
 /// # Errors
@@ -127,7 +133,7 @@ pub(super) fn launch(
 ) -> Result<Launched, LaunchError> {
     let cuda = options.cuda.map(|index| CudaUse {
         index,
-        copies_in_gpu_worker: false,
+        copies_in_gpu_worker: asks_one_process() && !plan.topology.reads_directly(),
         blas: finds_blas(),
     });
     match attempt(plan, options, cuda, progress, sample) {
@@ -185,7 +191,11 @@ fn attempt(
             _ => None,
         })?;
         if Some(id) == crew.gpu && crew.copier == crew.gpu {
-            variant.push_str(", copying for itself: CUDA IPC is refused here");
+            let why = match asks_one_process() {
+                true => ", copying for itself as TANDEM_COPIES asks",
+                false => ", copying for itself: CUDA IPC is refused here",
+            };
+            variant.push_str(why);
         }
         if let (true, Some(CudaUse { index, .. })) = (Some(id) == crew.gpu, cuda) {
             link.launched.device = Some(format!("cuda:{index} {variant}"));

@@ -15,7 +15,7 @@ use super::profile::runner;
 use crate::interrupt::Interrupt;
 
 /// Trying out begins no further plan once it has taken so long.
-const TRYING_MAX: Duration = Duration::from_secs(30);
+const TRYING_MAX: Duration = Duration::from_secs(20);
 
 /// Where plans are rehearsed.
 #[derive(Debug)]

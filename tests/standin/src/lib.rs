@@ -29,3 +29,4 @@ mod running;
 mod settings;
 mod state;
 mod streams;
+mod turns;

@@ -1,6 +1,5 @@
 //! What happens to queued work when time passes.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 
 use crate::code;
@@ -26,8 +25,7 @@ impl State {
             return false;
         }
         let chosen = ready[self.streams.draw(ready.len())];
-        let work = self.streams.queues.get_mut(&chosen).and_then(VecDeque::pop_front);
-        if let Some(work) = work {
+        if let Some(work) = self.streams.take(chosen) {
             self.run(work);
         }
         true

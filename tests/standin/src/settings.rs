@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) drop_wait: Option<u64>,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
+    /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns ([`crate::turns`]).
+    pub(crate) turns: Option<PathBuf>,
     /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile gives half of its pages.
     pub(crate) short_read: Option<u64>,
     /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
@@ -53,6 +55,7 @@ pub(crate) fn settings() -> &'static Settings {
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
         hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
+        turns: std::env::var_os("STANDIN_CUDA_TURNS").map(PathBuf::from),
         short_read: std::env::var_os("STANDIN_CUFILE_SHORT")
             .map(|_| number("STANDIN_CUFILE_SHORT", 1)),
         is_compatibility_mode: number("STANDIN_CUFILE_COMPATIBILITY", 0) != 0,

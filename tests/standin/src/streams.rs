@@ -1,10 +1,11 @@
 //! Queues of work, and what of it could run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shm::sync::{AtomicU32, Ordering};
 
 use crate::settings::settings;
+use crate::turns::Turns;
 
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -74,12 +75,22 @@ pub(crate) struct Streams {
     pub(crate) events: BTreeMap<usize, Event>,
     next_handle: usize,
     random: u64,
+    /// Streams that have run something.
+    begun: BTreeSet<usize>,
+    turns: Option<Turns>,
 }
 
 impl Default for Streams {
     fn default() -> Streams {
         let random = settings().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
-        Streams { queues: BTreeMap::new(), events: BTreeMap::new(), next_handle: 16, random }
+        Streams {
+            queues: BTreeMap::new(),
+            events: BTreeMap::new(),
+            next_handle: 16,
+            random,
+            begun: BTreeSet::new(),
+            turns: settings().turns.as_deref().map(Turns::new),
+        }
     }
 }
 
@@ -151,17 +162,43 @@ impl Streams {
     }
 
     /// Streams whose first work could run now.
-    pub(crate) fn ready(&self) -> Vec<usize> {
+    pub(crate) fn ready(&mut self) -> Vec<usize> {
         let ready = |queue: &VecDeque<Work>| match queue.front() {
             None | Some(Work::Hang) => false,
-            Some(Work::Wait { word, value }) => {
-                // SAFETY: needed to read a word that other processes write. The range was checked
-                // when the wait was queued, and a program keeps it until the stream is done.
-                let word = unsafe { AtomicU32::from_ptr(*word as *mut u32) };
-                word.load(Ordering::Acquire).wrapping_sub(*value).cast_signed() >= 0
-            }
+            Some(Work::Wait { word, value }) => is_reached(*word, *value),
             Some(_) => true,
         };
-        self.queues.iter().filter(|(_, queue)| ready(queue)).map(|(handle, _)| *handle).collect()
+        let queues = self.queues.iter();
+        let mut found: Vec<usize> =
+            queues.filter(|(_, queue)| ready(queue)).map(|(handle, _)| *handle).collect();
+        if let Some(turns) = &mut self.turns {
+            let waits = |queue: &VecDeque<Work>| match queue.front() {
+                Some(Work::Wait { word, value }) => !is_reached(*word, *value),
+                _ => false,
+            };
+            turns.tell(self.queues.values().any(waits));
+            let is_new = |stream: &usize| !self.begun.contains(stream);
+            if found.iter().any(is_new) && turns.others_wait() {
+                found.retain(|stream| self.begun.contains(stream));
+            }
+        }
+        found
     }
+
+    /// The first work of a stream, to be run now.
+    pub(crate) fn take(&mut self, stream: usize) -> Option<Work> {
+        let work = self.queues.get_mut(&stream).and_then(VecDeque::pop_front)?;
+        if !matches!(work, Work::Wait { .. }) {
+            self.begun.insert(stream);
+        }
+        Some(work)
+    }
+}
+
+/// Whether `word - value` is not negative.
+fn is_reached(word: usize, value: u32) -> bool {
+    // SAFETY: needed to read a word that other processes write. The range was checked when the wait
+    // was queued, and a program keeps it until the stream is done.
+    let word = unsafe { AtomicU32::from_ptr(word as *mut u32) };
+    word.load(Ordering::Acquire).wrapping_sub(value).cast_signed() >= 0
 }

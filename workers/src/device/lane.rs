@@ -69,6 +69,7 @@ impl DeviceLane {
             setup;
         let context = device.context().clone();
         let stream = Stream::new(&context)?;
+        device.begin_stream(&stream)?;
         let computes = plan.topology.lane(lane).kind == LaneKind::Compute;
         let uploads = if computes { Some(Uploads::new(&device)?) } else { None };
         let sampling = match sampler {

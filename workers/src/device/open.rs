@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
-use cuda::{RegisteredHost, Stream};
+use cuda::{Address, Arena, Context, CudaError, Driver, Event, IpcHandle, Kernel, Module};
+use cuda::{PinnedBuffer, RegisteredHost, Stream};
 use cuda_kernels::Launch;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
@@ -159,6 +159,33 @@ impl Device {
             self.words = Some(base);
         }
         Ok(())
+    }
+
+    /// Has a new stream do a little of everything that a lane does, and waits for it. A device gives
+    /// its processes turns: the first work of a stream may never get one while a stream of another
+    /// process waits for a word that this work would bring. So all streams have had theirs before
+    /// the first lane waits.
+    pub(super) fn begin_stream(&self, stream: &Stream) -> Result<(), CudaError> {
+        // Too large to travel within the command.
+        const PIECE_BYTES: usize = 128 << 10;
+        let host = PinnedBuffer::allocate(&self.context, PIECE_BYTES)?;
+        let events = [Event::new(&self.context)?, Event::new(&self.context)?];
+        events[0].record(stream)?;
+        // Reading the arena harms nobody; what is written has a piece of its own, if there is one.
+        let size_bytes = PIECE_BYTES.min(self.arena.size_bytes() as usize);
+        // SAFETY: needed to begin the stream. Both ranges have the size and live until the stream is
+        // done, below; what is read is not used.
+        unsafe { stream.copy_to_host(host.base(), self.arena.base(), size_bytes) }?;
+        let piece = Arena::allocate(&self.context, PIECE_BYTES as u64).ok();
+        if let Some(piece) = &piece {
+            // SAFETY: as above; nobody else knows the piece.
+            unsafe {
+                stream.copy_to_device(piece.base(), host.base(), PIECE_BYTES)?;
+                stream.fill(piece.base(), 0, PIECE_BYTES)?;
+            }
+        }
+        events[1].record(stream)?;
+        stream.synchronize()
     }
 
     fn timeline_offset(&self, lane: LaneId) -> u64 {
