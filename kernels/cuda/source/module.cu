@@ -19,7 +19,10 @@
 
 #include "linear/finish.cuh"
 #include "linear/sources.cuh"
+#include "linear/segments.cuh"
 #include "linear/small.cuh"
+#include "linear/integers.cuh"
+#include "linear/grouped.cuh"
 #include "linear/wide.cuh"
 #include "linear/plain.cuh"
 

@@ -4,6 +4,13 @@
 //! tensor-core steps of 16 inputs, and the segments are added in order; all kernels take the inputs
 //! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
 //! is a chain of fused multiply-adds per segment, the segments added in order.
+//!
+//! Grouped weights are multiplied in bf16 as the integers that they are. Of each group of inputs, a
+//! group of 64 counting as two of 32, `scale * (sum of q * x) + minimum * (sum of x)` is added to
+//! its segment's sum in order: both sums are chains of tensor-core steps from zero, and both
+//! products are fused into f32 additions. So weights of 4 bits have the bits of the same widened to
+//! 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded to bf16, has
+//! others. In f32 both are the same.
 
 use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
@@ -144,8 +151,7 @@ pub struct Linear {
     pub out: LinearOut,
 }
 
-/// The linear's one launch. Grouped weights of many rows are faster decompressed first
-/// ([`decompress`](crate::decompress)), with the same bits.
+/// The linear's one launch.
 pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
@@ -176,9 +182,11 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
             _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
         };
     }
-    // One segment of sums for each of the eight warps.
-    let small =
-        |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
+    let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
+        let warps = warps_of_segments(k, most_warps);
+        let launch = launch(name, cols, tile_rows, segments_bytes(warps, cols, tile_rows));
+        Launch { block: [32 * warps, 1, 1], ..launch }
+    };
     let [few, some, many] = match kind {
         Kind::Plain => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
         Kind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
@@ -188,10 +196,38 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         Kind::Eight => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
     };
     match rows {
-        ..=8 => small(few, 16, 8),
-        9..=16 => small(some, 16, 16),
-        _ => small(many, 32, 32),
+        ..=8 => small(few, few_columns(kind), 8, few_warps(kind)),
+        9..=16 => small(some, 32, 16, 7),
+        _ => small(many, 32, 32, 7),
     }
+}
+
+/// Columns of a block of at most eight rows.
+pub(crate) fn few_columns(kind: Kind) -> u32 {
+    match kind {
+        Kind::Plain => 16,
+        Kind::Four | Kind::Eight | Kind::Expanded => 32,
+    }
+}
+
+/// The most warps of such a block.
+pub(crate) fn few_warps(kind: Kind) -> u32 {
+    match kind {
+        Kind::Plain | Kind::Four => 14,
+        Kind::Eight | Kind::Expanded => 7,
+    }
+}
+
+/// Warps of a block to which segments are given in turn: as few turns as can be, and no more warps
+/// than they need.
+pub(crate) fn warps_of_segments(k: u32, most: u32) -> u32 {
+    let segments = k.div_ceil(512);
+    segments.div_ceil(segments.div_ceil(most))
+}
+
+/// The sums of each warp, and their totals.
+pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32 {
+    (warps + 1) * cols * tile_rows * 4
 }
 
 /// Three stages of 128 rows of weights and `rows` rows of activations, 32 bf16 each.

@@ -184,7 +184,7 @@ fn barriers_of_rows() {
 
 #[test]
 fn barriers_of_linears() {
-    check("small", 2, &product::<Half>(3, 16, 4700));
+    check("small", 2, &product::<Half>(3, 16, 7700));
     check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
     check("f32", 2, &product::<f32>(17, 70, 100));
     // The last tile lies where the results are turned.
