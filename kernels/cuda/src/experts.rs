@@ -9,8 +9,8 @@ use model::experts::Scoring;
 
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::linear::{
-    Form, Kind, LinearOut, Weight, few_columns, few_warps, segments_bytes, warps_of_segments,
-    wide_bytes,
+    Form, Kind, LinearOut, WIDE_BYTES, Weight, few_columns, few_warps, segments_bytes,
+    warps_of_segments,
 };
 
 /// Most experts of a row: each is a lane's.
@@ -129,7 +129,7 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     };
     // The wide kernel copies rows in pieces of 16 bytes.
     if kind == Kind::Plain && mean_rows > 32 && k.is_multiple_of(8) {
-        return launch("expert_wide_64_bf16", 128, 64, wide_bytes(64));
+        return launch("expert_wide_64_bf16", 64, 64, WIDE_BYTES);
     }
     let [few, some, many] = match kind {
         Kind::Plain => ["expert_small_8_bf16", "expert_small_16_bf16", "expert_small_32_bf16"],

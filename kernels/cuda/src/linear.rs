@@ -22,6 +22,9 @@ use crate::named;
 /// Rows up to which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
 
+/// Tiles that keep all multiprocessors of a large device busy; of fewer, smaller ones are made.
+const TILES_ENOUGH: u32 = 256;
+
 /// Where the result of a linear goes: `[rows, n]`, of the linear's dtype where nothing is said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinearOut {
@@ -177,9 +180,13 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     }
     // The wide kernel copies rows in pieces of 16 bytes.
     if kind == Kind::Plain && rows > SMALL_ROWS && k.is_multiple_of(8) {
+        let tiles = n.div_ceil(128) * rows.div_ceil(128);
         return match rows {
-            ..=64 => launch("linear_wide_64_bf16", 128, 64, wide_bytes(64)),
-            _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
+            ..=64 => launch("linear_wide_64_bf16", 64, 64, WIDE_BYTES),
+            _ if tiles < TILES_ENOUGH => {
+                launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES)
+            }
+            _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
     let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
@@ -230,10 +237,9 @@ pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32
     (warps + 1) * cols * tile_rows * 4
 }
 
-/// Three stages of 128 rows of weights and `rows` rows of activations, 32 bf16 each.
-pub(crate) const fn wide_bytes(rows: u32) -> u32 {
-    3 * (128 + rows) * 32 * 2
-}
+/// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or four
+/// of 64 + 128 rows of 32.
+pub(crate) const WIDE_BYTES: u32 = 48 << 10;
 
 /// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]`
 /// or 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.

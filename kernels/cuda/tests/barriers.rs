@@ -188,8 +188,8 @@ fn barriers_of_linears() {
     check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
     check("f32", 2, &product::<f32>(17, 70, 100));
     // The last tile lies where the results are turned.
-    check("wide, 64 rows", 4, &product::<Half>(40, 130, 128));
-    check("wide, 128 rows", 4, &product::<Half>(130, 40, 128));
+    check("wide, 64 rows", 4, &product::<Half>(40, 130, 256));
+    check("wide, 128 rows", 4, &product::<Half>(130, 40, 160));
 }
 
 #[test]

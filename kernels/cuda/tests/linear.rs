@@ -105,6 +105,24 @@ fn plain_linears_match_the_reference() {
     matches_reference::<f32>();
 }
 
+/// Enough rows for the widest tiles, which have the bits of the narrowest.
+#[test]
+fn the_widest_tiles_have_the_bits_of_the_narrowest() {
+    let (rows, n, k) = (32_700, 3, 72);
+    let operands = operands::<Half>(21, (rows, n, k));
+    let all = operands.results(operands.plain());
+    for first in [0, 120, 32_699] {
+        let mut out = Output::<f32>::new(n);
+        let to = LinearOut::StoreF32(out.pointer());
+        let one = operands.linear(first, 1, operands.plain(), false, to);
+        let all_rows = operands.linear(0, rows, operands.plain(), false, to);
+        let names = [&one, &all_rows].map(|operands| linear(dtype::<Half>(), operands).name);
+        assert_eq!(names, ["linear_small_8_bf16", "linear_wide_128_bf16"]);
+        run(&[linear(dtype::<Half>(), &one)]);
+        assert_eq!(bits(&out.take()), bits(&all[first * n..][..n]), "row {first}");
+    }
+}
+
 /// Every epilogue, of the linear's own kernels and of sums made elsewhere.
 fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     let (rows, n, _) = shape;

@@ -74,7 +74,7 @@ EXPERT_GROUPED(expert_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource)
 EXPERT_GROUPED(expert_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
 
 EXPERT_KERNEL(expert_wide_64_bf16, 256, 1, bf16, 64,
-              (linear_wide<64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
+              (linear_wide<Wide64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
                                rows.count, k, to, rows.listed)))
 
 EXPERT_PLAIN(expert_f32, PlainSource<float>)

@@ -131,3 +131,29 @@ DEVICE void load8(const float* from, u32 count, bool wide, float* to) {
         for (u32 i = 0; i < 8; ++i) to[i] = i < count ? from[i] : 0.0f;
     }
 }
+
+// As `load8`, the other way: elements behind `count` are left alone.
+DEVICE void store8(bf16* to, u32 count, bool wide, const float* from) {
+    if (wide && count >= 8) {
+        Words4 words;
+        for (int i = 0; i < 4; ++i) words.word[i] = bf16_pair(from[2 * i], from[2 * i + 1]);
+        *reinterpret_cast<Words4*>(to) = words;
+    } else {
+        for (u32 i = 0; i < 8; ++i) {
+            if (i < count) to[i] = bf16_of(from[i]);
+        }
+    }
+}
+
+DEVICE void store8(float* to, u32 count, bool wide, const float* from) {
+    if (wide && count >= 8) {
+        Words4 words[2];
+        for (int i = 0; i < 8; ++i) words[i / 4].word[i % 4] = bits_of_float(from[i]);
+        reinterpret_cast<Words4*>(to)[0] = words[0];
+        reinterpret_cast<Words4*>(to)[1] = words[1];
+    } else {
+        for (u32 i = 0; i < 8; ++i) {
+            if (i < count) to[i] = from[i];
+        }
+    }
+}
