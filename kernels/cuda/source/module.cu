@@ -23,7 +23,9 @@
 #include "linear/small.cuh"
 #include "linear/integers.cuh"
 #include "linear/grouped.cuh"
+#include "linear/turned.cuh"
 #include "linear/wide.cuh"
+#include "linear/grouped_wide.cuh"
 #include "linear/plain.cuh"
 
 #include "experts/route.cuh"

@@ -189,6 +189,9 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
             _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
+    if kind == Kind::Four && group >= 32 && rows > SMALL_ROWS && k.is_multiple_of(8) {
+        return launch("linear_four_wide_bf16", 64, 64, GROUPED_WIDE_BYTES);
+    }
     let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
         let warps = warps_of_segments(k, most_warps);
         let launch = launch(name, cols, tile_rows, segments_bytes(warps, cols, tile_rows));
@@ -240,6 +243,9 @@ pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32
 /// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or four
 /// of 64 + 128 rows of 32.
 pub(crate) const WIDE_BYTES: u32 = 48 << 10;
+
+/// Four stages of 64 rows of 64 bf16, and sums of 32 inputs of those rows in two of them.
+const GROUPED_WIDE_BYTES: u32 = 4 * 64 * 64 * 2 + 4 * 64 * 4;
 
 /// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]`
 /// or 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.

@@ -16,33 +16,53 @@ template <int TILE_ROWS, int TILE_COLUMNS, int PARTS, int STAGE_COUNT> struct Wi
     static const int M = COLUMNS / 64;
     static const int N = ROWS / 16;
 
-    const bf16* x;
-    const bf16* weight;
-    u32 rows;
-    u32 k;
+    // Pieces of 16 bytes that a thread copies to a stage; the first of them are weights.
+    static const u32 COPIES = LINES * 4 * PARTS / 256;
+    static const u32 OF_WEIGHTS = COLUMNS * 4 * PARTS / 256;
+
     bf16* shared;
-    u32 first_column;
-    u32 first_row;
+    // Of the thread's lines: its pieces in the first tile, and, a bit each, which lines there are.
+    const bf16* from[COPIES];
+    u32 present;
+    // The thread's inputs in a tile, the same of all its lines, and its place in a stage.
+    u32 own;
+    u32 to;
+    u32 k;
+
+    template <class Rows>
+    DEVICE Wide(const bf16* x, const bf16* weight, u32 rows, u32 n, u32 k, bf16* shared,
+                const Rows& places)
+        : shared(shared), present(0), k(k) {
+        // Two lines of a part, then the same lines of the next part.
+        const u32 part = threadIdx.x / 8 % PARTS;
+        const u32 piece = threadIdx.x % 4 * 8;
+        const u32 line = threadIdx.x / (8 * PARTS) * 2 + threadIdx.x % 8 / 4;
+        own = 32 * part + piece;
+        to = kept(part * PART + line * 32 + piece);
+#pragma unroll
+        for (u32 i = 0; i < COPIES; ++i) {
+            if (i < OF_WEIGHTS) {
+                const u32 column = blockIdx.x * COLUMNS + line + i * (64 / PARTS);
+                present |= (column < n ? 1 : 0) << i;
+                from[i] = kept(weight + (u64)smaller(column, n - 1) * k + own);
+            } else {
+                const u32 row = blockIdx.y * ROWS + line + (i - OF_WEIGHTS) * (64 / PARTS);
+                present |= (row < rows ? 1 : 0) << i;
+                from[i] = kept(x + places.input(smaller(row, rows - 1)) * k + own);
+            }
+        }
+        present = kept(present);
+    }
 
     // Starts to fill a stage with a tile of inputs, zeros where nothing is.
-    template <class Rows> DEVICE void fill(u32 tile, u32 n, const Rows& places) const {
-        bf16* stage = shared + tile % STAGES * (PARTS * PART);
+    DEVICE void fill(u32 tile) const {
+        bf16* stage = shared + tile % STAGES * (PARTS * PART) + to;
+        const u32 first = tile * INPUTS;
+        const bool is_input = first + own < k;
 #pragma unroll
-        for (u32 first = 0; first < LINES * 4 * PARTS; first += 256) {
-            // Two lines of a part, then the same lines of the next part.
-            const u32 at = first + threadIdx.x;
-            const u32 line = at / (8 * PARTS) * 2 + at % 8 / 4;
-            const u32 part = at / 8 % PARTS;
-            const u32 piece = at % 4 * 8;
-            const u32 input = tile * INPUTS + 32 * part + piece;
-            const bool is_weight = line < COLUMNS;
-            const u32 from = is_weight ? first_column + line : first_row + line - COLUMNS;
-            const bool present = input < k && from < (is_weight ? n : rows);
-            const bf16* base = is_weight ? weight : x;
-            const u64 place = present && !is_weight ? places.input(from) : from;
-            // An address that exists, also where nothing is read.
-            copy16_async(stage + part * PART + line * 32 + piece,
-                         present ? base + place * k + input : base, present);
+        for (u32 i = 0; i < COPIES; ++i) {
+            const bool copies = is_input && (present >> i & 1);
+            copy16_async(stage + i * (64 / PARTS) * 32, from[i] + (is_input ? first : 0), copies);
         }
     }
 
@@ -78,19 +98,19 @@ template <class W, class Rows = AllRows>
 DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, const Finish to,
                         const Rows places = {}) {
     SHARED(bf16, shared);
-    const W wide = {x, weight, rows, k, shared, blockIdx.x * W::COLUMNS, blockIdx.y * W::ROWS};
+    const W wide(x, weight, rows, to.n, k, shared, places);
     float totals[W::M][W::N][4] = {};
     float sums[W::M][W::N][4] = {};
     const u32 tiles = divided_up(k, W::INPUTS);
     for (u32 tile = 0; tile < W::STAGES - 1; ++tile) {
-        if (tile < tiles) wide.fill(tile, to.n, places);
+        if (tile < tiles) wide.fill(tile);
         copy_commit();
     }
     for (u32 tile = 0; tile < tiles; ++tile) {
         copy_wait<W::STAGES - 2>();
         // Everybody's copies have come, and everybody is done with the stage that is filled next.
         BLOCK_BARRIER();
-        if (tile + W::STAGES - 1 < tiles) wide.fill(tile + W::STAGES - 1, to.n, places);
+        if (tile + W::STAGES - 1 < tiles) wide.fill(tile + W::STAGES - 1);
         copy_commit();
         wide.multiply(tile, sums);
         if ((tile + 1) % (SEGMENT / W::INPUTS) == 0 || tile + 1 == tiles) {
@@ -108,32 +128,10 @@ DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, cons
         }
     }
     BLOCK_BARRIER();
-    // Eight rows of a warp's columns at a time, turned so that neighbouring lanes store neighbours.
-    const u32 width = 16 * W::M;
     const u32 warp = threadIdx.x / 32;
-    const u32 g = lane_index() / 4;
-    const u32 t = lane_index() % 4;
-    float* turned = reinterpret_cast<float*>(shared) + warp * 8 * (width + 1);
-    const u32 own = lane_index() % width;
-    const u32 column = wide.first_column + warp % 4 * width + own;
-#pragma unroll
-    for (int n = 0; n < W::N; ++n) {
-#pragma unroll
-        for (int m = 0; m < W::M; ++m) {
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                turned[(2 * t + i % 2) * (width + 1) + 16 * m + g + i / 2 * 8] = totals[m][n][i];
-            }
-        }
-        WARP_BARRIER();
-        const u32 first = wide.first_row + warp / 4 * (W::ROWS / 2) + 8 * n;
-        for (u32 i = lane_index() / width; i < 8; i += 32 / width) {
-            if (first + i < rows && column < to.n) {
-                finish<bf16>(to, places.output(first + i), column, turned[i * (width + 1) + own]);
-            }
-        }
-        WARP_BARRIER();
-    }
+    const u32 column = blockIdx.x * W::COLUMNS + warp % 4 * (16 * W::M);
+    const u32 row = blockIdx.y * W::ROWS + warp / 4 * (W::ROWS / 2);
+    finish_turned<false>(totals, reinterpret_cast<float*>(shared), column, row, rows, to, places);
 }
 
 // By rows and columns of a tile.
