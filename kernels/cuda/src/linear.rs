@@ -183,9 +183,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         let tiles = n.div_ceil(128) * rows.div_ceil(128);
         return match rows {
             ..=64 => launch("linear_wide_64_bf16", 64, 64, WIDE_BYTES),
-            _ if tiles < TILES_ENOUGH => {
-                launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES)
-            }
+            _ if tiles < TILES_ENOUGH => launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES),
             _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
