@@ -19,8 +19,13 @@
 
 #include "linear/finish.cuh"
 #include "linear/sources.cuh"
+#include "linear/segments.cuh"
 #include "linear/small.cuh"
+#include "linear/integers.cuh"
+#include "linear/grouped.cuh"
+#include "linear/turned.cuh"
 #include "linear/wide.cuh"
+#include "linear/grouped_wide.cuh"
 #include "linear/plain.cuh"
 
 #include "experts/route.cuh"

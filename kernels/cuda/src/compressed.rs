@@ -20,8 +20,9 @@ fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
 }
 
 /// A grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
-/// [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded to `dtype`. A
-/// [`linear`](crate::linear) over the result gives the same bits as one straight from the records.
+/// [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded to `dtype`. In
+/// f32 a [`linear`](crate::linear) over the result gives the same bits as one straight from the
+/// records; in bf16 that one does not round the weights.
 pub fn decompress(
     dtype: Dtype,
     format: Grouped,

@@ -8,7 +8,10 @@ use model::config::Dtype;
 use model::experts::Scoring;
 
 use crate::launch::{Args, DevicePointer, Launch};
-use crate::linear::{Form, Kind, LinearOut, Weight, wide_bytes};
+use crate::linear::{
+    Form, Kind, LinearOut, WIDE_BYTES, Weight, few_columns, few_warps, segments_bytes,
+    warps_of_segments,
+};
 
 /// Most experts of a row: each is a lane's.
 pub const EXPERTS_PER_ROW_MAX: u32 = 32;
@@ -119,11 +122,14 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     let mean_rows = (u64::from(rows) * u64::from(top_k)).div_ceil(u64::from(experts));
-    let small =
-        |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
+    let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
+        let warps = warps_of_segments(k, most_warps);
+        let launch = launch(name, cols, tile_rows, segments_bytes(warps, cols, tile_rows));
+        Launch { block: [32 * warps, 1, 1], ..launch }
+    };
     // The wide kernel copies rows in pieces of 16 bytes.
     if kind == Kind::Plain && mean_rows > 32 && k.is_multiple_of(8) {
-        return launch("expert_wide_64_bf16", 128, 64, wide_bytes(64));
+        return launch("expert_wide_64_bf16", 64, 64, WIDE_BYTES);
     }
     let [few, some, many] = match kind {
         Kind::Plain => ["expert_small_8_bf16", "expert_small_16_bf16", "expert_small_32_bf16"],
@@ -134,9 +140,9 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
         }
     };
     match mean_rows {
-        ..=8 => small(few, 16, 8),
-        9..=16 => small(some, 16, 16),
-        _ => small(many, 32, 32),
+        ..=8 => small(few, few_columns(kind), 8, few_warps(kind)),
+        9..=16 => small(some, 32, 16, 7),
+        _ => small(many, 32, 32, 7),
     }
 }
 

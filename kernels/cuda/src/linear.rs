@@ -4,6 +4,13 @@
 //! tensor-core steps of 16 inputs, and the segments are added in order; all kernels take the inputs
 //! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
 //! is a chain of fused multiply-adds per segment, the segments added in order.
+//!
+//! Grouped weights are multiplied in bf16 as the integers that they are. Of each group of inputs, a
+//! group of 64 counting as two of 32, `scale * (sum of q * x) + minimum * (sum of x)` is added to
+//! its segment's sum in order: both sums are chains of tensor-core steps from zero, and both
+//! products are fused into f32 additions. So weights of 4 bits have the bits of the same widened to
+//! 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded to bf16, has
+//! others. In f32 both are the same.
 
 use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
@@ -14,6 +21,9 @@ use crate::named;
 
 /// Rows up to which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
+
+/// Tiles that keep all multiprocessors of a large device busy; of fewer, smaller ones are made.
+const TILES_ENOUGH: u32 = 256;
 
 /// Where the result of a linear goes: `[rows, n]`, of the linear's dtype where nothing is said.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,8 +154,7 @@ pub struct Linear {
     pub out: LinearOut,
 }
 
-/// The linear's one launch. Grouped weights of many rows are faster decompressed first
-/// ([`decompress`](crate::decompress)), with the same bits.
+/// The linear's one launch.
 pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
@@ -171,14 +180,21 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     }
     // The wide kernel copies rows in pieces of 16 bytes.
     if kind == Kind::Plain && rows > SMALL_ROWS && k.is_multiple_of(8) {
+        let tiles = n.div_ceil(128) * rows.div_ceil(128);
         return match rows {
-            ..=64 => launch("linear_wide_64_bf16", 128, 64, wide_bytes(64)),
-            _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
+            ..=64 => launch("linear_wide_64_bf16", 64, 64, WIDE_BYTES),
+            _ if tiles < TILES_ENOUGH => launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES),
+            _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
-    // One segment of sums for each of the eight warps.
-    let small =
-        |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
+    if kind == Kind::Four && group >= 32 && rows > SMALL_ROWS && k.is_multiple_of(8) {
+        return launch("linear_four_wide_bf16", 64, 64, GROUPED_WIDE_BYTES);
+    }
+    let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
+        let warps = warps_of_segments(k, most_warps);
+        let launch = launch(name, cols, tile_rows, segments_bytes(warps, cols, tile_rows));
+        Launch { block: [32 * warps, 1, 1], ..launch }
+    };
     let [few, some, many] = match kind {
         Kind::Plain => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
         Kind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
@@ -188,16 +204,46 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         Kind::Eight => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
     };
     match rows {
-        ..=8 => small(few, 16, 8),
-        9..=16 => small(some, 16, 16),
-        _ => small(many, 32, 32),
+        ..=8 => small(few, few_columns(kind), 8, few_warps(kind)),
+        9..=16 => small(some, 32, 16, 7),
+        _ => small(many, 32, 32, 7),
     }
 }
 
-/// Three stages of 128 rows of weights and `rows` rows of activations, 32 bf16 each.
-pub(crate) const fn wide_bytes(rows: u32) -> u32 {
-    3 * (128 + rows) * 32 * 2
+/// Columns of a block of at most eight rows.
+pub(crate) fn few_columns(kind: Kind) -> u32 {
+    match kind {
+        Kind::Plain => 16,
+        Kind::Four | Kind::Eight | Kind::Expanded => 32,
+    }
 }
+
+/// The most warps of such a block.
+pub(crate) fn few_warps(kind: Kind) -> u32 {
+    match kind {
+        Kind::Plain | Kind::Four => 14,
+        Kind::Eight | Kind::Expanded => 7,
+    }
+}
+
+/// Warps of a block to which segments are given in turn: as few turns as can be, and no more warps
+/// than they need.
+pub(crate) fn warps_of_segments(k: u32, most: u32) -> u32 {
+    let segments = k.div_ceil(512);
+    segments.div_ceil(segments.div_ceil(most))
+}
+
+/// The sums of each warp, and their totals.
+pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32 {
+    (warps + 1) * cols * tile_rows * 4
+}
+
+/// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or four
+/// of 64 + 128 rows of 32.
+pub(crate) const WIDE_BYTES: u32 = 48 << 10;
+
+/// Four stages of 64 rows of 64 bf16, and sums of 32 inputs of those rows in two of them.
+const GROUPED_WIDE_BYTES: u32 = 4 * 64 * 64 * 2 + 4 * 64 * 4;
 
 /// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]`
 /// or 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.

@@ -8,6 +8,7 @@ mod common;
 mod device;
 
 use batch::{Batch, batch, shape};
+use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
     ExpertShape, Launch, Linear, LinearOut, Weight, add_rms_norm, argmax, attention_decode,
@@ -17,6 +18,7 @@ use cuda_kernels::{
 use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
 use kernels::{Element, Routed};
+use model::compressed::Grouped;
 
 /// Runs launches with this many barriers between them, and returns the last one's output.
 type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
@@ -81,6 +83,19 @@ fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
         let (weight, out) = (Weight::Plain(of(&weight)), LinearOut::StoreF32(out));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
         linear(dtype::<T>(), &Linear { rows, n, k, x: of(&x), weight, bias: 0, out })
+    })
+}
+
+/// Over records of 4 bits, of any bytes but for small ranges.
+fn grouped_product(rows: usize, n: usize, k: usize) -> Run {
+    let mut random = Random::new(10);
+    let x = random.vector::<Half>(rows * k);
+    let records = random_records(&mut random, Grouped::W4, n, k);
+    one(rows * n, move |out| {
+        let weight = Weight::Grouped(Grouped::W4, of(&records));
+        let (rows, n, k) = (rows as u32, n as u32, k as u32);
+        let out = LinearOut::StoreF32(out);
+        linear(dtype::<Half>(), &Linear { rows, n, k, x: of(&x), weight, bias: 0, out })
     })
 }
 
@@ -184,12 +199,13 @@ fn barriers_of_rows() {
 
 #[test]
 fn barriers_of_linears() {
-    check("small", 2, &product::<Half>(3, 16, 4700));
+    check("small", 2, &product::<Half>(3, 16, 7700));
     check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
     check("f32", 2, &product::<f32>(17, 70, 100));
     // The last tile lies where the results are turned.
-    check("wide, 64 rows", 4, &product::<Half>(40, 130, 128));
-    check("wide, 128 rows", 4, &product::<Half>(130, 40, 128));
+    check("wide, 64 rows", 4, &product::<Half>(40, 130, 256));
+    check("wide, 4 bits", 5, &grouped_product(60, 40, 320));
+    check("wide, 128 rows", 4, &product::<Half>(130, 40, 160));
 }
 
 #[test]

@@ -105,6 +105,24 @@ fn plain_linears_match_the_reference() {
     matches_reference::<f32>();
 }
 
+/// Enough rows for the widest tiles, which have the bits of the narrowest.
+#[test]
+fn the_widest_tiles_have_the_bits_of_the_narrowest() {
+    let (rows, n, k) = (32_700, 3, 72);
+    let operands = operands::<Half>(21, (rows, n, k));
+    let all = operands.results(operands.plain());
+    for first in [0, 120, 32_699] {
+        let mut out = Output::<f32>::new(n);
+        let to = LinearOut::StoreF32(out.pointer());
+        let one = operands.linear(first, 1, operands.plain(), false, to);
+        let all_rows = operands.linear(0, rows, operands.plain(), false, to);
+        let names = [&one, &all_rows].map(|operands| linear(dtype::<Half>(), operands).name);
+        assert_eq!(names, ["linear_small_8_bf16", "linear_wide_128_bf16"]);
+        run(&[linear(dtype::<Half>(), &one)]);
+        assert_eq!(bits(&out.take()), bits(&all[first * n..][..n]), "row {first}");
+    }
+}
+
 /// Every epilogue, of the linear's own kernels and of sums made elsewhere.
 fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     let (rows, n, _) = shape;
@@ -208,7 +226,7 @@ fn every_epilogue_matches_the_reference() {
 }
 
 /// A row alone gives the bits that it has in batches of every kernel's size.
-fn rows_are_independent<T: Element>(weight_of: fn(&Operands<T>) -> (Weight, Vec<u8>)) {
+fn rows_are_independent<T: Element>(weight_of: impl Fn(&Operands<T>) -> (Weight, Vec<u8>)) {
     let (most, n, k) = (130, 24, 1064);
     let operands = operands::<T>(11, (most, n, k));
     let (weight, _records) = weight_of(&operands);
@@ -234,7 +252,9 @@ fn plain<T: Element>(operands: &Operands<T>) -> (Weight, Vec<u8>) {
 fn a_rows_bits_do_not_depend_on_the_batch() {
     rows_are_independent::<Half>(plain);
     rows_are_independent::<f32>(plain);
-    rows_are_independent::<Half>(|operands| grouped(operands, Grouped::W4));
+    for format in [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped::GGUF_Q6_K.widened()] {
+        rows_are_independent::<Half>(|operands| grouped(operands, format));
+    }
 }
 
 /// The operands' weight in `format`.
@@ -264,8 +284,8 @@ fn grouped_linears<T: Element>() {
         Grouped::W4.widened(),
         Grouped::GGUF_Q6_K.widened(),
     ];
-    for (seed, shape) in SHAPES.into_iter().enumerate() {
-        let format = formats[seed % formats.len()];
+    for (seed, shape) in (0..).zip(SHAPES.iter().flat_map(|shape| [shape; 2])) {
+        let (shape, format) = (*shape, formats[seed % formats.len()]);
         let (_, n, k) = shape;
         let mut operands = operands::<T>(seed as u64, shape);
         let (weight, records) = grouped(&operands, format);
@@ -281,10 +301,27 @@ fn grouped_linears<T: Element>() {
             let expected: Vec<T> = row_values.iter().map(|value| T::from_f32(*value)).collect();
             assert_eq!(bits(values), bits(&expected), "{context}: weights of column {row}");
         }
-        let through = operands.results(operands.plain());
-        assert_eq!(bits(&straight), bits(&through), "{context}: straight and decompressed");
-        let expected = reference::linear(shape, &operands.x, &operands.weight, None);
+        let expected = if size_of::<T>() == 2 {
+            // The weights are not rounded.
+            let mut exact = vec![0.0; n * k];
+            for (row, values) in exact.chunks_mut(k).enumerate() {
+                decode_row(format, &records, k, row, values);
+            }
+            let x: Vec<f32> = operands.x.iter().map(|x| x.to_f32()).collect();
+            reference::linear(shape, &x, &exact, None)
+        } else {
+            let through = operands.results(operands.plain());
+            assert_eq!(bits(&straight), bits(&through), "{context}: straight and decompressed");
+            reference::linear(shape, &operands.x, &operands.weight, None)
+        };
         assert_close(&straight, &expected, operands.scale(), TOLERANCE, &context);
+        if format.bits == Bits::Four {
+            let wide = format.widened();
+            let mut widened = vec![0; wide.size_bytes(n, k)];
+            kernels::grouped::widen(Variant::Scalar, format, k, &records, &mut widened);
+            let through = operands.results(Weight::Grouped(wide, of(&widened)));
+            assert_eq!(bits(&straight), bits(&through), "{context}: straight and widened");
+        }
     }
 }
 

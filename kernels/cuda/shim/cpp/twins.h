@@ -45,6 +45,25 @@ inline u16 f16_of(float value) {
     return u16(sign | ((rounded >> 13) - (112 << 10)));
 }
 
+// The product of two bf16 is exact in f32, and f64 holds its sum with a third of like size.
+inline u32 multiply_add_bf16_pair(u32 a, u32 b, u32 c) {
+    u32 pair = 0;
+    for (u32 shift = 0; shift < 32; shift += 16) {
+        const double product = double(shim::bf16_value(a >> shift & 0xffff)) *
+                               double(shim::bf16_value(b >> shift & 0xffff));
+        const double sum = product + double(shim::bf16_value(c >> shift & 0xffff));
+        pair |= u32(bf16_of(float(sum))) << shift;
+    }
+    return pair;
+}
+
+inline u32 picked_bytes(u32 low, u32 high, u32 digits) {
+    const u64 bytes = u64(high) << 32 | low;
+    u32 picked = 0;
+    for (u32 i = 0; i < 4; ++i) picked |= u32(bytes >> 8 * (digits >> 4 * i & 7) & 0xff) << 8 * i;
+    return picked;
+}
+
 inline void copy16_async(void* shared, const void* global, bool present) {
     shim::start_copy(shared, global, present);
 }

@@ -17,9 +17,9 @@ DEVICE void decompress(const u8* records, T* out, u32 n, u32 k, u32 bits, u32 gr
         if (first_row + row >= n) continue;
         float values[8];
         decode8(record, bits, floats, row, at % eighths, values);
-        T* to = out + (u64)(first_row + row) * k + input;
         // What is behind the last input is padding.
-        for (u32 i = 0; i < 8 && input + i < k; ++i) to[i] = of_float<T>(values[i]);
+        const u32 present = input < k ? k - input : 0;
+        store8(out + (u64)(first_row + row) * k + input, present, k % 8 == 0, values);
     }
 }
 

@@ -30,7 +30,7 @@ DEVICE u32 record_dword(const u8* integers, u32 vector, u32 row) {
 }
 
 // As the CPU reads it: the product is rounded before the minimum is added.
-DEVICE float decoded(RowRange range, int q) { return range.scale * (float)q + range.minimum; }
+DEVICE float decoded(RowRange range, float q) { return range.scale * q + range.minimum; }
 
 // Inputs 8 * eighth to 8 * eighth + 7 of a row of a record.
 DEVICE void decode8(const u8* record, u32 bits, bool floats, u32 row, u32 eighth, float* to) {
@@ -40,12 +40,14 @@ DEVICE void decode8(const u8* record, u32 bits, bool floats, u32 row, u32 eighth
         const u32 dword = record_dword(integers, eighth, row);
         for (u32 i = 0; i < 8; ++i) {
             const u32 nibble = i / 2 + i % 2 * 4;
-            to[i] = decoded(range, (int)(dword >> 4 * nibble & 15));
+            // Behind the exponent of 2^23 the last place is 1: no conversion, the same number.
+            const u32 shifted = 0x4b000000u | (dword >> 4 * nibble & 15);
+            to[i] = decoded(range, float_of_bits(shifted) - 8388608.0f);
         }
     } else {
         for (u32 i = 0; i < 8; ++i) {
             const u32 dword = record_dword(integers, 2 * eighth + i / 4, row);
-            to[i] = decoded(range, (int)(signed char)(dword >> i % 4 * 8));
+            to[i] = decoded(range, (float)(signed char)(dword >> i % 4 * 8));
         }
     }
 }

@@ -33,42 +33,48 @@ struct ExpertRows {
     }
 };
 
-#define EXPERT_KERNEL(name, T, block_rows, run)                                               \
-    KERNEL(name, 256,                                                                         \
-           (const T* x, const void* weight, const float* bias, void* out, const void* gate,   \
-            const u32* starts, const u32* slots, u32 per_row, u32 n, u32 k, u32 form,         \
-            u32 group, float factor, float limit)) {                                          \
+#define EXPERT_KERNEL(name, threads, blocks, T, block_rows, run)                              \
+    KERNEL_BESIDE(name, threads, blocks,                                                      \
+                  (const T* x, const void* weight, const float* bias, void* out,              \
+                   const void* gate, const u32* starts, const u32* slots, u32 per_row, u32 n, \
+                   u32 k, u32 form, u32 group, float factor, float limit)) {                  \
         const ExpertRows rows(starts, slots, per_row);                                        \
         if (blockIdx.y * block_rows >= rows.count) return;                                    \
         const Finish to = {rows.bias(bias, n), out, gate, n, form, factor, limit};            \
         run;                                                                                  \
     }
 
-#define EXPERT_SMALL(name, M, N, Source)                                                      \
-    EXPERT_KERNEL(name, bf16, 8 * N,                                                          \
-                  (linear_small<M, N>(x, rows.source<Source>(weight, n, k, group), rows.count, k, \
-                                      to, rows.listed)))
+#define EXPERT_SMALL(name, threads, blocks, M, N, AHEAD)                                      \
+    EXPERT_KERNEL(name, threads, blocks, bf16, 8 * N,                                         \
+                  (linear_small<M, N, AHEAD>(                                                 \
+                      x, rows.source<PlainSource<bf16>>(weight, n, k, group), rows.count, k,  \
+                      to, rows.listed)))
+
+#define EXPERT_GROUPED(name, threads, blocks, M, N, AHEAD, Source)                            \
+    EXPERT_KERNEL(name, threads, blocks, bf16, 8 * N,                                         \
+                  (linear_grouped<M, N, AHEAD>(x, rows.source<Source>(weight, n, k, group),   \
+                                               rows.count, k, to, rows.listed)))
 
 #define EXPERT_PLAIN(name, Source)                                                            \
-    EXPERT_KERNEL(name, float, 16,                                                            \
+    EXPERT_KERNEL(name, 256, 1, float, 16,                                                    \
                   linear_plain(x, rows.source<Source>(weight, n, k, group), rows.count, k, to, \
                                rows.listed))
 
-EXPERT_SMALL(expert_small_8_bf16, 1, 1, PlainSource<bf16>)
-EXPERT_SMALL(expert_small_16_bf16, 1, 2, PlainSource<bf16>)
-EXPERT_SMALL(expert_small_32_bf16, 2, 4, PlainSource<bf16>)
-EXPERT_SMALL(expert_four_8_bf16, 1, 1, RecordSource<4>)
-EXPERT_SMALL(expert_four_16_bf16, 1, 2, RecordSource<4>)
-EXPERT_SMALL(expert_four_32_bf16, 2, 4, RecordSource<4>)
-EXPERT_SMALL(expert_eight_8_bf16, 1, 1, RecordSource<8>)
-EXPERT_SMALL(expert_eight_16_bf16, 1, 2, RecordSource<8>)
-EXPERT_SMALL(expert_eight_32_bf16, 2, 4, RecordSource<8>)
-EXPERT_SMALL(expert_expanded_8_bf16, 1, 1, ExpandedSource)
-EXPERT_SMALL(expert_expanded_16_bf16, 1, 2, ExpandedSource)
-EXPERT_SMALL(expert_expanded_32_bf16, 2, 4, ExpandedSource)
+EXPERT_SMALL(expert_small_8_bf16, 448, 2, 1, 1, 2)
+EXPERT_SMALL(expert_small_16_bf16, 224, 2, 2, 2, 2)
+EXPERT_SMALL(expert_small_32_bf16, 224, 2, 2, 4, 1)
+EXPERT_GROUPED(expert_four_8_bf16, 448, 2, 2, 1, 2, RecordSource<4>)
+EXPERT_GROUPED(expert_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)
+EXPERT_GROUPED(expert_four_32_bf16, 224, 2, 2, 4, 1, RecordSource<4>)
+EXPERT_GROUPED(expert_eight_8_bf16, 224, 2, 2, 1, 4, RecordSource<8>)
+EXPERT_GROUPED(expert_eight_16_bf16, 224, 2, 2, 2, 1, RecordSource<8>)
+EXPERT_GROUPED(expert_eight_32_bf16, 224, 1, 2, 4, 1, RecordSource<8>)
+EXPERT_GROUPED(expert_expanded_8_bf16, 224, 2, 2, 1, 2, ExpandedSource)
+EXPERT_GROUPED(expert_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource)
+EXPERT_GROUPED(expert_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
 
-EXPERT_KERNEL(expert_wide_64_bf16, bf16, 64,
-              (linear_wide<64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
+EXPERT_KERNEL(expert_wide_64_bf16, 256, 1, bf16, 64,
+              (linear_wide<Wide64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
                                rows.count, k, to, rows.listed)))
 
 EXPERT_PLAIN(expert_f32, PlainSource<float>)

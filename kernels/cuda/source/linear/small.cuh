@@ -1,105 +1,104 @@
-// Linears of few rows: weights go from memory straight to registers, each segment of inputs to a warp.
-//
-// A block has 16 * M columns and 8 * N rows; its eight warps take a segment each, leave their sums in
-// shared memory, and the segments are added in order.
+// Linears of few rows over elements in rows.
 #pragma once
 
-template <int M, int N, class Source, class Rows = AllRows>
-DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, const Finish to,
-                         const Rows places = {}) {
-    const u32 columns = 16 * M;
-    const u32 outputs = columns * 8 * N;
-    const u32 own = (outputs + 255) / 256;
-    SHARED(float, parts);
-    const u32 warp = threadIdx.x / 32;
-    const u32 g = lane_index() / 4;
-    const u32 t = lane_index() % 4;
-    const u32 first_column = blockIdx.x * columns;
-    const u32 first_row = blockIdx.y * 8 * N;
-    const u32 segments = divided_up(k, SEGMENT);
-    const bool wide = k % 8 == 0;
-    float totals[own] = {};
-    for (u32 base = 0; base < segments; base += 8) {
-        float sums[M][N][4] = {};
-        const u32 first = (base + warp) * SEGMENT;
-        const u32 end = smaller(k, first + SEGMENT);
-#pragma unroll(M* N > 2 ? 1 : 2)
-        for (u32 at = first; at < end; at += 32) {
-            Words4 weights[M][2];
-            Words4 values[N];
+template <int COLUMN_TILES, int ROW_TILES> struct PlainTile {
+    static constexpr int M = COLUMN_TILES;
+    static constexpr int N = ROW_TILES;
+
+    // 32 inputs.
+    struct Step {
+        Words4 weights[M][2];
+        Words4 values[N];
+    };
+
+    const bf16* weight;
+    // Rows of the matrix that the lane multiplies, each from its first inputs on, behind `weight`.
+    // Columns that are not there repeat the last one.
+    u32 offsets[M][2];
+    LaneRows<N> x;
+    u32 k;
+
+    template <class Rows>
+    DEVICE PlainTile(const bf16* x, const PlainSource<bf16>& source, u32 rows, u32 k,
+                     const Rows& places)
+        : weight(kept(source.weight + (u64)(blockIdx.x * 16 * M) * k)), x(x, rows, k, places),
+          k(k) {
+        const u32 last = source.n - 1 - blockIdx.x * 16 * M;
 #pragma unroll
-            for (int m = 0; m < M; ++m) {
-                weights[m][0] = source.eight(first_column + 16 * m + g, at + 8 * t, wide);
-                weights[m][1] = source.eight(first_column + 16 * m + g + 8, at + 8 * t, wide);
-            }
+        for (int m = 0; m < M; ++m) {
 #pragma unroll
-            for (int n = 0; n < N; ++n) {
-                const u32 row = first_row + 8 * n + g;
-                values[n] = {};
-                if (row < rows) {
-                    values[n] = eight_bf16(x + places.input(row) * k, at + 8 * t, k, wide);
-                }
-            }
-#pragma unroll
-            for (int m = 0; m < M; ++m) {
-#pragma unroll
-                for (int n = 0; n < N; ++n) {
-                    multiply_32_inputs(sums[m][n], weights[m][0], weights[m][1], values[n]);
-                }
+            for (int half = 0; half < 2; ++half) {
+                const u32 own = smaller(16 * m + 8 * half + lane_index() / 4, last);
+                offsets[m][half] = kept(own * k + lane_index() % 4 * 8);
             }
         }
+    }
+
+    // Of the 16 of a tile, where the lane's sums belong.
+    DEVICE static u32 column(u32 g, u32 half) { return g + 8 * half; }
+
+    // Whether all of a segment can be read by `load`.
+    DEVICE bool has_segment(u32 segment) const {
+        return k % 8 == 0 && (segment + 1) * SEGMENT <= k;
+    }
+
+    DEVICE Step load(u32 at) const {
+        Step step;
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            step.weights[m][0] = load16_once(weight + (offsets[m][0] + at));
+            step.weights[m][1] = load16_once(weight + (offsets[m][1] + at));
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) step.values[n] = x.load(n, at);
+        return step;
+    }
+
+    // Any rows, zeros behind their end.
+    DEVICE Step load_end(u32 at) const {
+        const u32 before = lane_index() % 4 * 8;
+        Step step;
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const bf16* row = weight + (offsets[m][half] - before);
+                step.weights[m][half] = eight_bf16(row, at + before, k, k % 8 == 0);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) step.values[n] = x.load_end(n, at);
+        return step;
+    }
+
+    DEVICE void multiply(const Step& step, float (&sums)[M][N][4]) const {
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
             for (int n = 0; n < N; ++n) {
-                for (u32 i = 0; i < 4; ++i) {
-                    const u32 row = 8 * n + 2 * t + i % 2;
-                    const u32 column = 16 * m + g + i / 2 * 8;
-                    parts[warp * outputs + row * columns + column] = sums[m][n][i];
-                }
+                multiply_32_inputs(sums[m][n], step.weights[m][0], step.weights[m][1],
+                                   step.values[n]);
             }
         }
-        BLOCK_BARRIER();
-        const u32 count = smaller(8, segments - base);
-#pragma unroll
-        for (u32 i = 0; i < own; ++i) {
-            const u32 output = threadIdx.x + 256 * i;
-            if (output < outputs) {
-                for (u32 part = 0; part < count; ++part) {
-                    totals[i] += parts[part * outputs + output];
-                }
-            }
-        }
-        BLOCK_BARRIER();
     }
-#pragma unroll
-    for (u32 i = 0; i < own; ++i) {
-        const u32 output = threadIdx.x + 256 * i;
-        const u32 row = first_row + output / columns;
-        const u32 column = first_column + output % columns;
-        if (output < outputs && row < rows && column < to.n) {
-            finish<bf16>(to, places.output(row), column, totals[i]);
-        }
-    }
+};
+
+template <int M, int N, int AHEAD, class Rows = AllRows>
+DEVICE void linear_small(const bf16* x, const PlainSource<bf16>& source, u32 rows, u32 k,
+                         const Finish& to, const Rows& places = {}) {
+    const PlainTile<M, N> tile(x, source, rows, k, places);
+    linear_by_segments<AHEAD>(tile, rows, k, to, places);
 }
 
-#define LINEAR_SMALL(name, M, N, Source)                                                       \
-    KERNEL(name, 256,                                                                          \
-           (const bf16* x, const void* weight, const float* bias, void* out, const void* gate, \
-            u32 rows, u32 n, u32 k, u32 form, u32 group, float factor, float limit)) {         \
-        linear_small<M, N>(x, Source(weight, n, k, group), rows, k,                            \
-                           Finish{bias, out, gate, n, form, factor, limit});                   \
+#define LINEAR_SMALL(name, threads, blocks, M, N, AHEAD)                                       \
+    KERNEL_BESIDE(name, threads, blocks,                                                       \
+                  (const bf16* x, const void* weight, const float* bias, void* out,            \
+                   const void* gate, u32 rows, u32 n, u32 k, u32 form, u32 group, float factor, \
+                   float limit)) {                                                             \
+        linear_small<M, N, AHEAD>(x, PlainSource<bf16>(weight, n, k, group), rows, k,          \
+                                  Finish{bias, out, gate, n, form, factor, limit});            \
     }
 
-LINEAR_SMALL(linear_small_8_bf16, 1, 1, PlainSource<bf16>)
-LINEAR_SMALL(linear_small_16_bf16, 1, 2, PlainSource<bf16>)
-LINEAR_SMALL(linear_small_32_bf16, 2, 4, PlainSource<bf16>)
-LINEAR_SMALL(linear_four_8_bf16, 1, 1, RecordSource<4>)
-LINEAR_SMALL(linear_four_16_bf16, 1, 2, RecordSource<4>)
-LINEAR_SMALL(linear_four_32_bf16, 2, 4, RecordSource<4>)
-LINEAR_SMALL(linear_eight_8_bf16, 1, 1, RecordSource<8>)
-LINEAR_SMALL(linear_eight_16_bf16, 1, 2, RecordSource<8>)
-LINEAR_SMALL(linear_eight_32_bf16, 2, 4, RecordSource<8>)
-LINEAR_SMALL(linear_expanded_8_bf16, 1, 1, ExpandedSource)
-LINEAR_SMALL(linear_expanded_16_bf16, 1, 2, ExpandedSource)
-LINEAR_SMALL(linear_expanded_32_bf16, 2, 4, ExpandedSource)
+LINEAR_SMALL(linear_small_8_bf16, 448, 2, 1, 1, 2)
+LINEAR_SMALL(linear_small_16_bf16, 224, 2, 2, 2, 2)
+LINEAR_SMALL(linear_small_32_bf16, 224, 2, 2, 4, 1)

@@ -75,18 +75,6 @@ template <u32 BITS, bool FLOATS = false> struct RecordSource {
         const u8* record = records + index * record_bytes(BITS, group, FLOATS);
         decode8(record, BITS, FLOATS, column % 16, at % group / 8, to);
     }
-
-    // Rounded as `decompress` rounds them, so that a linear over its result has the same bits.
-    DEVICE Words4 eight(u32 column, u32 at, bool) const {
-        float values[8];
-        eight(column, at, values);
-        Words4 words;
-        for (u32 i = 0; i < 4; ++i) {
-            words.word[i] = bf16_pair(at + 2 * i < k ? values[2 * i] : 0.0f,
-                                      at + 2 * i + 1 < k ? values[2 * i + 1] : 0.0f);
-        }
-        return words;
-    }
 };
 
 // What `expand` makes of stored forms.

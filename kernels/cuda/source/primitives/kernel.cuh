@@ -11,10 +11,13 @@ typedef unsigned long long u64;
 typedef u16 bf16;
 
 // KERNEL(name, threads, (parameters)) { body }: an entry of the module for blocks of `threads`.
+// KERNEL_BESIDE says besides how many blocks a multiprocessor has registers for.
 // SHARED(T, name): the block's dynamic shared memory as elements of T.
 #ifdef __CUDA_ARCH__
 #define KERNEL(name, threads, parameters) \
     extern "C" __global__ void __launch_bounds__(threads) name parameters
+#define KERNEL_BESIDE(name, threads, blocks, parameters) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name parameters
 #define SHARED(T, name)                                       \
     extern __shared__ __align__(16) unsigned char shared_memory[]; \
     T* name = reinterpret_cast<T*>(shared_memory)

@@ -6,8 +6,68 @@ struct alignas(16) Words4 {
     u32 word[4];
 };
 
+// Eight bytes, on a boundary of eight.
+struct alignas(8) Words2 {
+    u32 word[2];
+};
+
 #ifdef __CUDA_ARCH__
 DEVICE Words4 load16(const void* from) { return *static_cast<const Words4*>(from); }
+
+// Loads of what nothing writes meanwhile. They stay where the source has them, before what follows.
+DEVICE Words4 load16_again(const void* from) {
+    Words4 words;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]),
+                   "=r"(words.word[3])
+                 : "l"(from));
+    return words;
+}
+
+// The same of what a multiprocessor reads once, which its cache need not keep.
+DEVICE Words4 load16_once(const void* from) {
+    Words4 words;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]),
+                   "=r"(words.word[3])
+                 : "l"(from));
+    return words;
+}
+
+DEVICE Words2 load8_once(const void* from) {
+    Words2 words;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words.word[0]), "=r"(words.word[1])
+                 : "l"(from));
+    return words;
+}
+
+DEVICE Words2 load8_again(const void* from) {
+    Words2 words;
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words.word[0]), "=r"(words.word[1])
+                 : "l"(from));
+    return words;
+}
+
+DEVICE u32 load4_again(const void* from) {
+    u32 word;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(from));
+    return word;
+}
+
+// A value that is computed here and kept, instead of again wherever it is used.
+DEVICE u32 kept(u32 value) {
+    u32 result;
+    asm volatile("mov.b32 %0, %1;" : "=r"(result) : "r"(value));
+    return result;
+}
+
+template <class T> DEVICE const T* kept(const T* value) {
+    const T* result;
+    asm volatile("mov.b64 %0, %1;" : "=l"(result) : "l"(value));
+    return result;
+}
 
 // Starts a copy of 16 bytes; zeros instead where `present` is false.
 DEVICE void copy16_async(void* shared, const void* global, bool present) {
@@ -30,6 +90,18 @@ DEVICE Words4 load16(const void* from) {
     // A GPU faults here.
     shim::check_alignment(from, 16);
     return *static_cast<const Words4*>(from);
+}
+template <class T> DEVICE T kept(T value) { return value; }
+DEVICE Words4 load16_again(const void* from) { return load16(from); }
+DEVICE Words4 load16_once(const void* from) { return load16(from); }
+DEVICE Words2 load8_again(const void* from) {
+    shim::check_alignment(from, 8);
+    return *static_cast<const Words2*>(from);
+}
+DEVICE Words2 load8_once(const void* from) { return load8_again(from); }
+DEVICE u32 load4_again(const void* from) {
+    shim::check_alignment(from, 4);
+    return *static_cast<const u32*>(from);
 }
 #endif
 
@@ -57,5 +129,31 @@ DEVICE void load8(const float* from, u32 count, bool wide, float* to) {
         }
     } else {
         for (u32 i = 0; i < 8; ++i) to[i] = i < count ? from[i] : 0.0f;
+    }
+}
+
+// As `load8`, the other way: elements behind `count` are left alone.
+DEVICE void store8(bf16* to, u32 count, bool wide, const float* from) {
+    if (wide && count >= 8) {
+        Words4 words;
+        for (int i = 0; i < 4; ++i) words.word[i] = bf16_pair(from[2 * i], from[2 * i + 1]);
+        *reinterpret_cast<Words4*>(to) = words;
+    } else {
+        for (u32 i = 0; i < 8; ++i) {
+            if (i < count) to[i] = bf16_of(from[i]);
+        }
+    }
+}
+
+DEVICE void store8(float* to, u32 count, bool wide, const float* from) {
+    if (wide && count >= 8) {
+        Words4 words[2];
+        for (int i = 0; i < 8; ++i) words[i / 4].word[i % 4] = bits_of_float(from[i]);
+        reinterpret_cast<Words4*>(to)[0] = words[0];
+        reinterpret_cast<Words4*>(to)[1] = words[1];
+    } else {
+        for (u32 i = 0; i < 8; ++i) {
+            if (i < count) to[i] = from[i];
+        }
     }
 }
