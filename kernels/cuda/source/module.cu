@@ -5,6 +5,7 @@
 #include "primitives/warp.cuh"
 #include "primitives/memory.cuh"
 #include "primitives/matrix.cuh"
+#include "primitives/pairs.cuh"
 
 #include "compressed/records.cuh"
 #include "compressed/decompress.cuh"
@@ -34,5 +35,6 @@
 #include "attention/values.cuh"
 #include "attention/decode.cuh"
 #include "attention/prefill.cuh"
+#include "attention/matrix_tiles.cuh"
 #include "attention/matrix.cuh"
 #include "attention/append.cuh"

@@ -115,7 +115,7 @@ pub enum KeysOrValues {
     /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
     /// `cache_offset` counts in (0 where nothing is cached).
     Plain { fresh: DevicePointer, cache: DevicePointer },
-    /// 4-bit records, on 4-byte boundaries: fresh `[rows * kv_heads]`, made by
+    /// 4-bit records, on 16-byte boundaries: fresh `[rows * kv_heads]`, made by
     /// [`quantise_kv`](crate::quantise_kv), and the cache.
     Four { fresh: DevicePointer, cache: DevicePointer },
 }
@@ -287,8 +287,9 @@ pub fn attention_decode(
 /// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory.
 /// Operands as in [`attention_decode`].
 ///
-/// In bf16, over plain caches and heads of 64 or 128 elements it runs on tensor cores, with weights
-/// rounded to bf16; K and V of all fresh rows must then be finite.
+/// In bf16 and heads of 64 or 128 elements it runs on tensor cores, with weights, and elements of
+/// 4-bit caches, rounded to bf16, and another elementary function for weights: results near the
+/// CPU's, not bit-equal. K and V of all fresh rows must then be finite.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_prefill(
     dtype: Dtype,
@@ -316,8 +317,9 @@ pub fn attention_prefill(
         shared_bytes,
         args,
     };
-    // Queries, a tile of K and one of V.
-    let matrix_bytes = 3 * MATRIX_TILE * head_dim * 2;
+    // A tile of K and one of V; beside 4-bit caches their records too.
+    let record_bytes = if four { head_dim / 2 + head_dim / 16 } else { 0 };
+    let matrix_bytes = 2 * MATRIX_TILE * (head_dim * 2 + record_bytes);
     // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
     let positions = if head_dim <= 128 { 32 } else { 16 };
     let shared_bytes = ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4;
@@ -325,6 +327,12 @@ pub fn attention_prefill(
         (Dtype::Bf16, false, 64) => launch("attention_prefill_64_bf16", MATRIX_TILE, matrix_bytes),
         (Dtype::Bf16, false, 128) => {
             launch("attention_prefill_128_bf16", MATRIX_TILE, matrix_bytes)
+        }
+        (Dtype::Bf16, true, 64) => {
+            launch("attention_prefill_four_64_bf16", MATRIX_TILE, matrix_bytes)
+        }
+        (Dtype::Bf16, true, 128) => {
+            launch("attention_prefill_four_128_bf16", MATRIX_TILE, matrix_bytes)
         }
         (_, false, _) => launch(named!(dtype, "attention_prefill"), TILE_QUERIES, shared_bytes),
         (_, true, _) => launch(named!(dtype, "attention_prefill_four"), TILE_QUERIES, shared_bytes),

@@ -7,7 +7,7 @@ mod batch;
 mod common;
 mod device;
 
-use batch::{Batch, batch, shape};
+use batch::{Batch, Four, batch, shape};
 use common::{Random, bits};
 use cuda_kernels::{
     ExpertShape, Launch, Linear, LinearOut, Weight, add_rms_norm, argmax, attention_decode,
@@ -131,13 +131,19 @@ fn attention(which: &'static str) -> Run {
     })
 }
 
-fn matrix_attention() -> Run {
+fn matrix_attention(four: bool) -> Run {
     let batch = batch::<Half>(8, shape(2, 1, 64), &[(90, 50)]);
+    let k_records = Four::of(&batch, &batch.k_fresh, &batch.k_cache);
+    let v_records = Four::of(&batch, &batch.v_fresh, &batch.v_cache);
     Box::new(move || {
         let mut out = Output::<Half>::new(batch.out_len());
         let (q, to) = (of(&batch.q), out.pointer());
         let (units, shape) = (batch.listed(0), &batch.shape);
-        let (k, v) = (batch.k(), batch.v());
+        let (k, v) = if four {
+            (k_records.operand(), v_records.operand())
+        } else {
+            (batch.k(), batch.v())
+        };
         try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, 0, to)])?;
         Ok(bits(&out.take()))
     })
@@ -199,5 +205,6 @@ fn barriers_of_attention() {
     check("weighted values", 2, &attention("values"));
     check("decode", 5, &attention("decode"));
     check("prefill", 4, &attention("prefill"));
-    check("prefill on tensor cores", 4, &matrix_attention());
+    check("prefill on tensor cores", 4, &matrix_attention(false));
+    check("prefill over 4 bits on tensor cores", 4, &matrix_attention(true));
 }

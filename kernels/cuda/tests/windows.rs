@@ -128,10 +128,11 @@ fn windows_over_4_bit_caches_match_the_reference_over_what_they_hold() {
         let head_dim = dims.2 as usize;
         let sequences = [(1, 0), (1, window), (1, 2 * window + 3)];
         let prompts = [(19, 0), (4, window + 2)];
-        for (sequences, form) in [
-            (&sequences[..], decoded as Form<Half>),
-            (&sequences[..], apart),
-            (&prompts[..], prefilled),
+        let on_matrices = if head_dim == 66 { TOLERANCE } else { MATRIX_TOLERANCE };
+        for (sequences, form, tolerance) in [
+            (&sequences[..], decoded as Form<Half>, TOLERANCE),
+            (&sequences[..], apart, TOLERANCE),
+            (&prompts[..], prefilled, on_matrices),
         ] {
             let mut full = None;
             for places in [0, window] {
@@ -145,7 +146,7 @@ fn windows_over_4_bit_caches_match_the_reference_over_what_they_hold() {
                     let q: Vec<f32> = batch.q.iter().map(|value| value.to_f32()).collect();
                     let expected = expected(&batch, &q, (&k_fresh, &k_cache), (&v_fresh, &v_cache));
                     let context = format!("{shape:?} {sequences:?}");
-                    assert_close(&out, &expected, (head_dim, 0.1), TOLERANCE, &context);
+                    assert_close(&out, &expected, (head_dim, 0.1), tolerance, &context);
                     bits(&out)
                 });
                 assert_eq!(bits(&out), *full, "{shape:?} {places}");

@@ -45,8 +45,25 @@ inline u16 f16_of(float value) {
     return u16(sign | ((rounded >> 13) - (112 << 10)));
 }
 
+inline u32 bf16_both(float low, float high) { return u32(bf16_of(low)) | u32(bf16_of(high)) << 16; }
+
+inline float exponential_2(float x) { return exp2f(x); }
+
+inline u32 bytes_of(u32 low, u32 high, u32 selector) {
+    const u64 bytes = u64(high) << 32 | low;
+    u32 result = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        result |= u32(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+    }
+    return result;
+}
+
 inline void copy16_async(void* shared, const void* global, bool present) {
-    shim::start_copy(shared, global, present);
+    shim::start_copy(shared, global, present, 16);
+}
+template <int BYTES> inline void copy_async(void* shared, const void* global, bool present) {
+    static_assert(BYTES == 4 || BYTES == 8, "16 bytes have a copy of their own");
+    shim::start_copy(shared, global, present, BYTES);
 }
 inline void copy_commit() { shim::commit_copies(); }
 template <int LEFT> inline void copy_wait() { shim::wait_copies(LEFT); }
