@@ -34,6 +34,7 @@
 #include "attention/softmax.cuh"
 #include "attention/values.cuh"
 #include "attention/decode.cuh"
+#include "attention/decode_four.cuh"
 #include "attention/prefill.cuh"
 #include "attention/matrix_tiles.cuh"
 #include "attention/matrix.cuh"

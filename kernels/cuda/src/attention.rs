@@ -263,14 +263,26 @@ pub fn attention_decode(
     };
     let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(scratch);
+    // The queries' place is taken by the sums of values later.
     let queries_bytes = heads * shape.head_dim * 4;
-    let parts_bytes = value_parts_bytes(shape.head_dim);
+    let plain_bytes = heads * SPLIT * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
+    // All records of K and V, weights, and eight highest scores and sums of each warp.
+    let records_bytes = 2 * SPLIT * (shape.head_dim / 2 + shape.head_dim / 16);
+    let four_bytes = records_bytes + heads * SPLIT * 4 + 2 * 4 * 8 * 4;
+    let (name, shared_bytes) = match (dtype, four, shape.head_dim, heads) {
+        (Dtype::Bf16, true, 64, 1) => ("attention_decode_four_1_64_bf16", four_bytes),
+        (Dtype::Bf16, true, 64, 4) => ("attention_decode_four_4_64_bf16", four_bytes),
+        (Dtype::Bf16, true, 64, _) => ("attention_decode_four_8_64_bf16", four_bytes),
+        (Dtype::Bf16, true, 128, 1) => ("attention_decode_four_1_128_bf16", four_bytes),
+        (Dtype::Bf16, true, 128, 4) => ("attention_decode_four_4_128_bf16", four_bytes),
+        (Dtype::Bf16, true, 128, _) => ("attention_decode_four_8_128_bf16", four_bytes),
+        _ => (name, plain_bytes),
+    };
     let part = Launch {
         name,
         grid: [units.count, splits, shape.group().div_ceil(heads)],
         block: [THREADS, 1, 1],
-        // The queries' place is taken by the sums of values later.
-        shared_bytes: heads * SPLIT * 4 + queries_bytes.max(parts_bytes),
+        shared_bytes,
         args: with_shape(args, shape).f32(shape.scale),
     };
     let args = Args::new().u64(units.pointer).u64(scratch).u64(sinks).u64(out);

@@ -25,6 +25,10 @@ const TOLERANCE: f64 = 1e-5;
 /// each term, and the terms are larger than what is left of them in the sum.
 const MATRIX_TOLERANCE: f64 = 2e-2;
 
+/// The same for decode over 4-bit caches on tensor cores, where what multiplies integers is two bf16:
+/// up to 2^-17 of each term.
+const FOUR_TOLERANCE: f64 = 5e-5;
+
 /// Heads, KV heads and elements of a head.
 const SHAPES: [(u32, u32, u32); 9] = [
     (1, 1, 6),
@@ -169,9 +173,12 @@ fn four_matches<T: Element>() {
             };
             for out in outs {
                 let context = format!("{:?} decode {is_decode}", batch.shape);
-                let on_matrices =
-                    !is_decode && size_of::<T>() == 2 && matches!(head_dim, 64 | 128);
-                let tolerance = if on_matrices { MATRIX_TOLERANCE } else { TOLERANCE };
+                let on_matrices = size_of::<T>() == 2 && matches!(head_dim, 64 | 128);
+                let tolerance = match (on_matrices, is_decode) {
+                    (true, true) => FOUR_TOLERANCE,
+                    (true, false) => MATRIX_TOLERANCE,
+                    _ => TOLERANCE,
+                };
                 assert_close(&out, &expected, (head_dim as usize, 0.1), tolerance, &context);
             }
         }
@@ -182,6 +189,40 @@ fn four_matches<T: Element>() {
 fn attention_over_4_bit_caches_matches_the_reference_over_what_they_hold() {
     four_matches::<Half>();
     four_matches::<f32>();
+}
+
+/// Every number of heads that share K and V, and lengths around the ends of tiles, warps and blocks.
+#[test]
+fn decode_over_4_bit_caches_on_tensor_cores_matches_the_reference() {
+    let sequences = [(1, 14), (1, 15), (1, 16), (1, 63), (1, 64), (1, 255), (1, 300), (1, 530)];
+    for (seed, (heads, kv_heads, head_dim)) in
+        [(2, 2, 128), (2, 2, 64), (4, 1, 128), (3, 1, 64), (8, 1, 64), (17, 1, 128)]
+            .into_iter()
+            .enumerate()
+    {
+        set_order(seed as u32);
+        let batch = batch::<Half>(seed as u64, shape(heads, kv_heads, head_dim), &sequences);
+        let k = Four::of(&batch, &batch.k_fresh, &batch.k_cache);
+        let v = Four::of(&batch, &batch.v_fresh, &batch.v_cache);
+        let ([k_fresh, k_cache], [v_fresh, v_cache]) =
+            (k.decoded(head_dim as usize), v.decoded(head_dim as usize));
+        let q: Vec<f32> = batch.q.iter().map(|value| value.to_f32()).collect();
+        let expected = expected(&batch, &q, (&k_fresh, &k_cache), (&v_fresh, &v_cache));
+        let units = batch.listed(0);
+        let out = decoded(&batch, &units, k.operand(), v.operand());
+        let context = format!("{:?}", batch.shape);
+        assert_close(&out, &expected, (head_dim as usize, 0.1), FOUR_TOLERANCE, &context);
+        // Every row alone.
+        let mut alone = batch;
+        let all = std::mem::take(&mut alone.units);
+        let width = (heads * head_dim) as usize;
+        for (row, units) in all.chunks(kv_heads as usize).enumerate() {
+            alone.units = units.to_vec();
+            let own = decoded(&alone, &alone.listed(600), k.operand(), v.operand());
+            let of_row = |out: &[Half]| bits(&out[row * width..][..width]);
+            assert_eq!(of_row(&own), of_row(&out), "{context}: row {row}");
+        }
+    }
 }
 
 /// Rows of one sequence, in the batch and alone, in every form, with wider bounds too.

@@ -62,6 +62,8 @@ constexpr Site site_of(const char* file, uint32_t line) {
                                                     &shim::Caller<&name##_kernel>::body);       \
     static void name##_kernel parameters
 
+#define KERNEL_BESIDE(name, threads, blocks, parameters) KERNEL(name, threads, parameters)
+
 #define SHARED(T, name) T* name = reinterpret_cast<T*>(shim::block().shared)
 
 #define BLOCK_BARRIER() shim::block_barrier(HERE)

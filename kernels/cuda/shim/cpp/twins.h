@@ -49,6 +49,16 @@ inline u32 bf16_both(float low, float high) { return u32(bf16_of(low)) | u32(bf1
 
 inline float exponential_2(float x) { return exp2f(x); }
 
+inline u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
+    u32 result = 0;
+    for (u32 shift = 0; shift < 32; shift += 16) {
+        const float x = shim::bf16_value(a >> shift & 0xffff);
+        const float y = shim::bf16_value(b >> shift & 0xffff);
+        result |= u32(bf16_of(fmaf(x, y, shim::bf16_value(c >> shift & 0xffff)))) << shift;
+    }
+    return result;
+}
+
 inline u32 bytes_of(u32 low, u32 high, u32 selector) {
     const u64 bytes = u64(high) << 32 | low;
     u32 result = 0;

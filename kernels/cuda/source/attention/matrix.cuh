@@ -227,7 +227,7 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
 }
 
 #define ATTENTION_MATRIX(name, HEAD, Tiles)                                                       \
-    KERNEL(name, 128,                                                                             \
+    KERNEL_BESIDE(name, 128, 3,                                                                   \
            (const Unit* units, const bf16* q, const void* k_fresh, const void* v_fresh,           \
             const void* k_cache, const void* v_cache, const float* sinks, bf16* out, u32 heads,   \
             u32 kv_heads, u32 head_dim, u32 window, float scale)) {                               \

@@ -15,6 +15,9 @@ typedef u16 bf16;
 #ifdef __CUDA_ARCH__
 #define KERNEL(name, threads, parameters) \
     extern "C" __global__ void __launch_bounds__(threads) name parameters
+// The same, for at least so many blocks on a multiprocessor.
+#define KERNEL_BESIDE(name, threads, blocks, parameters) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name parameters
 #define SHARED(T, name)                                       \
     extern __shared__ __align__(16) unsigned char shared_memory[]; \
     T* name = reinterpret_cast<T*>(shared_memory)

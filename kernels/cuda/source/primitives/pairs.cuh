@@ -1,6 +1,11 @@
 // Pairs of bf16 in a word, the first of them in its low half, and integers of four bits as floats.
 #pragma once
 
+// 8 bytes, on a boundary of 8.
+struct alignas(8) Words2 {
+    u32 word[2];
+};
+
 #ifdef __CUDA_ARCH__
 // Both rounded to nearest, ties to even; one instruction.
 DEVICE u32 bf16_both(float low, float high) {
@@ -23,6 +28,13 @@ DEVICE u32 bytes_of(u32 low, u32 high, u32 selector) {
     return result;
 }
 
+// a * b + c of both, rounded once.
+DEVICE u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
 // Starts a copy of 4 or 8 bytes; zeros instead where `present` is false.
 template <int BYTES> DEVICE void copy_async(void* shared, const void* global, bool present) {
     const u32 address = (u32)__cvta_generic_to_shared(shared);
@@ -32,6 +44,12 @@ template <int BYTES> DEVICE void copy_async(void* shared, const void* global, bo
                  : "memory");
 }
 #endif
+
+// The integers in the low bits of a word's halves.
+DEVICE u32 nibbles_as_bf16(u32 word) {
+    // 128 + q, less 128, without rounding.
+    return bf16_multiply_add((word & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+}
 
 // Of a group of 4-bit integers q: their elements are scale * q + minimum.
 struct NibbleRange {
