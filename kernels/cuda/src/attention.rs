@@ -234,7 +234,9 @@ pub fn attention_decode_scratch_bytes(
 /// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
 /// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
 /// `sinks` as for [`softmax`]. The result is near that of [`scores`], [`softmax`] and
-/// [`weighted_values`], not bit-equal to it.
+/// [`weighted_values`], not bit-equal to it. In bf16 and heads of 64 or 128 elements, 4-bit caches
+/// and plain ones that query heads share are worked on by tensor cores, with weights in two parts of
+/// bf16.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
@@ -266,17 +268,28 @@ pub fn attention_decode(
     // The queries' place is taken by the sums of values later.
     let queries_bytes = heads * shape.head_dim * 4;
     let plain_bytes = heads * SPLIT * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
-    // All records of K and V, weights, and eight highest scores and sums of each warp.
+    // On tensor cores: all records of K and V, in whose place come the warps' values, weights, and
+    // eight highest scores and sums of each warp.
     let records_bytes = 2 * SPLIT * (shape.head_dim / 2 + shape.head_dim / 16);
-    let four_bytes = records_bytes + heads * SPLIT * 4 + 2 * 4 * 8 * 4;
-    let (name, shared_bytes) = match (dtype, four, shape.head_dim, heads) {
-        (Dtype::Bf16, true, 64, 1) => ("attention_decode_four_1_64_bf16", four_bytes),
-        (Dtype::Bf16, true, 64, 4) => ("attention_decode_four_4_64_bf16", four_bytes),
-        (Dtype::Bf16, true, 64, _) => ("attention_decode_four_8_64_bf16", four_bytes),
-        (Dtype::Bf16, true, 128, 1) => ("attention_decode_four_1_128_bf16", four_bytes),
-        (Dtype::Bf16, true, 128, 4) => ("attention_decode_four_4_128_bf16", four_bytes),
-        (Dtype::Bf16, true, 128, _) => ("attention_decode_four_8_128_bf16", four_bytes),
-        _ => (name, plain_bytes),
+    let values_bytes = 4 * heads * shape.head_dim * 4;
+    let staged_bytes = if four { records_bytes } else { values_bytes };
+    let matrix_bytes = staged_bytes + heads * SPLIT * 4 + 2 * 4 * 8 * 4;
+    let on_matrices = match (four, shape.head_dim, heads) {
+        (true, 64, 1) => Some("attention_decode_four_1_64_bf16"),
+        (true, 64, 4) => Some("attention_decode_four_4_64_bf16"),
+        (true, 64, _) => Some("attention_decode_four_8_64_bf16"),
+        (true, 128, 1) => Some("attention_decode_four_1_128_bf16"),
+        (true, 128, 4) => Some("attention_decode_four_4_128_bf16"),
+        (true, 128, _) => Some("attention_decode_four_8_128_bf16"),
+        (false, 64, 4) => Some("attention_decode_4_64_bf16"),
+        (false, 64, 8) => Some("attention_decode_8_64_bf16"),
+        (false, 128, 4) => Some("attention_decode_4_128_bf16"),
+        (false, 128, 8) => Some("attention_decode_8_128_bf16"),
+        _ => None,
+    };
+    let (name, shared_bytes) = match on_matrices.filter(|_| dtype == Dtype::Bf16) {
+        Some(name) => (name, matrix_bytes),
+        None => (name, plain_bytes),
     };
     let part = Launch {
         name,
