@@ -5,6 +5,7 @@
 #include "primitives/warp.cuh"
 #include "primitives/memory.cuh"
 #include "primitives/matrix.cuh"
+#include "primitives/pairs.cuh"
 
 #include "compressed/records.cuh"
 #include "compressed/decompress.cuh"
@@ -38,6 +39,10 @@
 #include "attention/softmax.cuh"
 #include "attention/values.cuh"
 #include "attention/decode.cuh"
+#include "attention/decode_matrix.cuh"
+#include "attention/decode_four.cuh"
+#include "attention/decode_heads.cuh"
 #include "attention/prefill.cuh"
+#include "attention/matrix_tiles.cuh"
 #include "attention/matrix.cuh"
 #include "attention/append.cuh"

@@ -115,7 +115,7 @@ pub enum KeysOrValues {
     /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
     /// `cache_offset` counts in (0 where nothing is cached).
     Plain { fresh: DevicePointer, cache: DevicePointer },
-    /// 4-bit records, on 4-byte boundaries: fresh `[rows * kv_heads]`, made by
+    /// 4-bit records, on 16-byte boundaries: fresh `[rows * kv_heads]`, made by
     /// [`quantise_kv`](crate::quantise_kv), and the cache.
     Four { fresh: DevicePointer, cache: DevicePointer },
 }
@@ -234,7 +234,9 @@ pub fn attention_decode_scratch_bytes(
 /// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
 /// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
 /// `sinks` as for [`softmax`]. The result is near that of [`scores`], [`softmax`] and
-/// [`weighted_values`], not bit-equal to it.
+/// [`weighted_values`], not bit-equal to it. In bf16 and heads of 64 or 128 elements, 4-bit caches
+/// and plain ones that query heads share are worked on by tensor cores, with weights in two parts of
+/// bf16.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
@@ -263,14 +265,37 @@ pub fn attention_decode(
     };
     let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(scratch);
+    // The queries' place is taken by the sums of values later.
     let queries_bytes = heads * shape.head_dim * 4;
-    let parts_bytes = value_parts_bytes(shape.head_dim);
+    let plain_bytes = heads * SPLIT * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
+    // On tensor cores: all records of K and V, in whose place come the warps' values, weights, and
+    // eight highest scores and sums of each warp.
+    let records_bytes = 2 * SPLIT * (shape.head_dim / 2 + shape.head_dim / 16);
+    let values_bytes = 4 * heads * shape.head_dim * 4;
+    let staged_bytes = if four { records_bytes } else { values_bytes };
+    let matrix_bytes = staged_bytes + heads * SPLIT * 4 + 2 * 4 * 8 * 4;
+    let on_matrices = match (four, shape.head_dim, heads) {
+        (true, 64, 1) => Some("attention_decode_four_1_64_bf16"),
+        (true, 64, 4) => Some("attention_decode_four_4_64_bf16"),
+        (true, 64, _) => Some("attention_decode_four_8_64_bf16"),
+        (true, 128, 1) => Some("attention_decode_four_1_128_bf16"),
+        (true, 128, 4) => Some("attention_decode_four_4_128_bf16"),
+        (true, 128, _) => Some("attention_decode_four_8_128_bf16"),
+        (false, 64, 4) => Some("attention_decode_4_64_bf16"),
+        (false, 64, 8) => Some("attention_decode_8_64_bf16"),
+        (false, 128, 4) => Some("attention_decode_4_128_bf16"),
+        (false, 128, 8) => Some("attention_decode_8_128_bf16"),
+        _ => None,
+    };
+    let (name, shared_bytes) = match on_matrices.filter(|_| dtype == Dtype::Bf16) {
+        Some(name) => (name, matrix_bytes),
+        None => (name, plain_bytes),
+    };
     let part = Launch {
         name,
         grid: [units.count, splits, shape.group().div_ceil(heads)],
         block: [THREADS, 1, 1],
-        // The queries' place is taken by the sums of values later.
-        shared_bytes: heads * SPLIT * 4 + queries_bytes.max(parts_bytes),
+        shared_bytes,
         args: with_shape(args, shape).f32(shape.scale),
     };
     let args = Args::new().u64(units.pointer).u64(scratch).u64(sinks).u64(out);
@@ -287,8 +312,9 @@ pub fn attention_decode(
 /// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory.
 /// Operands as in [`attention_decode`].
 ///
-/// In bf16, over plain caches and heads of 64 or 128 elements it runs on tensor cores, with weights
-/// rounded to bf16; K and V of all fresh rows must then be finite.
+/// In bf16 and heads of 64 or 128 elements it runs on tensor cores, with weights, and elements of
+/// 4-bit caches, rounded to bf16, and another elementary function for weights: results near the
+/// CPU's, not bit-equal. K and V of all fresh rows must then be finite.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_prefill(
     dtype: Dtype,
@@ -316,8 +342,9 @@ pub fn attention_prefill(
         shared_bytes,
         args,
     };
-    // Queries, a tile of K and one of V.
-    let matrix_bytes = 3 * MATRIX_TILE * head_dim * 2;
+    // A tile of K and one of V; beside 4-bit caches their records too.
+    let record_bytes = if four { head_dim / 2 + head_dim / 16 } else { 0 };
+    let matrix_bytes = 2 * MATRIX_TILE * (head_dim * 2 + record_bytes);
     // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
     let positions = if head_dim <= 128 { 32 } else { 16 };
     let shared_bytes = ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4;
@@ -325,6 +352,12 @@ pub fn attention_prefill(
         (Dtype::Bf16, false, 64) => launch("attention_prefill_64_bf16", MATRIX_TILE, matrix_bytes),
         (Dtype::Bf16, false, 128) => {
             launch("attention_prefill_128_bf16", MATRIX_TILE, matrix_bytes)
+        }
+        (Dtype::Bf16, true, 64) => {
+            launch("attention_prefill_four_64_bf16", MATRIX_TILE, matrix_bytes)
+        }
+        (Dtype::Bf16, true, 128) => {
+            launch("attention_prefill_four_128_bf16", MATRIX_TILE, matrix_bytes)
         }
         (_, false, _) => launch(named!(dtype, "attention_prefill"), TILE_QUERIES, shared_bytes),
         (_, true, _) => launch(named!(dtype, "attention_prefill_four"), TILE_QUERIES, shared_bytes),

@@ -7,7 +7,7 @@ mod batch;
 mod common;
 mod device;
 
-use batch::{Batch, batch, shape};
+use batch::{Batch, Four, batch, shape};
 use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
@@ -146,15 +146,39 @@ fn attention(which: &'static str) -> Run {
     })
 }
 
-fn matrix_attention() -> Run {
+fn matrix_attention(four: bool) -> Run {
     let batch = batch::<Half>(8, shape(2, 1, 64), &[(90, 50)]);
+    let k_records = Four::of(&batch, &batch.k_fresh, &batch.k_cache);
+    let v_records = Four::of(&batch, &batch.v_fresh, &batch.v_cache);
     Box::new(move || {
         let mut out = Output::<Half>::new(batch.out_len());
         let (q, to) = (of(&batch.q), out.pointer());
         let (units, shape) = (batch.listed(0), &batch.shape);
-        let (k, v) = (batch.k(), batch.v());
+        let (k, v) =
+            if four { (k_records.operand(), v_records.operand()) } else { (batch.k(), batch.v()) };
         try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, 0, to)])?;
         Ok(bits(&out.take()))
+    })
+}
+
+/// The first of decode attention's launches on tensor cores; its output is the scratch.
+fn decode_on_matrices(four: bool) -> Run {
+    let batch = batch::<Half>(4, shape(11, 1, 64), &[(1, 300), (1, 40)]);
+    let k_records = Four::of(&batch, &batch.k_fresh, &batch.k_cache);
+    let v_records = Four::of(&batch, &batch.v_fresh, &batch.v_cache);
+    Box::new(move || {
+        let (dtype, shape, q) = (dtype::<Half>(), &batch.shape, of(&batch.q));
+        let units = batch.listed(0);
+        let splits = attention_decode_scratch_bytes(shape, units.count, units.positions_max);
+        let mut scratch = Output::<f32>::new(splits as usize / 4);
+        let to = scratch.pointer();
+        let (k, v) = match four {
+            true => (k_records.operand(), v_records.operand()),
+            false => (batch.k(), batch.v()),
+        };
+        let [part, _] = attention_decode(dtype, shape, &units, q, k, v, 0, 0, to);
+        try_run(&[part])?;
+        Ok(bits(&scratch.take()))
     })
 }
 
@@ -214,6 +238,9 @@ fn barriers_of_attention() {
     check("softmax", 2, &attention("softmax"));
     check("weighted values", 2, &attention("values"));
     check("decode", 5, &attention("decode"));
+    check("decode over 4 bits", 4, &decode_on_matrices(true));
+    check("decode of shared heads", 3, &decode_on_matrices(false));
     check("prefill", 4, &attention("prefill"));
-    check("prefill on tensor cores", 4, &matrix_attention());
+    check("prefill on tensor cores", 4, &matrix_attention(false));
+    check("prefill over 4 bits on tensor cores", 4, &matrix_attention(true));
 }

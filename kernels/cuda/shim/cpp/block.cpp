@@ -53,22 +53,22 @@ void fail(Fault fault) {
 
 static void finish_copy(const Copy& copy) {
     if (copy.present) {
-        memcpy(copy.to, copy.from, 16);
+        memcpy(copy.to, copy.from, copy.bytes);
     } else {
-        memset(copy.to, 0, 16);
+        memset(copy.to, 0, copy.bytes);
     }
 }
 
-void start_copy(void* shared, const void* global, bool present) {
+void start_copy(void* shared, const void* global, bool present, uint32_t bytes) {
     Fiber& fiber = *block().running;
     const uintptr_t bits = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
-    if (bits % 16 != 0) fail(MISALIGNED);
+    if (bits % bytes != 0) fail(MISALIGNED);
     if (copies_are_early()) {
-        finish_copy({shared, global, present, 0});
+        finish_copy({shared, global, present, bytes, 0});
         return;
     }
     if (fiber.copy_count == COPIES_MAX) fail(TOO_MANY_COPIES);
-    fiber.copies[fiber.copy_count++] = {shared, global, present, fiber.groups};
+    fiber.copies[fiber.copy_count++] = {shared, global, present, bytes, fiber.groups};
 }
 
 void commit_copies() { block().running->groups += 1; }

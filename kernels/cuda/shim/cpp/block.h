@@ -42,6 +42,7 @@ struct Copy {
     void* to;
     const void* from;
     bool present;
+    uint32_t bytes;
     uint32_t group;
 };
 
@@ -84,7 +85,7 @@ const void* shown_by(uint32_t lane);
 // Ends the launch with an error; does not return.
 [[noreturn]] void fail(Fault fault);
 
-void start_copy(void* shared, const void* global, bool present);
+void start_copy(void* shared, const void* global, bool present, uint32_t bytes);
 void commit_copies();
 // Copies what belongs to all groups but the `left` newest. In even orders that is when a copy happens, as
 // late as the program allows, so that a missing wait shows; in odd ones it happens as soon as it is

@@ -45,27 +45,35 @@ inline u16 f16_of(float value) {
     return u16(sign | ((rounded >> 13) - (112 << 10)));
 }
 
-// The product of two bf16 is exact in f32, and f64 holds its sum with a third of like size.
-inline u32 multiply_add_bf16_pair(u32 a, u32 b, u32 c) {
-    u32 pair = 0;
+inline u32 bf16_both(float low, float high) { return u32(bf16_of(low)) | u32(bf16_of(high)) << 16; }
+
+inline float exponential_2(float x) { return exp2f(x); }
+
+inline u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
+    u32 result = 0;
     for (u32 shift = 0; shift < 32; shift += 16) {
-        const double product = double(shim::bf16_value(a >> shift & 0xffff)) *
-                               double(shim::bf16_value(b >> shift & 0xffff));
-        const double sum = product + double(shim::bf16_value(c >> shift & 0xffff));
-        pair |= u32(bf16_of(float(sum))) << shift;
+        const float x = shim::bf16_value(a >> shift & 0xffff);
+        const float y = shim::bf16_value(b >> shift & 0xffff);
+        result |= u32(bf16_of(fmaf(x, y, shim::bf16_value(c >> shift & 0xffff)))) << shift;
     }
-    return pair;
+    return result;
 }
 
-inline u32 picked_bytes(u32 low, u32 high, u32 digits) {
+inline u32 bytes_of(u32 low, u32 high, u32 selector) {
     const u64 bytes = u64(high) << 32 | low;
-    u32 picked = 0;
-    for (u32 i = 0; i < 4; ++i) picked |= u32(bytes >> 8 * (digits >> 4 * i & 7) & 0xff) << 8 * i;
-    return picked;
+    u32 result = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        result |= u32(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+    }
+    return result;
 }
 
 inline void copy16_async(void* shared, const void* global, bool present) {
-    shim::start_copy(shared, global, present);
+    shim::start_copy(shared, global, present, 16);
+}
+template <int BYTES> inline void copy_async(void* shared, const void* global, bool present) {
+    static_assert(BYTES == 4 || BYTES == 8, "16 bytes have a copy of their own");
+    shim::start_copy(shared, global, present, BYTES);
 }
 inline void copy_commit() { shim::commit_copies(); }
 template <int LEFT> inline void copy_wait() { shim::wait_copies(LEFT); }

@@ -75,6 +75,11 @@ struct Places {
     DEVICE u32 of(u32 position) const {
         return position >= round ? position - round : position + count - round;
     }
+
+    // Whether the places of `length` positions follow each other.
+    DEVICE bool in_a_row(u32 first, u32 length) const {
+        return of(first + length - 1) - of(first) == length - 1;
+    }
 };
 
 // K or V of a unit as elements.
@@ -103,6 +108,12 @@ template <class T> struct PlainRows {
                                : fresh + (u64)(position - past) * fresh_stride;
     }
 
+    // Whether positions lie `stride(first)` elements apart.
+    DEVICE bool in_a_row(u32 first, u32 length) const {
+        return first >= past || (first + length <= past && places.in_a_row(first, length));
+    }
+    DEVICE u32 stride(u32 first) const { return first < past ? before_stride : fresh_stride; }
+
     // Elements `at` to `at + 7`, zeros behind the head.
     DEVICE void eight(u32 position, u32 at, float* to) const {
         load8(row(position) + at, head_dim - at, head_dim % 8 == 0, to);
@@ -130,9 +141,18 @@ struct FourRows {
         before_stride = unit.shares() ? fresh_stride : bytes;
     }
 
+    DEVICE const u8* record(u32 position) const {
+        return position < past ? before + (u64)places.of(position) * before_stride
+                               : fresh + (u64)(position - past) * fresh_stride;
+    }
+
+    // Whether positions lie `stride(first)` bytes apart.
+    DEVICE bool in_a_row(u32 first, u32 length) const {
+        return first >= past || (first + length <= past && places.in_a_row(first, length));
+    }
+    DEVICE u32 stride(u32 first) const { return first < past ? before_stride : fresh_stride; }
+
     DEVICE void eight(u32 position, u32 at, float* to) const {
-        const u8* record = position < past ? before + (u64)places.of(position) * before_stride
-                                           : fresh + (u64)(position - past) * fresh_stride;
-        decode_kv8(record, head_dim, at, to);
+        decode_kv8(record(position), head_dim, at, to);
     }
 };

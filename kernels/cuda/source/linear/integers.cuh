@@ -10,7 +10,7 @@ DEVICE Words4 integers_of(u32 dword) {
     for (u32 i = 0; i < 4; ++i) {
         // Behind the exponent of 128 the last place is 1, and 128 is subtracted exactly.
         const u32 pair = (dword >> 4 * i & 0x000f000fu) | 0x43004300u;
-        words.word[i] = multiply_add_bf16_pair(pair, ONES, 0xc300c300u);
+        words.word[i] = bf16_multiply_add(pair, ONES, 0xc300c300u);
     }
     return words;
 }
@@ -25,10 +25,10 @@ DEVICE Words4 integers_of(u32 low, u32 high) {
 #pragma unroll
         for (u32 j = 0; j < 2; ++j) {
             // Behind the exponent of 2^23 the last place is 1. The difference fits the upper half.
-            const u32 shifted = picked_bytes(bytes, 0x4b000000u, 0x7540u + 2 * (i % 2) + j);
+            const u32 shifted = bytes_of(bytes, 0x4b000000u, 0x7540u + 2 * (i % 2) + j);
             halves[j] = bits_of_float(float_of_bits(shifted) - 8388736.0f);
         }
-        words.word[i] = picked_bytes(halves[0], halves[1], 0x7632u);
+        words.word[i] = bytes_of(halves[0], halves[1], 0x7632u);
     }
     return words;
 }

@@ -24,16 +24,6 @@ DEVICE u16 f16_of(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
     return result;
 }
-
-// a * b + c of two bf16 in a word, rounded once.
-DEVICE u32 multiply_add_bf16_pair(u32 a, u32 b, u32 c) {
-    u32 result;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
-    return result;
-}
-
-// Four of the eight bytes of `low` and `high`, each picked by a digit of `digits`.
-DEVICE u32 picked_bytes(u32 low, u32 high, u32 digits) { return __byte_perm(low, high, digits); }
 #endif
 
 DEVICE float to_float(bf16 value) { return float_of_bits((u32)value << 16); }
