@@ -49,6 +49,8 @@ inline u32 bf16_both(float low, float high) { return u32(bf16_of(low)) | u32(bf1
 
 inline float exponential_2(float x) { return exp2f(x); }
 
+inline u32 masked_or(u32 word, u32 mask, u32 others) { return (word & mask) | others; }
+
 inline u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
     u32 result = 0;
     for (u32 shift = 0; shift < 32; shift += 16) {

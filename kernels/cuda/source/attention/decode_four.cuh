@@ -234,7 +234,7 @@ template <int HEAD, u32 HEADS> struct FourValues {
 };
 
 #define ATTENTION_PART_FOUR(name, HEAD, HEADS)                                                    \
-    ATTENTION_PART_MATRIX(name, HEAD, HEADS, FourHeads<HEAD, HEADS>)
+    ATTENTION_PART_MATRIX(name, HEAD, HEADS, 5, FourHeads<HEAD, HEADS>)
 
 ATTENTION_PART_FOUR(attention_decode_four_1_64_bf16, 64, 1)
 ATTENTION_PART_FOUR(attention_decode_four_4_64_bf16, 64, 4)

@@ -160,7 +160,7 @@ template <int HEAD, u32 HEADS> struct PlainValues {
 };
 
 #define ATTENTION_PART_PLAIN(name, HEAD, HEADS)                                                   \
-    ATTENTION_PART_MATRIX(name, HEAD, HEADS, PlainHeads<HEAD, HEADS>)
+    ATTENTION_PART_MATRIX(name, HEAD, HEADS, 4, PlainHeads<HEAD, HEADS>)
 
 ATTENTION_PART_PLAIN(attention_decode_4_64_bf16, 64, 4)
 ATTENTION_PART_PLAIN(attention_decode_8_64_bf16, 64, 8)

@@ -175,14 +175,14 @@ DEVICE void attention_part_matrix(const Unit* units, const bf16* q, const void* 
     }
 }
 
-#define ATTENTION_PART_MATRIX(name, HEAD, HEADS, ...)                                             \
-    KERNEL(name, 128,                                                                             \
+#define ATTENTION_PART_MATRIX(name, HEAD, HEADS, BLOCKS, ...)                                             \
+    KERNEL_BESIDE(name, 128, BLOCKS,                                                              \
            (const Unit* units, const bf16* q, const void* k_fresh, const void* v_fresh,           \
             const void* k_cache, const void* v_cache, float* scratch, u32 heads, u32 kv_heads,    \
             u32 head_dim, u32 window, float scale)) {                                             \
         typedef __VA_ARGS__ Source;                                                               \
         attention_part_matrix<Source, HEAD, HEADS>(units, q, k_fresh, v_fresh, k_cache, v_cache,  \
                                                    scratch,                                       \
-                                                   Shape{heads, kv_heads, head_dim, window},      \
+                                                   Shape{heads, kv_heads, HEAD, window},          \
                                                    scale);                                        \
     }

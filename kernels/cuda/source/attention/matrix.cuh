@@ -232,7 +232,7 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
             const void* k_cache, const void* v_cache, const float* sinks, bf16* out, u32 heads,   \
             u32 kv_heads, u32 head_dim, u32 window, float scale)) {                               \
         attention_matrix<HEAD, Tiles<HEAD>>(units, q, k_fresh, v_fresh, k_cache, v_cache, sinks,  \
-                                            out, Shape{heads, kv_heads, head_dim, window}, scale); \
+                                            out, Shape{heads, kv_heads, HEAD, window}, scale);     \
     }
 
 ATTENTION_MATRIX(attention_prefill_64_bf16, 64, PlainTiles)

@@ -23,6 +23,13 @@ DEVICE u32 bytes_of(u32 low, u32 high, u32 selector) {
     return result;
 }
 
+// (word & mask) | others, in one instruction.
+DEVICE u32 masked_or(u32 word, u32 mask, u32 others) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(others));
+    return result;
+}
+
 // a * b + c of both, rounded once.
 DEVICE u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
     u32 result;
@@ -43,7 +50,7 @@ template <int BYTES> DEVICE void copy_async(void* shared, const void* global, bo
 // The integers in the low bits of a word's halves.
 DEVICE u32 nibbles_as_bf16(u32 word) {
     // 128 + q, less 128, without rounding.
-    return bf16_multiply_add((word & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+    return bf16_multiply_add(masked_or(word, 0x000f000fu, 0x43004300u), 0x3f803f80u, 0xc300c300u);
 }
 
 // Of a group of 4-bit integers q: their elements are scale * q + minimum.
