@@ -115,8 +115,8 @@ pub enum KeysOrValues {
     /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
     /// `cache_offset` counts in (0 where nothing is cached).
     Plain { fresh: DevicePointer, cache: DevicePointer },
-    /// 4-bit records, on 16-byte boundaries: fresh `[rows * kv_heads]`, made by
-    /// [`quantise_kv`](crate::quantise_kv), and the cache.
+    /// 4-bit records, on 8-byte boundaries, or 4-byte ones where their size is no multiple of 8:
+    /// fresh `[rows * kv_heads]`, made by [`quantise_kv`](crate::quantise_kv), and the cache.
     Four { fresh: DevicePointer, cache: DevicePointer },
 }
 

@@ -34,8 +34,9 @@ template <int HEAD> struct MatrixAttention {
 #pragma unroll
             for (int pair = 0; pair < POSITIONS / 2; ++pair) {
                 u32 key[4];
-                const u32 position = 16 * pair + lane / 16 * 8 + lane % 8;
-                load_matrices(Tile::piece(keys, position, 2 * step + lane / 8 % 2), key);
+                const u32 position = lane / 16 * 8 + lane % 8;
+                bf16* from = Tile::of_pair(keys, position, step, lane / 8 % 2);
+                load_matrices(from + 16 * pair * HEAD, key);
                 const u32 low[2] = {key[0], key[1]};
                 const u32 high[2] = {key[2], key[3]};
                 multiply_16_8_16(scores[2 * pair], queries[step], low);
@@ -91,8 +92,8 @@ template <int HEAD> struct MatrixAttention {
 #pragma unroll
             for (int pair = 0; pair < ELEMENTS / 2; ++pair) {
                 u32 value[4];
-                const u32 position = 16 * step + lane % 16;
-                load_matrices_turned(Tile::piece(values, position, 2 * pair + lane / 16), value);
+                bf16* from = Tile::of_pair(values, lane % 16, pair, lane / 16);
+                load_matrices_turned(from + 16 * step * HEAD, value);
                 const u32 low[2] = {value[0], value[1]};
                 const u32 high[2] = {value[2], value[3]};
                 multiply_16_8_16(sums[2 * pair], weight, low);
@@ -143,12 +144,13 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
         const bool present = query < total;
         limit[i] = present ? unit.past + query / group + 1 : 0;
         start[i] = shape.first_seen(limit[i]);
+        // In the place of a query that is not there stands any: no query meets another.
         const bf16* from = q + (present ? shape.head_offset(unit, query / group, query % group) : 0);
 #pragma unroll
         for (int step = 0; step < A::STEPS; ++step) {
             const u32* pairs = reinterpret_cast<const u32*>(from + 16 * step + 2 * t);
-            state.queries[step][i] = present ? pairs[0] : 0;
-            state.queries[step][2 + i] = present ? pairs[4] : 0;
+            state.queries[step][i] = pairs[0];
+            state.queries[step][2 + i] = pairs[4];
         }
         // A sink is what a query begins with: a score whose weight meets no value.
         state.highest[i] = present ? sink_of(sinks, unit, shape, query % group) * to_twos

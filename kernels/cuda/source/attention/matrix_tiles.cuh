@@ -14,6 +14,12 @@ template <int HEAD> struct MatrixTile {
         return tile + line * HEAD + (index ^ line % 8) * 8;
     }
 
+    // Place of piece 2 * pair + odd, odd being 0 or 1: four places serve all pairs, and lines that are
+    // a multiple of eight apart, for the rest is known to the compiler.
+    DEVICE static bf16* of_pair(bf16* tile, u32 line, u32 pair, u32 odd) {
+        return tile + line * HEAD + (pair % 4 * 2 + odd ^ line % 8) * 8 + pair / 4 * 64;
+    }
+
     // Whether all positions of a tile are there, one `stride` behind the other.
     template <class Rows> DEVICE static bool is_plain(const Rows& rows, u32 first, u32 begin, u32 end) {
         return first >= begin && first + POSITIONS <= end && rows.in_a_row(first, POSITIONS);
