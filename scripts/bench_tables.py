@@ -20,6 +20,8 @@ PAPER, FOLDER = ROOT / "BENCHMARKS.md", ROOT / "docs" / "bench"
 # What stands above the first column.
 HEADS = {
     "linears": "rows of x",
+    "gpu-linears": "weights; rows of x above",
+    "gpu-attention": "attention",
     "four-bit": "rows of x",
     "onednn": "rows of x",
     "attention": "share of DRAM read, or times as fast",

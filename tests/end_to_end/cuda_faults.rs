@@ -140,8 +140,8 @@ fn a_kernel_that_never_ends_ends_the_run() {
     succeeded(&run(&place, "llama", &input, &ON_DEVICE, &[]));
 }
 
-/// A device gives its processes turns, and a stream that has done nothing yet gets none while one of
-/// another process waits for it. So no lane's first work may be its stream's first.
+/// A device gives its processes turns, and a stream that has done nothing yet gets none while one
+/// of another process waits for it. So no lane's first work may be its stream's first.
 #[test]
 fn a_stream_that_waits_keeps_no_other_process_from_beginning() {
     let place = Place::new();

@@ -235,8 +235,8 @@ pub fn attention_decode_scratch_bytes(
 /// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
 /// `sinks` as for [`softmax`]. The result is near that of [`scores`], [`softmax`] and
 /// [`weighted_values`], not bit-equal to it. In bf16 and heads of 64 or 128 elements, 4-bit caches
-/// and plain ones that query heads share are worked on by tensor cores, with weights in two parts of
-/// bf16.
+/// and plain ones that query heads share are worked on by tensor cores, with weights in two parts
+/// of bf16.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,

@@ -238,8 +238,8 @@ pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32
     (warps + 1) * cols * tile_rows * 4
 }
 
-/// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or four
-/// of 64 + 128 rows of 32.
+/// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or
+/// four of 64 + 128 rows of 32.
 pub(crate) const WIDE_BYTES: u32 = 48 << 10;
 
 /// Four stages of 64 rows of 64 bf16, and sums of 32 inputs of those rows in two of them.

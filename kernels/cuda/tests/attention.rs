@@ -193,7 +193,8 @@ fn attention_over_4_bit_caches_matches_the_reference_over_what_they_hold() {
     four_matches::<f32>();
 }
 
-/// Every number of heads that share K and V, and lengths around the ends of tiles, warps and blocks.
+/// Every number of heads that share K and V, and lengths around the ends of tiles, warps and
+/// blocks.
 #[test]
 fn decode_on_tensor_cores_matches_the_reference() {
     let sequences = [(1, 14), (1, 15), (1, 16), (1, 63), (1, 64), (1, 255), (1, 300), (1, 530)];

@@ -123,7 +123,10 @@ impl Device {
     /// # Errors
     /// The driver's refusal, as where too little memory may be locked.
     pub fn pin(&mut self, mappings: &[(SegmentId, Arc<Mapping>)]) -> Result<(), CudaError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
         for (_, mapping) in mappings {
+            // Pinning would ask for the pages one after the other.
+            mapping.populate_all(threads);
             let writable = mapping.access() == Access::ReadWrite;
             // SAFETY: needed to pin the memory. It stays mapped while this device holds it, and
             // it is unpinned first (order of the fields).
@@ -161,10 +164,10 @@ impl Device {
         Ok(())
     }
 
-    /// Has a new stream do a little of everything that a lane does, and waits for it. A device gives
-    /// its processes turns: the first work of a stream may never get one while a stream of another
-    /// process waits for a word that this work would bring. So all streams have had theirs before
-    /// the first lane waits.
+    /// Has a new stream do a little of everything that a lane does, and waits for it. A device
+    /// gives its processes turns: the first work of a stream may never get one while a stream of
+    /// another process waits for a word that this work would bring. So all streams have had theirs
+    /// before the first lane waits.
     pub(super) fn begin_stream(&self, stream: &Stream) -> Result<(), CudaError> {
         // Too large to travel within the command.
         const PIECE_BYTES: usize = 128 << 10;
@@ -173,8 +176,8 @@ impl Device {
         events[0].record(stream)?;
         // Reading the arena harms nobody; what is written has a piece of its own, if there is one.
         let size_bytes = PIECE_BYTES.min(self.arena.size_bytes() as usize);
-        // SAFETY: needed to begin the stream. Both ranges have the size and live until the stream is
-        // done, below; what is read is not used.
+        // SAFETY: needed to begin the stream. Both ranges have the size and live until the stream
+        // is done, below; what is read is not used.
         unsafe { stream.copy_to_host(host.base(), self.arena.base(), size_bytes) }?;
         let piece = Arena::allocate(&self.context, PIECE_BYTES as u64).ok();
         if let Some(piece) = &piece {

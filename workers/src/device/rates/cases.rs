@@ -128,6 +128,23 @@ fn decompress_case(room: &Room, (n, k): (u32, u32)) -> Case {
     }
 }
 
+/// Sequences with their caches one behind the other.
+fn units_of(shape: AttentionShape, sequences: u32, rows: u32, past: u32) -> Vec<Unit> {
+    let of = |sequence: u32, kv_head: u32| Unit {
+        row0: sequence * rows,
+        rows,
+        past,
+        kv_head,
+        cache_offset: u64::from(sequence * shape.kv_heads + kv_head)
+            * u64::from(past * shape.head_dim),
+        scores_offset: 0,
+        shared_row: Unit::CACHED,
+        cache_positions: 0,
+    };
+    let heads = |sequence| (0..shape.kv_heads).map(move |kv_head| of(sequence, kv_head));
+    (0..sequences).flat_map(heads).collect()
+}
+
 /// Decode: `sequences` behind `positions`; prefill: `sequences` of `positions` rows.
 fn attention_case(
     room: &Room,
@@ -138,22 +155,7 @@ fn attention_case(
 ) -> Case {
     let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
     let (rows, past) = if decode { (1, positions) } else { (positions, 0) };
-    let mut units = Vec::new();
-    for sequence in 0..sequences {
-        for kv_head in 0..kv_heads {
-            let index = u64::from(sequence * kv_heads + kv_head);
-            units.push(Unit {
-                row0: sequence * rows,
-                rows,
-                past,
-                kv_head,
-                cache_offset: index * u64::from(past * head_dim),
-                scores_offset: 0,
-                shared_row: Unit::CACHED,
-                cache_positions: 0,
-            });
-        }
-    }
+    let units = units_of(shape, sequences, rows, past);
     let count = units.len() as u32;
     let position_bytes = match four {
         true => kv4_position_bytes(head_dim as usize).unwrap_or(0) as u64,
