@@ -1,8 +1,9 @@
 //! All placements that a policy's name stands for: its maps, each with every choice of what stays
 //! in device memory, where KV lives and where prompts are computed.
 
+use model::ops::Op;
 use program::compile::runs_in_chunks;
-use program::map::{Chunking, leading_list};
+use program::map::{Chunking, OpChunk, leading_list};
 use program::topology::MemoryId;
 
 use super::bound::{Bound, FarBound};
@@ -51,6 +52,19 @@ impl Tables {
     ) -> Result<Tables, Unpriced> {
         Ok(Tables { alone: table(estimator)?, host: host_table(estimator, table) })
     }
+}
+
+/// A boundary of a layer's list as one of the list without chunks; `None` where it lies between
+/// chunks.
+fn whole_boundary(list: &[OpChunk], at: usize) -> Option<usize> {
+    let is_part = |place: usize| list.get(place).is_some_and(|one| one.chunk.is_some());
+    if at > 0 && is_part(at - 1) && is_part(at) {
+        return None;
+    }
+    let mut ops: Vec<Op> = list[..at].iter().map(|one| one.op).collect();
+    ops.sort_unstable();
+    ops.dedup();
+    Some(ops.len())
 }
 
 /// The placements of a name, and the tables that bound them.
@@ -174,13 +188,16 @@ impl<'a> Space<'a> {
 
     fn splits(&self, name: PolicyName) -> Vec<Base> {
         let config = self.estimator.request.config;
-        let whole = leading_list(config, None).len();
         let mut all: Vec<Base> = Vec::new();
         for (chunking, Tables { alone: table, .. }) in &self.tables {
+            let list = leading_list(config, *chunking);
             for (start, end) in name.intervals(table).unwrap_or_default() {
                 // Attention that is not cut is whole, however it would have been cut.
-                let is_all = (start, end) == (0, table.ops.len());
-                let (end, chunking) = if is_all { (whole, None) } else { (end, *chunking) };
+                let whole = whole_boundary(&list, start).zip(whole_boundary(&list, end));
+                let ((start, end), chunking) = match whole {
+                    Some(whole) => (whole, None),
+                    None => ((start, end), *chunking),
+                };
                 let policy = match name {
                     PolicyName::OneSplit if start < end => Policy::OneSplit { start, chunking },
                     _ => Policy::TwoSplit { split: Split { start, end }, chunking },

@@ -11,8 +11,8 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{
-    ChooseError, Chosen, Effort, Estimator, Factors, Finished, Pricing, Question, Rehearse, Tried,
-    Unpriced, choose, predict, table,
+    ChooseError, Chosen, Considered, Effort, Estimator, Factors, Finished, Pricing, Question,
+    Rehearse, Tried, Unpriced, choose, predict, table,
 };
 use crate::budget::{Limits, Request};
 use crate::lia::Vector;
@@ -244,6 +244,24 @@ fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
         let (none, seen) = chosen(None, None);
         assert_eq!((none.placement, none.predicted), (plain.placement, plain.predicted));
         assert_eq!(seen.len(), 1);
+    });
+}
+
+#[test]
+fn attention_that_no_split_cuts_is_considered_once_however_it_could_be_cut() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    let cut = |order| Some(Chunking { order, chunks: 2 });
+    let chunkings = [None, cut(ChunkOrder::Scores), cut(ChunkOrder::Attention)];
+    asked(3, PLENTY, |request| {
+        let question = question(request, PolicyName::TwoSplit, &pricing);
+        let chosen = choose(&Question { chunkings: &chunkings, ..question }).expect("one");
+        let programs = |one: &Considered| {
+            let request = Request { placement: &one.placement, ..*request };
+            request.plan(2, 2).expect("it was estimated").programs
+        };
+        let all: Vec<_> = chosen.considered.iter().map(programs).collect();
+        let is_first = |(place, one)| !all[..place].contains(one);
+        assert!(all.iter().enumerate().all(is_first), "the same programs twice");
     });
 }
 
