@@ -25,6 +25,7 @@ for model in llama opt; do
     done
 done
 cp scripts/gpu_run.sh "$bundle/run.sh"
+cp scripts/peers/flexgen_gpu.py "$bundle/"
 chmod +x "$bundle/run.sh"
 git rev-parse HEAD > "$bundle/commit" 2> /dev/null || echo unknown > "$bundle/commit"
 tar czf "$bundle.tar.gz" -C out gpu-bundle

@@ -6,12 +6,14 @@
 #
 # Lies in the GPU bundle beside `coordinator`, `fixtures` and `lib`; needs a POSIX shell, awk, timeout and
 # NVIDIA's driver. A stage that cannot run has a row that says why. Exit status: 1 if a stage failed, else 0.
-# Every stage ends within STAGE_S seconds (590). Settings for small machines and for trying the script:
+# Every stage ends within STAGE_S seconds (590), and the first rows are those that matter most: a machine for a
+# quarter of an hour can do RUNS=10 SPLITS="q:out scores:wv gate:" run.sh bench. Other settings:
 #   DEVICE=0 MODEL=opt-30b LAYERS=48 VRAM=16GiB PROMPT_LEN=512 GEN_LEN=32   the benchmarks' case
 #   RUNS=100         runs in the search for leaks
 #   SPLITS="a:b .."  intervals of the placement test instead of all
 #   RATES="--copy 1MiB --matrix 64"  sizes of the plain rates
 #   KERNELS=text     only kernels whose names contain it
+#   FLEXGEN=folder   FlexGen's package, to run its own code with the machine's PyTorch
 #   OUT=folder       where reports, logs and results.json go (out, beside this script)
 set -u
 what=${1:-test}
@@ -308,8 +310,35 @@ against() {
     row "$1" ok "$(awk -v a="$(field "$out/$2.json" total_tokens_per_s)" -v b="$(field "$out/$3.json" total_tokens_per_s)" 'BEGIN { printf "%.2fx", (b > 0 ? a / b : 0) }')"
 }
 
+# FlexGen's public code in the same case, under the same cap of device memory.
 public_flexgen() {
-    row "FlexGen, its own code" skipped "it needs Python with PyTorch for CUDA, which a bundle of this size cannot carry; its schedule is the row above"
+    stage="FlexGen, its own code"
+    if [ -z "${FLEXGEN:-}" ]; then
+        row "$stage" skipped "set FLEXGEN to a folder with its package, as scripts/peers/flexgen_gpu.sh fetches it; its schedule is the row above"
+        return
+    fi
+    if ! python3 -c 'import torch; raise SystemExit(not torch.cuda.is_available())' > "$out/log" 2>&1; then
+        row "$stage" skipped "Python's torch is not here or finds no device; FlexGen's schedule is the row above"
+        return
+    fi
+    gib=$(echo "$vram" | awk '{ print $0 + 0 }')
+    limited "$out/flexgen-own.log" env PYTHONDONTWRITEBYTECODE=1 python3 "$home/flexgen_gpu.py" --flexgen "$FLEXGEN" \
+        --layers "$layers" --vram-gib "$gib" --prompt-len "$prompt_len" --gen-len "$gen_len" --cut-gen-len 10 \
+        --settings "${FLEXGEN_SETTINGS:-0 100 20 80 100 0: 1x50}" --json "$out/flexgen-own.jsonl"
+    status=$?
+    [ $status -eq 0 ] || { failed "$stage" $status "$out/flexgen-own.log"; return; }
+    row "$stage" ok "$(awk '
+        function number(name) { if (!match($0, "\"" name "\": *[-+.e0-9]+")) return 0; v = substr($0, RSTART, RLENGTH); sub(/^.*: */, "", v); return v + 0 }
+        /"status": *"ok"/ && number("tokens_per_s") > best { best = number("tokens_per_s"); prefill = number("prefill_s"); decode = number("decode_s") }
+        END { if (best > 0) printf "prefill %.2f s, decode %.2f s, %.2f tokens/s; decode projected from its first tokens", prefill, decode, best; else print "no setting ran to its end" }' "$out/flexgen-own.jsonl")"
+}
+
+# The 1x50 run over FlexGen's own code.
+against_public() {
+    [ -f "$out/1x50.json" ] && [ -f "$out/flexgen-own.jsonl" ] || { row "1x50 over FlexGen's own code" skipped "one of the two runs did not come about"; return; }
+    row "1x50 over FlexGen's own code" ok "$(awk -v a="$(field "$out/1x50.json" total_tokens_per_s)" '
+        match($0, /"tokens_per_s": *[-+.e0-9]+/) { v = substr($0, RSTART, RLENGTH); sub(/^.*: */, "", v); if (v + 0 > best) best = v + 0 }
+        END { printf "%.2fx", (best > 0 ? a / best : 0) }' "$out/flexgen-own.jsonl")"
 }
 
 stages_test="golden placement direct_reads leaks sanitizer"
@@ -337,13 +366,14 @@ bench_all() {
     bench "FlexGen's schedule 2x50" flexgen-2x50 2x50 none --policy flexgen
     bench "FlexGen's schedule compressed 4x60" flexgen-4x60 4x60 w4kv4 --policy flexgen
     against "1x50 over FlexGen's schedule" 1x50 flexgen-1x50
+    against_public
     against "2x50 over FlexGen's schedule" 2x50 flexgen-2x50
     against "4x60 over FlexGen's schedule" w4-4x60 flexgen-4x60
     for policy in two-split one-split lia flexgen:spread cpu-only; do
         bench "$policy 1x50" "policy-$(echo $policy | tr : -)" 1x50 none --policy $policy
     done
 }
-bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|kernels|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
+bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|kernels|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|1x50 over FlexGen's own code|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
 
 # Why nothing can run, or nothing.
 missing=

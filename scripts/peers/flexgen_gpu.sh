@@ -1,5 +1,5 @@
 #!/bin/sh
-# FlexGen on a CUDA device, for the comparison with `coordinator run --device cuda:0`:
+# FlexGen on a CUDA device, beside `coordinator --device cuda:0`:
 #     scripts/peers/flexgen_gpu.sh [arguments of scripts/peers/flexgen_gpu.py]
 # Fetches FlexGen at one commit into .cache/flexgen and runs it there, its files unchanged. FLEXGEN=folder names one that
 # holds its package already. PYTHON (python3) needs torch with CUDA, numpy, attrs and tqdm; transformers is not needed.
