@@ -21,6 +21,8 @@ use crate::named;
 
 /// Rows up to which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
+/// Columns from which on half as many rows are enough for tiles of 64: they fill the device.
+const MANY_COLUMNS: u32 = 16_384;
 
 /// Tiles that keep all multiprocessors of a large device busy; of fewer, smaller ones are made.
 const TILES_ENOUGH: u32 = 256;
@@ -179,7 +181,8 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     // The wide kernel copies rows in pieces of 16 bytes.
-    if kind == Kind::Plain && rows > SMALL_ROWS && k.is_multiple_of(8) {
+    let few = if n >= MANY_COLUMNS { SMALL_ROWS / 2 } else { SMALL_ROWS };
+    if kind == Kind::Plain && rows > few && k.is_multiple_of(8) {
         let tiles = n.div_ceil(128) * rows.div_ceil(128);
         return match rows {
             ..=64 => launch("linear_wide_64_bf16", 64, 64, WIDE_BYTES),
