@@ -20,7 +20,7 @@ use program::topology::{LaneId, MemoryId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use schedule::Costs;
-use schedule::hybrid::{Limits, Policy, StepCosts};
+use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 use workers::shared::serving::clear;
 use workers::shared::table::{Deciding, StepTable};
 
@@ -68,7 +68,7 @@ fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
         device_pages: DEVICE_SLOTS.into(),
         host_pages: if pages_of_four && draw(2) == 0 { 8 } else { 100 },
         patience: 1 + draw(20),
-        lags: false,
+        lags: if draw(3) > 0 { Lags::Apart } else { Lags::Never },
     };
     Deciding { policy, limits, costs }
 }
@@ -81,7 +81,7 @@ fn serve(
     dtype: Dtype,
     seed: u64,
     expected: &[workers::testing::Outcome],
-) -> ([usize; 4], usize) {
+) -> ([usize; 5], usize) {
     let owned = RunShape {
         serves: true,
         prefill_chunk: 40,
@@ -109,7 +109,7 @@ fn serve(
 
 #[test]
 fn owned_sequences_have_the_bits_of_a_batch_job() {
-    let mut all = ([0; 4], 0);
+    let mut all = ([0; 5], 0);
     for (config, dtype, kv_format, streams) in [
         (llama(), Dtype::Bf16, KvFormat::Plain, false),
         (opt(), Dtype::F32, KvFormat::Plain, true),
@@ -125,8 +125,8 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
             all.1 += restarts;
         }
     }
-    let ([gpu, pipelined, out, back], restarts) = all;
-    assert!(gpu > 1000 && pipelined > 1000, "each shape ran: {all:?}");
+    let ([gpu, pipelined, out, back, lagging], restarts) = all;
+    assert!(gpu > 1000 && pipelined > 1000 && lagging > 1000, "each shape ran: {all:?}");
     assert!(out > 20 && back > 20, "caches moved in both directions: {all:?}");
     assert!(restarts > 20, "sequences were called off and begun again: {all:?}");
 }

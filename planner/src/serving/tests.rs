@@ -2,7 +2,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as known_model;
-use schedule::hybrid::{LayerCosts, Limits, LinkCosts, Policy, Shape};
+use schedule::hybrid::{Lags, LayerCosts, Limits, LinkCosts, Policy, Shape};
 
 use super::{Arrival, Capacity, Served, ServingCosts, ServingError, simulate};
 use crate::machine::{Machine, known};
@@ -63,7 +63,7 @@ const AMPLE: Limits = Limits {
     device_pages: 100,
     host_pages: 100,
     patience: 100,
-    lags: true,
+    lags: Lags::Together,
 };
 
 #[test]
@@ -108,7 +108,7 @@ fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Serve
         device_pages: 120,
         host_pages: 2000,
         patience: 1000,
-        lags: true,
+        lags: Lags::Together,
     };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }

@@ -69,7 +69,7 @@ fn limits(plan: &Plan) -> Limits {
         // Of these as many are kept for what the device has as it has.
         host_pages: u32::from(shape.batch_size) + u32::from(shape.device_slots),
         patience: PATIENCE,
-        lags: false,
+        lags: Lags::Never,
     }
 }
 

@@ -109,6 +109,21 @@ fn rows_that_lag_cost_a_layer_of_linears_and_no_time_of_attention() {
 }
 
 #[test]
+fn rows_that_lag_apart_cost_each_layer_its_linears() {
+    let device = [queued(0, 32)];
+    let at = |layer, id| Queued { layer, ..queued(id, 100) };
+    let host = [at(1, 1), at(1, 2), at(3, 3), at(4, 4)];
+    let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
+    let iteration = Iteration { shape: Shape::Async, decodes: 1, ..Iteration::NONE };
+    let work = Work::of(&iteration, &queues, &[Place::Lagging; 4], &Exact::PLAIN);
+    assert_eq!((work.lagging_layers, work.lagged.sequences, work.samples), (3, 1, 2));
+    let times = Times::of(&work, Shape::Async, &Exact::PLAIN);
+    // Of four layers in three as many as two rows, and three attended for at two of them.
+    assert_eq!(times.total_ms, 4.0 * (4.25 + 1.0) + 3.0 * 0.5 + 2.0 / 16.0);
+    assert_eq!(times.host_ms, 1.5 + 37.5 + 2.0 * 0.5);
+}
+
+#[test]
 fn what_lagged_is_finished_by_two_batches_from_its_layer_on() {
     let host = [Queued { layer: 3, ..queued(0, 16) }];
     let queues = Queues { waiting: &[], device: &[], host: &host, is_late: false };

@@ -7,7 +7,7 @@ use program::owners::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use schedule::Costs;
-use schedule::hybrid::{Limits, Policy, StepCosts};
+use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 use workers::shared::table::Deciding;
 use workers::testing::Placed;
 
@@ -49,7 +49,7 @@ fn deciding(policy: Policy) -> Deciding {
         device_pages: 2,
         host_pages: 6,
         patience: 9,
-        lags: false,
+        lags: Lags::Never,
     };
     Deciding { policy, limits, costs: StepCosts { layers: 2, device, ..StepCosts::NONE } }
 }
