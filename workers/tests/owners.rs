@@ -9,10 +9,11 @@ use common::{llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
+use model::ops::Value;
 use planner::policy::{Homes, Policy as Placing, device_map};
 use program::compile::compile;
 use program::formats::KvFormat;
-use program::ir::{Instruction, ProgramId};
+use program::ir::{Instruction, Moved, ProgramId};
 use program::map::DeviceMap;
 use program::owners::with_owners;
 use program::plan::RunShape;
@@ -134,6 +135,44 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
 /// Where the host's append is lost, a sequence of the host attends to what nobody wrote.
 #[test]
 fn what_is_not_appended_shows() {
+    let programs = [ProgramId::STEP, ProgramId::PIPELINED];
+    let is_append = |instruction: &Instruction| matches!(instruction, Instruction::Append(_));
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
+    let deciding = Deciding { policy: Policy::FastDecode, ..first };
+    assert!(!answers_without(&programs, LaneId::CPU_APPEND, is_append, deciding));
+    assert!(answers_without(&programs, LaneId::CPU_APPEND, |_| false, deciding));
+}
+
+/// Where a row that lags does not find again what it left, its token is another.
+#[test]
+fn what_a_row_leaves_for_its_next_layer_is_needed() {
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 1000);
+    device.points[1] = (64, 2000);
+    let costs = StepCosts {
+        layers: 2,
+        device,
+        device_position_ps: 20_000_000,
+        host_position_ps: 160_000_000,
+        ..StepCosts::NONE
+    };
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
+    let limits = Limits { lags: Lags::Apart, ..first.limits };
+    let deciding = Deciding { policy: Policy::Apex, limits, costs };
+    for value in [Value::Hidden, Value::Query, Value::Key, Value::Value] {
+        let leaves = |instruction: &Instruction| matches!(instruction, Instruction::Copy(copy) if copy.moved == Moved::Lagging(value));
+        assert!(!answers_without(&[ProgramId::ASYNC], LaneId::D2H, leaves, deciding), "{value:?}");
+    }
+    assert!(answers_without(&[ProgramId::ASYNC], LaneId::D2H, |_| false, deciding));
+}
+
+/// Whether answers are the batch job's where a lane leaves some instructions out.
+fn answers_without(
+    programs: &[ProgramId],
+    lane: LaneId,
+    is_left_out: impl Fn(&Instruction) -> bool,
+    deciding: Deciding,
+) -> bool {
     let config = llama();
     let map = owned(&config, false, KvFormat::Plain);
     let shape = RunShape {
@@ -143,10 +182,10 @@ fn what_is_not_appended_shows() {
         ..shape(1, SLOTS, 1, Dtype::F32)
     };
     let mut plan = compile(&config, &shape, &map).expect("the map compiles");
-    for id in [ProgramId::STEP, ProgramId::PIPELINED] {
-        let lists = plan.program_mut(id).lanes.iter_mut();
-        for list in lists.filter(|list| list.lane == LaneId::CPU_APPEND) {
-            list.instructions.retain(|other| !matches!(other, Instruction::Append(_)));
+    for id in programs {
+        let lists = plan.program_mut(*id).lanes.iter_mut();
+        for list in lists.filter(|list| list.lane == lane) {
+            list.instructions.retain(|other| !is_left_out(other));
         }
     }
     let expected = alone(&config, &common::placed::shape(1, 1, 1, Dtype::F32), &cpu_only(&config));
@@ -156,9 +195,8 @@ fn what_is_not_appended_shows() {
         workers::testing::InProcess::start(plan, &source, options).expect("lanes start");
     let table = lanes.table().clone();
     clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
-    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
-    table.set_deciding(&Deciding { policy: Policy::FastDecode, ..first });
+    table.set_deciding(&deciding);
     let found = Serve::new(&mut lanes, &config, 1).run(|_, _| {});
     assert!(lanes.finish().iter().all(Result::is_ok));
-    assert_ne!(tokens(&found), tokens(&expected));
+    tokens(&found) == tokens(&expected)
 }

@@ -101,6 +101,11 @@ fn many() -> Vec<Arrival> {
 }
 
 fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Served {
+    served_lagging(Lags::Together, policy, (name, model, streamed_bytes))
+}
+
+fn served_lagging(lags: Lags, policy: Policy, of: (&str, &str, u64)) -> Served {
+    let (name, model, streamed_bytes) = of;
     let costs = ServingCosts::new(&machine(name), &config(model), Dtype::Bf16, streamed_bytes);
     let limits = Limits {
         rows: 2048,
@@ -108,7 +113,7 @@ fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Serve
         device_pages: 120,
         host_pages: 2000,
         patience: 1000,
-        lags: Lags::Together,
+        lags,
     };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }
@@ -132,6 +137,34 @@ fn every_policy_answers_everything_and_says_by_whom() {
         }
         let total_ms: f64 = Shape::ALL.iter().map(|shape| served.of_shape(*shape).ms).sum();
         assert!((total_ms - served.makespan_ms).abs() < 1e-6 * total_ms, "{policy:?}");
+    }
+}
+
+/// As a server has them: each at a layer of its own, and the iteration waits for the host.
+#[test]
+fn rows_that_lag_apart_answer_everything() {
+    let apart = |policy| served_lagging(Lags::Apart, policy, ("g5-16xlarge", "llama-3.1-8b", 0));
+    let tokens: u32 = many().iter().map(|one| one.answer_tokens).sum();
+    for policy in [Policy::Apex, Policy::Auto] {
+        let served = apart(policy);
+        assert_eq!((served.requests, served.answer_tokens), (60, u64::from(tokens)), "{policy:?}");
+    }
+    // A CPU that attends a hundred times slower than the GPU.
+    let mut slow = machine("g5-16xlarge");
+    slow.cpu.bf16.attention_gbps /= 5.0;
+    let costs = ServingCosts::new(&slow, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("rates");
+    let limits = |lags| Limits {
+        rows: 2048,
+        page_positions: 16,
+        device_pages: 400,
+        host_pages: 2000,
+        patience: 1000,
+        lags,
+    };
+    let of = |lags| simulate(Policy::Apex, &many(), &limits(lags), &costs);
+    let (apart, together) = (of(Lags::Apart), of(Lags::Together));
+    for served in [&apart, &together] {
+        assert!(served.of_shape(Shape::Async).iterations > 100 && served.host_tokens > 0);
     }
 }
 

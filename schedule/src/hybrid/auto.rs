@@ -26,7 +26,7 @@ pub(super) fn auto<C: LayerCosts>(
     let may_run = |schedule: &Schedule| lags || !matches!(schedule, Schedule::Lagging);
     for schedule in Schedule::ALL.into_iter().filter(may_run) {
         let iteration = schedule.run(queues, limits, costs, places);
-        let use_of_it = use_per_ms(&iteration, queues, places, costs);
+        let use_of_it = use_per_ms(&iteration, (queues, limits.lags), places, costs);
         if use_of_it >= best.0 * AS_GOOD {
             best = (use_of_it.max(best.0), schedule);
         }
@@ -75,11 +75,11 @@ impl Schedule {
 /// A row that lags is a layer's share of a token.
 fn use_per_ms(
     iteration: &Iteration,
-    queues: &Queues<'_>,
+    (queues, lags): (&Queues<'_>, Lags),
     places: &[Place],
     costs: &impl LayerCosts,
 ) -> f64 {
-    let work = Work::of(iteration, queues, places, costs);
+    let work = Work::of(iteration, queues, lags, places, costs);
     let times = Times::of(&work, iteration.shape, costs);
     let prefills = iteration.prefills(queues);
     let decode_ms = decode_ms(queues, costs);

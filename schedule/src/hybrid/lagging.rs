@@ -61,12 +61,17 @@ fn keeps_pace<C: LayerCosts>(
         let with_host = intake.iteration.with_host(intake.queues()).zip(places);
         with_host.filter(|(_, place)| **place == Place::Lagging).map(|(other, _)| other)
     };
-    lagging().all(|far| {
-        let near = lagging().filter(|other| other.layer <= far.layer);
-        let load =
-            near.fold(Load::default().with(one.tokens), |load, other| load.with(other.tokens));
-        let layers = f64::from(far.layer + 1);
-        let launches = f64::from(load.sequences).min(layers);
-        load.ms(costs) + launches * costs.launch_ms() <= layers * layer_ms
-    })
+    // Layer by layer, from the nearest on.
+    let (mut load, mut near, mut launches) = (Load::default().with(one.tokens), None, 1.0);
+    loop {
+        let further = lagging().map(|other| other.layer).filter(|layer| near < Some(*layer));
+        let Some(layer) = further.min() else { return true };
+        let there = lagging().filter(|other| other.layer == layer);
+        load = there.fold(load, |load, other| load.with(other.tokens));
+        launches += if layer > 0 { 1.0 } else { 0.0 };
+        if load.ms(costs) + launches * costs.launch_ms() > f64::from(layer + 1) * layer_ms {
+            return false;
+        }
+        near = Some(layer);
+    }
 }

@@ -3,7 +3,7 @@
 use super::batches::Load;
 use super::costs::LayerCosts;
 use super::iteration::{Iteration, Place, Shape};
-use super::queues::Queues;
+use super::queues::{Lags, Queues};
 
 /// The work of an iteration; of a layer unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -26,6 +26,8 @@ pub struct Work {
     pub lagged: Load,
     /// At how many different layers they all are; behind the last one counts as one.
     pub lagging_layers: u32,
+    /// Whether the iteration lasts until the host has attended for all of them.
+    pub waits_for_lagging: bool,
     /// Cached positions that leave with prompts.
     pub leaving_positions: u64,
     /// Cached positions that move, before the first layer.
@@ -38,14 +40,16 @@ pub struct Work {
 }
 
 impl Work {
-    /// The work of an iteration.
+    /// The work of an iteration. Where rows lag apart it waits for the host.
     pub fn of(
         iteration: &Iteration,
         queues: &Queues<'_>,
+        lags: Lags,
         places: &[Place],
         costs: &impl LayerCosts,
     ) -> Work {
-        let mut work = Work::default();
+        let waits_for_lagging = lags == Lags::Apart;
+        let mut work = Work { waits_for_lagging, ..Work::default() };
         for one in &queues.device[..iteration.decodes] {
             work.decode_on_device(one.tokens);
         }
@@ -110,7 +114,8 @@ impl Work {
 pub struct Times {
     pub total_ms: f64,
     pub device_ms: f64,
-    /// Attention on the host; of rows that lag it may end after the iteration.
+    /// Attention on the host; of rows that lag it may end after the iteration that does not wait
+    /// for it.
     pub host_ms: f64,
     pub to_device_ms: f64,
     pub to_host_ms: f64,
@@ -136,7 +141,11 @@ impl Times {
             }
             Shape::Async => {
                 let plain = layer(work, costs, [Load::default(); 2]).times(layers);
-                plain.plus(lagging(work, costs))
+                let mut all = plain.plus(lagging(work, costs));
+                if work.waits_for_lagging {
+                    all.total_ms = all.total_ms.max(all.host_ms);
+                }
+                all
             }
         };
         let link = costs.link();

@@ -75,7 +75,7 @@ fn limits(capacity: &Capacity, rows: u32) -> Limits {
         device_pages: pages(capacity.device_positions),
         host_pages: pages(capacity.host_positions),
         patience: PATIENCE,
-        lags: Lags::Together,
+        lags: Lags::Apart,
     }
 }
 
