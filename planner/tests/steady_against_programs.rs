@@ -59,7 +59,7 @@ impl Costs for TableCosts<'_> {
                     let op = if kv == model::ops::Kv::K { Op::Scores } else { Op::Wv };
                     self.op_ms(op, copy.chunk, |op| op.h2d_ms)
                 }
-                Moved::Value(_) | Moved::Sequences(_) => 0.0,
+                Moved::Value(_) | Moved::Sequences(_) | Moved::Lagging(_) => 0.0,
             },
             _ => 0.0,
         };

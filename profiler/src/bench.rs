@@ -357,7 +357,7 @@ impl Bench {
             dtype: *dtype,
         };
         let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));
-        let shapes = (0..).map(ProgramId).zip(shape.programs());
+        let shapes = (0..).map(ProgramId).zip(shape.programs(config));
         let programs = shapes.zip([prefill, decode]).map(|((id, shape), stages)| Program {
             id,
             shape,

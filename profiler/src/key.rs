@@ -122,7 +122,9 @@ impl Key {
                 Moved::Weights(op) => {
                     Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
                 }
-                Moved::Value(value) => Work::CopyValue { value, chunk: part(copy.chunk) },
+                Moved::Value(value) | Moved::Lagging(value) => {
+                    Work::CopyValue { value, chunk: part(copy.chunk) }
+                }
                 Moved::Cache(cache) | Moved::Sequences(cache) => {
                     Work::CopyCache { cache, chunk: part(copy.chunk), kv }
                 }

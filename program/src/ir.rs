@@ -28,9 +28,16 @@ impl ProgramId {
     pub const MOVE_OUT: ProgramId = ProgramId(2);
     /// Likewise: caches go from the host to the device.
     pub const MOVE_IN: ProgramId = ProgramId(3);
-    /// All that there are where sequences have owners.
-    pub const OF_OWNERS: [ProgramId; 4] =
-        [ProgramId::STEP, ProgramId::PIPELINED, ProgramId::MOVE_OUT, ProgramId::MOVE_IN];
+    /// Likewise, for models whose rows may lag: the host's rows get a layer further.
+    pub const ASYNC: ProgramId = ProgramId(4);
+    /// All that there may be where sequences have owners.
+    pub const OF_OWNERS: [ProgramId; 5] = [
+        ProgramId::STEP,
+        ProgramId::PIPELINED,
+        ProgramId::MOVE_OUT,
+        ProgramId::MOVE_IN,
+        ProgramId::ASYNC,
+    ];
 
     /// Place in `Plan::programs`.
     pub const fn index(self) -> usize {
@@ -93,6 +100,7 @@ impl ProgramShape {
             (rows, Attending::Mapped) => rows.phase().name(),
             (_, Attending::Device) => "gpu",
             (_, Attending::Owners) => "pipelined",
+            (_, Attending::Lagging) => "async",
         }
     }
 
@@ -100,8 +108,23 @@ impl ProgramShape {
     pub const fn samples(&self) -> u32 {
         match self.rows {
             Rows::Moves(_) => 0,
-            _ => self.streams as u32,
+            _ => self.joint_streams() as u32,
         }
+    }
+
+    /// Streams whose rows are computed apart from those of all others. Rows that lag join those of
+    /// the first.
+    pub const fn joint_streams(&self) -> u16 {
+        match self.attending {
+            Attending::Lagging => 1,
+            _ => self.streams,
+        }
+    }
+
+    /// Whether each step is a stage of its own, behind a barrier: what rows that lag find is what
+    /// the step before left of others.
+    pub const fn is_single_step(&self) -> bool {
+        matches!(self.attending, Attending::Lagging)
     }
 }
 
@@ -175,6 +198,9 @@ pub enum Moved {
     /// Cached positions of the listed sequences from their places with the other owner to those
     /// with the owner whose chunk it is.
     Sequences(Kv),
+    /// The rows of a value that lag, to where they are kept between two steps, or from there
+    /// (`crate::lagging`).
+    Lagging(Value),
 }
 
 /// Moves bytes between host and device memory.

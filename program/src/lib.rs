@@ -10,6 +10,7 @@
 pub mod compile;
 pub mod formats;
 pub mod ir;
+pub mod lagging;
 pub mod map;
 pub mod owners;
 pub mod page_runs;

@@ -28,6 +28,8 @@ pub enum Attending {
     /// The owner of each sequence. Sequences of streams behind the first are the host's, and none
     /// of these is a whole prompt.
     Owners,
+    /// The device, but the host for its rows that lag (`crate::lagging`).
+    Lagging,
 }
 
 /// The same of one stream.
@@ -40,6 +42,8 @@ pub enum Side {
     Both,
     /// The host for all rows; all sequences are its own.
     Host,
+    /// The device, but the host for rows that lag, which come and go between layers.
+    Lagging,
 }
 
 impl Attending {
@@ -50,6 +54,7 @@ impl Attending {
             (Attending::Device, _) => Side::Device,
             (Attending::Owners, 0) => Side::Both,
             (Attending::Owners, _) => Side::Host,
+            (Attending::Lagging, _) => Side::Lagging,
         }
     }
 }
@@ -60,7 +65,7 @@ impl Side {
         match self {
             Side::Mapped => true,
             Side::Device => chunk == Some(DEVICE),
-            Side::Both => chunk == Some(DEVICE) || chunk == Some(HOST),
+            Side::Both | Side::Lagging => chunk == Some(DEVICE) || chunk == Some(HOST),
             Side::Host => chunk == Some(HOST),
         }
     }
@@ -70,7 +75,7 @@ impl Side {
         match self {
             Side::Mapped => chunk.is_none_or(|chunk| chunk.index + 1 == chunk.of),
             Side::Device => chunk == Some(DEVICE),
-            Side::Both | Side::Host => chunk == Some(HOST),
+            Side::Both | Side::Host | Side::Lagging => chunk == Some(HOST),
         }
     }
 
@@ -82,8 +87,10 @@ impl Side {
     /// Whether a value is cut by owner.
     pub fn cuts(self, value: Value) -> bool {
         match value {
-            Value::Query | Value::Attended => self == Side::Both,
-            Value::Key | Value::Value => matches!(self, Side::Both | Side::Device),
+            Value::Query | Value::Attended => matches!(self, Side::Both | Side::Lagging),
+            Value::Key | Value::Value => {
+                matches!(self, Side::Both | Side::Device | Side::Lagging)
+            }
             _ => false,
         }
     }

@@ -4,6 +4,7 @@ use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
+use crate::lagging;
 use crate::map::{Device, DeviceMap};
 use crate::owners::Attending;
 use crate::shares::{blocks_of, bytes_of};
@@ -117,9 +118,9 @@ impl RunShape {
     ///
     /// # Panics
     /// As [`RunShape::streams`].
-    pub fn programs(&self) -> Vec<ProgramShape> {
+    pub fn programs(&self, config: &ModelConfig) -> Vec<ProgramShape> {
         if self.serves {
-            return self.serving_programs();
+            return self.serving_programs(config);
         }
         let prefill = ProgramShape {
             rows: if self.is_chunked() { Rows::Chunks } else { Rows::WholePrompts },
@@ -142,9 +143,9 @@ impl RunShape {
         vec![prefill, decode]
     }
 
-    /// One program; where sequences have owners, one for each shape of a step, and one for caches
-    /// that move in either direction.
-    fn serving_programs(&self) -> Vec<ProgramShape> {
+    /// One program; where sequences have owners, one for each shape of a step that the model can
+    /// have, and one for caches that move in either direction.
+    fn serving_programs(&self, config: &ModelConfig) -> Vec<ProgramShape> {
         let step = ProgramShape {
             rows: Rows::Chunks,
             streams: 1,
@@ -158,12 +159,17 @@ impl RunShape {
             return vec![step];
         }
         let moves = |to| ProgramShape { rows: Rows::Moves(to), stream_rows: 1, ..step };
-        vec![
+        let mut all = vec![
             ProgramShape { attending: Attending::Device, ..step },
             ProgramShape { attending: Attending::Owners, streams: 2, ..step },
             moves(Device::Cpu),
             moves(Device::Gpu),
-        ]
+        ];
+        if lagging::can_lag(config) {
+            let streams = lagging::streams(config.num_layers as u16);
+            all.push(ProgramShape { attending: Attending::Lagging, streams, ..step });
+        }
+        all
     }
 
     /// The step table of a run whose decode attention is cut into so many parts.
@@ -175,7 +181,7 @@ impl RunShape {
         StepTableLayout {
             batches: u32::from(self.batches),
             batch_size: u32::from(self.batch_size),
-            lists: self.programs().iter().map(list_size).collect(),
+            lists: self.programs(config).iter().map(list_size).collect(),
             max_prompt: self.max_prompt,
             max_new: self.max_new,
             logprobs: u32::from(self.logprobs),

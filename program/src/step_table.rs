@@ -74,9 +74,11 @@ pub enum Field {
     Turn,
     /// Likewise: steps since it was last computed.
     Waited,
+    /// Likewise: layers of its newest token that were begun in earlier steps; 0: it does not lag.
+    Layer,
 }
 
-const FIELDS: usize = Field::Waited as usize + 1;
+const FIELDS: usize = Field::Layer as usize + 1;
 
 /// Who a slot of a run that serves belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

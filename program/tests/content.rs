@@ -40,7 +40,7 @@ fn copies(moved: Moved, layer: u16, batch: u16) -> impl Fn(&Instruction) -> bool
 fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
     let mut plan = gpu_only();
     let lane = match moved {
-        Moved::Value(_) => LaneId::D2H,
+        Moved::Value(_) | Moved::Lagging(_) => LaneId::D2H,
         Moved::Weights(_) | Moved::Cache(_) | Moved::Sequences(_) => LaneId::H2D_WEIGHTS,
     };
     let index = position(plan.decode(), lane, copies(moved, layer, batch));

@@ -9,11 +9,12 @@ use model::config::ModelConfig;
 use model::ops::{Op, Value};
 use program::compile::{CompileError, compile, footprint};
 use program::ir::{Instruction, Moved, ProgramId, Rows};
+use program::lagging::{can_lag, kept, stream_behind};
 use program::map::{Device, DeviceMap, layer_list};
 use program::owners::{Attending, DEVICE, HOST, with_owners};
 use program::plan::{Plan, RunShape};
 use program::topology::{LaneId, MemoryId};
-use program::validate::{describe, validate};
+use program::validate::{ValidateError, describe, validate};
 
 fn owned(device_slots: u16) -> RunShape {
     RunShape { serves: true, prefill_chunk: 8, device_slots, ..shape(1, 1) }
@@ -58,7 +59,7 @@ fn each_instruction_of_each_shape_is_needed() {
         for (name, map) in maps(&config) {
             let plan = proved(name, &config, &map);
             let mut unneeded = Vec::new();
-            let mut dropped = [0; 4];
+            let mut dropped = [0; 5];
             for program in &plan.programs {
                 for (lane, list) in program.lanes.iter().enumerate() {
                     for (index, instruction) in list.instructions.iter().enumerate() {
@@ -73,8 +74,9 @@ fn each_instruction_of_each_shape_is_needed() {
             }
             assert!(unneeded.is_empty(), "{name}: these can be left out: {unneeded:#?}");
             assert!(dropped[0] > 20 && dropped[1] > dropped[0], "{name} {dropped:?}");
+            assert!(dropped[4] > dropped[0], "{name} {dropped:?}");
             let caches = 2 * config.num_layers;
-            assert_eq!(dropped[2..], [caches, caches], "{name}: a copy of each cache");
+            assert_eq!(dropped[2..4], [caches, caches], "{name}: a copy of each cache");
         }
     }
 }
@@ -109,6 +111,7 @@ fn owners_attend_for_their_own() {
     assert_eq!(shapes[1].attending, Attending::Owners);
     assert_eq!(shapes[2].rows, Rows::Moves(Device::Cpu));
     assert_eq!(shapes[3].rows, Rows::Moves(Device::Gpu));
+    assert_eq!(shapes[4].attending, Attending::Lagging);
 }
 
 /// NEO's order (section 3.1): the device passes the linears of both streams before it attends, so
@@ -154,6 +157,98 @@ fn rows_of_the_device_stay_there() {
             assert_eq!(copy.from.chunk, part, "{value:?} of stream {}", copy.at.stream);
         }
     }
+}
+
+/// APEX's asynchronous overlap (section 3.3): one batch for the linears, as many operations as where
+/// the device attends for everybody, and the host's attention beside them.
+#[test]
+fn rows_that_lag_join_the_linears_of_the_others() {
+    let config = llama();
+    let layers = config.num_layers as u16;
+    let plan = proved("", &config, &maps(&config)[1].1);
+    let computed = |id| {
+        let all = instructions(&plan, id, LaneId::GPU_COMPUTE).into_iter();
+        let of = |instruction: &Instruction| match instruction {
+            Instruction::Compute(compute) => Some((compute.op, compute.at.layer, compute.chunk)),
+            _ => None,
+        };
+        all.filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(computed(ProgramId::ASYNC), computed(ProgramId::STEP));
+    for instruction in instructions(&plan, ProgramId::ASYNC, LaneId::GPU_COMPUTE) {
+        let Instruction::Compute(compute) = instruction else { continue };
+        let behind = match (compute.op, compute.at.layer) {
+            (Op::Norm0 | Op::Q | Op::K | Op::V | Op::Attention, Some(layer)) => layer,
+            (_, Some(layer)) => layer + 1,
+            (_, None) => layers,
+        };
+        assert_eq!(compute.at.stream, stream_behind(behind), "{:?}", compute.op);
+    }
+    let mut attended = 0;
+    for instruction in instructions(&plan, ProgramId::ASYNC, LaneId::CPU_COMPUTE) {
+        let Instruction::Compute(compute) = instruction else { continue };
+        let Some(layer) = compute.at.layer else { continue };
+        assert_eq!((compute.op, compute.chunk), (Op::Attention, Some(HOST)));
+        let part = Some(kept(layer + 1, layers));
+        assert!(compute.inputs.iter().all(|input| input.chunk == part), "{:?}", compute.inputs);
+        attended += 1;
+    }
+    assert_eq!(attended, layers);
+}
+
+/// What the host keeps for the next step is the rows' of that layer, and nobody else's.
+#[test]
+fn what_is_kept_of_other_rows_is_refused() {
+    let config = llama();
+    let layers = config.num_layers as u16;
+    let plan = proved("", &config, &maps(&config)[1].1);
+    let mut tried = 0;
+    let lists = &plan.program(ProgramId::ASYNC).lanes;
+    for (lane, list) in lists.iter().enumerate() {
+        for (index, instruction) in list.instructions.iter().enumerate() {
+            let Instruction::Copy(copy) = instruction else { continue };
+            let Moved::Lagging(_) = copy.moved else { continue };
+            let mut other = plan.clone();
+            let list = &mut other.program_mut(ProgramId::ASYNC).lanes[lane].instructions;
+            let Instruction::Copy(copy) = &mut list[index] else { unreachable!() };
+            let layer = copy.at.layer.expect("it is of a layer");
+            let (end, behind) = match copy.to.chunk == Some(HOST) {
+                true => (&mut copy.from, layer + 1),
+                false => (&mut copy.to, layer),
+            };
+            end.chunk = Some(kept((behind + 1) % (layers + 1), layers));
+            assert!(matches!(validate(&other), Err(ValidateError::Malformed { .. })));
+            // The same rows at another place of the model.
+            let Instruction::Copy(copy) =
+                &mut other.program_mut(ProgramId::ASYNC).lanes[lane].instructions[index]
+            else {
+                unreachable!()
+            };
+            copy.at.stream = copy.at.stream % (layers + 1) + 1;
+            assert!(validate(&other).is_err());
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 6 * layers, "four values leave, and two come");
+    let is_kept = |name: &str| name.starts_with("kept.");
+    let inner = |name: &str| name.starts_with("pipelined.") && name.contains("cpu");
+    let find = |of: &dyn Fn(&str) -> bool| {
+        plan.buffers.iter().position(|buffer| of(&buffer.name)).expect("there is one")
+    };
+    let (kept, other) = (find(&is_kept), find(&inner));
+    let mut shared = plan.clone();
+    shared.buffers[kept].offset_bytes = shared.buffers[other].offset_bytes;
+    assert!(matches!(validate(&shared), Err(ValidateError::Overlap { .. })));
+}
+
+/// Where a gate of the attended values is computed from what precedes attention, rows that joined
+/// behind it would have none.
+#[test]
+fn rows_of_models_with_a_gate_of_attention_do_not_lag() {
+    let gated = ModelConfig { output_gate: true, ..llama() };
+    assert!(can_lag(&llama()) && can_lag(&opt()) && !can_lag(&gated));
+    let plan = proved("gated", &gated, &maps(&gated)[1].1);
+    assert_eq!(plan.programs.len(), 4);
 }
 
 #[test]

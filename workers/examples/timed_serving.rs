@@ -25,7 +25,7 @@ use program::topology::{LaneId, MemoryId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use schedule::Costs;
-use schedule::hybrid::{LayerCosts, Limits, Policy, Shape, StepCosts};
+use schedule::hybrid::{Lags, LayerCosts, Limits, Policy, Shape, StepCosts};
 use shm::{Control, TraceReader, TraceRecord, TraceSegment};
 use workers::setup::{Building, build_timed_lanes};
 use workers::shared::group::{Placed, Request};
@@ -66,7 +66,7 @@ fn main() -> Result<(), Failure> {
         device_pages: plan.shape.device_slots.into(),
         host_pages: u32::from(plan.shape.batch_size) + u32::from(plan.shape.device_slots),
         patience: u32::MAX,
-        lags: false,
+        lags: Lags::Never,
     };
     let simulated = simulate(policy, &arrivals, &limits, &costs);
     let run = run(plan, &arrivals, Deciding { policy, limits, costs })?;

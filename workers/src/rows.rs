@@ -8,7 +8,9 @@ use std::ops::Range;
 
 use kernels::{Unit, paged_place};
 use program::ir::{At, ProgramId, Rows};
+use program::lagging::stream_behind;
 use program::map::Chunk;
+use program::owners::{Attending, HOST};
 use program::step_table::{Field, List};
 
 use crate::shared::table::{Item, StepTable};
@@ -26,19 +28,50 @@ pub const fn list_of(program: ProgramId, at: At) -> List {
     List { program, stream: at.stream }
 }
 
-/// Sequences of an instruction with their rows.
+/// Sequences of an instruction with their rows. Those that lag stand behind all that do not.
 pub fn sequences(
     table: &StepTable,
     program: ProgramId,
     at: At,
 ) -> impl Iterator<Item = SequenceRows> + '_ {
-    let (batch, list) = (usize::from(at.batch), list_of(program, at));
+    let batch = usize::from(at.batch);
+    let own = list_of(program, at);
+    let joined = (lags(table, program) && at.stream > 0).then_some(List { stream: 0, ..own });
     let mut row0 = 0;
-    (0..table.items(batch, list)).map(move |index| {
-        let found = SequenceRows { row0, item: table.item(batch, list, index) };
-        row0 += found.item.rows;
-        found
-    })
+    joined
+        .into_iter()
+        .chain([own])
+        .flat_map(move |list| {
+            (0..table.items(batch, list)).map(move |index| table.item(batch, list, index))
+        })
+        .map(move |item| {
+            let found = SequenceRows { row0, item };
+            row0 += item.rows;
+            found
+        })
+}
+
+/// Whether rows of a program lag.
+pub fn lags(table: &StepTable, program: ProgramId) -> bool {
+    table.program(program).attending == Attending::Lagging
+}
+
+/// Whether an instruction attends for rows that lag: its values are where these are kept, a row for
+/// each slot.
+pub fn attends_kept(table: &StepTable, program: ProgramId, chunk: Option<Chunk>) -> bool {
+    chunk == Some(HOST) && lags(table, program)
+}
+
+/// The rows of an instruction that lag, which are behind all others.
+pub fn lagging(
+    table: &StepTable,
+    program: ProgramId,
+    at: At,
+) -> impl Iterator<Item = SequenceRows> + '_ {
+    assert!(at.stream >= stream_behind(0), "rows that lag are not among those of all layers");
+    let batch = usize::from(at.batch);
+    let all = table.items(batch, List { program, stream: 0 });
+    sequences(table, program, at).skip(all)
 }
 
 /// A row whose logits are computed.
@@ -96,7 +129,11 @@ pub fn units(
     let attends = move |sequence: &SequenceRows| {
         !table.has_owners() || chunk.is_none_or(|side| table.attends(at, &sequence.item) == side)
     };
-    let own = sequences(table, program, at).filter(attends);
+    let is_kept = attends_kept(table, program, chunk);
+    let own = sequences(table, program, at).filter(attends).map(move |sequence| match is_kept {
+        true => SequenceRows { row0: sequence.item.slot, ..sequence },
+        false => sequence,
+    });
     own.flat_map(move |sequence| of.clone().of_sequence(sequence))
 }
 

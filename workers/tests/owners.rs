@@ -9,10 +9,11 @@ use common::{llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
+use model::ops::Value;
 use planner::policy::{Homes, Policy as Placing, device_map};
 use program::compile::compile;
 use program::formats::KvFormat;
-use program::ir::{Instruction, ProgramId};
+use program::ir::{Instruction, Moved, ProgramId};
 use program::map::DeviceMap;
 use program::owners::with_owners;
 use program::plan::RunShape;
@@ -20,7 +21,7 @@ use program::topology::{LaneId, MemoryId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use schedule::Costs;
-use schedule::hybrid::{Limits, Policy, StepCosts};
+use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 use workers::shared::serving::clear;
 use workers::shared::table::{Deciding, StepTable};
 
@@ -68,7 +69,7 @@ fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
         device_pages: DEVICE_SLOTS.into(),
         host_pages: if pages_of_four && draw(2) == 0 { 8 } else { 100 },
         patience: 1 + draw(20),
-        lags: false,
+        lags: if draw(3) > 0 { Lags::Apart } else { Lags::Never },
     };
     Deciding { policy, limits, costs }
 }
@@ -81,7 +82,7 @@ fn serve(
     dtype: Dtype,
     seed: u64,
     expected: &[workers::testing::Outcome],
-) -> ([usize; 4], usize) {
+) -> ([usize; 5], usize) {
     let owned = RunShape {
         serves: true,
         prefill_chunk: 40,
@@ -109,7 +110,7 @@ fn serve(
 
 #[test]
 fn owned_sequences_have_the_bits_of_a_batch_job() {
-    let mut all = ([0; 4], 0);
+    let mut all = ([0; 5], 0);
     for (config, dtype, kv_format, streams) in [
         (llama(), Dtype::Bf16, KvFormat::Plain, false),
         (opt(), Dtype::F32, KvFormat::Plain, true),
@@ -125,8 +126,8 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
             all.1 += restarts;
         }
     }
-    let ([gpu, pipelined, out, back], restarts) = all;
-    assert!(gpu > 1000 && pipelined > 1000, "each shape ran: {all:?}");
+    let ([gpu, pipelined, out, back, lagging], restarts) = all;
+    assert!(gpu > 1000 && pipelined > 1000 && lagging > 1000, "each shape ran: {all:?}");
     assert!(out > 20 && back > 20, "caches moved in both directions: {all:?}");
     assert!(restarts > 20, "sequences were called off and begun again: {all:?}");
 }
@@ -134,6 +135,48 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
 /// Where the host's append is lost, a sequence of the host attends to what nobody wrote.
 #[test]
 fn what_is_not_appended_shows() {
+    let programs = [ProgramId::STEP, ProgramId::PIPELINED];
+    let is_append = |instruction: &Instruction| matches!(instruction, Instruction::Append(_));
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
+    let deciding = Deciding { policy: Policy::FastDecode, ..first };
+    assert!(!answers_without(&programs, LaneId::CPU_APPEND, is_append, deciding));
+    assert!(answers_without(&programs, LaneId::CPU_APPEND, |_| false, deciding));
+}
+
+/// Where a row that lags does not find again what it left, its token is another.
+#[test]
+fn what_a_row_leaves_for_its_next_layer_is_needed() {
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 1000);
+    device.points[1] = (64, 2000);
+    let costs = StepCosts {
+        layers: 2,
+        device,
+        device_position_ps: 10_000_000,
+        host_position_ps: 200_000_000,
+        ..StepCosts::NONE
+    };
+    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
+    let limits = Limits { lags: Lags::Apart, ..first.limits };
+    let deciding = Deciding { policy: Policy::Apex, limits, costs };
+    for value in [Value::Hidden, Value::Query, Value::Key, Value::Value] {
+        let leaves = |other: &Instruction| match other {
+            Instruction::Copy(copy) => copy.moved == Moved::Lagging(value),
+            _ => false,
+        };
+        assert!(!answers_without(&[ProgramId::ASYNC], LaneId::D2H, leaves, deciding), "{value:?}");
+    }
+    assert!(answers_without(&[ProgramId::ASYNC], LaneId::D2H, |_| false, deciding));
+}
+
+/// Whether answers are the batch job's where a lane leaves some instructions out, in each of a few
+/// orders in which requests come.
+fn answers_without(
+    programs: &[ProgramId],
+    lane: LaneId,
+    is_left_out: impl Fn(&Instruction) -> bool,
+    deciding: Deciding,
+) -> bool {
     let config = llama();
     let map = owned(&config, false, KvFormat::Plain);
     let shape = RunShape {
@@ -143,22 +186,28 @@ fn what_is_not_appended_shows() {
         ..shape(1, SLOTS, 1, Dtype::F32)
     };
     let mut plan = compile(&config, &shape, &map).expect("the map compiles");
-    for id in [ProgramId::STEP, ProgramId::PIPELINED] {
-        let lists = plan.program_mut(id).lanes.iter_mut();
-        for list in lists.filter(|list| list.lane == LaneId::CPU_APPEND) {
-            list.instructions.retain(|other| !matches!(other, Instruction::Append(_)));
+    for id in programs {
+        let lists = plan.program_mut(*id).lanes.iter_mut();
+        for list in lists.filter(|list| list.lane == lane) {
+            list.instructions.retain(|other| !is_left_out(other));
         }
     }
     let expected = alone(&config, &common::placed::shape(1, 1, 1, Dtype::F32), &cpu_only(&config));
     let source = model::source::dummy::DummySource::new(config.clone(), 5);
-    let options = common::placed::options(1);
-    let mut lanes =
-        workers::testing::InProcess::start(plan, &source, options).expect("lanes start");
-    let table = lanes.table().clone();
-    clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
-    let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
-    table.set_deciding(&Deciding { policy: Policy::FastDecode, ..first });
-    let found = Serve::new(&mut lanes, &config, 1).run(|_, _| {});
-    assert!(lanes.finish().iter().all(Result::is_ok));
-    assert_ne!(tokens(&found), tokens(&expected));
+    (1..=8).all(|seed| {
+        let options = common::placed::options(1);
+        let mut lanes = workers::testing::InProcess::start(plan.clone(), &source, options)
+            .expect("lanes start");
+        let table = lanes.table().clone();
+        clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
+        table.set_deciding(&deciding);
+        // Caches leave the device, and come back.
+        let found = Serve::new(&mut lanes, &config, seed).run(|table, random| {
+            let device_pages = random.next_u32() % (u32::from(DEVICE_SLOTS) + 1);
+            let limits = Limits { device_pages, ..deciding.limits };
+            table.set_deciding(&Deciding { limits, ..deciding });
+        });
+        assert!(lanes.finish().iter().all(Result::is_ok));
+        tokens(&found) == tokens(&expected)
+    })
 }

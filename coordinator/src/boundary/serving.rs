@@ -121,9 +121,9 @@ pub struct Status {
     /// At the moment.
     pub prompts_going: PromptsGoing,
     /// Of a server whose sequences belong to the device or to the host: iterations in which the
-    /// device attended for all and those in which both did, and sequences whose caches went to the
-    /// host and to the device.
-    pub owners: [u64; 4],
+    /// device attended for all and those in which both did, sequences whose caches went to the
+    /// host and to the device, and iterations in which rows lagged.
+    pub owners: [u64; 5],
     /// Times that workers were started again.
     pub restarts: u64,
     /// Heap allocations of the workers that run now, since they were ready.
@@ -168,7 +168,7 @@ impl Status {
             preemptions: 0,
             store: StoreCounts::default(),
             prompts_going: PromptsGoing::default(),
-            owners: [0; 4],
+            owners: [0; 5],
             restarts: 0,
             worker_allocations: 0,
         }

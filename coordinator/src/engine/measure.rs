@@ -56,7 +56,7 @@ impl Totals {
                         self.streamed_kv_bytes += span.record.bytes
                     }
                     Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
-                    Moved::Value(_) => {}
+                    Moved::Value(_) | Moved::Lagging(_) => {}
                 }
             }
             Instruction::Read(_) => {

@@ -157,7 +157,7 @@ impl<'a> Step<'a> {
                     Moved::Weights(op) => (op, None),
                     Moved::Cache(model::ops::Kv::K) => (Op::Scores, copy.chunk),
                     Moved::Cache(model::ops::Kv::V) => (Op::Wv, copy.chunk),
-                    Moved::Value(_) | Moved::Sequences(_) => return None,
+                    Moved::Value(_) | Moved::Sequences(_) | Moved::Lagging(_) => return None,
                 },
                 Instruction::Decompress(decompress) => (decompress.op, None),
                 Instruction::Read(read) => (read.op, None),

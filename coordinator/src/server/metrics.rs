@@ -191,7 +191,7 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
 
 /// What only grows.
 fn counters(status: &Status) -> Vec<Count> {
-    let [gpu, pipelined, to_host, to_device] = status.owners;
+    let [gpu, pipelined, to_host, to_device, lagging] = status.owners;
     vec![
         ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
         ("prefix_cache_hits", "Tokens of prompts that were found in caches", status.cached_tokens),
@@ -211,6 +211,7 @@ fn counters(status: &Status) -> Vec<Count> {
         ("engine_restarts", "Times that workers were started again", status.restarts),
         ("iterations_gpu", "Steps in which the device attended for all", gpu),
         ("iterations_pipelined", "Steps in which the host attended beside it", pipelined),
+        ("iterations_async", "Steps in which rows of the host got a layer further", lagging),
         ("kv_moves_to_host", "Sequences whose caches went to host memory", to_host),
         ("kv_moves_to_device", "Sequences whose caches came to the device", to_device),
     ]

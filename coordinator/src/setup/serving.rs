@@ -164,7 +164,8 @@ fn engine(
     let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
     let step = served.step;
     let policy = served.owners.map_or(Policy::GpuOnly, |owners| owners.policy);
-    let options = ServingOptions { plan, launch, forms, policy, step, loading, tell };
+    let costs = None;
+    let options = ServingOptions { plan, launch, forms, policy, costs, step, loading, tell };
     Ok(ServingEngine::start(options)?)
 }
 

@@ -28,6 +28,8 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
+use schedule::Costs;
+use schedule::hybrid::StepCosts;
 use workers::shared::protocol::{MemoryNodes, PromptsAt, WeightsFrom};
 
 const CONTEXT: u32 = 120;
@@ -76,6 +78,22 @@ pub enum Kept {
     /// Two sequences' on the device, which computes all linears, and others' on the host, as this
     /// policy decides.
     Owners(schedule::hybrid::Policy),
+    /// The same on a machine whose CPU attends eight times slower than its device.
+    SlowHost(schedule::hybrid::Policy),
+}
+
+/// With which APEX's inequality does not hold, where a few hundred positions are attended to.
+fn slow_host() -> StepCosts {
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 1000);
+    device.points[1] = (64, 2000);
+    StepCosts {
+        layers: config().num_layers as u32,
+        device,
+        device_position_ps: 20_000_000,
+        host_position_ps: 160_000_000,
+        ..StepCosts::NONE
+    }
 }
 
 fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
@@ -101,7 +119,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
         Some(Kept::Extents) => shape,
         Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
-        Some(Kept::Owners(_)) => RunShape { device_slots: 2, ..shape },
+        Some(Kept::Owners(_) | Kept::SlowHost(_)) => RunShape { device_slots: 2, ..shape },
     };
     let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };
     let plan = compile(&config(), &shape, &map).expect("compiles");
@@ -150,9 +168,10 @@ pub fn start_storing(
             grammars(Vec::new()).form(grammar.clone(), spelled)
         })),
         policy: match kept {
-            Kept::Owners(policy) => policy,
+            Kept::Owners(policy) | Kept::SlowHost(policy) => policy,
             Kept::Extents | Kept::Pages(_) => schedule::hybrid::Policy::Auto,
         },
+        costs: matches!(kept, Kept::SlowHost(_)).then(slow_host),
         step: Duration::from_millis(2),
         loading: Box::new(|_, _| true),
         tell,

@@ -19,8 +19,9 @@ pub fn either_owner_answers_alike() {
         let (on_cpu, on_device) = (&all[0], &all[2]);
         let jobs = jobs(40);
         let expected = expected(on_cpu, dtype, &jobs);
-        for policy in Policy::ALL {
-            let engine = start_with(on_device, dtype, Kept::Owners(policy));
+        let measured = Policy::ALL.map(Kept::Owners).into_iter();
+        for kept in measured.chain([Policy::Apex, Policy::Auto].map(Kept::SlowHost)) {
+            let engine = start_with(on_device, dtype, kept);
             let mut random = ChaCha8Rng::seed_from_u64(7);
             let mut heard: Vec<Heard> = Vec::new();
             for job in &jobs {
@@ -28,10 +29,12 @@ pub fn either_owner_answers_alike() {
                 std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 2000)));
             }
             let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
-            assert_eq!(found, expected, "{dtype:?} {kv_format:?} {policy:?}");
+            assert_eq!(found, expected, "{dtype:?} {kv_format:?} {kept:?}");
             let status = engine.status();
             assert_eq!(status.restarts, 0);
-            let [_, pipelined, _, _] = status.owners;
+            let [_, pipelined, _, _, lagging] = status.owners;
+            let must_lag = kept == Kept::SlowHost(Policy::Apex);
+            assert!(lagging > 50 || !must_lag, "rows lag: {:?}", status.owners);
             assert!(pipelined > 0, "the host attends, for pieces at least: {:?}", status.owners);
             wait_until("slots are free", || engine.status().running == 0);
         }
@@ -59,8 +62,12 @@ pub fn owners_survive_a_lost_worker() {
     let all = maps(kv_format);
     let jobs = jobs(24);
     let expected = expected(&all[0], dtype, &jobs);
-    for seed in 0..4 {
-        let kept = Kept::Owners(if seed % 2 == 0 { Policy::Neo } else { Policy::FastDecode });
+    for seed in 0..6 {
+        let kept = match seed % 3 {
+            0 => Kept::Owners(Policy::Neo),
+            1 => Kept::Owners(Policy::FastDecode),
+            _ => Kept::SlowHost(Policy::Apex),
+        };
         let engine = start_with(&all[2], dtype, kept);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();

@@ -135,7 +135,7 @@ impl<'a> Server<'a> {
             is_late: self.attention_left_ms > 0.0,
         };
         let iteration = next(policy, &queues, limits, costs, &mut self.places);
-        let work = Work::of(&iteration, &queues, &self.places, costs);
+        let work = Work::of(&iteration, &queues, limits.lags, &self.places, costs);
         let mut times = Times::of(&work, iteration.shape, costs);
         if work.partial.sequences > 0 {
             // Their attention of the layer that they are in is finished first.
@@ -143,7 +143,8 @@ impl<'a> Server<'a> {
         }
         assert!(work.tokens > 0 || times.total_ms > 0.0, "an iteration of nothing");
         self.now_ms += times.total_ms;
-        let begun_ms = if work.lagging.sequences > 0 { times.host_ms } else { 0.0 };
+        let goes_on = work.lagging.sequences > 0 && !work.waits_for_lagging;
+        let begun_ms = if goes_on { times.host_ms } else { 0.0 };
         self.attention_left_ms = (self.attention_left_ms + begun_ms - times.total_ms).max(0.0);
         self.count(&iteration, &times);
         self.apply(&iteration, costs.layers());

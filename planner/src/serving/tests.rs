@@ -2,7 +2,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as known_model;
-use schedule::hybrid::{LayerCosts, Limits, LinkCosts, Policy, Shape};
+use schedule::hybrid::{Lags, LayerCosts, Limits, LinkCosts, Policy, Shape};
 
 use super::{Arrival, Capacity, Served, ServingCosts, ServingError, simulate};
 use crate::machine::{Machine, known};
@@ -63,7 +63,17 @@ const AMPLE: Limits = Limits {
     device_pages: 100,
     host_pages: 100,
     patience: 100,
-    lags: true,
+    lags: Lags::Together,
+};
+
+/// Room on the device for some requests of [`many`].
+const SMALL: Limits = Limits {
+    rows: 2048,
+    page_positions: 16,
+    device_pages: 120,
+    host_pages: 2000,
+    patience: 1000,
+    lags: Lags::Together,
 };
 
 #[test]
@@ -101,15 +111,13 @@ fn many() -> Vec<Arrival> {
 }
 
 fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Served {
+    served_lagging(Lags::Together, policy, (name, model, streamed_bytes))
+}
+
+fn served_lagging(lags: Lags, policy: Policy, of: (&str, &str, u64)) -> Served {
+    let (name, model, streamed_bytes) = of;
     let costs = ServingCosts::new(&machine(name), &config(model), Dtype::Bf16, streamed_bytes);
-    let limits = Limits {
-        rows: 2048,
-        page_positions: 16,
-        device_pages: 120,
-        host_pages: 2000,
-        patience: 1000,
-        lags: true,
-    };
+    let limits = Limits { lags, ..SMALL };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }
 
@@ -132,6 +140,27 @@ fn every_policy_answers_everything_and_says_by_whom() {
         }
         let total_ms: f64 = Shape::ALL.iter().map(|shape| served.of_shape(*shape).ms).sum();
         assert!((total_ms - served.makespan_ms).abs() < 1e-6 * total_ms, "{policy:?}");
+    }
+}
+
+/// As a server has them: each at a layer of its own, and the iteration waits for the host.
+#[test]
+fn rows_that_lag_apart_answer_everything() {
+    let apart = |policy| served_lagging(Lags::Apart, policy, ("g5-16xlarge", "llama-3.1-8b", 0));
+    let tokens: u32 = many().iter().map(|one| one.answer_tokens).sum();
+    for policy in [Policy::Apex, Policy::Auto] {
+        let served = apart(policy);
+        assert_eq!((served.requests, served.answer_tokens), (60, u64::from(tokens)), "{policy:?}");
+    }
+    // A CPU with a fiftieth of its bandwidth.
+    let mut slow = machine("g5-16xlarge");
+    slow.cpu.bf16.attention_gbps /= 50.0;
+    let costs = ServingCosts::new(&slow, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("rates");
+    for lags in [Lags::Apart, Lags::Together] {
+        let limits = Limits { lags, ..SMALL };
+        let served = simulate(Policy::Apex, &many(), &limits, &costs);
+        let iterations = served.of_shape(Shape::Async).iterations;
+        assert!(iterations > 100 && served.host_tokens > 0, "{lags:?} {iterations}");
     }
 }
 

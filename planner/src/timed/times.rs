@@ -80,7 +80,7 @@ impl Prices<'_> {
                     let op = if kv == Kv::K { Op::Scores } else { Op::Wv };
                     self.sum(op, copy.chunk, transfer)
                 }
-                Moved::Value(_) | Moved::Sequences(_) => 0.0,
+                Moved::Value(_) | Moved::Sequences(_) | Moved::Lagging(_) => 0.0,
             },
             Instruction::Decompress(decompress) => {
                 self.sum(decompress.op, None, |op| op.decompress_ms)

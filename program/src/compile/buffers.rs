@@ -9,7 +9,9 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 
 use crate::ir::{BufferId, ProgramShape, Region};
+use crate::lagging::KEPT;
 use crate::map::{Chunk, Chunking, Device, DeviceMap};
+use crate::owners::Attending;
 use crate::plan::{Buffer, RunShape, WeightPlacement};
 use crate::sizes::{READ_ALIGN_BYTES, Sizes};
 use crate::weights::Weights;
@@ -69,6 +71,8 @@ pub(super) struct Buffers<'a> {
     placements: Vec<WeightPlacement>,
     caches: HashMap<(u16, u16, Kv, u16), BufferId>,
     tables: Vec<BufferId>,
+    /// What rows that lag leave on the host, a row for each slot.
+    kept: HashMap<Value, BufferId>,
     /// Resident weights in the order in which they are loaded.
     pub(super) resident: Vec<(Weights, BufferId)>,
 }
@@ -106,12 +110,14 @@ impl<'a> Buffers<'a> {
             placements: Vec::new(),
             caches: HashMap::new(),
             tables: Vec::new(),
+            kept: HashMap::new(),
             resident: Vec::new(),
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
+        buffers.add_kept();
         buffers.program_starts = buffers.ends.clone();
         if map.direct_reads {
             let arena = routes.segment(Device::Gpu, Holds::Weights);
@@ -249,6 +255,20 @@ impl<'a> Buffers<'a> {
         }
     }
 
+    fn add_kept(&mut self) {
+        let programs = self.shape.programs(self.config);
+        if programs.iter().all(|program| program.attending != Attending::Lagging) {
+            return;
+        }
+        let segment = self.routes.segment(Device::Cpu, Holds::Activations);
+        let rows = usize::from(self.shape.batch_size);
+        for value in KEPT.into_iter().chain([Value::Attended]) {
+            let size = self.sizes.value_bytes(value, rows, rows);
+            let id = self.add(segment, format!("kept.{value:?}").to_lowercase(), size);
+            self.kept.insert(value, id);
+        }
+    }
+
     /// Bytes of a slot through which an operation's weights pass: enough for every layer's, as they
     /// are streamed, or `wide`, as they are multiplied.
     fn slot_bytes(&self, op: Op, (layer_slot, slots): (u16, u16), wide: bool) -> usize {
@@ -368,6 +388,11 @@ impl<'a> Buffers<'a> {
 
     pub(super) fn table(&self, batch: u16) -> Region {
         Region::whole(self.tables[batch as usize])
+    }
+
+    /// Where the host has a value of rows that lag.
+    pub(super) fn kept(&self, value: Value) -> BufferId {
+        self.kept[&value]
     }
 
     pub(super) fn placements(&self) -> Vec<WeightPlacement> {

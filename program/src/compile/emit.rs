@@ -124,6 +124,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
+        if self.lags(entry) {
+            self.attend_lagging(entry);
+            return;
+        }
         let inputs =
             entry.op.reads(self.config).iter().map(|value| self.input(entry, *value)).collect();
         let caches = self.caches(entry);
@@ -163,6 +167,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
             self.append_fresh(entry);
         }
         self.send_fresh(entry);
+        if self.is_lagging() {
+            self.leave(entry);
+        }
         let spills = self.shares_hidden_slot(entry)
             && entry.device == Device::Gpu
             && entry.ends_segment
@@ -206,6 +213,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
+        if self.is_lagging() {
+            // Rows of all streams stand behind those of the first.
+            return 0;
+        }
         let streams = u32::from(self.program.streams);
         let stream = u32::from(entry.batch) * streams + u32::from(entry.stream);
         let outlives_segments = match value {
@@ -237,18 +248,29 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Values of the layer before must not look valid in this one.
     fn forget_layer_values(&mut self, entry: &Entry) {
-        if let Some(valid) = self.valid.get_mut(&(entry.batch, entry.stream)) {
+        let rows = self.rows_of(entry);
+        if let Some(valid) = self.valid.get_mut(&rows) {
             valid.retain(|value, _| *value == Value::Hidden);
         }
     }
 
     pub(super) fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
-        let parts = usize::from(self.value_parts(entry, value));
+        let (parts, rows) = (usize::from(self.value_parts(entry, value)), self.rows_of(entry));
         self.valid
-            .entry((entry.batch, entry.stream))
+            .entry(rows)
             .or_default()
             .entry(value)
             .or_insert_with(|| vec![Valid::default(); parts])
+    }
+
+    /// The batch and the stream whose buffers an entry's values are in.
+    fn rows_of(&self, entry: &Entry) -> (u16, u16) {
+        (entry.batch, if self.is_lagging() { 0 } else { entry.stream })
+    }
+
+    /// The rows of a value that lag have joined the others on the device.
+    pub(super) fn mark_joined(&mut self, entry: &Entry, value: Value) {
+        self.valid_parts(entry, value)[usize::from(HOST.index)].gpu = true;
     }
 
     fn mark_written(&mut self, entry: &Entry, value: Value) {

@@ -15,6 +15,7 @@ mod check;
 mod emit;
 mod error;
 mod fresh;
+mod lagging;
 mod routes;
 mod schedule;
 mod sync;
@@ -66,8 +67,9 @@ pub fn compile_on(
     let of = Compiling { config, shape, map, routes: &routes };
     let lanes = topology.lanes.len();
     let all: Vec<usize> = (0..config.num_layers).collect();
-    let programs = (0..).map(ProgramId).zip(shape.programs()).map(|(id, shape)| {
-        let lanes = sync::synchronise(emit(shape, of, &all, &mut buffers), lanes);
+    let programs = (0..).map(ProgramId).zip(shape.programs(config)).map(|(id, shape)| {
+        let nodes = emit(shape, of, &all, &mut buffers);
+        let lanes = sync::synchronise(nodes, lanes, shape.is_single_step());
         Program { id, shape, lanes }
     });
     let programs = programs.collect();
@@ -148,7 +150,7 @@ fn footprints(
         |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(config, shape, map));
     let kept = of_ends(&ends);
     let mut emitted = Vec::new();
-    for (id, shape) in (0..).map(ProgramId).zip(shape.programs()) {
+    for (id, shape) in (0..).map(ProgramId).zip(shape.programs(config)) {
         let nodes = match only {
             Some(only) if only != id => Vec::new(),
             _ => ends.add(shape, of, &layers, &mut buffers),
@@ -243,7 +245,7 @@ impl Ends {
         layers: &[usize],
         buffers: &mut Buffers<'a>,
     ) -> Vec<emit::Node> {
-        if shape.streams <= STREAMS + 1 {
+        if shape.joint_streams() <= STREAMS + 1 {
             let nodes = emit(shape, of, layers, buffers);
             buffers.ends().iter().for_each(|(segment, end)| self.raise(*segment, *end));
             return nodes;

@@ -10,6 +10,7 @@ use model::config::ModelConfig;
 use model::ops::Op;
 
 use crate::ir::{ProgramShape, Rows};
+use crate::lagging::stream_behind;
 use crate::map::{Chunk, Chunking, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
 use crate::owners::{Attending, HOST};
 
@@ -57,7 +58,7 @@ pub(super) fn schedule(
     let mut entries = Vec::new();
     for segment in &segments {
         for batch in 0..batches {
-            for stream in 0..program.streams {
+            for stream in 0..program.joint_streams() {
                 let side = program.attending.side(stream);
                 let own = |item: &&Item| !item.op.is_attention() || side.attends(item.chunk);
                 let count = segment.iter().filter(own).count();
@@ -71,6 +72,19 @@ pub(super) fn schedule(
                     ends_segment: i + 1 == count,
                 }));
             }
+        }
+    }
+    if program.attending == Attending::Lagging {
+        let mut behind = 0;
+        for entry in &mut entries {
+            behind = match entry.layer {
+                None if entry.op == Op::Embed => 0,
+                None => config.num_layers as u16,
+                // The host attends for those that come behind it.
+                Some(layer) if entry.op.is_attention() && entry.chunk == Some(HOST) => layer + 1,
+                Some(layer) => behind.max(layer),
+            };
+            entry.stream = stream_behind(behind);
         }
     }
     Schedule { entries, uniform }
@@ -162,8 +176,8 @@ fn layer_items(
 fn part(attending: Attending, item: Item, chunk: Option<Chunk>) -> Option<Item> {
     let device = match attending {
         Attending::Mapped => item.device,
-        Attending::Device | Attending::Owners if chunk == Some(HOST) => Device::Cpu,
-        Attending::Device | Attending::Owners => Device::Gpu,
+        _ if chunk == Some(HOST) => Device::Cpu,
+        Attending::Device | Attending::Owners | Attending::Lagging => Device::Gpu,
     };
     attending.side(0).attends(chunk).then_some(Item { chunk, device, ..item })
 }

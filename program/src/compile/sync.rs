@@ -4,7 +4,7 @@
 //! earlier ones that touch an overlapping region, one of the two writing; where such an instruction
 //! is in another lane, and nothing that this lane already waited for implies it, a wait is needed.
 //! What the third walk needs is the steady state and becomes the program. A wait on the step
-//! before is trivially satisfied in the first step.
+//! before is trivially satisfied in the first step. A program of single steps is walked once.
 
 use crate::ir::{BufferId, Instruction, LaneProgram, Region, Wait};
 use crate::topology::LaneId;
@@ -55,8 +55,12 @@ struct Need {
 }
 
 /// The lists of a machine's lanes, `lane_count` of them.
-pub(super) fn synchronise(nodes: Vec<Node>, lane_count: usize) -> Vec<LaneProgram> {
-    let needs = needs(&nodes, lane_count);
+pub(super) fn synchronise(
+    nodes: Vec<Node>,
+    lane_count: usize,
+    is_single_step: bool,
+) -> Vec<LaneProgram> {
+    let needs = needs(&nodes, lane_count, if is_single_step { 1 } else { STEPS });
     let mut signalled = vec![false; nodes.len()];
     for need in needs.iter().flatten() {
         signalled[need.node] = true;
@@ -97,8 +101,8 @@ pub(super) fn synchronise(nodes: Vec<Node>, lane_count: usize) -> Vec<LaneProgra
         .collect()
 }
 
-/// The waits that each node needs in the steady state.
-fn needs(nodes: &[Node], lane_count: usize) -> Vec<Vec<Need>> {
+/// The waits that each node needs in the last of so many steps.
+fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
     let touched: Vec<Vec<(Region, bool)>> =
         nodes.iter().map(|node| node.instruction.accesses()).collect();
@@ -114,7 +118,7 @@ fn needs(nodes: &[Node], lane_count: usize) -> Vec<Vec<Need>> {
     let mut last: Vec<Option<Access>> = vec![None; lane_count];
     let mut at_barrier = last.clone();
     let mut latest = last.clone();
-    for step in 0..STEPS {
+    for step in 0..steps {
         for (index, node) in nodes.iter().enumerate() {
             let time = step * count + index as i64;
             let lane = node.lane.index();
@@ -155,7 +159,7 @@ fn needs(nodes: &[Node], lane_count: usize) -> Vec<Vec<Need>> {
                     *known = (*known).max(*other);
                 }
             }
-            if step == STEPS - 1 {
+            if step == steps - 1 {
                 needs[index] = wanted
                     .iter()
                     .map(|access| Need {

@@ -19,6 +19,10 @@
 //! Between programs all lanes meet at a barrier. What a program relies on there is what each of
 //! them leaves: weights in their places, and in the caches the rows of every step.
 //!
+//! A program of which each step is a stage ([`ProgramShape::is_single_step`]) is followed for one step.
+//! Its rows lag: a step finds what the one before left of rows that then had a layer less behind
+//! them, and must leave what the next one finds.
+//!
 //! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right
 //! without.
 
@@ -39,13 +43,18 @@ pub use describe::describe;
 pub use error::{Blocked, NamedLane, NamedProgram, Site, ValidateError};
 pub use replay::{ReplayError, Replayed, replay};
 
-use crate::ir::{Program, ProgramId};
+use crate::ir::{Program, ProgramId, ProgramShape};
 use crate::plan::{Buffer, Plan};
 use crate::topology::Topology;
 use error::Names;
 
 /// Consecutive steps that are looked at; see the module's header for why two are enough.
 pub const STEPS: u32 = 2;
+
+/// The same of a program.
+fn steps(shape: &ProgramShape) -> u32 {
+    if shape.is_single_step() { 1 } else { STEPS }
+}
 
 /// What was checked, for reports and for tests that must not pass on nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +117,7 @@ fn prove_order<'a>(
     buffers: &[Buffer],
     names: Names<'a>,
 ) -> Result<(order::Order<'a>, ProgramProof), ValidateError> {
-    let order = order::run(program, STEPS, names)?;
+    let order = order::run(program, steps(&program.shape), names)?;
     let conflicts = race::check(&order, buffers)?;
     let all = || program.lanes.iter().flat_map(|lane| &lane.instructions);
     let work = all().filter(|instruction| instruction.is_work()).count();

@@ -4,6 +4,7 @@ use model::config::ModelConfig;
 use model::ops::Value;
 
 use crate::ir::{Append, Compute, Copy, Moved, ProgramShape, Region, Rows};
+use crate::lagging::{kept, stream_behind};
 use crate::map::{Chunk, Device};
 use crate::owners::{DEVICE, HOST, Side};
 
@@ -21,10 +22,15 @@ pub(super) fn check_compute(
     if side != Side::Mapped && attends && !side.attends(compute.chunk) {
         return Err("nobody attends for that owner in its stream".to_owned());
     }
+    let layers = config.num_layers as u16;
     for (value, region) in operands(config, compute) {
         let expected = match side {
             Side::Mapped => compute.chunk.filter(|_| attends && is_cut_with_attention(value)),
             side if !attends || !side.cuts(value) => None,
+            // The host attends for rows that lag, from and to where they are kept.
+            Side::Lagging if compute.chunk == Some(HOST) => {
+                Some(kept(compute.at.stream.saturating_sub(stream_behind(0)), layers))
+            }
             // The device attends for whole prompts of either owner.
             _ => match value {
                 Value::Key | Value::Value => compute.chunk.filter(|chunk| *chunk == HOST),
@@ -45,7 +51,11 @@ fn is_cut_with_attention(value: Value) -> bool {
 
 /// # Errors
 /// A part that no owner has, or a move in a program that is not for that.
-pub(super) fn check_copy(program: &ProgramShape, copy: &Copy) -> Result<(), String> {
+pub(super) fn check_copy(
+    program: &ProgramShape,
+    config: &ModelConfig,
+    copy: &Copy,
+) -> Result<(), String> {
     let side = program.attending.side(copy.at.stream);
     match (copy.moved, program.rows) {
         (Moved::Sequences(_), Rows::Moves(to)) => {
@@ -58,6 +68,7 @@ pub(super) fn check_copy(program: &ProgramShape, copy: &Copy) -> Result<(), Stri
         (Moved::Sequences(_), _) | (_, Rows::Moves(_)) => {
             Err("caches move between owners in programs of their own".to_owned())
         }
+        (Moved::Lagging(_), _) => check_lagging(side, config, copy),
         (Moved::Value(value), _) if side != Side::Mapped => {
             let is_part = normal(copy.chunk).is_some();
             match is_part && !side.cuts(value) {
@@ -69,6 +80,26 @@ pub(super) fn check_copy(program: &ProgramShape, copy: &Copy) -> Result<(), Stri
     }
 }
 
+/// Rows leave once they have passed the linears before a layer's attention, and come behind it.
+fn check_lagging(side: Side, config: &ModelConfig, copy: &Copy) -> Result<(), String> {
+    let layers = config.num_layers as u16;
+    let Some(layer) = copy.at.layer.filter(|_| side == Side::Lagging) else {
+        return Err("no rows lag there".to_owned());
+    };
+    let leaves = (stream_behind(layer), Some(HOST), Some(kept(layer, layers)));
+    let comes = (stream_behind(layer + 1), Some(kept(layer + 1, layers)), Some(HOST));
+    let found = (copy.at.stream, copy.from.chunk, copy.to.chunk);
+    match copy.chunk == Some(HOST) && (found == leaves || found == comes) {
+        true => Ok(()),
+        false => Err("it moves other rows than those that lag there".to_owned()),
+    }
+}
+
+/// The end of a copy of rows that lag at which they are kept.
+pub(super) fn kept_end(copy: &Copy) -> Region {
+    if copy.to.chunk == Some(HOST) { copy.from } else { copy.to }
+}
+
 /// # Errors
 /// Fresh rows of another part than the cache's.
 pub(super) fn check_append(program: &ProgramShape, append: &Append) -> Result<(), String> {
@@ -78,7 +109,7 @@ pub(super) fn check_append(program: &ProgramShape, append: &Append) -> Result<()
     match side {
         Side::Mapped if is_for_all => Ok(()),
         Side::Host if is_for_all && chunk == HOST => Ok(()),
-        Side::Device | Side::Both if rows == Some(chunk) => Ok(()),
+        Side::Device | Side::Both | Side::Lagging if rows == Some(chunk) => Ok(()),
         _ => Err(format!("it appends {rows:?} of the fresh rows to {:?}", chunk_of(chunk))),
     }
 }

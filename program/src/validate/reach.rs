@@ -80,7 +80,7 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
         Instruction::Copy(copy) => {
             let (work, holds) = match copy.moved {
                 Moved::Weights(_) => (Work::CopyWeights, Holds::Weights),
-                Moved::Value(_) => (Work::CopyValue, Holds::Activations),
+                Moved::Value(_) | Moved::Lagging(_) => (Work::CopyValue, Holds::Activations),
                 Moved::Cache(_) => (Work::CopyCache, Holds::Kv),
                 Moved::Sequences(_) => (Work::MoveCache, Holds::Kv),
             };

@@ -92,7 +92,7 @@ pub(super) fn check_program(
                 }
                 Instruction::Copy(copy) => {
                     check_copy(copy).map_err(malformed)?;
-                    owners::check_copy(&program.shape, copy).map_err(malformed)?;
+                    owners::check_copy(&program.shape, config, copy).map_err(malformed)?;
                 }
                 Instruction::Append(append) => {
                     owners::check_append(&program.shape, append).map_err(malformed)?
@@ -188,16 +188,18 @@ fn check_compute(
 }
 
 fn check_copy(copy: &Copy) -> Result<(), String> {
+    if copy.table.is_none() && !matches!(copy.moved, Moved::Weights(_)) {
+        return Err("it needs the step table to know how much to move".to_owned());
+    }
     let chunk = match copy.moved {
+        // Each end has a part of its own: `owners` knows them.
+        Moved::Lagging(_) => return Ok(()),
         // A part of a cache is a buffer of its own.
         Moved::Cache(_) | Moved::Sequences(_) | Moved::Weights(_) => None,
         Moved::Value(_) => normal(copy.chunk),
     };
     if normal(copy.from.chunk) != chunk || normal(copy.to.chunk) != chunk {
         return Err("its source and target are not the chunk that it moves".to_owned());
-    }
-    if copy.table.is_none() && !matches!(copy.moved, Moved::Weights(_)) {
-        return Err("it needs the step table to know how much to move".to_owned());
     }
     Ok(())
 }
@@ -221,6 +223,10 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
         lasting.extend(all.flat_map(|instruction| match instruction {
             Instruction::Append(append) => vec![append.to.buffer],
+            // What rows that lag leave has to last until they go on.
+            Instruction::Copy(copy) if matches!(copy.moved, Moved::Lagging(_)) => {
+                vec![owners::kept_end(copy).buffer]
+            }
             Instruction::Compute(compute) if compute.op.updates_state() => {
                 compute.caches.iter().map(|cache| cache.buffer).collect()
             }

@@ -2,11 +2,12 @@
 
 use super::batches::Load;
 use super::costs::LayerCosts;
-use super::host_rows::{clear, fill, fill_lagging};
+use super::host_rows::{clear, fill, lag};
 use super::intake::{Intake, Prompts};
 use super::iteration::{Iteration, Place, Shape};
+use super::lagging::fill_lagging;
 use super::neo::{finished, shape};
-use super::queues::{Limits, Queues};
+use super::queues::{Lags, Limits, Queues};
 
 /// Two batches where inequality (5) says that they pay, or no row may lag, else asynchronous
 /// overlap.
@@ -22,42 +23,51 @@ pub(super) fn apex<C: LayerCosts>(
     if load_of_host(&intake, places).sequences == 0 {
         return finished(intake, Shape::Gpu, places);
     }
-    if !limits.lags || decode.pipelining_pays(&intake, places, costs) {
-        fill(&mut intake, places);
-        let is_pipelined = shape(&intake) == Shape::Pipelined;
-        if is_pipelined || !limits.lags {
-            return finished(intake, shape(&intake), places);
+    let mut begins = true;
+    if limits.lags == Lags::Never || decode.pipelining_pays(&intake, places, costs) {
+        let mut two = intake;
+        fill(&mut two, places);
+        let is_pipelined = shape(&two) == Shape::Pipelined;
+        // Two batches wait for those that lag and can join neither.
+        let is_free = limits.lags != Lags::Apart || !lag(queues);
+        if limits.lags == Lags::Never || (is_pipelined && is_free) {
+            return finished(two, shape(&two), places);
         }
+        begins = !is_pipelined;
         clear(places);
     }
-    lagging(intake, &decode, costs, places)
+    lagging(intake, &decode, begins, places)
 }
 
-/// Asynchronous overlap, whatever (5) says.
+/// Asynchronous overlap, whatever (5) says; `begins`: also for rows that do not lag yet.
 pub(super) fn async_only<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
     costs: &C,
+    begins: bool,
     places: &mut [Place],
 ) -> Iteration {
     let mut intake = Intake::of(queues, limits, costs, Prompts::Both, places);
     let decode = Decode::of(&intake, costs);
     drop_what_host_cannot_attend(&mut intake, &decode, costs, places);
-    lagging(intake, &decode, costs, places)
+    lagging(intake, &decode, begins, places)
 }
 
 fn lagging<C: LayerCosts>(
     mut intake: Intake<'_, '_, C>,
     decode: &Decode,
-    costs: &C,
+    begins: bool,
     places: &mut [Place],
 ) -> Iteration {
     // With nothing beside which attention could last, layer by layer would only take longer.
-    if intake.batches.requests > 0 && !intake.queues().is_late {
-        fill_lagging(&mut intake, costs, decode.iteration_ms(costs), places);
+    let has_device = intake.batches.requests > 0;
+    let goes_on = has_device || intake.limits().lags == Lags::Apart;
+    if goes_on && !intake.queues().is_late {
+        let window_ms = decode.iteration_ms(intake.costs());
+        fill_lagging(&mut intake, window_ms, begins && has_device, places);
     }
-    let lags = intake.queues().host.iter().any(|one| one.layer > 0);
-    let shape = if lags || places.contains(&Place::Lagging) { Shape::Async } else { Shape::Gpu };
+    let lags = lag(intake.queues()) || places.contains(&Place::Lagging);
+    let shape = if lags { Shape::Async } else { Shape::Gpu };
     finished(intake, shape, places)
 }
 

@@ -2,17 +2,19 @@
 
 use super::apex::async_only;
 use super::costs::LayerCosts;
+use super::host_rows::lag;
 use super::intake::{Intake, Prompts};
 use super::iteration::{Iteration, Place, Shape};
 use super::neo::{finished, gpu_only, neo, shape, two_batches};
-use super::queues::{Limits, Queued, Queues};
+use super::queues::{Lags, Limits, Queued, Queues};
 use super::work::{Times, Work};
 
 /// A schedule that is so much worse than another is not: what it begins pays later.
 const AS_GOOD: f64 = 0.999;
 
 /// Of all schedules the one that is most use in a time, weights that stream and all transfers
-/// counted: one batch on the device, NEO's choice, two batches, and rows that lag.
+/// counted: one batch on the device, NEO's choice, two batches, and rows that lag. Where another is
+/// better than these but some lag that can join it nowhere, they finish their tokens first.
 pub(super) fn auto<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -20,13 +22,18 @@ pub(super) fn auto<C: LayerCosts>(
     places: &mut [Place],
 ) -> Iteration {
     let mut best = (f64::NEG_INFINITY, Schedule::ALL[0]);
-    let may_run = |schedule: &Schedule| limits.lags || !matches!(schedule, Schedule::Lagging);
+    let lags = limits.lags != Lags::Never;
+    let may_run = |schedule: &Schedule| lags || !matches!(schedule, Schedule::Lagging);
     for schedule in Schedule::ALL.into_iter().filter(may_run) {
         let iteration = schedule.run(queues, limits, costs, places);
-        let use_of_it = use_per_ms(&iteration, queues, places, costs);
+        let use_of_it = use_per_ms(&iteration, (queues, limits.lags), places, costs);
         if use_of_it >= best.0 * AS_GOOD {
             best = (use_of_it.max(best.0), schedule);
         }
+    }
+    let is_lagging = matches!(best.1, Schedule::Lagging);
+    if !is_lagging && limits.lags == Lags::Apart && lag(queues) {
+        return async_only(queues, limits, costs, false, places);
     }
     best.1.run(queues, limits, costs, places)
 }
@@ -58,7 +65,7 @@ impl Schedule {
                 let intake = two_batches(intake, places);
                 finished(intake, shape(&intake), places)
             }
-            Schedule::Lagging => async_only(queues, limits, costs, places),
+            Schedule::Lagging => async_only(queues, limits, costs, true, places),
         }
     }
 }
@@ -68,11 +75,11 @@ impl Schedule {
 /// A row that lags is a layer's share of a token.
 fn use_per_ms(
     iteration: &Iteration,
-    queues: &Queues<'_>,
+    (queues, lags): (&Queues<'_>, Lags),
     places: &[Place],
     costs: &impl LayerCosts,
 ) -> f64 {
-    let work = Work::of(iteration, queues, places, costs);
+    let work = Work::of(iteration, queues, lags, places, costs);
     let times = Times::of(&work, iteration.shape, costs);
     let prefills = iteration.prefills(queues);
     let decode_ms = decode_ms(queues, costs);

@@ -23,7 +23,7 @@ impl Load {
 /// The two batches of an iteration. All prompts, and all decodes of the device, are in the first.
 #[derive(Debug)]
 pub(super) struct Batches<'a, C> {
-    costs: &'a C,
+    pub(super) costs: &'a C,
     pub(super) rows: [u32; 2],
     /// Attention of all prompts.
     prefill_ms: f64,

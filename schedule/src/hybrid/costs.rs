@@ -18,6 +18,11 @@ pub trait LayerCosts {
     fn launch_ms(&self) -> f64;
     /// What precedes the layers and follows them, for so many rows, of which so many are sampled.
     fn ends_ms(&self, rows: u32, samples: u32) -> f64;
+    /// What an iteration in which rows may lag takes beside its work, for what comes and goes in
+    /// every layer.
+    fn lagging_ms(&self) -> f64 {
+        0.0
+    }
     /// What passes between host and device.
     fn link(&self) -> LinkCosts;
 }

@@ -1,25 +1,24 @@
 //! Which of the host's sequences are computed, and in which batch: NEO's step 4, and what is done
 //! where the device has nothing to do.
 
-use super::batches::Load;
 use super::costs::LayerCosts;
 use super::intake::Intake;
 use super::iteration::Place;
-use super::queues::Queued;
+use super::queues::{Lags, Queued, Queues};
 
 /// Puts the host's sequences where the host has time for them: in order, each into the batch beside
 /// which more is left, the second to begin with. Whoever does not fit is passed over, and so are
 /// all later ones that are as long.
 ///
-/// Those that lag come first, and only into the second batch, whose linears before their layer
-/// they then leave out.
+/// Those that lag come first, where they may leave their layer, and only into the second batch,
+/// whose linears before it they then leave out.
 pub(super) fn fill<C: LayerCosts>(intake: &mut Intake<'_, '_, C>, places: &mut [Place]) {
     let mut batch = 1;
     let mut shortest_too_long = u32::MAX;
     for lags in [true, false] {
         let with_host = intake.iteration.with_host(intake.queues());
         for (one, place) in with_host.zip(places.iter_mut()) {
-            let is_open = *place == Place::Waits && (one.layer > 0) == lags;
+            let is_open = *place == Place::Waits && (one.layer > 0) == lags && joins(intake, one);
             if !is_open || one.tokens >= shortest_too_long || intake.rows_left() == 0 {
                 continue;
             }
@@ -47,23 +46,28 @@ pub(super) fn fill_without_device<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     places: &mut [Place],
 ) {
-    let Some(first) = intake.iteration.with_host(intake.queues()).next() else { return };
-    let is_open = |intake: &Intake<'_, '_, C>, one: &Queued| intake.has_host_room(one);
+    let mut with_host = intake.iteration.with_host(intake.queues());
+    let Some(first) = with_host.find(|one| joins(intake, one)) else { return };
+    let is_open =
+        |intake: &Intake<'_, '_, C>, one: &Queued| joins(intake, one) && intake.has_host_room(one);
     let mut with_host = intake.iteration.with_host(intake.queues());
     if !with_host.any(|one| is_open(intake, one)) {
         let count = intake.iteration.host_sequences(intake.queues());
-        for index in (1..count).rev() {
+        for index in (0..count).rev() {
             if is_open(intake, first) {
                 break;
             }
             let last = intake.iteration.with_host(intake.queues()).nth(index);
+            if last.is_some_and(|last| last.id == first.id) {
+                continue;
+            }
             intake.host_pages -= last.map_or(0, |last| intake.held(last));
             places[index] = Place::Evicted;
         }
     }
     let with_host = intake.iteration.with_host(intake.queues());
     for (one, place) in with_host.zip(places.iter_mut()) {
-        if *place != Place::Waits || intake.rows_left() == 0 || !intake.has_host_room(one) {
+        if *place != Place::Waits || intake.rows_left() == 0 || !is_open(intake, one) {
             continue;
         }
         let host = intake.batches.host;
@@ -81,29 +85,12 @@ pub(super) fn clear(places: &mut [Place]) {
     }
 }
 
-/// Lets those go on that lag; if none does, the first as many for which the host attends within a
-/// time, ms.
-pub(super) fn fill_lagging<C: LayerCosts>(
-    intake: &mut Intake<'_, '_, C>,
-    costs: &C,
-    window_ms: f64,
-    places: &mut [Place],
-) {
-    let goes_on = intake.queues().host.iter().any(|one| one.layer > 0);
-    let mut load = Load::default();
-    let with_host = intake.iteration.with_host(intake.queues());
-    for (one, place) in with_host.zip(places.iter_mut()) {
-        let is_open = *place == Place::Waits && (one.layer > 0) == goes_on;
-        let rows_left = intake.rows_left().saturating_sub(load.sequences);
-        if !is_open || rows_left == 0 || !intake.has_host_room(one) {
-            continue;
-        }
-        let with = load.with(one.tokens);
-        if !goes_on && with.ms(costs) + costs.launch_ms() > window_ms {
-            break;
-        }
-        load = with;
-        intake.grow(one);
-        *place = Place::Lagging;
-    }
+/// Whether any sequence lags.
+pub(super) fn lag(queues: &Queues<'_>) -> bool {
+    queues.host.iter().any(|one| one.layer > 0)
+}
+
+/// Whether a sequence can be in one of two batches.
+fn joins<C: LayerCosts>(intake: &Intake<'_, '_, C>, one: &Queued) -> bool {
+    one.layer == 0 || intake.limits().lags == Lags::Together
 }

@@ -183,6 +183,14 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
         self.iteration.host_prefills -= 1;
     }
 
+    pub(super) const fn limits(&self) -> &'a Limits {
+        self.limits
+    }
+
+    pub(super) const fn costs(&self) -> &'a C {
+        self.batches.costs
+    }
+
     pub(super) const fn queues(&self) -> &'a Queues<'q> {
         self.queues
     }

@@ -13,6 +13,7 @@ mod costs;
 mod host_rows;
 mod intake;
 mod iteration;
+mod lagging;
 mod neo;
 mod queues;
 mod step_costs;
@@ -23,7 +24,7 @@ mod work;
 pub use batches::Load;
 pub use costs::{LayerCosts, LinkCosts, MemoryShares};
 pub use iteration::{Iteration, Place, Shape};
-pub use queues::{Limits, Queued, Queues};
+pub use queues::{Lags, Limits, Queued, Queues};
 pub use step_costs::StepCosts;
 pub use work::{Times, Work};
 

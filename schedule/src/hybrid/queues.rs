@@ -25,6 +25,23 @@ pub struct Queues<'a> {
     pub is_late: bool,
 }
 
+/// Whether rows may lag ([`super::Shape::Async`]), and at which layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lags {
+    /// None begins to; who does already waits.
+    Never,
+    /// All that lag are at the same layer (APEX, section 6). They may leave it for the second of
+    /// two batches, which then begins with it for them (algorithm 1). No program of a server does so.
+    Together,
+    /// Each is at a layer of its own. They finish their tokens before another shape follows.
+    Apart,
+}
+
+impl Lags {
+    /// In the order of their numbers.
+    pub const ALL: [Lags; 3] = [Lags::Never, Lags::Together, Lags::Apart];
+}
+
 /// What bounds an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -36,8 +53,7 @@ pub struct Limits {
     pub host_pages: u32,
     /// Once a sequence has waited for so many iterations, no prompt begins before it was computed.
     pub patience: u32,
-    /// Rows may lag ([`super::Shape::Async`]).
-    pub lags: bool,
+    pub lags: Lags,
 }
 
 impl Limits {

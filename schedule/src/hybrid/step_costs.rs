@@ -26,14 +26,19 @@ pub struct StepCosts {
     pub host_row_ps: u32,
     /// What handing attention over to the host and back takes, µs.
     pub launch_us: u32,
+    /// What comes and goes for rows that lag in all layers, however many they are, µs.
+    pub lagging_us: u32,
     /// Caches of a position to the host, and to the device, picoseconds.
     pub position_out_ps: u32,
     pub position_in_ps: u32,
 }
 
+/// Words before those of the points.
+const BEFORE_POINTS: usize = 10;
+
 impl StepCosts {
     /// Words of [`StepCosts::words`].
-    pub const WORDS: usize = 9 + 2 * POINTS;
+    pub const WORDS: usize = BEFORE_POINTS + 2 * POINTS;
     /// Nothing is known: all is free.
     pub const NONE: StepCosts = StepCosts {
         layers: 1,
@@ -43,6 +48,7 @@ impl StepCosts {
         host_position_ps: 0,
         host_row_ps: 0,
         launch_us: 0,
+        lagging_us: 0,
         position_out_ps: 0,
         position_in_ps: 0,
     };
@@ -60,6 +66,7 @@ impl StepCosts {
             self.position_out_ps,
             self.position_in_ps,
             self.device.position_ps,
+            self.lagging_us,
         ];
         let points = self.device.points.into_iter().flat_map(|(rows, us)| [rows, us]);
         words.iter_mut().zip(alone.into_iter().chain(points)).for_each(|(to, word)| *to = word);
@@ -68,7 +75,10 @@ impl StepCosts {
 
     /// The inverse of [`StepCosts::words`].
     pub fn of_words(words: &[u32; Self::WORDS]) -> StepCosts {
-        let point = |point: usize| (words[9 + 2 * point], words[10 + 2 * point]);
+        let point = |point: usize| {
+            let first = BEFORE_POINTS + 2 * point;
+            (words[first], words[first + 1])
+        };
         StepCosts {
             layers: words[0],
             weights_us: words[1],
@@ -78,6 +88,7 @@ impl StepCosts {
             launch_us: words[5],
             position_out_ps: words[6],
             position_in_ps: words[7],
+            lagging_us: words[9],
             device: Costs { points: std::array::from_fn(point), position_ps: words[8] },
         }
     }
@@ -121,6 +132,10 @@ impl LayerCosts for StepCosts {
         self.of_layer(f64::from(self.launch_us) * MS_PER_US)
     }
 
+    fn lagging_ms(&self) -> f64 {
+        self.of_layer(f64::from(self.lagging_us) * MS_PER_US)
+    }
+
     /// They were measured with the linears.
     fn ends_ms(&self, _rows: u32, _samples: u32) -> f64 {
         0.0
@@ -152,6 +167,7 @@ mod tests {
             host_position_ps: 8_000_000,
             host_row_ps: 40_000_000,
             launch_us: 200,
+            lagging_us: 60,
             position_out_ps: 12_000_000,
             position_in_ps: 16_000_000,
         }
@@ -174,6 +190,7 @@ mod tests {
         near(costs.device_decode_ms(1000), 0.25);
         near(costs.host_decode_ms(10, 1000), 0.1 + 2.0);
         near(costs.launch_ms(), 0.05);
+        near(costs.lagging_ms(), 0.015);
         near(costs.link().weights_ms, 0.75);
         near(costs.link().position_in_ms, 0.004);
     }

@@ -3,7 +3,7 @@
 use super::batches::Load;
 use super::costs::LayerCosts;
 use super::iteration::{Iteration, Place, Shape};
-use super::queues::Queues;
+use super::queues::{Lags, Queues};
 
 /// The work of an iteration; of a layer unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -22,8 +22,12 @@ pub struct Work {
     pub partial_layer: u32,
     /// Rows that get a layer further.
     pub lagging: Load,
-    /// Which of their layers that is, from 0; behind the last one they are sampled.
-    pub lagging_layer: u32,
+    /// Those of them that have all layers' attention, and are sampled.
+    pub lagged: Load,
+    /// At how many different layers they all are; behind the last one counts as one.
+    pub lagging_layers: u32,
+    /// Whether the iteration lasts until the host has attended for all of them.
+    pub waits_for_lagging: bool,
     /// Cached positions that leave with prompts.
     pub leaving_positions: u64,
     /// Cached positions that move, before the first layer.
@@ -36,20 +40,23 @@ pub struct Work {
 }
 
 impl Work {
-    /// The work of an iteration.
+    /// The work of an iteration. Where rows lag apart it waits for the host.
     pub fn of(
         iteration: &Iteration,
         queues: &Queues<'_>,
+        lags: Lags,
         places: &[Place],
         costs: &impl LayerCosts,
     ) -> Work {
-        let mut work = Work::default();
+        let waits_for_lagging = lags == Lags::Apart;
+        let mut work = Work { waits_for_lagging, ..Work::default() };
         for one in &queues.device[..iteration.decodes] {
             work.decode_on_device(one.tokens);
         }
         let moves_out = &queues.device[queues.device.len() - iteration.moves_out..];
         work.moved_out = moves_out.iter().map(|one| u64::from(one.tokens - 1)).sum();
-        for (one, place) in iteration.with_host(queues).zip(places) {
+        let mut layer_before = None;
+        for (index, (one, place)) in iteration.with_host(queues).zip(places).enumerate() {
             match place {
                 Place::Waits | Place::Evicted => {}
                 Place::MovesIn => {
@@ -65,7 +72,16 @@ impl Work {
                 Place::Second => work.decode_on_host(1, one.tokens),
                 Place::Lagging => {
                     work.lagging = work.lagging.with(one.tokens);
-                    work.lagging_layer = one.layer;
+                    if one.layer == costs.layers() {
+                        work.lagged = work.lagged.with(one.tokens);
+                    }
+                    let mut before = iteration.with_host(queues).zip(places).take(index);
+                    let is_known = layer_before == Some(one.layer)
+                        || before.any(|(other, place)| {
+                            *place == Place::Lagging && other.layer == one.layer
+                        });
+                    work.lagging_layers += u32::from(!is_known);
+                    layer_before = Some(one.layer);
                 }
             }
         }
@@ -76,8 +92,7 @@ impl Work {
         }
         let leaving = iteration.leaving(queues);
         work.leaving_positions = leaving.iter().map(|one| u64::from(one.tokens)).sum();
-        let is_last = work.lagging_layer == costs.layers();
-        work.samples = work.tokens + if is_last { work.lagging.sequences } else { 0 };
+        work.samples = work.tokens + work.lagged.sequences;
         work
     }
 
@@ -99,7 +114,8 @@ impl Work {
 pub struct Times {
     pub total_ms: f64,
     pub device_ms: f64,
-    /// Attention on the host; of rows that lag it may end after the iteration.
+    /// Attention on the host; of rows that lag it may end after the iteration that does not wait
+    /// for it.
     pub host_ms: f64,
     pub to_device_ms: f64,
     pub to_host_ms: f64,
@@ -125,7 +141,11 @@ impl Times {
             }
             Shape::Async => {
                 let plain = layer(work, costs, [Load::default(); 2]).times(layers);
-                plain.plus(lagging(work, costs))
+                let mut all = plain.plus(lagging(work, costs));
+                if work.waits_for_lagging {
+                    all.total_ms = all.total_ms.max(all.host_ms);
+                }
+                all
             }
         };
         let link = costs.link();
@@ -197,21 +217,25 @@ fn layer(work: &Work, costs: &impl LayerCosts, host: [Load; 2]) -> Times {
     }
 }
 
-/// What rows that lag add: to the linears of the one layer that they are in, and all of their
-/// attention, beside which the device goes on.
+/// What rows that lag add: to the linears of the layers that they are in, as if there were as many
+/// in each, and all of their attention, beside which the device goes on.
 fn lagging(work: &Work, costs: &impl LayerCosts) -> Times {
     if work.lagging.sequences == 0 {
         return Times::default();
     }
     let link = costs.link();
     let rows = f64::from(work.lagging.sequences);
-    let with = costs.linear_ms(work.rows[0] + work.lagging.sequences);
-    let more_ms = with - costs.linear_ms(work.rows[0]);
-    let is_last = work.lagging_layer == costs.layers();
+    let with = costs.linear_ms(work.rows[0] + work.lagging.sequences.div_ceil(work.lagging_layers));
+    let more_ms = f64::from(work.lagging_layers) * (with - costs.linear_ms(work.rows[0]));
+    let attended = Load {
+        sequences: work.lagging.sequences - work.lagged.sequences,
+        positions: work.lagging.positions - work.lagged.positions,
+    };
+    let launches = work.lagging_layers - u32::from(work.lagged.sequences > 0);
     Times {
-        total_ms: more_ms,
+        total_ms: more_ms + f64::from(costs.layers()) * costs.lagging_ms(),
         device_ms: more_ms,
-        host_ms: if is_last { 0.0 } else { work.lagging.ms(costs) + costs.launch_ms() },
+        host_ms: attended.ms(costs) + f64::from(launches) * costs.launch_ms(),
         to_device_ms: rows * link.row_back_ms,
         to_host_ms: rows * link.row_out_ms,
     }

@@ -16,7 +16,7 @@ use super::{attention, delta, experts, linear, sample, selected};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
-use crate::rows::{SequenceRows, counts, logits_rows, sequences};
+use crate::rows::{SequenceRows, attends_kept, counts, logits_rows, sequences};
 use crate::select;
 use crate::shared::forms::Forms;
 use crate::shared::table::StepTable;
@@ -101,6 +101,9 @@ impl ComputeState {
         let (found, rows) = counts(operands.table, operands.program, compute.at);
         let rows = match compute.op {
             Op::FinalNorm | Op::Head | Op::Sample => found,
+            _ if attends_kept(operands.table, operands.program, compute.chunk) => {
+                operands.table.batch_size()
+            }
             _ => rows,
         };
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);

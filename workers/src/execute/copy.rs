@@ -49,6 +49,9 @@ pub fn copy_spans(
                 each(Span::at(offset_bytes, positions * size_of::<f32>()));
             }
         }
+        Moved::Lagging(value) => {
+            return owners::lagging_spans(plan, table, (program, copy), value, each);
+        }
         Moved::Value(value) if table.has_owners() && copy.chunk.is_some() => {
             return owners::value_spans(plan, table, (program, copy), value, each);
         }

@@ -6,7 +6,7 @@ use program::owners::{DEVICE, HOST};
 use program::plan::Plan;
 
 use super::span::Span;
-use crate::rows::sequences;
+use crate::rows::{lagging, sequences};
 use crate::shared::table::StepTable;
 
 /// The rows of a value that are of an owner's sequences, or for which it attends; those behind each
@@ -41,6 +41,28 @@ pub(super) fn value_spans(
     }
     each(Span::at(pending.start * row_bytes, pending.len() * row_bytes));
     all
+}
+
+/// The rows of a value that lag, between their places behind all others and those of their slots,
+/// where they are kept. Returns their number.
+pub(super) fn lagging_spans(
+    plan: &Plan,
+    table: &StepTable,
+    (program, copy): (ProgramId, &Copy),
+    value: Value,
+    mut each: impl FnMut(Span),
+) -> usize {
+    let elements = value.row_elements(&plan.config).unwrap_or(0);
+    let size_bytes = elements * value.element_bytes(plan.shape.dtype);
+    let leaves = copy.from.chunk == Some(HOST);
+    let mut rows = 0;
+    for found in lagging(table, program, copy.at) {
+        let [joined, kept] = [found.row0, found.item.slot].map(|row| row * size_bytes);
+        let (from_bytes, to_bytes) = if leaves { (joined, kept) } else { (kept, joined) };
+        each(Span { from_bytes, to_bytes, size_bytes });
+        rows += 1;
+    }
+    rows
 }
 
 /// Cached positions of the listed sequences, from one owner's part to the other's.

@@ -8,8 +8,9 @@
 //! asked for, is computed in pieces beside what was decided, and belongs to the host.
 
 use program::ir::ProgramId;
+use program::lagging::stream_behind;
 use program::step_table::{Field, Home, List, SlotState};
-use schedule::hybrid::{Iteration, Place, Queued, Queues, Shape, next};
+use schedule::hybrid::{Iteration, Lags, Place, Queued, Queues, Shape, next};
 use schedule::{Costs, Piece, Step};
 
 use super::serving::{draws, has_ended, sequence, set_state, state};
@@ -48,8 +49,9 @@ impl Iterations {
 
     /// Takes what is offered, gives back what has ended, decides what follows and lists it.
     pub fn list(&mut self, table: &StepTable) {
+        get_further(table);
         self.take(table);
-        for program in ProgramId::OF_OWNERS {
+        for program in table.programs_of_owners() {
             let streams = 0..table.program(program).streams;
             streams.for_each(|stream| table.set_items(BATCH, List { program, stream }, 0));
         }
@@ -59,7 +61,11 @@ impl Iterations {
             return;
         }
         let mut deciding = table.deciding();
-        let piece = self.in_pieces.and_then(|slot| piece(table, slot, decided as u32));
+        let in_pieces = self.in_pieces.filter(|_| !self.must_get_further());
+        let piece = in_pieces.and_then(|slot| piece(table, slot, decided as u32));
+        if piece.is_some() || !table.can_lag() || deciding.limits.lags != Lags::Apart {
+            deciding.limits.lags = Lags::Never;
+        }
         deciding.limits.rows -= piece.map_or(0, |piece| piece.rows);
         let queues = Queues {
             waiting: &self.waiting,
@@ -70,6 +76,11 @@ impl Iterations {
         let places = &mut self.places;
         let iteration = next(deciding.policy, &queues, &deciding.limits, &deciding.costs, places);
         self.apply(table, &iteration, piece);
+    }
+
+    /// Whether one that lags has waited for a piece: they take turns.
+    fn must_get_further(&self) -> bool {
+        self.host.iter().any(|one| one.layer > 0 && one.waited > 0)
     }
 
     /// Reads the queues from the slots.
@@ -84,6 +95,7 @@ impl Iterations {
                 SlotState::Offered => {
                     set_home(table, slot, Home::Nowhere);
                     set(table, slot, Field::Waited, 0);
+                    set(table, slot, Field::Layer, 0);
                     set_state(table, BATCH, slot, SlotState::Running);
                 }
                 SlotState::Running => {}
@@ -104,7 +116,8 @@ impl Iterations {
                 Home::Host => &mut self.host,
             };
             let (tokens, waited) = (known(table, slot), get(table, slot, Field::Waited));
-            queue.push(Queued { id: slot as u32, tokens, layer: 0, waited });
+            let layer = get(table, slot, Field::Layer);
+            queue.push(Queued { id: slot as u32, tokens, layer, waited });
         }
         self.waiting.sort_unstable_by_key(|one| std::cmp::Reverse(age(one.id as usize)));
         for queue in [&mut self.device, &mut self.host] {
@@ -126,11 +139,11 @@ impl Iterations {
             // The host attends for pieces behind the first.
             Shape::Gpu if piece.is_none() => ProgramId::STEP,
             Shape::Gpu | Shape::Pipelined => ProgramId::PIPELINED,
-            Shape::Async => unreachable!("no row may lag (`Deciding`)"),
+            Shape::Async => ProgramId::ASYNC,
         };
         table.count(program);
         let mut lists = Listing { table, program, turns: [0, 0], moves: None };
-        stays.iter().for_each(|one| lists.compute(one, Home::Device, 0));
+        stays.iter().for_each(|one| lists.compute_whole(one, Home::Device, 0));
         let evicted = &queues.device[iteration.decodes..][..iteration.evicted];
         evicted.iter().for_each(|one| give_up(table, one));
         let moves_out = iteration.with_host(&queues).take(iteration.moves_out);
@@ -139,24 +152,24 @@ impl Iterations {
         for (one, _) in with_host().filter(|(_, place)| **place == Place::MovesIn) {
             take_seat(table, one, seats);
             lists.list_move(one, ProgramId::MOVE_IN);
-            lists.compute(one, Home::Device, 0);
+            lists.compute_whole(one, Home::Device, 0);
         }
         let prefills = iteration.prefills(&queues).split_at(iteration.device_prefills);
         for one in prefills.0 {
             take_seat(table, one, seats);
-            lists.compute(one, Home::Device, 0);
+            lists.compute_whole(one, Home::Device, 0);
         }
         for (one, place) in with_host() {
             match place {
                 Place::MovesIn => {}
                 Place::Evicted => give_up(table, one),
                 Place::Waits => lists.keep_waiting(one),
-                Place::First => lists.compute(one, Home::Host, 0),
-                Place::Second => lists.compute(one, Home::Host, 1),
-                Place::Lagging => unreachable!("no row may lag (`Deciding`)"),
+                Place::First => lists.compute_whole(one, Home::Host, 0),
+                Place::Second => lists.compute_whole(one, Home::Host, 1),
+                Place::Lagging => lists.get_further(one),
             }
         }
-        prefills.1.iter().for_each(|one| lists.compute(one, Home::Host, 0));
+        prefills.1.iter().for_each(|one| lists.compute_whole(one, Home::Host, 0));
         piece.iter().for_each(|piece| lists.compute_piece(piece));
         table.set_following(match lists.moves {
             Some(moves) => [Some(moves), Some(program)],
@@ -176,12 +189,16 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     /// All rows of a sequence that are not computed, in a stream.
-    fn compute(&mut self, one: &Queued, home: Home, stream: u16) {
+    fn compute_whole(&mut self, one: &Queued, home: Home, stream: u16) {
+        self.compute(one, home, stream, draws(self.table, BATCH, one.id as usize));
+    }
+
+    /// Its rows, of which the last is sampled or not.
+    fn compute(&mut self, one: &Queued, home: Home, stream: u16, samples: bool) {
         let (table, slot) = (self.table, one.id as usize);
         self.queue(slot, home);
         set(table, slot, Field::Waited, 0);
         let first = get(table, slot, Field::Computed) as usize;
-        let samples = draws(table, BATCH, slot);
         let item = Item {
             slot,
             first,
@@ -191,6 +208,14 @@ impl Listing<'_> {
             logits_rows: samples.into(),
         };
         table.push_item(BATCH, List { program: self.program, stream }, item);
+    }
+
+    /// The newest token of a sequence of the host, a layer further.
+    fn get_further(&mut self, one: &Queued) {
+        let stream = stream_behind(one.layer as u16);
+        let is_last = stream + 1 == self.table.program(self.program).streams;
+        let samples = is_last && draws(self.table, BATCH, one.id as usize);
+        self.compute(one, Home::Host, stream, samples);
     }
 
     /// A part of a prompt.
@@ -228,6 +253,21 @@ impl Listing<'_> {
         self.table.push_item(BATCH, List { program, stream: 0 }, item);
         self.table.count(program);
         self.moves = Some(program);
+    }
+}
+
+/// Rows that lag have a layer more behind them than before the step that listed them, or a token.
+fn get_further(table: &StepTable) {
+    if !table.can_lag() {
+        return;
+    }
+    let (program, last) = (ProgramId::ASYNC, table.program(ProgramId::ASYNC).streams - 1);
+    for stream in stream_behind(0)..=last {
+        let list = List { program, stream };
+        for index in 0..table.items(BATCH, list) {
+            let layer = if stream == last { 0 } else { u32::from(stream - stream_behind(0)) + 1 };
+            set(table, table.item(BATCH, list, index).slot, Field::Layer, layer);
+        }
     }
 }
 
@@ -271,6 +311,7 @@ fn age(table: &StepTable) -> impl Fn(usize) -> u32 + '_ {
 fn give_up(table: &StepTable, one: &Queued) {
     set_home(table, one.id as usize, Home::Nowhere);
     set(table, one.id as usize, Field::Computed, 0);
+    set(table, one.id as usize, Field::Layer, 0);
     set(table, one.id as usize, Field::Waited, one.waited.saturating_add(1));
 }
 

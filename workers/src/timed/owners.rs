@@ -96,7 +96,7 @@ impl Of<'_> {
                 let layer = copy.at.layer.map_or(0, usize::from);
                 copy.at.layer.map_or(0.0, |_| link.weights_ms * share(config, layer, op))
             }
-            Moved::Value(_) | Moved::Cache(_) => 0.0,
+            Moved::Value(_) | Moved::Lagging(_) | Moved::Cache(_) => 0.0,
         }
     }
 }

@@ -63,7 +63,7 @@ pub struct Serve<'a> {
     /// Sequences that were called off and began again.
     pub restarts: usize,
     /// Instructions that ran, by program.
-    pub ran: [usize; 4],
+    pub ran: [usize; 5],
 }
 
 impl<'a> Serve<'a> {
@@ -77,7 +77,7 @@ impl<'a> Serve<'a> {
             outcomes: vec![None; REQUESTS],
             arrivals: u32::MAX - 5,
             restarts: 0,
-            ran: [0; 4],
+            ran: [0; 5],
             random: ChaCha8Rng::seed_from_u64(seed),
             lanes,
         }

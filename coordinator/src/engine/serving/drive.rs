@@ -9,7 +9,7 @@ use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::{Role, WorkerId};
 use schedule::Costs;
-use schedule::hybrid::{Limits, StepCosts};
+use schedule::hybrid::{Lags, Limits, StepCosts};
 use shm::WaitError;
 use workers::shared::protocol::{FromWorker, ToWorker};
 use workers::shared::release::{list_first, stages};
@@ -69,7 +69,7 @@ fn limits(plan: &Plan) -> Limits {
         // Of these as many are kept for what the device has as it has.
         host_pages: u32::from(shape.batch_size) + u32::from(shape.device_slots),
         patience: PATIENCE,
-        lags: false,
+        lags: Lags::Apart,
     }
 }
 
@@ -94,7 +94,7 @@ struct Crew {
     keeper: Option<usize>,
     group: Option<Group>,
     /// What was counted of iterations.
-    counted: [u32; 4],
+    counted: [u32; 5],
     looked: Instant,
 }
 
@@ -134,7 +134,10 @@ impl Drive {
         let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
         let table = &crew.table;
         let costs = match options.plan.shape.has_owners() {
-            true => Measured::Owners(measure_owners(&options.plan, &mut crew.launched, table)?),
+            true => Measured::Owners(match options.costs {
+                Some(costs) => costs,
+                None => measure_owners(&options.plan, &mut crew.launched, table)?,
+            }),
             false => Measured::Steps(measure(&options.plan, &mut crew.launched, table)?),
         };
         crew.clear(&options, &costs);
@@ -337,7 +340,7 @@ impl Crew {
         let keeper = plan.topology.workers_of(Role::Cpu).next();
         let is_keeper = |worker: &Worker| Some(worker.id) == keeper;
         let keeper = launched.supervisor.workers.iter().position(is_keeper);
-        let (counted, looked) = ([0; 4], Instant::now());
+        let (counted, looked) = ([0; 5], Instant::now());
         Ok(Crew { launched, table, sampler, keeper, group: None, counted, looked })
     }
 
@@ -418,7 +421,7 @@ impl Crew {
     }
 
     /// Adds what was counted since the last time.
-    fn count(&mut self, owners: &mut [u64; 4]) {
+    fn count(&mut self, owners: &mut [u64; 5]) {
         if !self.table.has_owners() {
             return;
         }

@@ -54,7 +54,7 @@ struct Measuring<'a> {
 }
 
 /// Runs iterations of ever more rows, with more and fewer positions before them, for either owner,
-/// and moves of caches.
+/// moves of caches, and what comes and goes in every layer where rows may lag.
 ///
 /// # Errors
 /// A worker that was lost.
@@ -85,6 +85,11 @@ pub(super) fn measure_owners(
         let [far, near] = [past, 1].map(|past| measuring.time(program, &[Rows::of_host(past)]));
         Ok(per(far?, near?, 1, past))
     };
+    let lagging = match table.can_lag() {
+        true => measuring.time(ProgramId::ASYNC, &[Rows::of_device(1)])?,
+        false => Duration::ZERO,
+    };
+    let alone = measuring.time(step, &[Rows::of_device(1)])?;
     let position_out_ps = moved(&mut measuring, ProgramId::MOVE_OUT)?;
     let position_in_ps = moved(&mut measuring, ProgramId::MOVE_IN)?;
     let costs = StepCosts {
@@ -95,6 +100,7 @@ pub(super) fn measure_owners(
         host_position_ps: per(host_far, host_near, shape.batch_size, past),
         host_row_ps: ps(attended.saturating_sub(launch) / others),
         launch_us: u32::try_from(launch.as_micros()).unwrap_or(u32::MAX),
+        lagging_us: u32::try_from(lagging.saturating_sub(alone).as_micros()).unwrap_or(u32::MAX),
         position_out_ps,
         position_in_ps,
     };
@@ -155,7 +161,7 @@ impl Measuring<'_> {
         table.set_field(0, slot, Field::Home, of.home as u32);
         let seats = usize::from(self.plan.shape.device_slots);
         table.set_field(0, slot, Field::Seat, (slot % seats) as u32);
-        let is_step = [ProgramId::STEP, ProgramId::PIPELINED].contains(&program);
+        let is_step = self.plan.program(program).shape.samples() > 0;
         let item = Item {
             slot,
             first: of.past as usize,

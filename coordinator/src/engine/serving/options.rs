@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use grammar::{Form, Grammar};
 use program::plan::Plan;
-use schedule::hybrid::Policy;
+use schedule::hybrid::{Policy, StepCosts};
 
 use crate::engine::launch::LaunchOptions;
 
@@ -27,6 +27,8 @@ pub struct ServingOptions {
     pub forms: Option<Arc<FormOf>>,
     /// Who decides about iterations, in a plan whose sequences have owners.
     pub policy: Policy,
+    /// What iterations take there; `None`: it is measured before the first.
+    pub costs: Option<StepCosts>,
     /// How long a step should take where sequences wait for their next token.
     pub step: Duration,
     pub loading: Loading,

@@ -6,7 +6,7 @@ use model::config::Dtype;
 use model::known::known as known_model;
 use planner::machine::known as known_machine;
 use planner::serving::{Arrival, Served, ServingCosts, simulate};
-use schedule::hybrid::{Limits, Policy};
+use schedule::hybrid::{Lags, Limits, Policy};
 
 use super::cells::{By, Figure, Series};
 
@@ -97,7 +97,7 @@ fn run(figure: &Figure, series: &Series, output: u32, policy: Policy) -> Result<
         },
         host_pages: (host_positions / u64::from(PAGE_POSITIONS)) as u32,
         patience: u32::MAX,
-        lags: true,
+        lags: Lags::Together,
     };
     let arrivals = arrivals(figure.requests, figure.input, output);
     Ok(simulate(policy, &arrivals, &limits, &costs))

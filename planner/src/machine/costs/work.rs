@@ -201,7 +201,7 @@ impl<'a> Works<'a> {
                 };
                 cached.times(one * share)
             }
-            Moved::Value(value) => {
+            Moved::Value(value) | Moved::Lagging(value) => {
                 let element = value.element_bytes(self.dtype()) as f64;
                 let elements = match (value, value.row_elements(config)) {
                     (Value::LastNormed | Value::Logits, Some(row)) => {

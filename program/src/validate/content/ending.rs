@@ -2,36 +2,41 @@
 
 use crate::ir::BufferId;
 
-use super::super::STEPS;
 use super::super::error::{NamedProgram, ValidateError};
+use super::super::steps;
 use super::Walk;
 use super::held::{Content, Held, Parts};
+use super::lagging::Kept;
 
 impl Walk<'_> {
-    pub(super) fn end(&self, lasting: &[Parts]) -> Result<(), ValidateError> {
+    pub(super) fn end(&self, lasting: &[Parts], kept: &Kept) -> Result<(), ValidateError> {
         let program = NamedProgram::new(self.program);
         let incomplete = |problem: String| ValidateError::Incomplete {
             program,
             problem: problem.into_boxed_str(),
         };
         let streams = self.program.shape.samples();
-        let expected = streams * STEPS;
+        let steps = steps(&self.program.shape);
+        let expected = streams * steps;
         for batch in 0..self.plan.shape.batches {
             let sampled = self.tables.values().find(|table| table.batch == batch);
             let samples = sampled.map_or(0, |table| table.samples);
             if samples != expected {
                 return Err(incomplete(format!(
-                    "batch {batch} is sampled {samples} times in {} steps of {streams} streams",
-                    STEPS
+                    "batch {batch} is sampled {samples} times in {steps} steps of {streams} streams"
                 )));
             }
         }
         // The steps by which caches grow, and in which all of a part are moved.
         let (grows, moves) = match self.moves_to() {
             Some(part) => (0, Some(part)),
-            None => (STEPS, None),
+            None => (steps, None),
         };
+        self.check_kept(kept, lasting).map_err(incomplete)?;
         for (place, (before, after)) in lasting.iter().zip(&self.buffers).enumerate() {
+            if kept.iter().any(|(_, buffer)| buffer.0 as usize == place) {
+                continue;
+            }
             let Some(before) = before.read(None).first().and_then(Option::as_ref) else { continue };
             let after = after.read(None);
             let expected = before.content.after_steps(grows);
@@ -39,7 +44,7 @@ impl Walk<'_> {
             let is_moved =
                 matches!(before.content, Content::Cache { chunk, .. } if moves == Some(chunk));
             let times = self.moved.get(&id).copied().unwrap_or(0);
-            if is_moved && times != STEPS {
+            if is_moved && times != steps {
                 let name = &self.plan.buffers[place].name;
                 return Err(incomplete(format!("{name} gets what moves {times} times")));
             }

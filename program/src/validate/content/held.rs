@@ -132,6 +132,12 @@ impl Parts {
         self.parts[usize::from(chunk.index)] = Some(held);
     }
 
+    /// Whether another one holds the same, part by part.
+    pub(super) fn same(&self, other: &Parts) -> bool {
+        let content = |held: &Option<Held>| held.as_ref().map(|held| held.content);
+        self.parts.iter().map(content).eq(other.parts.iter().map(content))
+    }
+
     pub(super) fn read(&self, chunk: Option<Chunk>) -> &[Option<Held>] {
         match normal(chunk) {
             Some(chunk) if self.parts.len() == usize::from(chunk.of) => {

@@ -28,9 +28,11 @@ use super::parts::normal;
 
 mod ending;
 mod held;
+mod lagging;
 mod moves;
 
 use held::{Content, Held, Parts, Stream};
+use lagging::own_stream;
 
 /// The step table of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -88,8 +90,10 @@ struct Walk<'a> {
 /// `Unwritten` or `Stale` for the first read that does not find what it is for; `Incomplete` when a
 /// program ends without having sampled all rows, filled all caches, or kept the weights.
 pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateError> {
-    let lasting = lasting(plan)?;
+    let mut lasting = lasting(plan)?;
     let additions_before = additions_before(&plan.config);
+    let kept = lagging::kept_values(plan)?;
+    lagging::begin(&mut lasting, &kept, &plan.config, &additions_before);
     for order in orders {
         let mut walk = Walk {
             plan,
@@ -101,7 +105,7 @@ pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateErr
             additions_before: &additions_before,
         };
         order.events.iter().try_for_each(|event| walk.event(order, event))?;
-        walk.end(&lasting)?;
+        walk.end(&lasting, &kept)?;
     }
     Ok(())
 }
@@ -178,7 +182,7 @@ impl<'a> Walk<'a> {
         let updates = self.hidden_updates_before(compute.op, at);
         for (value, region) in compute.op.reads(&self.plan.config).iter().zip(&compute.inputs) {
             let content = now.value(*value, at, updates);
-            self.need(now, *region, content)?;
+            self.need_value(now, *region, content)?;
         }
         for (cache, region) in Cache::updated(compute) {
             self.fill(now, cache, region)?;
@@ -209,7 +213,7 @@ impl<'a> Walk<'a> {
         if let (Some(value), Some(output)) = (compute.op.writes(&self.plan.config), compute.output)
         {
             let added = u32::from(compute.op != Op::Embed);
-            self.write(now, output, now.value(value, at, updates + added));
+            self.write_value(now, output, now.value(value, at, updates + added));
         }
         Ok(())
     }
@@ -220,6 +224,7 @@ impl<'a> Walk<'a> {
         }
         let content = match copy.moved {
             Moved::Sequences(kv) => return self.move_cache(now, kv, copy),
+            Moved::Lagging(value) => return self.move_lagging(now, value, copy),
             Moved::Weights(op) => {
                 let blobs = self.weights_of(op, copy.at.layer);
                 let found = self.first_of(copy.from);
@@ -245,8 +250,8 @@ impl<'a> Walk<'a> {
             let problem = "it moves weights of an operation that has none".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         };
-        self.need(now, copy.from, content)?;
-        self.write(now, copy.to, content);
+        self.need_value(now, copy.from, content)?;
+        self.write_value(now, copy.to, content);
         Ok(())
     }
 
@@ -295,14 +300,15 @@ impl<'a> Walk<'a> {
             Kv::K => Value::Key,
             Kv::V => Value::Value,
         };
-        self.need(now, append.from, now.value(value, at, 0))?;
+        self.need_value(now, append.from, now.value(value, at, 0))?;
         self.fill(now, Cache::of(append), append.to)
     }
 
     /// The rows of a stream into a cache or a state, behind those of the streams before.
     fn fill(&mut self, now: &Now<'_>, cache: Cache, to: Region) -> Result<(), ValidateError> {
         let step = now.event.step;
-        let stream = now.event.instruction.at().map_or(0, |at| at.stream);
+        let shape = &self.program.shape;
+        let stream = now.event.instruction.at().map_or(0, |at| own_stream(shape, at));
         let streams = self.streams_of(cache.chunk);
         // Rows may be appended in any order where nobody reads them before the program has ended.
         let before = match self.program.shape.rows {
@@ -353,7 +359,8 @@ impl<'a> Walk<'a> {
         let (step, streams) = (now.event.step, self.program.shape.samples());
         // Samples of a step are one behind the other, so that a stream's own is among the first.
         let of_step = i64::from(table.samples) - i64::from(step * streams);
-        if !(0..=i64::from(at.stream)).contains(&of_step) {
+        let stream = i64::from(own_stream(&self.program.shape, at));
+        if !(0..=stream).contains(&of_step) {
             let problem = format!(
                 "it needs the step table after {step} sampled steps, but finds {} samples of \
                  {streams} streams",
@@ -361,12 +368,30 @@ impl<'a> Walk<'a> {
             );
             return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
         }
-        if sample && of_step < i64::from(at.stream) {
+        if sample && of_step < stream {
             let problem = "an earlier stream is not sampled yet".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
         table.samples += u32::from(sample);
         Ok(())
+    }
+
+    /// [`Walk::need`] of a value, whose rows may be of two kinds.
+    fn need_value(
+        &self,
+        now: &Now<'_>,
+        region: Region,
+        needed: Content,
+    ) -> Result<(), ValidateError> {
+        let mut parts = self.by_rows(region, needed).into_iter();
+        parts.try_for_each(|(region, needed)| self.need(now, region, needed))
+    }
+
+    /// [`Walk::write`] of a value, likewise.
+    fn write_value(&mut self, now: &Now<'_>, region: Region, content: Content) {
+        for (region, content) in self.by_rows(region, content) {
+            self.write(now, region, content);
+        }
     }
 
     fn need(&self, now: &Now<'_>, region: Region, needed: Content) -> Result<(), ValidateError> {
@@ -461,6 +486,7 @@ impl Now<'_> {
     fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {
         let (step, layer) = (self.event.step, at.layer);
         // Of whole prompts nothing is read, and rows of one stream are behind those of no other.
-        Cache { kv, layer, batch: at.batch, chunk }.with(step, at.stream)
+        let stream = own_stream(&self.order.program.shape, at);
+        Cache { kv, layer, batch: at.batch, chunk }.with(step, stream)
     }
 }

@@ -14,7 +14,7 @@ impl Walk<'_> {
     pub(super) fn streams_of(&self, part: Chunk) -> u16 {
         let shape = self.program.shape;
         let fills = |stream: &u16| shape.attending.side(*stream).fills(part);
-        (0..shape.streams).filter(fills).count() as u16
+        (0..shape.joint_streams()).filter(fills).count() as u16
     }
 
     /// The part of each cache that gets what moves, in a program of moves.

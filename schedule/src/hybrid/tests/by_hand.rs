@@ -1,6 +1,6 @@
 //! Small queues whose iteration can be said without computing.
 
-use super::super::{Limits, Place, Policy, Queued, Queues, Shape};
+use super::super::{Lags, Limits, Place, Policy, Queued, Queues, Shape};
 use super::{Exact, decided, queued};
 
 const EXACT: Exact = Exact::PLAIN;
@@ -11,7 +11,7 @@ const LIMITS: Limits = Limits {
     device_pages: 20,
     host_pages: 200,
     patience: 10,
-    lags: true,
+    lags: Lags::Together,
 };
 
 fn queues<'a>(waiting: &'a [Queued], device: &'a [Queued], host: &'a [Queued]) -> Queues<'a> {
@@ -55,7 +55,7 @@ fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
 fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
     // 22 pages of 20.
     let waiting = [queued(0, 86), queued(1, 86)];
-    for lags in [false, true] {
+    for lags in Lags::ALL {
         let limits = Limits { lags, ..LIMITS };
         let (iteration, _) = decided(Policy::Apex, &queues(&waiting, &[], &[]), &limits, &EXACT);
         assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 1));
@@ -109,6 +109,54 @@ fn who_lags_is_alone_until_its_token_is_there_and_does_not_move() {
     assert_eq!(places, [Place::Lagging, Place::Waits]);
     let (_, places) = decided(Policy::Neo, &queues(&[], &[], &host), &LIMITS, &slow);
     assert_eq!(places, [Place::Second, Place::First], "its own layers are the second batch's");
+}
+
+/// Four layers of 6.5 ms, and rows that the host attends for in 4 ms or in 16.
+#[test]
+fn rows_apart_begin_as_the_host_keeps_pace() {
+    let limits = Limits { lags: Lags::Apart, ..LIMITS };
+    let costs = Exact { host_position_ms: 0.5, launch_ms: 0.0, ..EXACT };
+    let device = [queued(0, 72)];
+    let begun = |host: &[Queued]| {
+        let queues = queues(&[], &device, host);
+        let (iteration, places) = decided(Policy::Apex, &queues, &limits, &costs);
+        assert_eq!(iteration.shape, Shape::Async, "{places:?}");
+        places
+    };
+    let at = |layer, id, tokens| Queued { layer, ..queued(id, tokens) };
+    let (goes, waits) = (Place::Lagging, Place::Waits);
+    assert_eq!(begun(&[queued(1, 7), queued(2, 7)]), [goes, waits], "one in a layer's time");
+    assert_eq!(begun(&[at(1, 1, 7), queued(2, 7)]), [goes, goes]);
+    assert_eq!(begun(&[queued(1, 31)]), [goes], "nobody is near");
+    assert_eq!(begun(&[at(2, 1, 31), queued(2, 7)]), [goes, waits], "20 ms in three");
+    assert_eq!(begun(&[at(3, 1, 31), queued(2, 7)]), [goes, goes]);
+    // Nothing is beside them: who lags goes on, and nobody begins.
+    let host = [at(2, 1, 7), queued(2, 90)];
+    let alone = queues(&[], &[], &host);
+    let (iteration, places) = decided(Policy::Apex, &alone, &limits, &costs);
+    assert_eq!((iteration.shape, places), (Shape::Async, vec![goes, waits]));
+}
+
+#[test]
+fn rows_apart_finish_their_tokens_before_two_batches() {
+    let limits = Limits { lags: Lags::Apart, ..LIMITS };
+    let device: Vec<Queued> = (0..3).map(|id| queued(id, 24)).collect();
+    let fast = Exact { host_position_ms: 1.0 / 32.0, launch_ms: 0.0, ..EXACT };
+    let decide = |host: &[Queued], limits: &Limits| {
+        decided(Policy::Apex, &queues(&[], &device, host), limits, &fast)
+    };
+    let (iteration, _) = decide(&[queued(3, 16), queued(4, 16)], &limits);
+    assert_eq!(iteration.shape, Shape::Pipelined);
+    let host = [queued(3, 16), Queued { layer: 2, ..queued(4, 16) }];
+    let (iteration, places) = decide(&host, &limits);
+    assert_eq!(iteration.shape, Shape::Async);
+    assert_eq!(places, [Place::Waits, Place::Lagging]);
+    // Together they leave their layer for the second batch.
+    let (iteration, places) = decide(&host, &LIMITS);
+    assert_eq!((iteration.shape, places[1]), (Shape::Pipelined, Place::Second));
+    // Where none may lag, who does waits.
+    let (iteration, places) = decide(&host, &Limits { lags: Lags::Never, ..LIMITS });
+    assert_eq!((iteration.shape, places[1]), (Shape::Pipelined, Place::Waits));
 }
 
 #[test]

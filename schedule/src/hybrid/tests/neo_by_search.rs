@@ -2,7 +2,7 @@
 //! greatest that fits, step 4 as the one assignment of which no decision can be faulted, step 5 as
 //! the fewest prompts that can be reached; every time is summed anew from the paper's inequalities.
 
-use super::super::{LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
+use super::super::{Lags, LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
 use super::{Exact, Random, decided, queued};
 
 /// What a schedule computes: sequences by who attends for them.
@@ -286,7 +286,7 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
             device_pages: random.between(12, 60),
             host_pages: [2000, 340][random.between(0, 1) as usize],
             patience: u32::MAX,
-            lags: true,
+            lags: Lags::Together,
         };
         let costs = Exact {
             weights_ms: [1.0, 4.0, 16.0][random.between(0, 2) as usize],

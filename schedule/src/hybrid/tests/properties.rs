@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use super::super::{Iteration, LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
+use super::super::{Iteration, Lags, LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
 use super::{Exact, decided, queued};
 
 const POLICIES: [Policy; 5] = Policy::ALL;
@@ -63,7 +63,8 @@ impl Server {
             self.waiting.push_front(Queued { layer: 0, ..*one });
         });
         // The host is late now and then.
-        self.is_late = places.contains(&Place::Lagging) && self.ended.len() % 3 == 1;
+        let may_be_late = limits.lags == Lags::Together && places.contains(&Place::Lagging);
+        self.is_late = may_be_late && self.ended.len() % 3 == 1;
         let computes = [Place::MovesIn, Place::First, Place::Second, Place::Lagging];
         let on_host = places.iter().any(|place| computes.contains(place));
         iteration.decodes + prompts.len() > 0 || on_host
@@ -98,7 +99,8 @@ fn check(
     let is_pipelined = has(Place::First) || has(Place::Second);
     assert_eq!(is_pipelined, iteration.shape == Shape::Pipelined, "{policy:?} {places:?}");
     assert!(!has(Place::Lagging) || iteration.shape == Shape::Async);
-    assert!(limits.lags || iteration.shape != Shape::Async, "{policy:?}: no row may lag");
+    let may_lag = limits.lags != Lags::Never;
+    assert!(may_lag || iteration.shape != Shape::Async, "{policy:?}: no row may lag");
     let may = match policy {
         Policy::GpuOnly => iteration.host_prefills == 0,
         Policy::FastDecode => {
@@ -108,18 +110,33 @@ fn check(
         Policy::Apex | Policy::Auto => true,
     };
     assert!(may, "{policy:?}: {iteration:?} {places:?}");
-    // Who lags is in one layer with all others that do.
-    let lagging = iteration.with_host(queues).zip(places);
-    let mut layers = lagging.filter(|(_, place)| **place == Place::Lagging).map(|(one, _)| one);
-    let first = layers.next().map(|one| one.layer);
-    assert!(layers.all(|one| Some(one.layer) == first));
+    let of = |wanted: &[Place]| -> Vec<u32> {
+        let with_host = iteration.with_host(queues).zip(places);
+        with_host.filter(|(_, place)| wanted.contains(place)).map(|(one, _)| one.layer).collect()
+    };
+    let lagging = of(&[Place::Lagging]);
+    match limits.lags {
+        Lags::Never => {}
+        Lags::Together => assert!(lagging.iter().all(|layer| *layer == lagging[0])),
+        // All that lag go on, and nobody joins other shapes, as far as there are rows.
+        Lags::Apart => {
+            assert!(of(&[Place::First, Place::Second, Place::MovesIn]).iter().all(|l| *l == 0));
+            let waits = of(&[Place::Waits]).iter().any(|layer| *layer > 0);
+            let rows = iteration.decodes as u32 + of_host as u32 + prompts;
+            assert!(!waits || rows == limits.rows, "{policy:?} {places:?}");
+        }
+    }
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
     (0..POLICIES.len()).prop_map(|index| POLICIES[index])
 }
 
-fn limits(device_pages: u32, host_pages: u32, lags: bool) -> Limits {
+fn lags() -> impl Strategy<Value = Lags> {
+    (0..Lags::ALL.len()).prop_map(|index| Lags::ALL[index])
+}
+
+fn limits(device_pages: u32, host_pages: u32, lags: Lags) -> Limits {
     Limits { rows: 200, page_positions: 4, device_pages, host_pages, patience: 40, lags }
 }
 
@@ -130,7 +147,7 @@ proptest! {
         lengths in prop::collection::vec((1u32..60, 1u32..40), 1..40),
         device_pages in 25u32..60,
         host_pages in 50u32..200,
-        lags: bool,
+        lags in lags(),
     ) {
         let limits = limits(device_pages, host_pages, lags);
         let waiting = lengths.iter().zip(0..).map(|((prompt, _), id)| queued(id, *prompt));
@@ -163,7 +180,7 @@ proptest! {
         prompt in 1u32..20,
         long in 20u32..60,
         seed in 0u32..1000,
-        lags: bool,
+        lags in lags(),
     ) {
         let limits = limits(device_pages, host_pages, lags);
         let mut server = Server::default();

@@ -1,6 +1,6 @@
 //! How long iterations last, by hand.
 
-use super::super::{Iteration, LinkCosts, Load, MemoryShares, Place, Queued, Queues, Shape};
+use super::super::{Iteration, Lags, LinkCosts, Load, MemoryShares, Place, Queued, Queues, Shape};
 use super::super::{LayerCosts, Times, Work};
 use super::{Exact, queued};
 
@@ -24,7 +24,7 @@ fn work() -> Work {
     let iteration =
         Iteration { shape: Shape::Pipelined, decodes: 2, host_prefills: 1, ..Iteration::NONE };
     let places = [Place::Second, Place::First, Place::Waits];
-    Work::of(&iteration, &queues, &places, &Exact::PLAIN)
+    Work::of(&iteration, &queues, Lags::Together, &places, &Exact::PLAIN)
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn moves_come_before_the_first_layer() {
     let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
     let costs = Exact { link: link(0.5), ..Exact::PLAIN };
     let time = |iteration: Iteration, places: &[Place]| {
-        let work = Work::of(&iteration, &queues, places, &costs);
+        let work = Work::of(&iteration, &queues, Lags::Together, places, &costs);
         (work, Times::of(&work, iteration.shape, &costs))
     };
     let (work, out) = time(Iteration { moves_out: 1, ..Iteration::NONE }, &[Place::Waits; 2]);
@@ -97,7 +97,8 @@ fn rows_that_lag_cost_a_layer_of_linears_and_no_time_of_attention() {
         let host = at(layer);
         let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
         let iteration = Iteration { shape: Shape::Async, decodes: 1, ..Iteration::NONE };
-        let work = Work::of(&iteration, &queues, &[Place::Lagging; 2], &Exact::PLAIN);
+        let work =
+            Work::of(&iteration, &queues, Lags::Together, &[Place::Lagging; 2], &Exact::PLAIN);
         (work, Times::of(&work, Shape::Async, &Exact::PLAIN))
     };
     let (work, times) = time(2);
@@ -109,11 +110,29 @@ fn rows_that_lag_cost_a_layer_of_linears_and_no_time_of_attention() {
 }
 
 #[test]
+fn rows_that_lag_apart_cost_each_layer_its_linears() {
+    let device = [queued(0, 32)];
+    let at = |layer, id| Queued { layer, ..queued(id, 100) };
+    let host = [at(1, 1), at(1, 2), at(3, 3), at(4, 4)];
+    let queues = Queues { waiting: &[], device: &device, host: &host, is_late: false };
+    let iteration = Iteration { shape: Shape::Async, decodes: 1, ..Iteration::NONE };
+    let work = Work::of(&iteration, &queues, Lags::Together, &[Place::Lagging; 4], &Exact::PLAIN);
+    assert_eq!((work.lagging_layers, work.lagged.sequences, work.samples), (3, 1, 2));
+    let times = Times::of(&work, Shape::Async, &Exact::PLAIN);
+    // Of four layers in three as many as two rows, and three attended for at two of them.
+    assert_eq!(times.total_ms, 4.0 * (4.25 + 1.0) + 3.0 * 0.5 + 2.0 / 16.0);
+    assert_eq!(times.host_ms, 1.5 + 37.5 + 2.0 * 0.5);
+    // A server's iteration does not end before the host has attended for them.
+    let apart = Work { waits_for_lagging: true, ..work };
+    assert_eq!(Times::of(&apart, Shape::Async, &Exact::PLAIN).total_ms, 40.0 + 2.0 / 16.0);
+}
+
+#[test]
 fn what_lagged_is_finished_by_two_batches_from_its_layer_on() {
     let host = [Queued { layer: 3, ..queued(0, 16) }];
     let queues = Queues { waiting: &[], device: &[], host: &host, is_late: false };
     let iteration = Iteration { shape: Shape::Pipelined, ..Iteration::NONE };
-    let work = Work::of(&iteration, &queues, &[Place::Second], &Exact::PLAIN);
+    let work = Work::of(&iteration, &queues, Lags::Together, &[Place::Second], &Exact::PLAIN);
     assert_eq!((work.partial_layer, work.partial.sequences, work.rows), (2, 1, [0, 0]));
     let times = Times::of(&work, Shape::Pipelined, &Exact::PLAIN);
     assert_eq!(times.total_ms, 2.0 * (4.25 + 0.5 + 2.0 + 0.5) + 1.0 / 16.0);

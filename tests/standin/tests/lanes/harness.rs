@@ -262,7 +262,7 @@ impl Workers {
         &self,
         group: &[Placed],
         deciding: &Deciding,
-    ) -> Result<(Vec<Outcome>, [u32; 4]), String> {
+    ) -> Result<(Vec<Outcome>, [u32; 5]), String> {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
         clear(&table, plan, u32::MAX, &Costs::NONE);

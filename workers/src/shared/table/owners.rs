@@ -4,12 +4,12 @@ use program::ir::{At, ProgramId};
 use program::map::Chunk;
 use program::owners::{DEVICE, HOST};
 use program::step_table::{Field, Home};
-use schedule::hybrid::{Limits, Policy, StepCosts};
+use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 
 use super::{Item, StepTable};
 
 /// Words before those of the programs that follow: the policy, and the limits that the run decides.
-const BEFORE_FOLLOWING: usize = 5;
+const BEFORE_FOLLOWING: usize = 6;
 /// Words before those of the costs.
 const BEFORE_COSTS: usize = BEFORE_FOLLOWING + 2;
 /// Words before those that count.
@@ -33,6 +33,17 @@ impl StepTable {
     /// Whether sequences have owners.
     pub fn has_owners(&self) -> bool {
         self.device_slots > 0
+    }
+
+    /// Whether rows of the host's sequences may lag.
+    pub fn can_lag(&self) -> bool {
+        self.has_owners() && self.programs.len() > ProgramId::ASYNC.index()
+    }
+
+    /// The programs that there are where sequences have owners.
+    pub(crate) fn programs_of_owners(&self) -> impl Iterator<Item = ProgramId> + use<> {
+        let count = self.programs.len();
+        ProgramId::OF_OWNERS.into_iter().filter(move |program| program.index() < count)
     }
 
     /// Sequences whose caches have room on the device.
@@ -85,7 +96,7 @@ impl StepTable {
             device_pages: word(2),
             host_pages: word(3),
             patience: word(4),
-            lags: false,
+            lags: Lags::ALL.get(word(5) as usize).copied().unwrap_or(Lags::Never),
         };
         let costs = std::array::from_fn(|place| word(BEFORE_COSTS + place));
         Deciding { policy, limits, costs: StepCosts::of_words(&costs) }
@@ -96,8 +107,9 @@ impl StepTable {
         let Deciding { policy, limits, costs } = deciding;
         let store = |offset, word| self.words.store(self.layout.owners() + offset, word);
         let place = Policy::ALL.iter().position(|other| other == policy).unwrap_or(0);
-        let Limits { page_positions, device_pages, host_pages, patience, .. } = *limits;
-        let words = [place as u32, page_positions, device_pages, host_pages, patience];
+        let Limits { page_positions, device_pages, host_pages, patience, lags, .. } = *limits;
+        let lags = Lags::ALL.iter().position(|other| *other == lags).unwrap_or(0) as u32;
+        let words = [place as u32, page_positions, device_pages, host_pages, patience, lags];
         words.into_iter().enumerate().for_each(|(offset, word)| store(offset, word));
         let costs = costs.words().into_iter().enumerate();
         costs.for_each(|(place, word)| store(BEFORE_COSTS + place, word));

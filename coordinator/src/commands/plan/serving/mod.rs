@@ -6,7 +6,7 @@ mod tests;
 
 use model::config_json::check_context;
 use planner::serving::{Arrival, Capacity, ServingCosts, simulate};
-use schedule::hybrid::{Limits, Policy};
+use schedule::hybrid::{Lags, Limits, Policy};
 
 use crate::cli::request::ServingPlan;
 use crate::commands::load_shape::load_shape;
@@ -75,7 +75,7 @@ fn limits(capacity: &Capacity, rows: u32) -> Limits {
         device_pages: pages(capacity.device_positions),
         host_pages: pages(capacity.host_positions),
         patience: PATIENCE,
-        lags: true,
+        lags: Lags::Apart,
     }
 }
 

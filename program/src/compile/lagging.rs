@@ -1,0 +1,95 @@
+//! Rows that lag: what leaves for the host once a layer has their keys, and how they join the
+//! other rows in the next step.
+
+use model::ops::{Op, Value};
+
+use crate::ir::{Compute, Copy, Instruction, Moved, Region};
+use crate::lagging::{kept, stream_behind};
+use crate::map::{Chunk, Device};
+use crate::owners::{Attending, HOST};
+
+use super::emit::{Emitter, at};
+use super::schedule::Entry;
+
+impl Emitter<'_, '_> {
+    /// Whether the host attends for an entry's rows, which lag.
+    pub(super) fn lags(&self, entry: &Entry) -> bool {
+        self.is_lagging() && entry.op.is_attention() && entry.chunk == Some(HOST)
+    }
+
+    pub(super) fn is_lagging(&self) -> bool {
+        self.program.attending == Attending::Lagging
+    }
+
+    /// Attention on the host, from what the step before has left there, and what then joins the
+    /// device's rows. Fresh keys and values of the rows that were in the layer before are appended.
+    pub(super) fn attend_lagging(&mut self, entry: &Entry) {
+        let region = |emitter: &Self, value| {
+            let part = emitter.kept_part(entry);
+            Region { buffer: emitter.buffers.kept(value), chunk: Some(part) }
+        };
+        let inputs = entry.op.reads(self.config).iter().map(|value| region(self, *value)).collect();
+        let caches = self.caches(entry);
+        let weights = self.weights(entry);
+        let compute = Compute {
+            op: entry.op,
+            at: at(entry),
+            chunk: entry.chunk,
+            inputs,
+            caches,
+            weights,
+            output: Some(region(self, Value::Attended)),
+            table: self.buffers.table(entry.batch),
+        };
+        self.push(self.routes.compute(Device::Cpu), Instruction::Compute(compute));
+        self.append_fresh(&Entry { stream: entry.stream - 1, ..*entry });
+        for value in [Value::Hidden, Value::Attended] {
+            let to = self.joined(entry, value);
+            self.copy_lagging(entry, value, (region(self, value), to), Device::Gpu);
+        }
+        self.mark_joined(entry, Value::Attended);
+    }
+
+    /// What leaves of the rows that lag behind an operation of theirs.
+    pub(super) fn leave(&mut self, entry: &Entry) {
+        let value = match entry.op {
+            Op::Norm0 => Value::Hidden,
+            Op::Q => Value::Query,
+            Op::K => Value::Key,
+            Op::V => Value::Value,
+            _ => return,
+        };
+        let buffer = self.buffers.kept(value);
+        let to = Region { buffer, chunk: Some(self.kept_part(entry)) };
+        let from = self.joined(entry, value);
+        self.copy_lagging(entry, value, (from, to), Device::Cpu);
+    }
+
+    fn copy_lagging(
+        &mut self,
+        entry: &Entry,
+        value: Value,
+        (from, to): (Region, Region),
+        device: Device,
+    ) {
+        let copy = Copy {
+            moved: Moved::Lagging(value),
+            at: at(entry),
+            chunk: Some(HOST),
+            from,
+            to,
+            table: Some(self.buffers.table(entry.batch)),
+        };
+        self.push(self.routes.copy_to(device), Instruction::Copy(copy));
+    }
+
+    /// The rows of a value on the device that lag.
+    fn joined(&mut self, entry: &Entry, value: Value) -> Region {
+        let buffer = self.value_buffer(entry, value, Device::Gpu);
+        Region { buffer, chunk: Some(HOST) }
+    }
+
+    fn kept_part(&self, entry: &Entry) -> Chunk {
+        kept(entry.stream - stream_behind(0), self.config.num_layers as u16)
+    }
+}
