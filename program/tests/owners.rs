@@ -159,8 +159,8 @@ fn rows_of_the_device_stay_there() {
     }
 }
 
-/// APEX's asynchronous overlap (section 3.3): one batch for the linears, as many operations as where
-/// the device attends for everybody, and the host's attention beside them.
+/// APEX's asynchronous overlap (section 3.3): one batch for the linears, as many operations as
+/// where the device attends for everybody, and the host's attention beside them.
 #[test]
 fn rows_that_lag_join_the_linears_of_the_others() {
     let config = llama();

@@ -98,6 +98,7 @@ fn step_costs(of: &ServingCosts) -> StepCosts {
         host_position_ps: ps(of.host_decode_ms(1, 1_000_000) / 1e6),
         host_row_ps: ps(link.row_out_ms + link.row_back_ms),
         launch_us: us(of.launch_ms() * layers),
+        lagging_us: 0,
         position_out_ps: ps(link.position_out_ms),
         position_in_ps: ps(link.position_in_ms),
     }

@@ -19,9 +19,9 @@
 //! Between programs all lanes meet at a barrier. What a program relies on there is what each of
 //! them leaves: weights in their places, and in the caches the rows of every step.
 //!
-//! A program of which each step is a stage ([`ProgramShape::is_single_step`]) is followed for one step.
-//! Its rows lag: a step finds what the one before left of rows that then had a layer less behind
-//! them, and must leave what the next one finds.
+//! A program of which each step is a stage ([`ProgramShape::is_single_step`]) is followed for one
+//! step. Its rows lag: a step finds what the one before left of rows that then had a layer less
+//! behind them, and must leave what the next one finds.
 //!
 //! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right
 //! without.

@@ -31,7 +31,8 @@ pub enum Lags {
     /// None begins to; who does already waits.
     Never,
     /// All that lag are at the same layer (APEX, section 6). They may leave it for the second of
-    /// two batches, which then begins with it for them (algorithm 1). No program of a server does so.
+    /// two batches, which then begins with it for them (algorithm 1). No program of a server does
+    /// so.
     Together,
     /// Each is at a layer of its own. They finish their tokens before another shape follows.
     Apart,

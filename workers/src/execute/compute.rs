@@ -98,14 +98,7 @@ impl ComputeState {
 
     /// Runs one operation in the run's dtype `T`.
     pub(super) fn run<T: Element>(&mut self, operands: Operands<'_>, compute: &Compute) -> Work {
-        let (found, rows) = counts(operands.table, operands.program, compute.at);
-        let rows = match compute.op {
-            Op::FinalNorm | Op::Head | Op::Sample => found,
-            _ if attends_kept(operands.table, operands.program, compute.chunk) => {
-                operands.table.batch_size()
-            }
-            _ => rows,
-        };
+        let rows = rows_of(&operands, compute);
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);
         if compute.op == Op::Sample {
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
@@ -263,5 +256,17 @@ impl ComputeState {
         let Some(gain) = operands.vector(compute, 0) else { panic!("a norm has a gain") };
         let out = operands.output::<f32>(compute, rows);
         self.kernels.add_rms_norm(rows, x, gain, config.norm_eps, out);
+    }
+}
+
+/// Rows of an operation's values: of those that a stream's logits are computed from, of every slot
+/// where values are kept, else of the stream.
+fn rows_of(operands: &Operands<'_>, compute: &Compute) -> usize {
+    let Operands { table, program, .. } = *operands;
+    let (found, rows) = counts(table, program, compute.at);
+    match compute.op {
+        Op::FinalNorm | Op::Head | Op::Sample => found,
+        _ if attends_kept(table, program, compute.chunk) => table.batch_size(),
+        _ => rows,
     }
 }

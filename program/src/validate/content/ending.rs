@@ -6,7 +6,7 @@ use super::super::error::{NamedProgram, ValidateError};
 use super::super::steps;
 use super::Walk;
 use super::held::{Content, Held, Parts};
-use super::lagging::Kept;
+use super::kept::Kept;
 
 impl Walk<'_> {
     pub(super) fn end(&self, lasting: &[Parts], kept: &Kept) -> Result<(), ValidateError> {

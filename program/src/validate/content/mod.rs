@@ -28,11 +28,12 @@ use super::parts::normal;
 
 mod ending;
 mod held;
+mod kept;
 mod lagging;
 mod moves;
 
 use held::{Content, Held, Parts, Stream};
-use lagging::own_stream;
+use kept::{begin, kept_values, own_stream};
 
 /// The step table of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -92,8 +93,8 @@ struct Walk<'a> {
 pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateError> {
     let mut lasting = lasting(plan)?;
     let additions_before = additions_before(&plan.config);
-    let kept = lagging::kept_values(plan)?;
-    lagging::begin(&mut lasting, &kept, &plan.config, &additions_before);
+    let kept = kept_values(plan)?;
+    begin(&mut lasting, &kept, &plan.config, &additions_before);
     for order in orders {
         let mut walk = Walk {
             plan,

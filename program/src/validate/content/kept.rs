@@ -1,0 +1,84 @@
+//! What the host keeps of rows that lag, between two steps of their program.
+
+use model::config::ModelConfig;
+use model::ops::Value;
+
+use crate::ir::{At, BufferId, Instruction, Moved, ProgramShape};
+use crate::lagging::{KEPT, kept, stream_behind};
+use crate::owners::Attending;
+use crate::plan::Plan;
+
+use super::super::error::{NamedProgram, ValidateError};
+use super::super::owners::kept_end;
+use super::held::{Content, Held, Parts, Stream};
+
+/// The kept values of a plan, with their buffers.
+pub(super) type Kept = Vec<(Value, BufferId)>;
+
+/// Whether rows of a program lag.
+pub(super) fn lags(shape: &ProgramShape) -> bool {
+    shape.attending == Attending::Lagging
+}
+
+/// The stream of an instruction in whose place it is among those of its program. Rows that lag are
+/// among the first's.
+pub(super) fn own_stream(shape: &ProgramShape, at: At) -> u16 {
+    if lags(shape) { 0 } else { at.stream }
+}
+
+/// # Errors
+/// A value that is kept in two buffers, or two in one.
+pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
+    let mut found = Kept::new();
+    for program in plan.programs.iter().filter(|program| lags(&program.shape)) {
+        let all = program.lanes.iter().flat_map(|list| &list.instructions);
+        for instruction in all {
+            let Instruction::Copy(copy) = instruction else { continue };
+            let Moved::Lagging(value) = copy.moved else { continue };
+            let buffer = kept_end(copy).buffer;
+            let known = |one: &(Value, BufferId)| one.0 == value || one.1 == buffer;
+            match found.iter().find(|one| known(one)) {
+                Some(one) if *one == (value, buffer) => {}
+                Some(_) => {
+                    let name = &plan.buffer(buffer).name;
+                    let problem = format!("{value:?} of rows that lag is not only in {name}");
+                    let program = NamedProgram::new(program);
+                    return Err(ValidateError::Incomplete { program, problem: problem.into() });
+                }
+                None => found.push((value, buffer)),
+            }
+        }
+    }
+    found.retain(|(value, _)| KEPT.contains(value));
+    Ok(found)
+}
+
+/// What rows leave of a value for their next step, in which they have `behind` layers behind them;
+/// `stream` is the one that they are in.
+pub(super) fn left(value: Value, behind: u16, stream: u16, additions_before: &[u32]) -> Content {
+    let at = Stream { batch: 0, stream };
+    let layer = behind - 1;
+    match value {
+        Value::Hidden => {
+            Content::Hidden { at, updates: additions_before[usize::from(layer)], step: 0 }
+        }
+        _ => Content::Value { value, layer: Some(layer), at, step: 0 },
+    }
+}
+
+/// Writes what a step begins with.
+pub(super) fn begin(
+    buffers: &mut [Parts],
+    kept_values: &Kept,
+    config: &ModelConfig,
+    additions_before: &[u32],
+) {
+    let layers = config.num_layers as u16;
+    for (value, buffer) in kept_values {
+        for behind in 1..=layers {
+            let content = left(*value, behind, stream_behind(behind), additions_before);
+            let held = Held { content, writer: None };
+            buffers[buffer.0 as usize].write(Some(kept(behind, layers)), held);
+        }
+    }
+}
