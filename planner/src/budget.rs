@@ -28,6 +28,9 @@ use storage::Stageable;
 
 /// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
 const MICRO_TOKENS: u32 = 1024;
+/// How many times more where a device makes grouped matrices plain for every stream, enough to make
+/// that a small part (`program::products`).
+const MORE_OF_GROUPED: u16 = 4;
 /// Longer prompts are cut into chunks unless somebody says otherwise: whole, their activations take
 /// more memory than the rest of prefill is worth.
 const WHOLE_TOKENS_MAX: u32 = 4096;
@@ -83,12 +86,20 @@ impl Request<'_> {
             dtype: self.dtype,
         };
         // What all share is computed once a stream, which is then worth more sequences.
+        let tokens = MICRO_TOKENS * u32::from(self.more_tokens());
         let room = match self.shared_prompt {
-            0 => MICRO_TOKENS.saturating_sub(self.max_prompt),
-            _ => MICRO_TOKENS,
+            0 => tokens.saturating_sub(self.max_prompt),
+            _ => tokens,
         };
         let micro = (1 + room / one.own_rows()).min(u32::from(batch_size)) as u16;
         RunShape { micro_sequences: micro.max(1), ..one }
+    }
+
+    /// How many times more tokens a stream of prefill has than of plain weights.
+    fn more_tokens(&self) -> u16 {
+        let has_device = self.limits.vram_bytes.is_some();
+        let made_plain = self.dtype == Dtype::Bf16 && self.formats.weights.any_grouped();
+        if has_device && made_plain { MORE_OF_GROUPED } else { 1 }
     }
 
     /// Where a map keeps the caches of the first layer that attends.
@@ -102,7 +113,7 @@ impl Request<'_> {
     /// The same shape with the streams of prefill that take least memory.
     pub(crate) fn smallest_streams(&self, shape: RunShape) -> RunShape {
         let prefill_chunk = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
-        let micro = shape.micro_sequences.div_ceil(FEWER);
+        let micro = shape.micro_sequences.div_ceil(FEWER * self.more_tokens());
         let micro_sequences = if prefill_chunk == shape.prefill_chunk { micro } else { 1 };
         RunShape { micro_sequences, prefill_chunk, ..shape }
     }
@@ -112,7 +123,7 @@ impl Request<'_> {
     pub(crate) fn small_streams(&self, shape: RunShape) -> Vec<RunShape> {
         let fewer = RunShape { micro_sequences: shape.micro_sequences.div_ceil(FEWER), ..shape };
         let least = self.smallest_streams(shape);
-        if least.prefill_chunk == shape.prefill_chunk { vec![fewer] } else { vec![fewer, least] }
+        if least == fewer { vec![fewer] } else { vec![fewer, least] }
     }
 
     /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.

@@ -1,8 +1,10 @@
 //! Splits by name, policies as maps, and refusals with numbers.
 
+use model::compressed::{Grouped, WeightFormat};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::ops::Op;
+use program::formats::WeightFormats;
 use program::ir::{Instruction, Moved};
 use program::map::{ChunkOrder, Chunking, Device};
 use program::plan::Plan;
@@ -207,6 +209,30 @@ fn the_largest_batch_is_at_the_edge() {
     let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
+}
+
+/// There a matrix is made plain for every stream.
+#[test]
+fn a_micro_batch_holds_more_prompts_of_grouped_weights_on_a_device() {
+    let config = config();
+    let form = WeightFormat::Grouped(Grouped::W4);
+    let weights = WeightFormats::with_layers(&config, form);
+    let grouped = Formats { weights, ..Formats::plain(&config) };
+    let sequences = |formats: &Formats, vram_bytes, dtype| {
+        let (placement, limits) = (Placement::of(Policy::CpuOnly), Limits { vram_bytes, ..PLENTY });
+        let request = request(&config, &placement, formats, &limits);
+        let request = Request { max_prompt: 100, dtype, ..request };
+        let usual = request.shape(1, 60);
+        let small = request.small_streams(usual).into_iter().map(|one| one.micro_sequences);
+        let small: Vec<u16> = small.collect();
+        assert_eq!(small.last(), Some(&request.smallest_streams(usual).micro_sequences));
+        (usual.micro_sequences, small)
+    };
+    let (vram, bf16) = (Some(1 << 40), Dtype::Bf16);
+    assert_eq!(sequences(&grouped, vram, bf16), (40, vec![5, 2]));
+    assert_eq!(sequences(&Formats::plain(&config), vram, bf16), (10, vec![2]));
+    assert_eq!(sequences(&grouped, None, bf16), (10, vec![2]));
+    assert_eq!(sequences(&grouped, vram, Dtype::F32), (10, vec![2]));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::request::Threads;
 use crate::stat::{Stat, median};
 
 /// Version of the cached form; another one is not read.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Measurements and what they are valid for.
 #[derive(Debug, Clone, PartialEq)]

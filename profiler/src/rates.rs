@@ -7,7 +7,7 @@
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use program::formats::{KvFormat, decompressed};
+use program::formats::{KvFormat, decompressed, is_narrow, on_device};
 use program::map::Phase;
 use program::topology::{LaneId, LaneSet};
 use program::weights::Weights;
@@ -162,13 +162,14 @@ impl Points<'_> {
         })
     }
 
-    /// A linear of a layer whose matrix is plain, or in 4 bits.
+    /// A linear of a layer whose matrix is plain, or multiplied in 4 bits.
     fn linear(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
         let Work::Compute { op, chunk: None, weights, .. } = measured.key.work else {
             return None;
         };
         let is_such = match four_bit {
-            true => decompressed(weights).is_some(),
+            true if measured.key.lane == LaneId::GPU_COMPUTE => is_narrow(on_device(weights)),
+            true => is_narrow(weights),
             false => weights == WeightFormat::Plain,
         };
         let has_matrix = op.has_matrix(self.config);

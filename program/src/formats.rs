@@ -3,7 +3,7 @@
 //! The form belongs to the device map, since it decides bytes, and with them where things fit. Both
 //! devices compute from the same form with the same meaning, so it never depends on the placement.
 
-use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
+use model::compressed::{Bits, Grouped, Scales, WeightFormat, kv4_position_bytes};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use serde::{Deserialize, Serialize};
@@ -66,12 +66,23 @@ impl WeightFormats {
 }
 
 /// What the GPU widens a matrix of this form to before it multiplies; `None` where it reads the
-/// form as it is.
+/// form as it is: plain, 8 bits, and 4 bits with f16 scales and minimums.
 pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
-    match format {
-        WeightFormat::Grouped(grouped) if grouped.bits != Bits::Eight => Some(grouped.widened()),
-        _ => None,
+    let WeightFormat::Grouped(grouped) = format else { return None };
+    match (grouped.bits, grouped.scales) {
+        (Bits::Eight, _) | (Bits::Four, Scales::Halves) => None,
+        _ => Some(grouped.widened()),
     }
+}
+
+/// The form in which a GPU multiplies a matrix that is kept in `stored`.
+pub fn on_device(stored: WeightFormat) -> WeightFormat {
+    decompressed(stored).map_or(stored, WeightFormat::Grouped)
+}
+
+/// Whether a matrix is kept in fewer than 8 bits.
+pub fn is_narrow(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::Grouped(grouped) if grouped.bits != Bits::Eight)
 }
 
 /// The form of the KV cache.

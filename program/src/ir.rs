@@ -227,7 +227,7 @@ pub struct Append {
     pub table: Region,
 }
 
-/// A weight blob from its 4-bit form to the wider one that the GPU multiplies, both in device
+/// A weight blob from its stored form to the wider one that the GPU multiplies, both in device
 /// memory (Park-Egger §4.3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decompress {

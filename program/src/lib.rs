@@ -15,6 +15,7 @@ pub mod map;
 pub mod owners;
 pub mod page_runs;
 pub mod plan;
+pub mod products;
 pub mod select;
 pub mod shares;
 pub mod simulate;

@@ -1,11 +1,10 @@
 //! Bytes of what a plan's buffers hold: the one place that knows them.
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::layers::LayerKind;
 use model::ops::{Kv, Value};
 
-use crate::formats::{KvFormat, WeightFormats, decompressed};
+use crate::formats::{KvFormat, WeightFormats, on_device};
 use crate::owners::DEVICE;
 use crate::select::partial_key_bytes;
 use crate::step_table::chunk_positions_max;
@@ -100,8 +99,7 @@ impl Sizes<'_> {
 
     /// The same as a device multiplies it.
     pub fn wide_bytes(&self, weights: Weights) -> usize {
-        let stored = self.weight_formats.of(self.config, weights);
-        let format = decompressed(stored).map_or(stored, WeightFormat::Grouped);
+        let format = on_device(self.weight_formats.of(self.config, weights));
         weights.size_bytes(self.config, self.dtype, format)
     }
 }

@@ -9,7 +9,7 @@ use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::{Device, layer_list};
 use program::plan::Plan;
-use program::topology::{LaneId, SegmentId};
+use program::topology::{LaneId, MemoryId, SegmentId};
 use program::validate::{ValidateError, validate};
 use program::weights::Weights;
 
@@ -66,7 +66,7 @@ fn a_slot_that_holds_another_layer() {
 fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let config = opt();
     let entries = layer_list(&config, 0, None).len();
-    let format = WeightFormat::Grouped(Grouped::W4);
+    let format = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
     let choices = Choices { outer: Device::Gpu, format, ..PLAIN };
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
     let of = |op, layer| move |i: &Instruction| matches!(i, Instruction::Decompress(d) if d.op == op && d.at.layer == Some(layer));
@@ -74,18 +74,19 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let list = &compiled.decode().lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
     assert_eq!(count, 6 * config.num_layers);
-    // What is streamed is the 4-bit form, what is multiplied has 8 bits.
+    // What is streamed is the stored form, what is multiplied has 8 bits. Records are of 256 inputs
+    // and of 32.
     let index = list.iter().position(of(Op::Fc0, 1)).unwrap();
     let Instruction::Decompress(decompress) = &list[index] else { unreachable!() };
     let bytes = [decompress.from, decompress.to].map(|r| compiled.buffer(r.buffer).size_bytes);
     let bias = 4 * config.ffn_size as u64;
     let records = config.ffn_size as u64 / 16;
-    assert_eq!(bytes, [576 * records + bias, 1088 * records + bias]);
+    assert_eq!(bytes, [2368 * records + bias, 640 * records + bias]);
     let mut plan = compiled.clone();
     instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_DECOMPRESS).remove(index);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("weights.layer1.fc0, decompressed"), "{text}");
-    // Multiplying the 4-bit form itself is refused.
+    // Multiplying the stored form itself is refused.
     let mut plan = compiled.clone();
     let from = decompress.from;
     let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
@@ -97,6 +98,28 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     };
     compute.weights[0] = from;
     assert!(validate(&plan).is_err());
+}
+
+#[test]
+fn four_bits_with_f16_scales_are_multiplied_as_they_are() {
+    let config = opt();
+    let entries = layer_list(&config, 0, None).len();
+    for form in [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8] {
+        for weights in [MemoryId::DRAM, MemoryId::VRAM] {
+            let format = WeightFormat::Grouped(form);
+            let choices = Choices { outer: Device::Gpu, format, weights, ..PLAIN };
+            let map = split(&config, 0, entries, choices);
+            let plan = compile(&config, &shape(2, 2), &map).unwrap();
+            validate(&plan).unwrap();
+            for program in &plan.programs {
+                assert!(program.lane(LaneId::GPU_DECOMPRESS).is_none(), "{form}");
+                let all = program.lanes.iter().flat_map(|list| &list.instructions);
+                let decompresses = |one: &Instruction| matches!(one, Instruction::Decompress(_));
+                assert!(!all.into_iter().any(decompresses), "{form}");
+            }
+            assert!(!plan.buffers.iter().any(|one| one.name.contains("wide")), "{form}");
+        }
+    }
 }
 
 #[test]

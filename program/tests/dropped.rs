@@ -14,6 +14,8 @@ use program::topology::MemoryId;
 use program::validate::{describe, validate};
 
 const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
+/// A form that a device widens first.
+const Q4_K: WeightFormat = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
 
 /// The plan without one instruction. Without a signal, its lane says that it gives one fewer, as if
 /// the signal had never been planned.
@@ -87,8 +89,10 @@ fn one_device() {
     each_is_needed("gpu-only resident", &opt, &shape(2, 2), &split(&opt, 0, all, resident));
     let w4 = Choices { format: W4, ..gpu };
     each_is_needed("gpu-only w4", &opt, &shape(2, 2), &split(&opt, 0, all, w4));
-    let resident = Choices { weights: MemoryId::VRAM, slots: 1, ..w4 };
-    each_is_needed("gpu-only w4 resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
+    let q4_k = Choices { format: Q4_K, ..gpu };
+    each_is_needed("gpu-only q4_k", &opt, &shape(2, 2), &split(&opt, 0, all, q4_k));
+    let resident = Choices { weights: MemoryId::VRAM, slots: 1, ..q4_k };
+    each_is_needed("gpu-only q4_k resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
     let unfused = Choices { fuse: false, slots: 1, ..gpu };
     each_is_needed("gpu-only unfused", &llama, &shape(3, 2), &split(&llama, 0, all + 1, unfused));
 }
@@ -103,6 +107,7 @@ fn every_interval() {
         (&opt, chunked(ChunkOrder::Scores)),
         (&llama, chunked(ChunkOrder::Attention)),
         (&opt, Choices { format: W4, ..PLAIN }),
+        (&opt, Choices { format: Q4_K, ..PLAIN }),
     ];
     let mut dropped = 0;
     for (config, choices) in cases {

@@ -56,7 +56,8 @@ fn plans() -> Vec<(String, Plan)> {
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
     let alone = Choices { prefill: Device::Cpu, ..PLAIN };
     let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };
-    let w4 = Choices { format: WeightFormat::Grouped(Grouped::W4), ..gpu };
+    let grouped = |form| Choices { format: WeightFormat::Grouped(form), ..gpu };
+    let (w4, q4_k) = (grouped(Grouped::W4), grouped(Grouped::GGUF_Q4_K));
     let mut plans = Vec::new();
     for config in [opt(), llama()] {
         let cases = [
@@ -65,6 +66,7 @@ fn plans() -> Vec<(String, Plan)> {
             ("gpu", Topology::with_device(), split(&config, 0, all(&config), gpu)),
             ("barrier", Topology::with_device(), split(&config, 0, all(&config), barrier)),
             ("w4", Topology::with_device(), split(&config, 0, all(&config), w4)),
+            ("q4_k", Topology::with_device(), split(&config, 0, all(&config), q4_k)),
         ];
         for (name, machine, map) in cases {
             for (kind, map) in [

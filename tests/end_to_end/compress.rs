@@ -1,5 +1,5 @@
-//! 4-bit weights and KV caches through real processes: the device decompresses weights, the CPU
-//! does not, both read caches as they are, and the answers are the same to the last token.
+//! 4-bit weights and KV caches through real processes: both sides read them as they are, and the
+//! answers are the same to the last token.
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 

@@ -1,6 +1,6 @@
 //! Weights and KV caches in 4 bits: whatever the placement, the bits are those of the run on the
-//! CPU. The CPU multiplies straight from the 4-bit form of weights while the device decompresses
-//! first; attention reads 4-bit caches directly on both.
+//! CPU. Both multiply straight from 4 bits with f16 scales, and the CPU from every other stored
+//! form, which the device widens first; attention reads 4-bit caches directly on both.
 
 mod common;
 
@@ -140,7 +140,7 @@ fn chunks_give_the_bits_of_the_whole() {
 }
 
 #[test]
-fn the_device_alone_decompresses_what_is_streamed_and_what_stays() {
+fn the_device_alone_multiplies_4_bits_that_are_streamed_or_stay() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
     let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));

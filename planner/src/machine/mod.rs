@@ -89,7 +89,8 @@ pub struct Gpu {
     /// Time of an operation besides its bytes and its arithmetic: the launch of a kernel.
     #[serde(default)]
     pub op_overhead_us: f64,
-    /// Bytes after decompression, GB/s; absent: no compressed maps are planned.
+    /// Bytes after decompression, GB/s, of forms that are widened before they are multiplied;
+    /// absent: none of these is planned there.
     #[serde(default)]
     pub decompress_gbps: Option<f64>,
     /// Time of a decompression besides its bytes.

@@ -39,8 +39,8 @@ pub enum MachineError {
     )]
     NoRates { machine: String, device: &'static str },
     #[error(
-        "{machine} is described without gpu.decompress_gbps, so compression cannot be planned for \
-         it"
+        "{machine} is described without gpu.decompress_gbps, so weights in a form that a GPU \
+         widens before it multiplies cannot be planned for it"
     )]
     NoDecompression { machine: String },
     #[error(

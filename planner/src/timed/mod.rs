@@ -112,8 +112,9 @@ fn plan(
     let parts = layer.score_parts(start..end);
     map.kv_slots = map.kv_slots.max(2 * parts);
     if candidate.compressed {
-        let w4 = WeightFormat::Grouped(Grouped::W4);
-        map.weight_formats = WeightFormats::with_layers(&config, w4);
+        // The table's device decompresses, so the programs have a form that ours does, too.
+        let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+        map.weight_formats = WeightFormats::with_layers(&config, widened);
         map.kv_format = KvFormat::Four;
     }
     let shape = RunShape {

@@ -206,21 +206,34 @@ fn every_two_split_plan_of_an_opt_has_a_cost() {
 #[test]
 fn compressed_plans_of_a_llama_have_costs_too() {
     let config = llama();
-    let w4 = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
+    let four_bits = WeightFormat::Grouped(Grouped::W4);
+    let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+    let of = |format| WeightFormats::with_layers(&config, format);
+    let (w4, q4_k) = (of(four_bits), of(widened));
     let mut request = request(&config);
-    request.weight_formats.push(w4.clone());
+    request.weight_formats.extend([w4.clone(), q4_k.clone()]);
     request.kv_formats.push(KvFormat::Four);
     let profile = measure(&request);
     check_figures(&profile);
     let plain = WeightFormats::plain(&config);
-    for (weights, kv) in
-        [(plain.clone(), KvFormat::Plain), (w4.clone(), KvFormat::Four), (plain, KvFormat::Four)]
-    {
+    for (weights, kv) in [
+        (plain.clone(), KvFormat::Plain),
+        (w4, KvFormat::Four),
+        (q4_k, KvFormat::Plain),
+        (plain, KvFormat::Four),
+    ] {
         let formats = Formats { weights, kv, kv_select: None };
         assert!(simulate_all(&profile, &plans(&config, &SHAPE, &formats, 2)) > 10_000);
     }
-    let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
-    assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
+    let has = |wanted: &dyn Fn(LaneId, &Work) -> bool| {
+        profile.measurements.work.iter().any(|one| wanted(one.key.lane, &one.key.work))
+    };
+    // 4 bits with f16 scales are multiplied as they are.
+    let decompresses =
+        |form| has(&|_, work| matches!(work, Work::Decompress { weights, .. } if *weights == form));
+    assert!(decompresses(widened) && !decompresses(four_bits));
+    assert!(has(&|lane, work| lane == LaneId::GPU_COMPUTE
+        && matches!(work, Work::Compute { op: Op::Down, weights, .. } if *weights == four_bits)));
     let over_four_bits =
         |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
     assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));

@@ -65,7 +65,7 @@ impl LaneId {
     pub const CPU_APPEND: LaneId = LaneId(1);
     /// In [`super::Topology::with_device`], as all below.
     pub const GPU_COMPUTE: LaneId = LaneId(2);
-    /// Streamed 4-bit weights to the form that the device multiplies.
+    /// Stored weights to the wider form that the device multiplies.
     pub const GPU_DECOMPRESS: LaneId = LaneId(3);
     /// Streamed weights and KV, host to device.
     pub const H2D_WEIGHTS: LaneId = LaneId(4);

@@ -2,15 +2,16 @@
 
 use cuda::{Address, CudaError, Stream};
 use cuda_kernels::{
-    Linear, LinearOut, Weight, add_rms_norm, epilogue, head_norm, layer_norm, linear, rms_norm,
-    rope,
+    Linear, LinearOut, Weight, add_rms_norm, decompress, epilogue, head_norm, layer_norm, linear,
+    rms_norm, rope,
 };
 use model::compressed::WeightFormat;
 use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
-use program::formats::decompressed;
-use program::ir::{Compute, ProgramId, Region, Rows};
+use program::formats::on_device;
+use program::ir::{Compute, ProgramId, Region};
 use program::plan::Plan;
+use program::products::multiplies_plain;
 use program::weights::Weights;
 
 use super::open::Device;
@@ -91,7 +92,7 @@ impl Computing<'_> {
     fn format(&self, compute: &Compute) -> WeightFormat {
         let weights = Weights::of(compute.op, compute.at.layer);
         let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
-        decompressed(stored).map_or(stored, WeightFormat::Grouped)
+        on_device(stored)
     }
 
     /// A vector behind the matrix, or 0.
@@ -141,20 +142,29 @@ impl Computing<'_> {
     }
 
     /// Enqueues a linear's sums where another library does it, and says where they are.
-    fn sums(&self, product: &Linear) -> Result<Option<Address>, CudaError> {
-        match self.device.products() {
-            // SAFETY: needed to compute; as for launches.
-            Some(products) if self.table.program(self.program).rows != Rows::Single => unsafe {
-                products.enqueue(self.stream, product)
-            },
-            _ => Ok(None),
+    fn sums(&self, compute: &Compute, product: &Linear) -> Result<Option<Address>, CudaError> {
+        let Some(products) = self.device.products() else { return Ok(None) };
+        let (shape, rows) = (&self.plan.shape, self.table.program(self.program).rows);
+        if !multiplies_plain(shape, rows, compute.op, self.format(compute)) {
+            return Ok(None);
         }
+        let weight = match product.weight {
+            Weight::Plain(weight) => weight,
+            Weight::Grouped(form, records) => {
+                let matrix = (product.n, product.k);
+                self.launch(decompress(shape.dtype, form, matrix, records, products.weight()))?;
+                products.weight()
+            }
+        };
+        // SAFETY: needed to compute; as for launches. The matrix that was just made plain is this
+        // lane's until the stream has multiplied it, since no other lane has that scratch.
+        unsafe { products.enqueue(self.stream, product, weight) }.map(Some)
     }
 
-    /// Enqueues a linear.
-    pub(super) fn multiply(&self, product: &Linear) -> Result<(), CudaError> {
+    /// Enqueues an operation's linear.
+    pub(super) fn multiply(&self, compute: &Compute, product: &Linear) -> Result<(), CudaError> {
         let (dtype, Linear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
-        match self.sums(product)? {
+        match self.sums(compute, product)? {
             Some(sums) => self.launch(epilogue(dtype, (rows, n), sums, bias, out)),
             None => self.launch(linear(dtype, product)),
         }
@@ -203,7 +213,7 @@ impl Computing<'_> {
         let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
         let (weight, bias) = (self.weight(compute), self.vector(compute, 0));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
-        self.multiply(&Linear { rows, n, k, x, weight, bias, out })?;
+        self.multiply(compute, &Linear { rows, n, k, x, weight, bias, out })?;
         if matches!(compute.op, Op::Q | Op::K) {
             self.norm_heads(compute, (rows, n), to)?;
             self.rotate(compute, rows, to)?;

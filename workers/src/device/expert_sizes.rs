@@ -9,7 +9,7 @@ use program::plan::DeviceWork;
 pub(super) const PASS_ROWS: usize = 2048;
 
 /// The linears of experts.
-pub(super) const LINEARS: [Op; 3] = [Op::ExpertGate, Op::ExpertUp, Op::ExpertDown];
+const LINEARS: [Op; 3] = [Op::ExpertGate, Op::ExpertUp, Op::ExpertDown];
 
 /// Bytes that the device's work takes at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

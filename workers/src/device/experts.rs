@@ -36,7 +36,7 @@ impl Computing<'_> {
             bias: self.vector(compute, 0),
             out: LinearOut::StoreF32(logits),
         };
-        self.multiply(&product)?;
+        self.multiply(compute, &product)?;
         let shape = expert_shape(rows, per_token, count);
         let factor = self.plan.config.scales.residual;
         self.launch(route(shape, scoring, factor, logits, self.output(compute, rows)))

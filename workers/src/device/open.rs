@@ -11,7 +11,7 @@ use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
 use super::places::Places;
-use super::products::{Products, shapes};
+use super::products::{Products, Room, shapes};
 use super::row_lists::frequencies;
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
@@ -59,11 +59,13 @@ impl Device {
         let mut device = Device::with(plan, context, arena, (cuda, control));
         if cuda.blas && !shapes(&plan.device_work()).is_empty() {
             let range = (device.arena.base(), device.arena.size_bytes());
-            let scratch = device.scratch.blas.map(|range| device.scratch_address(range));
+            let [sums, workspace, weight] =
+                device.scratch.blas.map(|range| device.scratch_address(range));
+            let room = Room { sums, workspace, weight };
             // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and
             // the scratch lies in it.
             device.products =
-                unsafe { Products::open(&device.context, &plan.device_work(), range, scratch) }?;
+                unsafe { Products::open(&device.context, &plan.device_work(), range, room) }?;
         }
         for name in entries(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);

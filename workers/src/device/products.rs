@@ -2,23 +2,21 @@
 //!
 //! Prefill multiplies many rows and is bound by arithmetic, which the library does best; decode is
 //! bound by reading weights, which our own kernels do as fast. The choice is by program and not by
-//! rows, and one algorithm does all rows of a shape, so a row's bits still depend on that row
-//! alone. f32 runs are for exact comparison and keep to our own kernels.
+//! rows ([`multiplies_plain`]), and one algorithm does all rows of a shape, so a row's bits still
+//! depend on that row alone. The library knows plain matrices: a grouped one is written plain to
+//! scratch, in front of each of its products.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cuda::{Address, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Library, Product, Stream};
-use cuda_kernels::{Linear, Weight};
+use cuda_kernels::Linear;
 use model::compressed::WeightFormat;
-use model::config::Dtype;
-use model::ops::Op;
-use program::formats::decompressed;
-use program::ir::{Instruction, Rows};
+use program::formats::on_device;
+use program::ir::Instruction;
 use program::plan::DeviceWork;
+use program::products::multiplies_plain;
 use program::weights::Weights;
-
-use super::expert_sizes::LINEARS;
 
 /// `own`: our own kernels although the library is there.
 const BLAS_ENV: &str = "TANDEM_BLAS";
@@ -29,27 +27,36 @@ pub fn finds_blas() -> bool {
         && Library::CublasLt.find().is_some()
 }
 
-/// Width and depth of the matrices that prefill multiplies plain on the device, but for the head,
-/// which has a row a sequence, and for experts, whose rows are not one behind the other.
-pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
-    if work.shape.dtype != Dtype::Bf16 {
-        return Vec::new();
+/// A matrix that is multiplied plain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    n: u32,
+    k: u32,
+    is_grouped: bool,
+}
+
+impl Shape {
+    const fn plain_bytes(self) -> u64 {
+        self.n as u64 * self.k as u64 * 2
     }
-    let mut found: Vec<(u32, u32)> = work
-        .programs
-        .iter()
-        .filter(|program| program.shape.rows != Rows::Single)
-        .flat_map(|program| &program.instructions)
-        .filter_map(|instruction| {
-            let Instruction::Compute(compute) = instruction else { return None };
-            let (n, k) = compute.op.weights(work.config)?.matrix?;
+}
+
+/// The matrices that the device's programs multiply plain.
+pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
+    let mut found = Vec::new();
+    for program in &work.programs {
+        for instruction in &program.instructions {
+            let Instruction::Compute(compute) = instruction else { continue };
+            let matrix = compute.op.weights(work.config).and_then(|weights| weights.matrix);
+            let Some((n, k)) = matrix else { continue };
             let weights = Weights::of(compute.op, compute.at.layer);
-            let stored = work.map.weight_formats.of(work.config, weights);
-            let format = decompressed(stored).map_or(stored, WeightFormat::Grouped);
-            let is_one = compute.op != Op::Head && !LINEARS.contains(&compute.op);
-            (is_one && format == WeightFormat::Plain).then_some((n as u32, k as u32))
-        })
-        .collect();
+            let format = on_device(work.map.weight_formats.of(work.config, weights));
+            if multiplies_plain(work.shape, program.shape.rows, compute.op, format) {
+                let is_grouped = format != WeightFormat::Plain;
+                found.push(Shape { n: n as u32, k: k as u32, is_grouped });
+            }
+        }
+    }
     found.sort_unstable();
     found.dedup();
     found
@@ -60,8 +67,16 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
 pub(super) struct Products {
     blas: Arc<Blas>,
     by_shape: BTreeMap<(u32, u32), Product>,
-    sums: Address,
-    workspace: Address,
+    room: Room,
+}
+
+/// Where products have their scratch, each of [`scratch_bytes`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) sums: Address,
+    pub(super) workspace: Address,
+    /// A grouped matrix made plain.
+    pub(super) weight: Address,
 }
 
 impl Products {
@@ -72,25 +87,27 @@ impl Products {
     /// The driver's refusal.
     ///
     /// # Safety
-    /// `arena` are `size_bytes` of device memory, in which `sums` and `workspace` lie; nobody uses
-    /// it during the call.
+    /// `arena` are `size_bytes` of device memory, in which `room` lies; nobody uses it during the
+    /// call.
     pub(super) unsafe fn open(
         context: &Context,
         work: &DeviceWork<'_>,
         (arena, size_bytes): (Address, u64),
-        [sums, workspace]: [Address; 2],
+        room: Room,
     ) -> Result<Option<Products>, CudaError> {
         let Some(blas) = Blas::open(context) else { return Ok(None) };
         let stream = Stream::new(context)?;
         let mut by_shape = BTreeMap::new();
-        for (n, k) in shapes(work) {
-            let rows = work.shape.stream_rows() as u32;
+        let rows = work.shape.stream_rows() as u32;
+        for shape in shapes(work) {
+            let Shape { n, k, .. } = shape;
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which a run must not wait for; any bytes will do.
-            if u64::from(n) * u64::from(k) * 2 <= size_bytes {
+            if shape.plain_bytes() <= size_bytes {
+                let operands = (arena, arena, room.sums);
                 // SAFETY: needed to try. One row and the matrix lie in the arena (checked), the
                 // sums where the run's will; the stream is done before anybody reads them.
-                let tried = unsafe { product.enqueue(&stream, 1, (arena, arena, sums), workspace) };
+                let tried = unsafe { product.enqueue(&stream, 1, operands, room.workspace) };
                 if tried.is_err() {
                     return Ok(None);
                 }
@@ -98,26 +115,35 @@ impl Products {
             by_shape.insert((n, k), product);
         }
         stream.synchronize()?;
-        Ok(Some(Products { blas, by_shape, sums, workspace }))
+        Ok(Some(Products { blas, by_shape, room }))
     }
 
-    /// Enqueues a linear's sums; `None` where the shape is none of these, else where the sums are.
+    /// Where a grouped matrix is to be written plain before it is multiplied.
+    pub(super) const fn weight(&self) -> Address {
+        self.room.weight
+    }
+
+    /// Enqueues the sums of a linear over a plain `weight`, whatever the linear's own is, and says
+    /// where they are.
     ///
     /// # Safety
     /// As the launch of [`cuda_kernels::linear`].
+    ///
+    /// # Panics
+    /// A matrix of a shape that is not among the plan's.
     pub(super) unsafe fn enqueue(
         &self,
         stream: &Stream,
         linear: &Linear,
-    ) -> Result<Option<Address>, CudaError> {
-        let Weight::Plain(weight) = linear.weight else { return Ok(None) };
-        let Some(product) = self.by_shape.get(&(linear.n, linear.k)) else { return Ok(None) };
+        weight: Address,
+    ) -> Result<Address, CudaError> {
+        let Linear { rows, n, k, x, .. } = *linear;
+        let Some(product) = self.by_shape.get(&(n, k)) else { panic!("no product is {n} x {k}") };
+        let Room { sums, workspace, .. } = self.room;
         // SAFETY: needed to multiply; the caller vouches for the operands, sums and workspace are
         // of the sizes that the scratch gives them and belong to this lane.
-        unsafe {
-            product.enqueue(stream, linear.rows, (linear.x, weight, self.sums), self.workspace)
-        }?;
-        Ok(Some(self.sums))
+        unsafe { product.enqueue(stream, rows, (x, weight, sums), workspace) }?;
+        Ok(sums)
     }
 
     /// Name and version of the library.
@@ -126,11 +152,11 @@ impl Products {
     }
 }
 
-/// Bytes of sums and workspace; none where there are no shapes.
-pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 2] {
+/// Bytes of sums, workspace and a matrix made plain; none of what no shape needs.
+pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
     let shapes = shapes(work);
-    match shapes.iter().map(|(n, _)| u64::from(*n)).max() {
-        Some(widest) => [work.shape.stream_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES],
-        None => [0, 0],
-    }
+    let Some(widest) = shapes.iter().map(|shape| u64::from(shape.n)).max() else { return [0; 3] };
+    let grouped = shapes.iter().filter(|shape| shape.is_grouped);
+    let weight_bytes = grouped.map(|shape| shape.plain_bytes()).max().unwrap_or(0);
+    [work.shape.stream_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES, weight_bytes]
 }

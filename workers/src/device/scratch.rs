@@ -93,8 +93,8 @@ pub(super) struct Scratch {
     pub(super) fresh: [Range; 2],
     /// Of mixtures of experts; empty for what the device does not run.
     pub(super) experts: ExpertRanges,
-    /// Sums and workspace of cuBLASLt; empty where it is not used.
-    pub(super) blas: [Range; 2],
+    /// Sums, workspace and a matrix made plain, of cuBLASLt; empty where it is not used.
+    pub(super) blas: [Range; 3],
     /// All slots together.
     pub(super) slots: Range,
     slot_of: BTreeMap<Key, Range>,
@@ -177,7 +177,7 @@ impl Scratch {
             slots: layout.take(sizes.slots_bytes),
             parts: layout.take(sizes.parts_bytes),
         };
-        let blas = if blas { products::scratch_bytes(work) } else { [0, 0] };
+        let blas = if blas { products::scratch_bytes(work) } else { [0; 3] };
         let blas = blas.map(|size_bytes| layout.take(size_bytes));
         let slots_start = layout.end_bytes;
         let slot_of = keys

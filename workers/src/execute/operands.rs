@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 use model::compressed::{Grouped, WeightFormat};
 use model::ops::Value;
-use program::formats::decompressed;
+use program::formats::on_device;
 use program::ir::{Compute, ProgramId, Region};
 use program::map::Device;
 use program::plan::Plan;
@@ -75,9 +75,9 @@ impl<'a> Operands<'a> {
     pub(super) fn format(&self, compute: &Compute) -> WeightFormat {
         let weights = Weights::of(compute.op, compute.at.layer);
         let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
-        match (self.device, decompressed(stored)) {
-            (Device::Gpu, Some(wide)) => WeightFormat::Grouped(wide),
-            _ => stored,
+        match self.device {
+            Device::Gpu => on_device(stored),
+            Device::Cpu => stored,
         }
     }
 

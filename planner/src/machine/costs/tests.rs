@@ -22,7 +22,8 @@ fn a4000() -> Machine {
 
 struct Case {
     batches: (u16, u16),
-    four_bit: bool,
+    /// Of the layers' linears; with one, KV is in 4 bits.
+    form: Option<Grouped>,
     policy: Policy,
     layers: usize,
     prompt: u32,
@@ -35,10 +36,10 @@ const ON_THE_GPU: Policy = Policy::GpuOnly;
 const ON_THE_CPU: Policy = Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
 
 fn opt(batches: (u16, u16), policy: Policy) -> Case {
-    let (four_bit, layers, prompt, prefill_chunk) = (false, 2, 512, None);
+    let (form, layers, prompt, prefill_chunk) = (None, 2, 512, None);
     Case {
         batches,
-        four_bit,
+        form,
         policy,
         layers,
         prompt,
@@ -57,8 +58,8 @@ impl Case {
         let mut config = model(name).expect("known").config;
         config.keep_layers(self.layers);
         let mut formats = Formats::plain(&config);
-        if self.four_bit {
-            let form = WeightFormat::Grouped(Grouped::W4);
+        if let Some(form) = self.form {
+            let form = WeightFormat::Grouped(form);
             formats.weights = WeightFormats::with_layers(&config, form);
             formats.kv = KvFormat::Four;
         }
@@ -134,12 +135,42 @@ fn times_resemble_the_figures_that_they_were_read_from() {
     near(on_gpu(Op::Fc1), 1.174, "fc1 on the GPU");
     near(ms(&machine, &gpu, 528, copies(Moved::Cache(Kv::K))), 7.884, "KV");
     near(ms(&machine, &gpu, 528, copies(Moved::Weights(Op::Fc0))), 16.856, "weights");
-    let four_bit = Case { four_bit: true, ..opt((1, 50), ON_THE_GPU) }.plan();
+    let widened = Case { form: Some(Grouped::GGUF_Q4_K), ..opt((1, 50), ON_THE_GPU) }.plan();
     let decompresses =
         |_, work: &Instruction| matches!(work, Instruction::Decompress(one) if one.op == Op::Q);
-    near(ms(&machine, &four_bit, 528, decompresses), 6.623, "decompression of q");
+    near(ms(&machine, &widened, 528, decompresses), 6.623, "decompression of q");
+    let four_bit = Case { form: Some(Grouped::W4), ..opt((1, 50), ON_THE_GPU) }.plan();
     // 4.5 bits an element here, 4.1 in fig. 8a.
     near(ms(&machine, &four_bit, 528, copies(Moved::Weights(Op::Q))), 1.083, "compressed q");
+}
+
+/// A device multiplies 4 bits as they are in decode; in prefill it writes the matrix plain and
+/// reads that.
+#[test]
+fn a_device_reads_four_bits_or_makes_them_plain() {
+    let machine = a4000();
+    let rates = machine.gpu.bf16;
+    let plan = Case { form: Some(Grouped::W4), ..opt((1, 8), ON_THE_GPU) }.plan();
+    let (hidden, ffn) = (7168.0, 28672.0);
+    let (stored, plain) = (hidden * ffn * 4.5 / 8.0 + 4.0 * ffn, hidden * ffn * 2.0);
+    let by_hand_ms = |operands: f64, rows: f64| {
+        let activations = rows * 2.0 * (hidden + ffn);
+        let flops = 2.0 * rows * hidden * ffn;
+        (operands + activations) / rates.linear_gbps / 1e6 + flops / rates.linear_tflops / 1e9
+    };
+    let fc0 = computes(Op::Fc0, LaneId::GPU_COMPUTE);
+    let said_ms = ms(&machine, &plan, 512, &fc0);
+    let expected_ms = by_hand_ms(stored, 8.0);
+    assert!((said_ms / expected_ms - 1.0).abs() < 1e-6, "decode: {said_ms} {expected_ms}");
+    let prefill = plan.prefill();
+    let costs = machine.costs(&plan, prefill, 512).expect("priced");
+    let list = &prefill.lane(LaneId::GPU_COMPUTE).expect("a lane").instructions;
+    let index = list.iter().position(|one| fc0(LaneId::GPU_COMPUTE, one)).expect("there");
+    let place = Place { program: prefill.id, lane: LaneId::GPU_COMPUTE, instruction: index as u32 };
+    let said_ms = costs.work_ns(place, &list[index], 0) / 1e6;
+    let rows = plan.shape.stream_rows() as f64;
+    let expected_ms = by_hand_ms(stored + 2.0 * plain, rows);
+    assert!((said_ms / expected_ms - 1.0).abs() < 1e-6, "prefill: {said_ms} {expected_ms}");
 }
 
 #[test]
@@ -204,7 +235,7 @@ fn attention_looks_back_no_further_than_its_window() {
 #[test]
 fn four_bits_have_rates_of_their_own() {
     let mut machine = a4000();
-    let plan = Case { four_bit: true, ..opt((1, 8), ON_THE_CPU) }.plan();
+    let plan = Case { form: Some(Grouped::W4), ..opt((1, 8), ON_THE_CPU) }.plan();
     let said = |machine: &Machine, op| ms(machine, &plan, 512, computes(op, LaneId::CPU_COMPUTE));
     let (linear_ms, scores_ms) = (said(&machine, Op::Fc0), said(&machine, Op::Scores));
     machine.cpu.bf16.four_bit = Some(StoredRates {
@@ -333,8 +364,8 @@ fn what_a_description_leaves_out_is_said() {
         let plan = case.plan();
         spr.costs(&plan, plan.decode(), 512).map(|_| ()).expect_err("no rate")
     };
-    let four_bit = refused(Case { four_bit: true, ..opt((1, 1), ON_THE_GPU) });
-    assert!(four_bit.0.contains("compression cannot be planned"), "{four_bit}");
+    let widened = refused(Case { form: Some(Grouped::GGUF_Q4_K), ..opt((1, 1), ON_THE_GPU) });
+    assert!(widened.0.contains("widens"), "{widened}");
     let f32 = refused(Case { dtype: Dtype::F32, ..opt((1, 1), ON_THE_CPU) });
     assert!(f32.0.contains("--dtype f32"), "{f32}");
 }

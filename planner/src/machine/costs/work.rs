@@ -3,10 +3,11 @@
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value};
-use program::formats::{KvFormat, decompressed};
+use program::formats::{KvFormat, is_narrow, on_device};
 use program::ir::{At, BufferId, Compute, Copy, Instruction, Moved, Program, Rows};
 use program::map::Chunk;
 use program::plan::Plan;
+use program::products::multiplies_plain;
 use program::topology::{Engine, Lane, LaneKind};
 use program::weights::Weights;
 
@@ -27,7 +28,7 @@ pub(super) enum Kind {
     Attention,
     /// Only bytes go somewhere.
     Moved,
-    /// 4-bit weights to a wider form.
+    /// Stored weights to a wider form.
     Decompress,
 }
 
@@ -82,7 +83,9 @@ impl<'a> Works<'a> {
         let Works { plan, prompt_len } = *self;
         let stream = |at: At| Stream::of(&plan.config, &plan.shape, program, at, prompt_len);
         match instruction {
-            Instruction::Compute(compute) => self.compute(lane, compute, &stream(compute.at)),
+            Instruction::Compute(compute) => {
+                self.compute(program, lane, compute, &stream(compute.at))
+            }
             Instruction::Copy(copy) => {
                 let bytes = self.copied(program, copy, &stream(copy.at));
                 Work { far: self.far(copy.from.buffer), ..Work::moved(bytes) }
@@ -94,8 +97,8 @@ impl<'a> Works<'a> {
                 Work::moved(rows.times(stored + fresh))
             }
             Instruction::Decompress(decompress) => {
-                let bytes =
-                    self.weight_bytes(Weights::of(decompress.op, decompress.at.layer), true);
+                let weights = Weights::of(decompress.op, decompress.at.layer);
+                let bytes = self.weight_bytes(weights, on_device(self.stored(weights)));
                 Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
             }
             Instruction::Read(read) => {
@@ -120,17 +123,38 @@ impl<'a> Works<'a> {
         self.plan.map.kv_format.position_bytes(self.config().head_dim, self.dtype()) as f64
     }
 
-    /// A blob as it is stored, or as a device multiplies it.
-    fn weight_bytes(&self, weights: Weights, wide: bool) -> f64 {
-        let stored = self.plan.map.weight_formats.of(self.config(), weights);
-        let format = match decompressed(stored) {
-            Some(grouped) if wide => WeightFormat::Grouped(grouped),
-            _ => stored,
-        };
+    fn stored(&self, weights: Weights) -> WeightFormat {
+        self.plan.map.weight_formats.of(self.config(), weights)
+    }
+
+    fn weight_bytes(&self, weights: Weights, format: WeightFormat) -> f64 {
         weights.size_bytes(self.config(), self.dtype(), format) as f64
     }
 
-    fn compute(&self, lane: &Lane, compute: &Compute, stream: &Stream) -> Work {
+    /// Bytes of the matrix of an operation over so many rows, and whether they are multiplied in 4
+    /// bits. A grouped matrix that is made plain before is read as it is, written plain and read
+    /// again.
+    fn matrix(&self, program: &Program, lane: &Lane, compute: &Compute, rows: f64) -> (f64, bool) {
+        let (op, config) = (compute.op, self.config());
+        let weights = Weights::of(op, compute.at.layer);
+        let stored = self.stored(weights);
+        let read = |format| read_share(op, config, rows) * self.weight_bytes(weights, format);
+        if !matches!(lane.engine, Engine::Gpu { .. }) {
+            return (read(stored), is_narrow(stored));
+        }
+        let format = on_device(stored);
+        let made_plain = format != WeightFormat::Plain
+            && multiplies_plain(&self.plan.shape, program.shape.rows, op, format);
+        match op.weights(config).and_then(|shape| shape.matrix) {
+            Some((n, k)) if made_plain => {
+                let plain = (n * k * self.dtype().size_bytes()) as f64;
+                (read(format) + 2.0 * plain, false)
+            }
+            _ => (read(format), is_narrow(format)),
+        }
+    }
+
+    fn compute(&self, program: &Program, lane: &Lane, compute: &Compute, stream: &Stream) -> Work {
         let (op, config, share) = (compute.op, self.config(), share(compute.chunk));
         let values = op.activation_bytes(config, self.dtype(), 1) as f64;
         let scores = op.score_bytes(config, self.dtype(), 1) as f64;
@@ -158,22 +182,17 @@ impl<'a> Works<'a> {
             let operands = stream.sequences.times(state_bytes);
             return Work { kind: Kind::Attention, operands, activations, flops, ..Work::NONE };
         }
-        let weights = Weights::of(op, compute.at.layer);
-        let is_matrix = op.weights(config).is_some();
-        let on_device = matches!(lane.engine, Engine::Gpu { .. });
-        let operands = match op {
+        let (operands, four_bit) = match op {
             // Some rows of a table.
-            Op::Embed => 0.0,
-            _ if is_matrix => {
-                let rows = rows.at(self.prompt_len);
-                read_share(op, config, rows) * self.weight_bytes(weights, on_device)
+            Op::Embed => (0.0, false),
+            _ if op.weights(config).is_some() => {
+                self.matrix(program, lane, compute, rows.at(self.prompt_len))
             }
-            _ => 0.0,
+            _ => (0.0, false),
         };
-        let format = self.plan.map.weight_formats.of(config, weights);
         Work {
             kind: Kind::Linear,
-            four_bit: is_matrix && !on_device && decompressed(format).is_some(),
+            four_bit,
             operands: Line::fixed(operands),
             activations,
             flops,
@@ -191,7 +210,8 @@ impl<'a> Works<'a> {
         let (config, share) = (self.config(), share(copy.chunk));
         match copy.moved {
             Moved::Weights(op) => {
-                Line::fixed(self.weight_bytes(Weights::of(op, copy.at.layer), false))
+                let weights = Weights::of(op, copy.at.layer);
+                Line::fixed(self.weight_bytes(weights, self.stored(weights)))
             }
             Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
                 let one = self.position_bytes() * config.num_kv_heads as f64;

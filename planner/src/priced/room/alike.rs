@@ -21,7 +21,7 @@ pub(super) struct Alike {
     pub(super) enough: usize,
     /// Layers whose streamed weights may be on the device at once.
     pub(super) weight_slots: usize,
-    /// Slots of weights of these layers; weights that stay are decompressed into slots, too.
+    /// Slots of weights of these layers; weights that stay are widened into slots, where they are.
     pub(super) slots: [Vec<usize>; 2],
     /// Which layers stay, where layers are in different formats.
     pub(super) resident: Option<Vec<usize>>,

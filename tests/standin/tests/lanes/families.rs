@@ -197,7 +197,7 @@ fn experts_with_biases_and_a_clamped_activation() {
 }
 
 #[test]
-fn experts_of_grouped_weights_are_widened_and_give_the_same() {
+fn experts_of_grouped_weights_give_the_same_as_they_are_and_widened() {
     let config = models::wide_experts();
     for form in [Grouped::W4, Grouped::GGUF_Q8, Grouped::GGUF_Q6_K, Grouped::GGUF_MXFP4] {
         let expected = on_cpu(&config, Some(form));

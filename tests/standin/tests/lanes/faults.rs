@@ -59,7 +59,7 @@ fn counted(name: &str) -> BTreeMap<String, u64> {
 /// How often each process makes each call, at most.
 fn calls() -> BTreeMap<String, u64> {
     let variables = vec![("STANDIN_CUDA_LOG", log("calls"))];
-    attempt(&Setting { variables, copies_in_gpu_worker: false }).expect("nothing is refused");
+    attempt(&Setting { variables, ..Setting::default() }).expect("nothing is refused");
     let mut most = counted("calls");
     most.retain(|name: &String, _| !GIVING_BACK.iter().any(|end| name.contains(end)));
     most
@@ -80,7 +80,7 @@ fn a_refusal_of_any_call_ends_in_an_error() {
                     ("STANDIN_CUDA_FAIL", failed.clone()),
                     ("STANDIN_CUDA_LOG", log("attempt")),
                 ];
-                attempt(&Setting { variables, copies_in_gpu_worker })
+                attempt(&Setting { variables, copies_in_gpu_worker, ..Setting::default() })
             };
             // As the coordinator: where memory is not shared it starts over with the copies in the
             // gpu worker, which then tells what it died of, if that was why.

@@ -40,7 +40,7 @@ pub(crate) fn open_dummy(
     }
 }
 
-/// A folder with the stand-in under the driver's names.
+/// A folder with the stand-in under the names of the driver and of cuBLASLt.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -50,7 +50,7 @@ pub(crate) fn folder() -> &'static Path {
         let name = format!("lanes{}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in ["libcuda.so", "libcuda.so.1", "libcublasLt.so.12"] {
             let link = folder.join(name);
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&library, link).expect("a link can be made");
@@ -65,6 +65,8 @@ pub(crate) struct Setting<'a> {
     /// Settings of the stand-in, for the workers that use it.
     pub(crate) variables: Vec<(&'a str, String)>,
     pub(crate) copies_in_gpu_worker: bool,
+    /// Prefill's linears through cuBLASLt.
+    pub(crate) blas: bool,
 }
 
 struct Worker {
@@ -183,7 +185,7 @@ impl Workers {
                 link_bytes_per_s: None,
                 wait_timeout_ms: 30_000,
                 durations: None,
-                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: false }),
+                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: setting.blas }),
                 grammars: None,
                 staged: None,
                 prompts: None,

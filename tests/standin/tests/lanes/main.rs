@@ -11,6 +11,7 @@ mod orders;
 mod overlap;
 mod owners;
 mod placements;
+mod products;
 
 use workers::counting::CountingAllocator;
 

@@ -16,7 +16,8 @@ fn two_hundred_orders_give_the_same_tokens() {
     let plan = plan(&config, Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     for seed in 0..SEEDS {
         let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];
-        let setting = Setting { variables, copies_in_gpu_worker: seed % 4 == 3 };
+        let setting =
+            Setting { variables, copies_in_gpu_worker: seed % 4 == 3, ..Setting::default() };
         let workers = Workers::start(&plan, &setting).expect("the workers start");
         assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "seed {seed}");
         workers.finish().expect("they end well");
@@ -33,7 +34,7 @@ fn a_lost_wait_is_caught() {
             ("STANDIN_CUDA_SEED", seed.to_string()),
             ("STANDIN_CUDA_DROP_WAIT", "2".to_owned()),
         ];
-        let setting = Setting { variables, copies_in_gpu_worker: false };
+        let setting = Setting { variables, ..Setting::default() };
         let workers = Workers::start(&plan, &setting).expect("the workers start");
         workers.run_group(&group()) != Ok(expected.clone())
     });

@@ -73,10 +73,9 @@ fn until(list: &[Instruction], offset: u32) -> &[Instruction] {
 
 #[test]
 fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
-    // Groups are of 64 inputs.
     let config = ModelConfig { hidden_size: 64, head_dim: 16, ffn_size: 128, ..llama() };
-    let four = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
-    let formats = Formats { weights: four, kv: KvFormat::Plain, kv_select: None };
+    let widened = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::GGUF_Q4_K));
+    let formats = Formats { weights: widened, kv: KvFormat::Plain, kv_select: None };
     let plan = streaming(&config, &Residency::NONE, Some(&formats));
     let mut seen = 0;
     for program in &plan.programs {

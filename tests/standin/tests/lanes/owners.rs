@@ -68,7 +68,8 @@ fn owners_give_the_tokens_of_the_cpu_in_two_hundred_orders() {
     let mut all = [0; 5];
     for seed in 0..SEEDS {
         let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];
-        let setting = Setting { variables, copies_in_gpu_worker: seed % 4 == 3 };
+        let setting =
+            Setting { variables, copies_in_gpu_worker: seed % 4 == 3, ..Setting::default() };
         let workers =
             Workers::start(&plans[seed as usize % 2], &setting).expect("the workers start");
         let policies = [Policy::Neo, Policy::FastDecode, Policy::Auto, Policy::Apex];
@@ -95,7 +96,7 @@ fn a_wait_that_owners_lose_is_caught() {
             ("STANDIN_CUDA_SEED", seed.to_string()),
             ("STANDIN_CUDA_DROP_WAIT", "2".to_owned()),
         ];
-        let setting = Setting { variables, copies_in_gpu_worker: false };
+        let setting = Setting { variables, ..Setting::default() };
         let workers = Workers::start(&plan, &setting).expect("the workers start");
         let served = workers.serve(&in_one_batch(), &deciding(Policy::FastDecode));
         served.map_or(true, |(found, _)| tokens(&found) != tokens(&expected))
