@@ -249,8 +249,11 @@ fn rehearse(
         (first.factors, first.tried) = (Factors { decode, ..Factors::NONE }, Tried::Rehearsed);
         sort(considered, max_new);
     }
-    believe_as_tried(considered);
-    sort(considered, max_new);
+    // What was settled by whole runs stays first where nothing was tried.
+    if considered.iter().any(|one| one.tried != Tried::Never) {
+        believe_as_tried(considered);
+        sort(considered, max_new);
+    }
     Ok(())
 }
 
