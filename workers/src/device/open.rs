@@ -181,7 +181,11 @@ impl Device {
         // SAFETY: needed to begin the stream. Both ranges have the size and live until the stream
         // is done, below; what is read is not used.
         unsafe { stream.copy_to_host(host.base(), self.arena.base(), size_bytes) }?;
-        let piece = Arena::allocate(&self.context, PIECE_BYTES as u64).ok();
+        let piece = match Arena::allocate(&self.context, PIECE_BYTES as u64) {
+            Ok(piece) => Some(piece),
+            Err(CudaError::Full { .. }) => None,
+            Err(error) => return Err(error),
+        };
         if let Some(piece) = &piece {
             // SAFETY: as above; nobody else knows the piece.
             unsafe {
