@@ -144,8 +144,8 @@ impl Mapping {
         let _ = populated;
     }
 
-    /// The same for all pages, on `threads` threads: one alone clears about a gigabyte a second,
-    /// which is what a call that pins memory would do.
+    /// The same for all pages, on `threads` threads: one alone takes long to clear gigabytes, and a
+    /// call that pins memory is one alone.
     pub fn populate_all(&self, threads: usize) {
         let pieces = self.size_bytes.div_ceil(PIECE_BYTES);
         let next = AtomicUsize::new(0);

@@ -99,6 +99,20 @@ pub enum State {
     Ended,
 }
 
+/// What a server does whose sequences belong to the device or to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnerCounts {
+    /// Iterations in which the device attended for all.
+    pub gpu: u64,
+    /// Those in which both did, for two batches.
+    pub pipelined: u64,
+    /// Those in which rows of the host lagged.
+    pub lagging: u64,
+    /// Sequences whose caches went to the host.
+    pub to_host: u64,
+    pub to_device: u64,
+}
+
 /// Numbers of an engine, for whoever watches it. Counts only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -120,10 +134,8 @@ pub struct Status {
     pub store: StoreCounts,
     /// At the moment.
     pub prompts_going: PromptsGoing,
-    /// Of a server whose sequences belong to the device or to the host: iterations in which the
-    /// device attended for all and those in which both did, sequences whose caches went to the
-    /// host and to the device, and iterations in which rows lagged.
-    pub owners: [u64; 5],
+    /// Of a server whose sequences belong to the device or to the host.
+    pub owners: OwnerCounts,
     /// Times that workers were started again.
     pub restarts: u64,
     /// Heap allocations of the workers that run now, since they were ready.
@@ -168,7 +180,7 @@ impl Status {
             preemptions: 0,
             store: StoreCounts::default(),
             prompts_going: PromptsGoing::default(),
-            owners: [0; 5],
+            owners: OwnerCounts::default(),
             restarts: 0,
             worker_allocations: 0,
         }

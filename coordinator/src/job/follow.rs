@@ -107,7 +107,7 @@ impl Observer for Follower<'_, '_> {
     fn finished(&mut self, sequence: usize, mut generated: Generated) -> ControlFlow<()> {
         let Pending { ticket, request } = self.pending[sequence];
         self.finished += 1;
-        let found = std::mem::take(&mut generated.prompt_logprobs);
+        let prompt_logprobs = std::mem::take(&mut generated.prompt_logprobs);
         let mut answer = finish(generated, &Following::new(request, false), self.codec);
         let prompt = request.prompt_of(ticket.choice);
         if prompt.max_new == 0 {
@@ -127,7 +127,7 @@ impl Observer for Follower<'_, '_> {
             None
         });
         let echoed = echoed.as_ref();
-        let of_prompt = OfPrompt { request, echoed, found: &found, codec: self.codec };
+        let of_prompt = OfPrompt { request, echoed, found: &prompt_logprobs, codec: self.codec };
         self.answers.add(ticket.item, ticket.choice, answer, of_prompt);
         match self.failed {
             None => ControlFlow::Continue(()),

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::Admission;
 use super::buckets::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, tokens};
-use crate::boundary::serving::{Serving, State, Status};
+use crate::boundary::serving::{OwnerCounts, Serving, State, Status};
 
 /// How requests are told apart: a name and its value.
 type Labels = [(&'static str, String); 1];
@@ -191,7 +191,7 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
 
 /// What only grows.
 fn counters(status: &Status) -> Vec<Count> {
-    let [gpu, pipelined, to_host, to_device, lagging] = status.owners;
+    let OwnerCounts { gpu, pipelined, lagging, to_host, to_device } = status.owners;
     vec![
         ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
         ("prefix_cache_hits", "Tokens of prompts that were found in caches", status.cached_tokens),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordinator::boundary::serving::Serving;
+use coordinator::boundary::serving::{OwnerCounts, Serving};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
@@ -32,7 +32,7 @@ pub fn either_owner_answers_alike() {
             assert_eq!(found, expected, "{dtype:?} {kv_format:?} {kept:?}");
             let status = engine.status();
             assert_eq!(status.restarts, 0);
-            let [_, pipelined, _, _, lagging] = status.owners;
+            let OwnerCounts { pipelined, lagging, .. } = status.owners;
             let must_lag = kept == Kept::SlowHost(Policy::Apex);
             assert!(lagging > 50 || !must_lag, "rows lag: {:?}", status.owners);
             assert!(pipelined > 0, "the host attends, for pieces at least: {:?}", status.owners);

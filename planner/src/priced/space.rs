@@ -1,6 +1,8 @@
 //! All placements that a policy's name stands for: its maps, each with every choice of what stays
 //! in device memory, where KV lives and where prompts are computed.
 
+use std::collections::BTreeSet;
+
 use model::ops::Op;
 use program::compile::runs_in_chunks;
 use program::map::{Chunking, OpChunk, leading_list};
@@ -61,9 +63,7 @@ fn whole_boundary(list: &[OpChunk], at: usize) -> Option<usize> {
     if at > 0 && is_part(at - 1) && is_part(at) {
         return None;
     }
-    let mut ops: Vec<Op> = list[..at].iter().map(|one| one.op).collect();
-    ops.sort_unstable();
-    ops.dedup();
+    let ops: BTreeSet<Op> = list[..at].iter().map(|one| one.op).collect();
     Some(ops.len())
 }
 

@@ -119,8 +119,8 @@ fn a_plan_whose_longest_prompts_have_few_new_tokens_is_rehearsed_behind_shorter_
     let plans = plans(&config, &ragged, &Formats::plain(&config), 2);
     let plan = plans.first().expect("a plan");
     let mut runner = InProcessRunner::default();
-    let found = rehearse(plan, 5, THREADS, None, &mut runner).expect("they fit the cache");
-    assert!(found.decode_ns() > 0.0, "{found:?}");
+    let rehearsal = rehearse(plan, 5, THREADS, None, &mut runner).expect("they fit the cache");
+    assert!(rehearsal.decode_ns() > 0.0, "{rehearsal:?}");
 }
 
 #[test]

@@ -88,8 +88,8 @@ fn check_lagging(side: Side, config: &ModelConfig, copy: &Copy) -> Result<(), St
     };
     let leaves = (stream_behind(layer), Some(HOST), Some(kept(layer, layers)));
     let comes = (stream_behind(layer + 1), Some(kept(layer + 1, layers)), Some(HOST));
-    let found = (copy.at.stream, copy.from.chunk, copy.to.chunk);
-    match copy.chunk == Some(HOST) && (found == leaves || found == comes) {
+    let route = (copy.at.stream, copy.from.chunk, copy.to.chunk);
+    match copy.chunk == Some(HOST) && (route == leaves || route == comes) {
         true => Ok(()),
         false => Err("it moves other rows than those that lag there".to_owned()),
     }

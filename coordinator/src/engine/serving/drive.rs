@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use grammar::Form;
-use program::ir::Instruction;
+use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{Role, WorkerId};
 use schedule::Costs;
@@ -21,7 +21,7 @@ use super::measured_costs::measure;
 use super::measured_owners::measure_owners;
 use super::options::ServingOptions;
 use super::shelf::Shelf;
-use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
+use crate::boundary::serving::{Listener, OwnerCounts, State, Status, Submission, SubmissionId};
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::{Worker, WorkerFailure};
 
@@ -421,14 +421,20 @@ impl Crew {
     }
 
     /// Adds what was counted since the last time.
-    fn count(&mut self, owners: &mut [u64; 5]) {
+    fn count(&mut self, owners: &mut OwnerCounts) {
         if !self.table.has_owners() {
             return;
         }
         let now = self.table.counts();
-        for ((all, now), before) in owners.iter_mut().zip(now).zip(&mut self.counted) {
-            *all += u64::from(now.wrapping_sub(std::mem::replace(before, now)));
-        }
+        let before = std::mem::replace(&mut self.counted, now);
+        let more = |program: ProgramId| {
+            u64::from(now[program.index()].wrapping_sub(before[program.index()]))
+        };
+        owners.gpu += more(ProgramId::STEP);
+        owners.pipelined += more(ProgramId::PIPELINED);
+        owners.lagging += more(ProgramId::ASYNC);
+        owners.to_host += more(ProgramId::MOVE_OUT);
+        owners.to_device += more(ProgramId::MOVE_IN);
     }
 
     /// Heap allocations of all workers since they were ready.

@@ -63,15 +63,7 @@ struct ExpertRows {
 EXPERT_SMALL(expert_small_8_bf16, 448, 2, 1, 1, 2)
 EXPERT_SMALL(expert_small_16_bf16, 224, 2, 2, 2, 2)
 EXPERT_SMALL(expert_small_32_bf16, 224, 2, 2, 4, 1)
-EXPERT_GROUPED(expert_four_8_bf16, 448, 2, 2, 1, 2, RecordSource<4>)
-EXPERT_GROUPED(expert_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)
-EXPERT_GROUPED(expert_four_32_bf16, 224, 2, 2, 4, 1, RecordSource<4>)
-EXPERT_GROUPED(expert_eight_8_bf16, 224, 2, 2, 1, 4, RecordSource<8>)
-EXPERT_GROUPED(expert_eight_16_bf16, 224, 2, 2, 2, 1, RecordSource<8>)
-EXPERT_GROUPED(expert_eight_32_bf16, 224, 1, 2, 4, 1, RecordSource<8>)
-EXPERT_GROUPED(expert_expanded_8_bf16, 224, 2, 2, 1, 2, ExpandedSource)
-EXPERT_GROUPED(expert_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource)
-EXPERT_GROUPED(expert_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
+GROUPED_TILES(EXPERT_GROUPED, expert)
 
 EXPERT_KERNEL(expert_wide_64_bf16, 256, 1, bf16, 64,
               (linear_wide<Wide64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,

@@ -84,12 +84,16 @@ DEVICE void linear_grouped(const bf16* x, const RecordSource<BITS, FLOATS>& sour
                                     Finish{bias, out, gate, n, form, factor, limit});          \
     }
 
-LINEAR_GROUPED(linear_four_8_bf16, 448, 2, 2, 1, 2, RecordSource<4>)
-LINEAR_GROUPED(linear_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)
-LINEAR_GROUPED(linear_four_32_bf16, 224, 2, 2, 4, 1, RecordSource<4>)
-LINEAR_GROUPED(linear_eight_8_bf16, 224, 2, 2, 1, 4, RecordSource<8>)
-LINEAR_GROUPED(linear_eight_16_bf16, 224, 2, 2, 2, 1, RecordSource<8>)
-LINEAR_GROUPED(linear_eight_32_bf16, 224, 1, 2, 4, 1, RecordSource<8>)
-LINEAR_GROUPED(linear_expanded_8_bf16, 224, 2, 2, 1, 2, ExpandedSource)
-LINEAR_GROUPED(linear_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource)
-LINEAR_GROUPED(linear_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
+// All kernels of a kind: KERNEL_OF(name, threads, blocks, M, N, AHEAD, Source).
+#define GROUPED_TILES(KERNEL_OF, kind)                                  \
+    KERNEL_OF(kind##_four_8_bf16, 448, 2, 2, 1, 2, RecordSource<4>)     \
+    KERNEL_OF(kind##_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)    \
+    KERNEL_OF(kind##_four_32_bf16, 224, 2, 2, 4, 1, RecordSource<4>)    \
+    KERNEL_OF(kind##_eight_8_bf16, 224, 2, 2, 1, 4, RecordSource<8>)    \
+    KERNEL_OF(kind##_eight_16_bf16, 224, 2, 2, 2, 1, RecordSource<8>)   \
+    KERNEL_OF(kind##_eight_32_bf16, 224, 1, 2, 4, 1, RecordSource<8>)   \
+    KERNEL_OF(kind##_expanded_8_bf16, 224, 2, 2, 1, 2, ExpandedSource)  \
+    KERNEL_OF(kind##_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource) \
+    KERNEL_OF(kind##_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
+
+GROUPED_TILES(LINEAR_GROUPED, linear)

@@ -29,7 +29,7 @@ pub(super) fn own_stream(shape: &ProgramShape, at: At) -> u16 {
 /// # Errors
 /// A value that is kept in two buffers, or two in one.
 pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
-    let mut found = Kept::new();
+    let mut values = Kept::new();
     for program in plan.programs.iter().filter(|program| lags(&program.shape)) {
         let all = program.lanes.iter().flat_map(|list| &list.instructions);
         for instruction in all {
@@ -37,7 +37,7 @@ pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
             let Moved::Lagging(value) = copy.moved else { continue };
             let buffer = kept_end(copy).buffer;
             let known = |one: &(Value, BufferId)| one.0 == value || one.1 == buffer;
-            match found.iter().find(|one| known(one)) {
+            match values.iter().find(|one| known(one)) {
                 Some(one) if *one == (value, buffer) => {}
                 Some(_) => {
                     let name = &plan.buffer(buffer).name;
@@ -45,12 +45,12 @@ pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
                     let program = NamedProgram::new(program);
                     return Err(ValidateError::Incomplete { program, problem: problem.into() });
                 }
-                None => found.push((value, buffer)),
+                None => values.push((value, buffer)),
             }
         }
     }
-    found.retain(|(value, _)| KEPT.contains(value));
-    Ok(found)
+    values.retain(|(value, _)| KEPT.contains(value));
+    Ok(values)
 }
 
 /// What rows leave of a value for their next step, in which they have `behind` layers behind them;

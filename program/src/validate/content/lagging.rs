@@ -52,20 +52,19 @@ impl Walk<'_> {
         let config = &self.plan.config;
         let layers = config.num_layers as u16;
         for (value, buffer) in kept_values {
-            let found = &self.buffers[buffer.0 as usize];
-            let parts = 0..layers;
+            let now = &self.buffers[buffer.0 as usize];
             let is_left = |behind: u16| {
                 let stream = stream_behind(behind);
                 let expected = left(*value, behind + 1, stream, self.additions_before);
-                let part = found.read(Some(kept(behind, layers))).first();
+                let part = now.read(Some(kept(behind, layers))).first();
                 part.and_then(Option::as_ref).is_some_and(|held| held.content == expected)
             };
             let is_right = match lags(&self.program.shape) {
                 true => {
-                    let first = parts.into_iter().find(|behind| !is_left(*behind));
+                    let first = (0..layers).find(|behind| !is_left(*behind));
                     first.map_or(Ok(()), |behind| Err(format!("of layer {behind}")))
                 }
-                false if found.same(&before[buffer.0 as usize]) => Ok(()),
+                false if now.same(&before[buffer.0 as usize]) => Ok(()),
                 false => Err("for rows that do not lag".to_owned()),
             };
             if let Err(which) = is_right {

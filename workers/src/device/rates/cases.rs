@@ -84,15 +84,10 @@ fn places(room: &Room, size_bytes: u64) -> impl Iterator<Item = Address> {
     (0..count).map(move |index| ring + index * size_bytes)
 }
 
-fn records_bytes(format: Grouped, (n, k): (u32, u32)) -> u64 {
-    let records = format.blocks(n as usize) * format.groups(k as usize);
-    (records * format.record_bytes()) as u64
-}
-
 fn linear_case(room: &Room, rows: u32, (n, k): (u32, u32), format: Option<Grouped>) -> Case {
     let size_bytes = match format {
         None => u64::from(n) * u64::from(k) * 2,
-        Some(format) => records_bytes(format, (n, k)),
+        Some(format) => format.size_bytes(n as usize, k as usize) as u64,
     };
     let run = |at| {
         let weight = match format {
@@ -113,7 +108,7 @@ fn linear_case(room: &Room, rows: u32, (n, k): (u32, u32), format: Option<Groupe
 }
 
 fn decompress_case(room: &Room, (n, k): (u32, u32)) -> Case {
-    let size_bytes = records_bytes(Grouped::W4, (n, k));
+    let size_bytes = Grouped::W4.size_bytes(n as usize, k as usize) as u64;
     let plain_bytes = u64::from(n) * u64::from(k) * 2;
     let out = room.ring + RING_BYTES / 2;
     let run = |at| vec![decompress(Dtype::Bf16, Grouped::W4, (n, k), at, out)];
