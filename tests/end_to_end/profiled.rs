@@ -159,9 +159,9 @@ fn every_policy_answers_the_same_and_predicts_first() {
     let before = cached();
     assert!((2..=3).contains(&before.len()), "{} profiles", before.len());
     // What was tried out is kept with them: the same run again measures nothing. What it took is
-    // kept too, beside what was predicted.
+    // kept too, beside what was predicted. Two runs count here where `auto` chose this placement.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
-    assert!(stderr.contains("two-split: as its last run, prefill x"), "{stderr}");
+    assert!(stderr.contains("two-split: as its last run"), "{stderr}");
     let after = cached();
     for what in ["work", "rehearsals"] {
         let of = |profiles: &[Value]| {
