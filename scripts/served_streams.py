@@ -38,9 +38,10 @@ class Server:
                             return int(pid)
         sys.exit("the server has no worker")
 
-    def stream(self, prompt, new, seed, told, timeout_s=300):
-        """The tokens of an answer; `told` gets the time of each."""
+    def stream(self, prompt, new, seed, told, timeout_s=300, usages=None):
+        """The tokens of an answer; `told` gets the time of each, and `usages` what the answer says of its usage."""
         body = {"prompt": prompt, "max_tokens": new, "ignore_eos": True, "stream": True, "seed": seed, "temperature": 0.8}
+        body["stream_options"] = {"include_usage": usages is not None}
         data = json.dumps(body).encode()
         request = urllib.request.Request(f"{self.address}/v1/completions", data, {"Content-Type": "application/json"})
         tokens = []
@@ -52,7 +53,10 @@ class Server:
                         sys.exit(f"a stream broke: {event}")
                     for choice in event["choices"]:
                         tokens += choice["token_ids"]
-                    told.append(time.monotonic())
+                    if event["choices"]:
+                        told.append(time.monotonic())
+                    elif usages is not None:
+                        usages.append(event["usage"])
         return tokens
 
     def streams(self, prompts, new, tolds):

@@ -9,7 +9,7 @@ use super::{copy_of, from_environment, run};
 use crate::command::{Place, lines};
 
 /// Mutations in one run of the tests, over all of them.
-const CASES: u64 = 2000;
+const CASES: u64 = 800;
 
 /// What templates are made of.
 const FRAGMENTS: [&str; 18] = [
