@@ -4,7 +4,9 @@ use model::config::Dtype;
 use serde_json::Value;
 
 use super::plan;
-use crate::cli::request::{LengthsChoice, ModelChoice, ServingPlan};
+use crate::cli::request::{
+    LengthsChoice, LoadChoice, ModelChoice, PlanRequest, ServingPlan, Source,
+};
 use crate::interrupt::Interrupt;
 use crate::load::arrivals::Rate;
 
@@ -18,23 +20,25 @@ fn serving(lengths: LengthsChoice) -> ServingPlan {
             positions: None,
         },
         dtype: Dtype::Bf16,
-        lengths,
-        rate: None,
-        requests: Some(20),
-        seed: 3,
+        load: LoadChoice { lengths, rate: None, requests: Some(20), seed: 3 },
         step_rows: 512,
+        timed: None,
     }
 }
 
 fn said(serving: &ServingPlan, json: bool) -> anyhow::Result<String> {
-    plan("g4dn-4xlarge", serving, json, &Interrupt::default())
+    let source =
+        Source::Serving { machine: "g4dn-4xlarge".to_owned(), serving: Box::new(serving.clone()) };
+    let request = PlanRequest { source, json, chart: None };
+    plan("g4dn-4xlarge", serving, &request, &Interrupt::default())
 }
 
 const ALIKE: LengthsChoice = LengthsChoice::Alike { prompt_tokens: 100, answer_tokens: 12 };
 
 #[test]
 fn every_policy_has_a_row_and_json_says_all_of_it() {
-    let serving = ServingPlan { rate: Some(Rate::PerSecond(50.0)), ..serving(ALIKE) };
+    let mut serving = serving(ALIKE);
+    serving.load.rate = Some(Rate::PerSecond(50.0));
     let text = said(&serving, false).expect("planned");
     let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
     assert!(text.starts_with(head), "{text}");
@@ -63,7 +67,8 @@ fn a_trace_is_replayed_and_one_with_a_mistake_refused_with_its_place() {
     let path = folder.path().join("trace.csv");
     let trace = |text: &str| {
         std::fs::write(&path, text).expect("written");
-        let serving = ServingPlan { requests: None, ..serving(LengthsChoice::Trace(path.clone())) };
+        let mut serving = serving(LengthsChoice::Trace(path.clone()));
+        serving.load.requests = None;
         said(&serving, true)
     };
     let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
