@@ -91,6 +91,8 @@ impl LaneExecutor for Timed {
             sleep_until(self.due_ns);
         }
         let Some(at) = work.at() else { return Ok(Some(Work::default())) };
+        // Who samples may list other rows for what follows.
+        let (_, rows) = counts(&self.table, program, at);
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
@@ -99,7 +101,6 @@ impl LaneExecutor for Timed {
                 false => sample::record(&self.table, program, at, &[], |_, _| 0),
             }
         }
-        let (_, rows) = counts(&self.table, program, at);
         Ok(Some(Work { bytes: 0, rows: rows as u32 }))
     }
 }

@@ -1,12 +1,15 @@
 //! What is said of requests that come to a described machine.
 
 use model::config::Dtype;
+use schedule::Costs;
+use schedule::hybrid::{Lags, Limits, StepCosts};
 use serde_json::Value;
 
-use super::plan;
+use super::{plan, plan_measured};
 use crate::cli::request::{
     LengthsChoice, LoadChoice, ModelChoice, PlanRequest, ServingPlan, Source,
 };
+use crate::commands::iteration_costs::IterationCosts;
 use crate::interrupt::Interrupt;
 use crate::load::arrivals::Rate;
 
@@ -92,4 +95,34 @@ fn what_does_not_fit_the_device_streams_and_is_said() {
     serving.model.name = "llama-2-70b".to_owned();
     let refused = said(&serving, false).expect_err("138 GB").to_string();
     assert!(refused.contains("host memory"), "{refused}");
+}
+
+#[test]
+fn a_server_that_measured_itself_is_planned_for() {
+    // A row takes 10 ms, and nothing else takes time.
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 10_000);
+    let costs = StepCosts { device, ..StepCosts::NONE };
+    let limits = Limits {
+        rows: 300,
+        page_positions: 256,
+        device_pages: 1,
+        host_pages: 4,
+        patience: 1000,
+        lags: Lags::Apart,
+    };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let measured = IterationCosts::new("small".to_owned(), 3, &limits, &costs);
+    measured.write(file.path()).expect("written");
+    let load = LoadChoice { lengths: ALIKE, rate: None, requests: Some(2), seed: 3 };
+    let source = Source::Served { costs: file.path().into(), load: Box::new(load.clone()) };
+    let request = |json| PlanRequest { source: source.clone(), json, chart: None };
+    let said = |json| plan_measured(file.path(), &load, &request(json), &Interrupt::default());
+    let answer: Value = serde_json::from_str(&said(true).expect("planned")).expect("JSON");
+    let gpu_only = &answer["policies"][0];
+    assert_eq!(gpu_only["policy"], "gpu-only");
+    // Both prompts, 100 rows each, and eleven tokens more of each: one behind the other.
+    assert_eq!(gpu_only["makespan_ms"].as_f64(), Some(2.0 * (1000.0 + 110.0)));
+    let text = said(false).expect("planned");
+    assert!(text.starts_with("small on a server that measured itself · 2 requests"), "{text}");
 }

@@ -17,7 +17,6 @@ use schedule::hybrid::{Lags, Limits, Policy};
 use workers::shared::protocol::{Durations, WeightsFrom};
 use workers::shared::table::Deciding;
 
-use super::PATIENCE;
 use crate::cli::request::TimedReplay;
 use crate::engine::launch::LaunchOptions;
 use crate::engine::replay::{Coming, Replayed, replay};
@@ -25,18 +24,14 @@ use crate::interrupt::Interrupt;
 use crate::setup::hardware::Hardware;
 use crate::setup::usage::Usage;
 use iterations::{Iteration, iterations};
-pub(super) use show::TimedAnswer;
+use show::{Compared, TimedAnswer};
 
 /// The shortest iteration lasts at least so long in the workers: what handing over between
 /// processes takes on the machine at hand is then no share of it that counts.
 const ITERATION_MIN_MS: f64 = 100.0;
 
-/// An iteration as it was simulated and as it ran, at the speed of the machine that was played.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Compared {
-    pub(super) simulated: Ran,
-    pub(super) measured_ms: f64,
-}
+/// No prompt begins while somebody has waited for so many iterations.
+const PATIENCE: u32 = 1000;
 
 /// What is replayed.
 pub(super) struct Replaying<'a> {
@@ -92,23 +87,20 @@ impl Replaying<'_> {
         if let Some(path) = chart {
             chart::write(path, &plan, &seen, slow_motion)?;
         }
-        let same = |(told, found): (&Ran, &Iteration)| {
-            told.shape == found.shape && told.rows == found.rows
-        };
-        let are_same =
-            simulated.len() == measured.len() && simulated.iter().zip(&measured).all(same);
         let ms =
             |one: &Iteration| (one.ended_ns - one.begun_ns) as f64 / 1e6 / f64::from(slow_motion);
-        let compared = simulated
-            .iter()
-            .zip(&measured)
-            .map(|(simulated, found)| Compared { simulated: *simulated, measured_ms: ms(found) });
+        let compared = simulated.iter().zip(&measured).map(|(simulated, found)| Compared {
+            simulated: *simulated,
+            shape: found.shape,
+            rows: found.rows,
+            measured_ms: ms(found),
+        });
         Ok(TimedAnswer {
             policy,
             requests: self.arrivals.len(),
             device_slots: sizes.device_slots,
             slow_motion,
-            are_same,
+            ran: measured.len(),
             iterations: compared.collect(),
         })
     }

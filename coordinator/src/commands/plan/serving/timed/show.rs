@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
+use planner::serving::Ran;
 use schedule::hybrid::{Policy, Shape};
 use serde_json::{Value, json};
 
-use super::Compared;
 use crate::report::plain_table::{plain_table, right_aligned};
 
 /// As near as an iteration should be to its simulated time.
@@ -17,6 +17,16 @@ const FAR_TOLD: usize = 10;
 const COLUMNS: [&str; 8] =
     ["shape", "iterations", "simulated", "measured", "error", "median", "largest", "within 5%"];
 
+/// An iteration as it was simulated and as it ran, at the speed of the machine that was played.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compared {
+    pub(super) simulated: Ran,
+    /// What ran, and its rows that passed the last layer.
+    pub(super) shape: Shape,
+    pub(super) rows: u32,
+    pub(super) measured_ms: f64,
+}
+
 /// What came of a replay.
 #[derive(Debug)]
 pub(in super::super) struct TimedAnswer {
@@ -24,8 +34,8 @@ pub(in super::super) struct TimedAnswer {
     pub(super) requests: usize,
     pub(super) device_slots: u16,
     pub(super) slow_motion: u32,
-    /// Whether as many iterations ran as were simulated, each of the same shape and rows.
-    pub(super) are_same: bool,
+    /// Iterations that ran.
+    pub(super) ran: usize,
     pub(super) iterations: Vec<Compared>,
 }
 
@@ -34,12 +44,22 @@ impl Compared {
         self.measured_ms / self.simulated.times.total_ms - 1.0
     }
 
+    fn is_simulated(&self) -> bool {
+        (self.shape, self.rows) == (self.simulated.shape, self.simulated.rows)
+    }
+
     fn is_near(&self) -> bool {
         self.error().abs() <= NEAR
     }
 }
 
 impl TimedAnswer {
+    /// Whether as many iterations ran as were simulated, each of the same shape and rows.
+    fn are_same(&self) -> bool {
+        let all = self.iterations.iter().all(Compared::is_simulated);
+        all && self.ran == self.iterations.len()
+    }
+
     /// For people.
     pub(in super::super) fn text(&self) -> String {
         let mut text = format!(
@@ -56,7 +76,7 @@ impl TimedAnswer {
             "{} of {} iterations within 5% of the simulated time; their shapes and rows are {}",
             self.iterations.iter().filter(|one| one.is_near()).count(),
             self.iterations.len(),
-            if self.are_same { "the simulated ones" } else { "NOT the simulated ones: a defect" },
+            if self.are_same() { "the simulated ones" } else { "NOT the simulated ones: a defect" },
         );
         let far = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
         for (number, one) in far.take(FAR_TOLD) {
@@ -102,6 +122,8 @@ impl TimedAnswer {
                 "to_device_ms": one.simulated.times.to_device_ms,
                 "to_host_ms": one.simulated.times.to_host_ms,
                 "simulated_ms": one.simulated.times.total_ms,
+                "measured_shape": one.shape.name(),
+                "measured_rows": one.rows,
                 "measured_ms": one.measured_ms,
             })
         });
@@ -110,7 +132,7 @@ impl TimedAnswer {
             "requests": self.requests,
             "device_slots": self.device_slots,
             "slow_motion": self.slow_motion,
-            "same_iterations": self.are_same,
+            "same_iterations": self.are_same(),
             "within_5_percent": self.iterations.iter().filter(|one| one.is_near()).count(),
             "iterations": iterations.collect::<Vec<_>>(),
         })
