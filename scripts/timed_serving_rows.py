@@ -2,11 +2,12 @@
 """200 requests to a server, replayed in the real processes, in which nothing but time passes: each iteration measured beside
 simulated.
 
-    scripts/timed_serving_rows.py --coordinator FILE [--rounds 1] [--json FILE]
+    scripts/timed_serving_rows.py --coordinator FILE [--rounds 1] [--json FILE] [--charts FOLDER]
 
 `plan --serve --timed` decides and runs as a server does, on the described machine; iterations have the simulated shapes and
 rows. The goal is that each lasts within 5% of the simulated time. What other programs take of the cores is said beside it:
-lanes that should wake and cannot are late."""
+lanes that should wake and cannot are late. FOLDER gets two layers of an iteration under each policy, for
+`scripts/plot.py gantt`."""
 
 import argparse
 import json
@@ -16,8 +17,9 @@ import subprocess
 import sys
 
 MACHINE = ["--machine", "g4dn-4xlarge", "--model", "llama-2-7b"]
-REQUESTS = ["--requests", "200", "--input-len", "60", "--output-len", "30"]
-POLICIES = ["neo", "apex", "auto"]
+REQUESTS = ["--requests", "200", "--input-len", "60"]
+# Tokens of each answer; where rows lag, a token takes as many iterations as there are layers, and one.
+POLICIES = {"neo": 30, "apex": 30, "auto": 10}
 NEAR = 0.05
 
 
@@ -29,9 +31,11 @@ def idle_and_all():
 
 
 def run(arguments, policy):
-    command = [arguments.coordinator, "plan", "--serve", *MACHINE, *REQUESTS, "--timed", policy, "--json"]
+    command = [arguments.coordinator, "plan", "--serve", *MACHINE, *REQUESTS, "--output-len", POLICIES[policy], "--timed", policy, "--json"]
+    if arguments.charts:
+        command += ["--chart", f"{arguments.charts}/{policy}.json"]
     (idle, all_), own = idle_and_all(), os.times()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{policy}: {done.stderr}")
     (idle_after, all_after), own_after = idle_and_all(), os.times()
@@ -69,6 +73,7 @@ def main():
     parser.add_argument("--coordinator", required=True)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json")
+    parser.add_argument("--charts")
     arguments = parser.parse_args()
     lines = []
     for number in range(arguments.rounds):

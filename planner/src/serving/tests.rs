@@ -106,7 +106,7 @@ fn by_another_clock_a_request_is_in_the_iterations_that_were_decided_behind_it()
     assert_eq!(of_simulated, [5, 1, 6, 1], "its second prompt waits for the next");
     assert_eq!(rows(&[10.0, 12.0, 14.0, 16.0]), of_simulated);
     assert_eq!(rows(&[11.0, 13.5, 20.0]), [5, 6, 2], "a slower clock has it one earlier");
-    assert_eq!(rows(&[9.0]), [], "nobody is there");
+    assert!(rows(&[9.0]).is_empty(), "nobody is there");
 }
 
 #[test]
