@@ -141,8 +141,8 @@ fn the_device_attends_behind_the_linears_of_both_streams() {
 }
 
 /// What leaves the device is of the host's sequences alone.
-/// Of a layer all that the first stream sends, its queries too, is in front of what the second does,
-/// whose linears come later.
+/// Of a layer all that the first stream sends, its queries too, is in front of what the second
+/// does, whose linears come later.
 #[test]
 fn queries_leave_before_what_the_next_stream_sends() {
     for config in [opt(), llama()] {

@@ -13,9 +13,9 @@ use crate::load::arrivals::{Rate, parse_rate};
 /// Arguments of `plan --serve`.
 #[derive(Debug, Args)]
 pub struct LowPlanServe {
-    /// With --machine or --costs: serve requests that come one by one instead of a batch job, under every
-    /// policy: attention on the device (gpu-only), on the host (fastdecode), on both (neo, apex),
-    /// and what each iteration makes best (auto)
+    /// With --machine or --costs: serve requests that come one by one instead of a batch job, under
+    /// every policy: attention on the device (gpu-only), on the host (fastdecode), on both (neo,
+    /// apex), and what each iteration makes best (auto)
     #[arg(long, requires = "served_on", help_heading = "Serving")]
     #[arg(conflicts_with_all = [
         "compress", "batches", "policy", "prompt_len", "gen_len", "split_chunks",

@@ -29,8 +29,9 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Queries of the host's rows leave as soon as they exist, in front of what a next stream sends:
-    /// a lane of the link keeps its order, and would hold them until that stream's linears are done.
+    /// Queries of the host's rows leave as soon as they exist, in front of what a next stream
+    /// sends: a lane of the link keeps its order, and would hold them until that stream's linears
+    /// are done.
     pub(super) fn send_queries(&mut self, entry: &Entry) {
         let is_sent = entry.op == Op::Q && entry.device == Device::Gpu;
         if is_sent && self.program.attending == Attending::Owners {
