@@ -4,7 +4,8 @@
 # 2. Four true OPT-30B layers with random weights, all on the CPU and split with the emulated device;
 #    appends one JSON line with commit and machine to out/bench.jsonl.
 # 3. The same layers under every policy: predicted beside measured, auto beside each.
-# 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
+# 4. The paper's printed tables, and 200 requests to a server, in the real processes, in which instructions only last:
+#    measured beside simulated.
 # 5. Twenty cells of described machines under every policy, the same way: a steady step emulated beside simulated.
 # 6. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
 # 7. Workers killed and stopped: until the run has ended or the server goes on, and that no answer is lost.
@@ -12,7 +13,8 @@
 #    is, the linears in turn with oneDNN.
 # 9. A long prompt beside streams; with PEERS=DIR `coordinator serve` in turn with llama.cpp's server, with
 #    LENGTHS=FILE.csv also at the lengths of the Azure code trace of 2023.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers or serve runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 10. Servers whose device has the caches of a tenth of their slots: tokens a second beside predicted, answers beside the CPU's.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve or owners runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -50,6 +52,14 @@ if wanted timed; then
     rm -f out/timed.jsonl
     say python3 scripts/timed_rows.py --coordinator "$release/coordinator" \
         --roofline "$release/examples/roofline" --rounds "${ROUNDS:-3}" --json out/timed.jsonl
+    rm -f out/timed-serving.jsonl
+    say python3 scripts/timed_serving_rows.py --coordinator "$release/coordinator" --json out/timed-serving.jsonl
+fi
+if wanted owners; then
+    rm -f out/owners.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/host_attention_rows.py --coordinator "$release/coordinator" --model "$small" \
+        ${LENGTHS:+--lengths "$LENGTHS"} --rounds "${ROUNDS:-2}" --json out/owners.jsonl
 fi
 if wanted cells; then
     rm -f out/cells.jsonl

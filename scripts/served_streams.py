@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Server:
-    """`coordinator serve` on the CPU alone, from when it is ready until it is killed."""
+    """`coordinator serve`, on the CPU alone unless it is said, from when it is ready until it is killed."""
 
-    def __init__(self, coordinator, model, *options):
-        command = [coordinator, "serve", "--model", model, "--port", "0", "--device", "none", "--policy", "cpu-only"]
+    def __init__(self, coordinator, model, *options, on=("--device", "none", "--policy", "cpu-only")):
+        command = [coordinator, "serve", "--model", model, "--port", "0", *on]
         began = time.monotonic()
         self.process = subprocess.Popen(
             [*map(str, command), *map(str, options)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True

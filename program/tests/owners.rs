@@ -141,6 +141,27 @@ fn the_device_attends_behind_the_linears_of_both_streams() {
 }
 
 /// What leaves the device is of the host's sequences alone.
+/// Of a layer all that the first stream sends, its queries too, is in front of what the second
+/// does, whose linears come later.
+#[test]
+fn queries_leave_before_what_the_next_stream_sends() {
+    for config in [opt(), llama()] {
+        let plan = proved("resident", &config, &maps(&config)[1].1);
+        let sent = instructions(&plan, ProgramId::PIPELINED, LaneId::D2H).into_iter();
+        let sent = sent.filter_map(|one| match one {
+            Instruction::Copy(copy) => match copy.moved {
+                Moved::Value(Value::Query | Value::Key | Value::Value) => copy.at.layer,
+                _ => None,
+            }
+            .map(|layer| (layer, copy.at.stream)),
+            _ => None,
+        });
+        let sent: Vec<(u16, u16)> = sent.collect();
+        assert!(sent.is_sorted(), "{sent:?}");
+        assert_eq!(sent.len(), config.num_layers * 2 * 3, "{sent:?}");
+    }
+}
+
 #[test]
 fn rows_of_the_device_stay_there() {
     let config = llama();

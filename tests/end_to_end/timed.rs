@@ -1,6 +1,7 @@
 //! Timed emulation as a user meets it: the report beside the plan's, the order of the trace, and
 //! one sentence for what it cannot run.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -162,6 +163,41 @@ fn a_described_machines_step_stands_beside_its_simulation() {
     let (code, stdout, said) = run(&[&DESCRIBED[..], &["--compress", "w4kv4"]].concat());
     assert_eq!(code, Some(0), "{said}");
     for part in ["opt-1.3b · ryzen7950x-a4000 · 2x8", "w4kv4", "steady step", "description's"] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+}
+
+/// More requests than the device has caches for, on a few layers.
+const REPLAYED: &str = "plan --serve --machine g4dn-4xlarge --model llama-2-7b --layers 3 \
+                        --requests 9 --input-len 60 --output-len 4 --step-rows 128 \
+                        --device-slots 2 --rate 400";
+
+#[test]
+fn a_replay_has_the_iterations_that_are_simulated() {
+    let place = Place::new();
+    let file = place.path("c.json");
+    let chart = file.to_string_lossy();
+    let arguments: Vec<&str> = REPLAYED.split_whitespace().collect();
+    let more = ["--timed", "auto", "--json", "--chart", &chart];
+    let (code, stdout, said) = run(&[&arguments[..], &more].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let answer: Value = serde_json::from_str(&stdout).expect("JSON");
+    let timed = &answer["timed"];
+    assert_eq!(timed["same_iterations"], true, "{timed}");
+    let iterations = timed["iterations"].as_array().expect("a list");
+    let shapes: BTreeSet<&str> =
+        iterations.iter().filter_map(|one| one["shape"].as_str()).collect();
+    assert!(shapes.contains("gpu") && shapes.contains("async"), "{shapes:?}");
+    let all = |of: &str| iterations.iter().filter_map(|one| one[of].as_f64()).sum::<f64>();
+    // A busy machine is slower than the clock; nothing is much faster.
+    assert!(all("measured_ms") > 0.9 * all("simulated_ms"), "{timed}");
+    let chart = std::fs::read_to_string(&file).expect("a chart");
+    let chart: Value = serde_json::from_str(&chart).expect("JSON");
+    let spans = chart["spans"].as_array().expect("a list");
+    assert!(spans.iter().any(|span| span["lane"] == "gpu"), "{chart}");
+    let (code, stdout, said) = run(&[&arguments[..], &["--timed", "neo"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    for part in ["neo in timed emulation", "pipelined", "within 5%", "are the simulated ones"] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
 }

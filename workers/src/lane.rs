@@ -372,9 +372,14 @@ impl LaneRunner {
         }
     }
 
-    fn barrier(&self, control: &Control) -> Result<(), LaneError> {
+    fn barrier(&mut self, control: &Control) -> Result<(), LaneError> {
         let met = control.barrier().wait(control.poison(), BARRIER_TIMEOUT);
-        met.map(|_| ()).map_err(|error| self.lane_error(&error, Awaited::Lanes, BARRIER_TIMEOUT))
+        let is_last =
+            met.map_err(|error| self.lane_error(&error, Awaited::Lanes, BARRIER_TIMEOUT))?;
+        if !is_last {
+            self.executor.blocked();
+        }
+        Ok(())
     }
 
     fn lane_error(&self, error: &WaitError, awaited: Awaited, limit: Duration) -> LaneError {

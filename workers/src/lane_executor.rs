@@ -72,7 +72,7 @@ pub trait LaneExecutor: fmt::Debug + Send {
         Ok(false)
     }
 
-    /// The thread is about to wait for another lane.
+    /// The thread is about to wait for another lane, or has waited for all of them.
     fn blocked(&mut self) {}
 
     /// Waits until everything under way is complete.

@@ -53,7 +53,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let lanes = plan.lanes();
     let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("memory");
     let trace = TraceSegment::create(plan.topology.lanes.len(), TRACE_CAPACITY).expect("memory");
-    let durations = Durations { lanes: programs.times.lanes().to_vec() };
+    let durations = Durations::Decode(programs.times.lanes().to_vec());
     let mut threads = Vec::new();
     for worker in plan.topology.worker_ids() {
         let building = Building { worker, plan: &plan, control: &control, trace: &trace };

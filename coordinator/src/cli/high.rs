@@ -12,7 +12,7 @@ use super::bench_serve::bench_serve;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::outputs::{mode_of, place_of};
-use super::plan_serve::plan_serve;
+use super::plan_serve::{load, plan_serve};
 use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
@@ -177,9 +177,16 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     }
     let source = match (low.tables.clone(), low.model.is_some()) {
         (Some(tables), _) => Source::Tables(tables),
+        (None, false) if low.serving.costs.is_some() => Source::Served {
+            costs: low.serving.costs.clone().unwrap_or_default(),
+            load: Box::new(load(&low.serving)),
+        },
         (None, false) => return Err(UsageError::NothingToPlan),
         (None, true) => match (low.machine.clone(), low.compare.clone()) {
             (Some(machine), _) if low.serving.serve => {
+                if chart.is_some() && low.serving.timed.is_none() {
+                    return Err(UsageError::ChartWithoutReplay);
+                }
                 Source::Serving { machine, serving: Box::new(serving_plan(low)?) }
             }
             (Some(machine), _) => Source::Machine { machine, described: described(low)? },

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 
@@ -297,6 +297,7 @@ pub struct LowRun {
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("served_on").args(["machine", "costs"])))]
 pub struct LowPlan {
     /// Measured times of a layer's operations, as JSON; needs no model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "compare", "model"])]

@@ -186,6 +186,8 @@ pub struct ServeRequest {
     /// Sequences belong to the device or to the host: who decides, and for how many the device has
     /// caches; `None`: as many as there is room for.
     pub owners: Option<(schedule::hybrid::Policy, Option<u16>)>,
+    /// Where to write what iterations were measured to take.
+    pub costs: Option<PathBuf>,
     pub options: ServerOptions,
 }
 
@@ -335,6 +337,8 @@ pub enum Source {
     Machine { machine: String, described: Box<Described> },
     /// Requests that come to such a machine, under every policy of serving.
     Serving { machine: String, serving: Box<ServingPlan> },
+    /// Requests that come to a server that has measured its iterations, under every policy.
+    Served { costs: PathBuf, load: Box<LoadChoice> },
     /// Several of them, side by side.
     Compare { machines: Vec<String>, described: Box<Described> },
     /// No costs: a file to begin with is printed.
@@ -369,14 +373,30 @@ pub struct Described {
 pub struct ServingPlan {
     pub model: ModelChoice,
     pub dtype: Dtype,
+    pub load: LoadChoice,
+    /// Most rows of an iteration.
+    pub step_rows: u32,
+    /// What is replayed beside it.
+    pub timed: Option<TimedReplay>,
+}
+
+/// The requests that come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadChoice {
     pub lengths: LengthsChoice,
     /// `None`: all at once, and a trace as it was.
     pub rate: Option<Rate>,
     /// `None`: the usual number, and all of a trace.
     pub requests: Option<usize>,
     pub seed: u64,
-    /// Most rows of an iteration.
-    pub step_rows: u32,
+}
+
+/// Requests replayed on the real processes, in which nothing but time passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimedReplay {
+    pub policy: schedule::hybrid::Policy,
+    /// Sequences with caches in device memory; `None`: as many as it has room for.
+    pub device_slots: Option<u16>,
 }
 
 /// Programs to run in which nothing but time passes, and how to say it.

@@ -81,6 +81,10 @@ pub struct LowServe {
     #[arg(long, value_name = "N", help_heading = "Placement", requires = "host_attention")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub device_slots: Option<u16>,
+    /// Write what iterations were measured to take, for plan --serve --costs FILE, which tells how
+    /// many tokens a second every policy makes of requests
+    #[arg(long, value_name = "FILE", help_heading = "Placement", requires = "host_attention")]
+    pub costs: Option<PathBuf>,
     #[command(flatten)]
     pub placement: LowPlacement,
     #[command(flatten)]

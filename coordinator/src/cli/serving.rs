@@ -27,6 +27,7 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
     };
     let (host, port, names) = (low.host, low.port, low.served_model_name);
     let (slots, context, step_ms) = (low.slots, low.context, low.step_ms);
+    let costs = low.costs;
     let owners = low.host_attention.map(|policy| (policy, low.device_slots));
     let run = LowRun {
         of_model: low.of_model,
@@ -48,6 +49,7 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
         context,
         step_ms,
         owners,
+        costs,
         options,
     };
     (run, meant)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::high::Command;
 use super::request::{
     CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PromptCache, Run, Source,
-    TimedSource, Verbosity, Work,
+    TimedReplay, TimedSource, Verbosity, Work,
 };
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
@@ -19,6 +19,7 @@ use crate::load::slo::Slo;
 use crate::server::facts::LogPlace;
 use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
+use schedule::hybrid::Policy;
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()
@@ -296,15 +297,33 @@ fn a_described_machine_serves_where_it_is_asked_to() {
     let line = "plan --serve --machine g5-16xlarge --model m --input-len 1000 --rate 2 --json";
     let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
     let Source::Serving { machine, serving } = plan.source else { panic!("it does not serve") };
-    assert_eq!((machine.as_str(), plan.json, serving.requests), ("g5-16xlarge", true, None));
+    assert_eq!((machine.as_str(), plan.json, serving.load.requests), ("g5-16xlarge", true, None));
     let lengths = LengthsChoice::Alike { prompt_tokens: 1000, answer_tokens: 128 };
-    assert_eq!((serving.lengths, serving.rate), (lengths, Some(Rate::PerSecond(2.0))));
+    assert_eq!((serving.load.lengths, serving.load.rate), (lengths, Some(Rate::PerSecond(2.0))));
     let serve = |more: &str| format!("plan --model m {more}");
     refused(&serve("--serve"), Exit::Usage, &["--machine"]);
     refused(&serve("--machine x --trace t.csv"), Exit::Usage, &["--serve"]);
     let both = serve("--machine x --serve --trace t.csv --input-len 9");
     refused(&both, Exit::Usage, &["--input-len"]);
     refused(&serve("--machine x --serve --policy lia"), Exit::Usage, &["--policy"]);
+    refused(&serve("--machine x --serve --chart c.json"), Exit::Usage, &["--timed"]);
+    refused(&serve("--machine x --serve --device-slots 2"), Exit::Usage, &["--timed"]);
+    let timed = serve("--machine x --serve --timed neo --device-slots 2 --chart c.json");
+    let Ok(Command::Plan(plan)) = parse(words(&timed)) else { panic!("no plan") };
+    let Source::Serving { serving, .. } = plan.source else { panic!("it does not serve") };
+    let replay = TimedReplay { policy: Policy::Neo, device_slots: Some(2) };
+    assert_eq!(serving.timed, Some(replay));
+}
+
+#[test]
+fn a_server_that_measured_is_planned_for_without_a_machine() {
+    let line = "plan --serve --costs c.json --requests 9 --input-len 700 --output-len 20";
+    let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
+    let Source::Served { costs, load } = plan.source else { panic!("no costs") };
+    assert_eq!((costs.to_str(), load.requests), (Some("c.json"), Some(9)));
+    refused("plan --costs c.json", Exit::Usage, &["--serve"]);
+    refused("plan --serve --costs c.json --machine x --model m", Exit::Usage, &["--costs"]);
+    refused("serve --model m --costs c.json", Exit::Usage, &["--host-attention"]);
 }
 
 #[test]

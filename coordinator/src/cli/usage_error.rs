@@ -69,6 +69,8 @@ pub enum UsageError {
     StdinTwice,
     #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
     TimesWithoutTimed { flag: &'static str },
+    #[error("--chart with --serve draws what was replayed; add --timed POLICY.")]
+    ChartWithoutReplay,
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
     EmulatedThreads,
     #[error(

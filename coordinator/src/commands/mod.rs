@@ -7,6 +7,7 @@ pub mod device_rates;
 pub mod doctor;
 mod drives;
 mod export;
+mod iteration_costs;
 mod load_shape;
 pub mod plan;
 pub mod profile;

@@ -12,6 +12,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 mod prefill_share;
+pub mod replay;
 pub mod routed;
 pub mod selected;
 pub mod serving;

@@ -3,19 +3,23 @@
 //!
 //! [`Capacity`] says what has room where, [`ServingCosts`] what a layer takes, [`simulate`] asks
 //! the scheduler for one iteration after the other and lets their times pass, and [`Served`] is
-//! what came of it. Nothing here knows more of a policy than its name.
+//! what came of it. Nothing here knows more of a policy than its name. [`timed_plan`] are the
+//! programs of such a server, for workers in which nothing but time passes.
 
 mod capacity;
 mod costs;
 mod served;
 mod simulate;
+mod step_costs;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub use capacity::Capacity;
 pub use costs::ServingCosts;
-pub use served::{OfShape, Served, Spread};
-pub use simulate::{Arrival, simulate};
+pub use served::{OfShape, Ran, Served, Spread};
+pub use simulate::{Arrival, follow, simulate};
+pub use timed::{TimedServing, timed_plan};
 
 /// Why a machine cannot serve a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

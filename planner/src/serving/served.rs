@@ -33,6 +33,15 @@ pub struct OfShape {
     pub ms: f64,
 }
 
+/// An iteration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ran {
+    pub shape: Shape,
+    /// Rows that pass the last layer.
+    pub rows: u32,
+    pub times: Times,
+}
+
 /// What serving took.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Served {
@@ -61,8 +70,7 @@ pub struct Served {
     pub shapes: [OfShape; 3],
     /// Busy times, and in `total_ms` that of all iterations.
     pub busy: Times,
-    /// The shape of each iteration and its time, ms.
-    pub iterations: Vec<(Shape, f64)>,
+    pub iterations: Vec<Ran>,
     pub moves_in: u64,
     pub moves_out: u64,
     pub evictions: u64,

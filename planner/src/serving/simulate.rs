@@ -6,7 +6,7 @@ use schedule::hybrid::{
     Iteration, LayerCosts, Limits, Place, Policy, Queued, Queues, Times, Work, next,
 };
 
-use super::served::{Served, Spread, window_requests_per_s};
+use super::served::{Ran, Served, Spread, window_requests_per_s};
 
 /// A request that comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,6 +30,28 @@ pub fn simulate(
         server.step(policy, limits, costs);
     }
     server.served()
+}
+
+/// The iterations of a server by another clock: each is decided at its time out of `decided_ms`,
+/// with whom has come by then, however long the one before should have taken. Ends where nobody is
+/// there.
+pub fn follow(
+    policy: Policy,
+    arrivals: &[Arrival],
+    limits: &Limits,
+    costs: &impl LayerCosts,
+    decided_ms: &[f64],
+) -> Vec<Ran> {
+    let mut server = Server::new(policy, arrivals, limits);
+    for at_ms in decided_ms {
+        server.now_ms = *at_ms;
+        server.arrive();
+        if server.is_idle() {
+            break;
+        }
+        server.step(policy, limits, costs);
+    }
+    server.served.iterations
 }
 
 /// What is known of a request.
@@ -87,19 +109,27 @@ impl<'a> Server<'a> {
     /// is.
     fn admit(&mut self) -> bool {
         loop {
-            while let Some(arrival) = self.arrivals.get(self.arrived) {
-                if arrival.at_ms > self.now_ms {
-                    break;
-                }
-                self.take(arrival);
-            }
-            let is_idle = self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty();
-            if !is_idle {
+            self.arrive();
+            if !self.is_idle() {
                 return true;
             }
             let Some(arrival) = self.arrivals.get(self.arrived) else { return false };
             self.now_ms = arrival.at_ms;
         }
+    }
+
+    /// Takes who has come.
+    fn arrive(&mut self) {
+        while let Some(arrival) = self.arrivals.get(self.arrived) {
+            if arrival.at_ms > self.now_ms {
+                break;
+            }
+            self.take(arrival);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty()
     }
 
     fn take(&mut self, arrival: &Arrival) {
@@ -146,15 +176,17 @@ impl<'a> Server<'a> {
         let goes_on = work.lagging.sequences > 0 && !work.waits_for_lagging;
         let begun_ms = if goes_on { times.host_ms } else { 0.0 };
         self.attention_left_ms = (self.attention_left_ms + begun_ms - times.total_ms).max(0.0);
-        self.count(&iteration, &times);
+        self.count(&iteration, &work, &times);
         self.apply(&iteration, costs.layers());
     }
 
-    fn count(&mut self, iteration: &Iteration, times: &Times) {
+    fn count(&mut self, iteration: &Iteration, work: &Work, times: &Times) {
         let of_shape = &mut self.served.shapes[iteration.shape as usize];
         of_shape.iterations += 1;
         of_shape.ms += times.total_ms;
-        self.served.iterations.push((iteration.shape, times.total_ms));
+        let whole = work.rows[0] + work.rows[1] + work.partial.sequences;
+        let rows = whole + work.lagged.sequences;
+        self.served.iterations.push(Ran { shape: iteration.shape, rows, times: *times });
         self.served.busy = self.served.busy.plus(*times);
         let count = self.device.len() + self.host.len();
         let moves_in = self.places[..count].iter().filter(|place| **place == Place::MovesIn);

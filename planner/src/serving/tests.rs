@@ -4,7 +4,7 @@ use model::config::{Dtype, ModelConfig};
 use model::known::known as known_model;
 use schedule::hybrid::{Lags, LayerCosts, Limits, LinkCosts, Policy, Shape};
 
-use super::{Arrival, Capacity, Served, ServingCosts, ServingError, simulate};
+use super::{Arrival, Capacity, Served, ServingCosts, ServingError, follow, simulate};
 use crate::machine::{Machine, known};
 
 /// A layer of 1 ms, whatever it has; the host attends in no time.
@@ -91,6 +91,41 @@ fn two_requests_by_hand() {
     assert_eq!(served.latency_per_token_ms, (2.0 + 2.5) / 2.0);
     assert_eq!(served.host_gaps, None);
     assert_eq!(served.window_requests_per_s, Some(500.0), "one between 16 and 18 ms");
+}
+
+#[test]
+fn by_another_clock_a_request_is_in_the_iterations_that_were_decided_behind_it() {
+    let arrivals = [arrival(10.0, 5, 3), arrival(13.0, 5, 2)];
+    let rows = |decided_ms: &[f64]| -> Vec<u32> {
+        let ran = follow(Policy::GpuOnly, &arrivals, &AMPLE, &Even, decided_ms);
+        assert!(ran.iter().all(|one| one.times.total_ms == 2.0 && one.shape == Shape::Gpu));
+        ran.into_iter().map(|one| one.rows).collect()
+    };
+    let simulated = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even).iterations;
+    let of_simulated: Vec<u32> = simulated.into_iter().map(|one| one.rows).collect();
+    assert_eq!(of_simulated, [5, 1, 6, 1], "its second prompt waits for the next");
+    assert_eq!(rows(&[10.0, 12.0, 14.0, 16.0]), of_simulated);
+    assert_eq!(rows(&[11.0, 13.5, 20.0]), [5, 6, 2], "a slower clock has it one earlier");
+    assert!(rows(&[9.0]).is_empty(), "nobody is there");
+}
+
+#[test]
+fn whole_numbers_say_what_rates_do() {
+    let machine = machine("g5-16xlarge");
+    let costs = ServingCosts::new(&machine, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("bf16");
+    let whole = costs.step_costs();
+    let layers = f64::from(costs.layers());
+    for rows in [1, 20, 300, 2000] {
+        let rates_ms = costs.linear_ms(rows) * layers + costs.ends_ms(rows, 1);
+        let error = whole.linear_ms(rows) * layers / rates_ms - 1.0;
+        assert!(error.abs() < 0.01, "{rows} rows: {error}");
+    }
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.01, "{a} for {b}");
+    near(whole.prefill_attention_ms(1500), costs.prefill_attention_ms(1500));
+    near(whole.device_decode_ms(30_000), costs.device_decode_ms(30_000));
+    near(whole.host_decode_ms(1, 30_000), costs.host_decode_ms(1, 30_000));
+    near(whole.launch_ms(), costs.launch_ms());
+    near(whole.link().position_out_ms, costs.link().position_out_ms);
 }
 
 #[test]

@@ -166,6 +166,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if self.is_chunked() && entry.op.is_attention() && is_last_part {
             self.append_fresh(entry);
         }
+        self.send_queries(entry);
         self.send_fresh(entry);
         if self.is_lagging() {
             self.leave(entry);

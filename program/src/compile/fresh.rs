@@ -4,7 +4,7 @@ use model::ops::{Kv, Op, Value};
 
 use crate::ir::{Append, At, Copy, Instruction, Moved, Region};
 use crate::map::{Chunk, Device};
-use crate::owners::{DEVICE, HOST};
+use crate::owners::{Attending, DEVICE, HOST};
 
 use super::buffers::{chunk_of, parts};
 use super::emit::{Emitter, at};
@@ -26,6 +26,17 @@ impl Emitter<'_, '_> {
             // Where sequences have owners, the host's part is the last.
             let part = self.value_parts(entry, value) - 1;
             self.bring(entry, value, part, Device::Cpu);
+        }
+    }
+
+    /// Queries of the host's rows leave as soon as they exist, in front of what a next stream
+    /// sends: a lane of the link keeps its order, and would hold them until that stream's linears
+    /// are done.
+    pub(super) fn send_queries(&mut self, entry: &Entry) {
+        let is_sent = entry.op == Op::Q && entry.device == Device::Gpu;
+        if is_sent && self.program.attending == Attending::Owners {
+            let part = self.value_parts(entry, Value::Query) - 1;
+            self.bring(entry, Value::Query, part, Device::Cpu);
         }
     }
 

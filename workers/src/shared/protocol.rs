@@ -186,18 +186,31 @@ pub enum ToWorker {
     },
 }
 
-/// How long the work of the decode program lasts. That of others takes no time.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Durations {
-    /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
-    pub lanes: Vec<(LaneId, Vec<u64>)>,
+/// How long work lasts that only lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durations {
+    /// That of the decode program: per lane with work a number of nanoseconds per entry of its
+    /// list, 0 for waits and signals. Work of other programs takes no time.
+    Decode(Vec<(LaneId, Vec<u64>)>),
+    /// Of a run whose sequences have owners: as the step table's costs say of what is listed, so
+    /// many times slower.
+    ByCosts { slow_motion: u32 },
 }
 
 impl Durations {
     /// Those of one lane; empty for a lane without work.
     pub(crate) fn of(&self, lane: LaneId) -> &[u64] {
-        let found = self.lanes.iter().find(|(other, _)| *other == lane);
+        let Durations::Decode(lanes) = self else { return &[] };
+        let found = lanes.iter().find(|(other, _)| *other == lane);
         found.map_or(&[], |(_, durations)| durations)
+    }
+
+    /// How many times slower time passes where costs say how long work lasts.
+    pub(crate) const fn slow_motion(&self) -> u32 {
+        match self {
+            Durations::Decode(_) => 1,
+            Durations::ByCosts { slow_motion } => *slow_motion,
+        }
     }
 }
 

@@ -34,6 +34,7 @@ const SPIN: Duration = Duration::from_micros(60);
 #[derive(Debug)]
 pub struct Timed {
     durations_ns: Vec<u64>,
+    slow_motion: u32,
     plan: Arc<Plan>,
     table: StepTable,
     /// Where sequences have owners: what decides which iteration follows.
@@ -47,6 +48,7 @@ impl Timed {
     pub fn new(durations: &Durations, lane: LaneId, plan: &Arc<Plan>, control: &Control) -> Timed {
         Timed {
             durations_ns: durations.of(lane).to_vec(),
+            slow_motion: durations.slow_motion(),
             plan: Arc::clone(plan),
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
             iterations: Iterations::new(
@@ -77,7 +79,8 @@ impl LaneExecutor for Timed {
         let Task { program, index, instruction: work, .. } = task;
         let duration_ns = match program {
             _ if self.table.has_owners() => {
-                owners::duration_ns(&self.plan, &self.table, program, work)
+                let at_speed = owners::duration_ns(&self.plan, &self.table, program, work);
+                at_speed * u64::from(self.slow_motion)
             }
             ProgramId::DECODE => self.durations_ns.get(index).copied().unwrap_or(0),
             _ => 0,
@@ -88,6 +91,8 @@ impl LaneExecutor for Timed {
             sleep_until(self.due_ns);
         }
         let Some(at) = work.at() else { return Ok(Some(Work::default())) };
+        // Who samples may list other rows for what follows.
+        let (_, rows) = counts(&self.table, program, at);
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
@@ -96,7 +101,6 @@ impl LaneExecutor for Timed {
                 false => sample::record(&self.table, program, at, &[], |_, _| 0),
             }
         }
-        let (_, rows) = counts(&self.table, program, at);
         Ok(Some(Work { bytes: 0, rows: rows as u32 }))
     }
 }

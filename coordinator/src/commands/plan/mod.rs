@@ -32,8 +32,9 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         Source::Tables(path) => tables::plan(path, request)?,
         Source::Machine { machine, described } => described::plan(machine, described, request)?,
         Source::Serving { machine, serving } => {
-            serving::plan(machine, serving, request.json, interrupt)?
+            serving::plan(machine, serving, request, interrupt)?
         }
+        Source::Served { costs, load } => serving::plan_measured(costs, load, request, interrupt)?,
         Source::Compare { machines, described } => {
             compare::plan(machines, described, request, interrupt)?
         }

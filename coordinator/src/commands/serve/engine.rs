@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::boundary::serving::Serving;
 use crate::cli::request::ServeRequest;
+use crate::commands::iteration_costs::IterationCosts;
 use crate::interrupt::Interrupt;
 use crate::setup::model::Opened;
 use crate::setup::owners::Owners;
@@ -36,5 +37,11 @@ pub(super) fn start_engine(
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
         owners: request.owners.map(|(policy, device_slots)| Owners { policy, device_slots }),
     };
-    Ok(Arc::new(start(&request.run, opened, served, interrupt)?))
+    let engine = start(&request.run, opened, served, interrupt)?;
+    if let (Some(path), Some(deciding)) = (&request.costs, engine.deciding()) {
+        let name = opened.config.name.clone();
+        let slots = engine.limits().slots;
+        IterationCosts::new(name, slots, &deciding.limits, &deciding.costs).write(path)?;
+    }
+    Ok(Arc::new(engine))
 }

@@ -40,7 +40,7 @@ impl Programs {
         let slowly = |ns: &u64| ns.saturating_mul(u64::from(self.slow_motion));
         let lanes =
             self.times.lanes().iter().map(|(lane, ns)| (*lane, ns.iter().map(slowly).collect()));
-        Durations { lanes: lanes.collect() }
+        Durations::Decode(lanes.collect())
     }
 
     /// What was measured in the workers, as the time of the machine that they play.

@@ -73,6 +73,12 @@ fn limits(plan: &Plan) -> Limits {
     }
 }
 
+/// By what iterations are decided.
+fn deciding(options: &ServingOptions, measured: &Measured) -> Option<Deciding> {
+    let Measured::Owners(costs) = *measured else { return None };
+    Some(Deciding { policy: options.policy, limits: limits(&options.plan), costs })
+}
+
 /// A group of steps that goes on.
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -150,6 +156,11 @@ impl Drive {
         drive.own.state = State::Ready;
         drive.show();
         Ok(drive)
+    }
+
+    /// By what iterations are decided, where sequences have owners.
+    pub(super) fn deciding(&self) -> Option<Deciding> {
+        deciding(&self.options, &self.costs)
     }
 
     /// Serves until nothing more can come or be computed.
@@ -349,13 +360,9 @@ impl Crew {
         let aim_us = u32::try_from(options.step.as_micros()).unwrap_or(u32::MAX);
         match measured {
             Measured::Steps(costs) => clear(&self.table, &options.plan, aim_us, costs),
-            Measured::Owners(costs) => {
-                clear(&self.table, &options.plan, aim_us, &Costs::NONE);
-                let limits = limits(&options.plan);
-                let policy = options.policy;
-                self.table.set_deciding(&Deciding { policy, limits, costs: *costs });
-            }
+            Measured::Owners(_) => clear(&self.table, &options.plan, aim_us, &Costs::NONE),
         }
+        deciding(options, measured).iter().for_each(|deciding| self.table.set_deciding(deciding));
     }
 
     /// Lets the lanes run what is listed.

@@ -19,6 +19,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use workers::shared::table::Deciding;
+
 use super::launch::LaunchError;
 use crate::boundary::serving::{
     Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
@@ -30,6 +32,7 @@ pub use options::{FormOf, ServingOptions};
 pub struct ServingEngine {
     forms: Option<Arc<FormOf>>,
     limits: Limits,
+    deciding: Option<Deciding>,
     status: Arc<Mutex<Status>>,
     commands: Sender<Command>,
     submissions: Mutex<u64>,
@@ -64,7 +67,7 @@ impl ServingEngine {
             match Drive::start(options, received, of_thread) {
                 Ok(mut drive) => {
                     // Nobody waits for it where the engine was dropped meanwhile.
-                    let _ = started.send(Ok(()));
+                    let _ = started.send(Ok(drive.deciding()));
                     drive.run();
                 }
                 Err(error) => drop(started.send(Err(error))),
@@ -74,15 +77,22 @@ impl ServingEngine {
             worker: "thread that serves".to_owned(),
             source,
         })?;
-        ready.recv().unwrap_or(Err(LaunchError::Interrupted))?;
+        let deciding = ready.recv().unwrap_or(Err(LaunchError::Interrupted))?;
         Ok(ServingEngine {
             forms,
             limits,
+            deciding,
             status,
             commands,
             submissions: Mutex::new(0),
             thread: Some(thread),
         })
+    }
+
+    /// By what iterations are decided, measured costs among it; `None` where no sequences have
+    /// owners.
+    pub const fn deciding(&self) -> Option<&Deciding> {
+        self.deciding.as_ref()
     }
 
     fn send(&self, command: Command) -> Result<(), Refused> {

@@ -1,14 +1,19 @@
-//! `--serve`: requests that come to a described machine one by one, under every policy.
+//! `--serve`: requests that come one by one to a described machine, or to a server that measured
+//! its iterations, under every policy.
 
 mod show;
 #[cfg(test)]
 mod tests;
+mod timed;
+
+use std::path::Path;
 
 use model::config_json::check_context;
-use planner::serving::{Arrival, Capacity, ServingCosts, simulate};
-use schedule::hybrid::{Lags, Limits, Policy};
+use planner::serving::{Arrival, Capacity, Served, ServingCosts, simulate};
+use schedule::hybrid::{Lags, LayerCosts, Limits, Policy};
 
-use crate::cli::request::ServingPlan;
+use crate::cli::request::{LoadChoice, PlanRequest, ServingPlan};
+use crate::commands::iteration_costs::IterationCosts;
 use crate::commands::load_shape::load_shape;
 use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
@@ -17,6 +22,7 @@ use crate::setup::described;
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 use show::Answer;
+use timed::Replaying;
 
 /// Requests unless it is said how many.
 const REQUESTS: usize = 1000;
@@ -33,12 +39,12 @@ const PATIENCE: u32 = 10_000;
 pub(super) fn plan(
     machine: &str,
     serving: &ServingPlan,
-    json: bool,
+    request: &PlanRequest,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let machine = described::machine("--machine", machine)?;
     let opened = Opened::open(&serving.model, 0)?;
-    let arrivals = requests(serving)?;
+    let arrivals = requests(&serving.load)?;
     let longest = arrivals.iter().map(|one| one.prompt_tokens + one.answer_tokens).max();
     let longest = longest.unwrap_or(1);
     check_context(&opened.config, longest as usize).map_err(|error| Usage(error.to_string()))?;
@@ -46,24 +52,91 @@ pub(super) fn plan(
     let capacity = Capacity::of(&machine, &opened.config, serving.dtype, rows)?;
     let costs =
         ServingCosts::new(&machine, &opened.config, serving.dtype, capacity.streamed_bytes)?;
-    let limits = limits(&capacity, rows);
-    let mut served = Vec::new();
-    for policy in Policy::ALL {
-        if interrupt.is_requested() {
-            return Err(LaunchError::Interrupted.into());
-        }
-        served.push((policy, simulate(policy, &arrivals, &limits, &costs)));
-    }
+    let served = under_all(&arrivals, &limits(&capacity, rows), &costs, interrupt)?;
+    let kinds = opened.config.layers.kinds();
     let answer = Answer {
-        model: &opened.config,
+        model: &opened.config.name,
+        has_windows: kinds.iter().any(|kind| kind.window.is_some()),
         machine: &machine.name,
-        serving,
+        load: &serving.load,
         requests: arrivals.len(),
         capacity: &capacity,
         rows,
         served: &served,
     };
-    if json { Ok(serde_json::to_string_pretty(&answer.json())? + "\n") } else { Ok(answer.text()) }
+    let replayed = serving.timed.as_ref().map(|timed| {
+        let replaying = Replaying {
+            timed,
+            config: &opened.config,
+            capacity: &capacity,
+            costs: &costs,
+            arrivals: &arrivals,
+            rows,
+        };
+        replaying.run(request.chart.as_deref(), interrupt)
+    });
+    let Some(replayed) = replayed.transpose()? else { return said(&answer, request.json) };
+    Ok(match request.json {
+        true => {
+            let mut all = answer.json();
+            all["timed"] = replayed.json();
+            serde_json::to_string_pretty(&all)? + "\n"
+        }
+        false => format!("{}\n{}", answer.text(), replayed.text()),
+    })
+}
+
+/// The same on a server that measured its iterations.
+///
+/// # Errors
+/// Costs or a trace that are not there or not what they should be; an interrupt.
+pub(super) fn plan_measured(
+    path: &Path,
+    load: &LoadChoice,
+    request: &PlanRequest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<String> {
+    let measured = IterationCosts::read(path)?;
+    let arrivals = requests(load)?;
+    let served = under_all(&arrivals, &measured.limits(), &measured.costs(), interrupt)?;
+    let positions = |slots: u32| u64::from(slots) * u64::from(measured.context);
+    let capacity = Capacity {
+        device_positions: positions(measured.device_slots),
+        host_positions: positions(measured.slots),
+        streamed_bytes: 0,
+    };
+    let answer = Answer {
+        model: &measured.model,
+        has_windows: false,
+        machine: "a server that measured itself",
+        load,
+        requests: arrivals.len(),
+        capacity: &capacity,
+        rows: measured.limits().rows,
+        served: &served,
+    };
+    said(&answer, request.json)
+}
+
+fn said(answer: &Answer<'_>, json: bool) -> anyhow::Result<String> {
+    Ok(if json { serde_json::to_string_pretty(&answer.json())? + "\n" } else { answer.text() })
+}
+
+/// What every policy makes of the requests.
+fn under_all(
+    arrivals: &[Arrival],
+    limits: &Limits,
+    costs: &impl LayerCosts,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<(Policy, Served)>> {
+    let mut served = Vec::new();
+    for policy in Policy::ALL {
+        if interrupt.is_requested() {
+            return Err(LaunchError::Interrupted.into());
+        }
+        served.push((policy, simulate(policy, arrivals, limits, costs)));
+    }
+    Ok(served)
 }
 
 fn limits(capacity: &Capacity, rows: u32) -> Limits {
@@ -80,13 +153,13 @@ fn limits(capacity: &Capacity, rows: u32) -> Limits {
 }
 
 /// The requests in the order in which they come.
-fn requests(serving: &ServingPlan) -> anyhow::Result<Vec<Arrival>> {
-    let (shape, requests) = load_shape(&serving.lengths, REQUESTS)?;
+fn requests(load: &LoadChoice) -> anyhow::Result<Vec<Arrival>> {
+    let (shape, requests) = load_shape(&load.lengths, REQUESTS)?;
     let draw = Draw {
-        rate: serving.rate,
-        requests: serving.requests.unwrap_or(requests),
+        rate: load.rate,
+        requests: load.requests.unwrap_or(requests),
         vocab_size: 0,
-        seed: serving.seed,
+        seed: load.seed,
     };
     let arrival = |one: crate::load::workload::Arrival| Arrival {
         at_ms: one.at.as_secs_f64() * 1e3,

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
-use model::config::ModelConfig;
 use planner::serving::{Capacity, Served, Spread};
 use schedule::hybrid::{Policy, Shape, Times};
 use serde_json::{Map, Value, json};
 
-use crate::cli::request::{LengthsChoice, ServingPlan};
+use crate::cli::request::{LengthsChoice, LoadChoice};
 use crate::load::arrivals::Rate;
 use crate::report::plain_table::{plain_table, right_aligned};
 
@@ -43,9 +42,11 @@ const LANES: [(&str, OfTimes); 4] = [
 
 /// What was served by every policy.
 pub(super) struct Answer<'a> {
-    pub(super) model: &'a ModelConfig,
+    pub(super) model: &'a str,
+    /// Whether there are layers in which rows look back at so many positions only.
+    pub(super) has_windows: bool,
     pub(super) machine: &'a str,
-    pub(super) serving: &'a ServingPlan,
+    pub(super) load: &'a LoadChoice,
     pub(super) requests: usize,
     pub(super) capacity: &'a Capacity,
     /// Most of an iteration.
@@ -59,7 +60,7 @@ impl Answer<'_> {
         let Capacity { device_positions, host_positions, streamed_bytes } = *self.capacity;
         let mut text = format!(
             "{} on {} · {} requests, {} · simulated\n",
-            self.model.name,
+            self.model,
             self.machine,
             self.requests,
             self.workload()
@@ -79,7 +80,7 @@ impl Answer<'_> {
                  tokens where the CPU attends, the median\n";
         text += "GPU, CPU: the part of the time in which it computes; gpu, pipelined, async: \
                  iterations by shape\n";
-        if self.model.layers.kinds().iter().any(|kind| kind.window.is_some()) {
+        if self.has_windows {
             text += "Windows are not regarded: attention counts all positions in every layer.\n";
         }
         for (policy, served) in self.served.iter().filter(|(_, served)| served.refused > 0) {
@@ -94,7 +95,7 @@ impl Answer<'_> {
     }
 
     fn workload(&self) -> String {
-        let lengths = match &self.serving.lengths {
+        let lengths = match &self.load.lengths {
             LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
                 format!("{prompt_tokens} + {answer_tokens} tokens")
             }
@@ -102,7 +103,7 @@ impl Answer<'_> {
                 format!("lengths of {}", path.display())
             }
         };
-        let rate = match (self.serving.rate, &self.serving.lengths) {
+        let rate = match (self.load.rate, &self.load.lengths) {
             (Some(Rate::PerSecond(rate)), _) => format!("{rate} a second"),
             (None, LengthsChoice::Trace(_)) => "at their own times".to_owned(),
             _ => "all at once".to_owned(),
@@ -124,7 +125,7 @@ impl Answer<'_> {
     pub(super) fn json(&self) -> Value {
         let policies = self.served.iter().map(|(policy, served)| of_policy(*policy, served));
         json!({
-            "model": self.model.name,
+            "model": self.model,
             "machine": self.machine,
             "workload": self.workload(),
             "requests": self.requests,

@@ -1,10 +1,15 @@
 //! What is said of requests that come to a described machine.
 
 use model::config::Dtype;
+use schedule::Costs;
+use schedule::hybrid::{Lags, Limits, StepCosts};
 use serde_json::Value;
 
-use super::plan;
-use crate::cli::request::{LengthsChoice, ModelChoice, ServingPlan};
+use super::{plan, plan_measured};
+use crate::cli::request::{
+    LengthsChoice, LoadChoice, ModelChoice, PlanRequest, ServingPlan, Source,
+};
+use crate::commands::iteration_costs::IterationCosts;
 use crate::interrupt::Interrupt;
 use crate::load::arrivals::Rate;
 
@@ -18,23 +23,25 @@ fn serving(lengths: LengthsChoice) -> ServingPlan {
             positions: None,
         },
         dtype: Dtype::Bf16,
-        lengths,
-        rate: None,
-        requests: Some(20),
-        seed: 3,
+        load: LoadChoice { lengths, rate: None, requests: Some(20), seed: 3 },
         step_rows: 512,
+        timed: None,
     }
 }
 
 fn said(serving: &ServingPlan, json: bool) -> anyhow::Result<String> {
-    plan("g4dn-4xlarge", serving, json, &Interrupt::default())
+    let source =
+        Source::Serving { machine: "g4dn-4xlarge".to_owned(), serving: Box::new(serving.clone()) };
+    let request = PlanRequest { source, json, chart: None };
+    plan("g4dn-4xlarge", serving, &request, &Interrupt::default())
 }
 
 const ALIKE: LengthsChoice = LengthsChoice::Alike { prompt_tokens: 100, answer_tokens: 12 };
 
 #[test]
 fn every_policy_has_a_row_and_json_says_all_of_it() {
-    let serving = ServingPlan { rate: Some(Rate::PerSecond(50.0)), ..serving(ALIKE) };
+    let mut serving = serving(ALIKE);
+    serving.load.rate = Some(Rate::PerSecond(50.0));
     let text = said(&serving, false).expect("planned");
     let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
     assert!(text.starts_with(head), "{text}");
@@ -63,7 +70,8 @@ fn a_trace_is_replayed_and_one_with_a_mistake_refused_with_its_place() {
     let path = folder.path().join("trace.csv");
     let trace = |text: &str| {
         std::fs::write(&path, text).expect("written");
-        let serving = ServingPlan { requests: None, ..serving(LengthsChoice::Trace(path.clone())) };
+        let mut serving = serving(LengthsChoice::Trace(path.clone()));
+        serving.load.requests = None;
         said(&serving, true)
     };
     let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
@@ -87,4 +95,34 @@ fn what_does_not_fit_the_device_streams_and_is_said() {
     serving.model.name = "llama-2-70b".to_owned();
     let refused = said(&serving, false).expect_err("138 GB").to_string();
     assert!(refused.contains("host memory"), "{refused}");
+}
+
+#[test]
+fn a_server_that_measured_itself_is_planned_for() {
+    // A row takes 10 ms, and nothing else takes time.
+    let mut device = Costs::NONE;
+    device.points[0] = (1, 10_000);
+    let costs = StepCosts { device, ..StepCosts::NONE };
+    let limits = Limits {
+        rows: 300,
+        page_positions: 256,
+        device_pages: 1,
+        host_pages: 4,
+        patience: 1000,
+        lags: Lags::Apart,
+    };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let measured = IterationCosts::new("small".to_owned(), 3, &limits, &costs);
+    measured.write(file.path()).expect("written");
+    let load = LoadChoice { lengths: ALIKE, rate: None, requests: Some(2), seed: 3 };
+    let source = Source::Served { costs: file.path().into(), load: Box::new(load.clone()) };
+    let request = |json| PlanRequest { source: source.clone(), json, chart: None };
+    let said = |json| plan_measured(file.path(), &load, &request(json), &Interrupt::default());
+    let answer: Value = serde_json::from_str(&said(true).expect("planned")).expect("JSON");
+    let gpu_only = &answer["policies"][0];
+    assert_eq!(gpu_only["policy"], "gpu-only");
+    // Both prompts, 100 rows each, and eleven tokens more of each: one behind the other.
+    assert_eq!(gpu_only["makespan_ms"].as_f64(), Some(2.0 * (1000.0 + 110.0)));
+    let text = said(false).expect("planned");
+    assert!(text.starts_with("small on a server that measured itself · 2 requests"), "{text}");
 }

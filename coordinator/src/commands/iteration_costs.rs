@@ -1,0 +1,141 @@
+//! What a server measured its iterations to take, as a file: `serve --costs` writes it and
+//! `plan --serve --costs` reads it.
+
+use std::path::Path;
+
+use anyhow::Context;
+use schedule::hybrid::{Lags, Limits, StepCosts};
+use schedule::{Costs, POINTS};
+use serde::{Deserialize, Serialize};
+
+/// Costs of iterations, and what has room in them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::commands) struct IterationCosts {
+    pub(in crate::commands) model: String,
+    /// Most rows of an iteration.
+    rows: u32,
+    /// Positions of a sequence, at most.
+    pub(in crate::commands) context: u32,
+    /// Sequences that the device has caches for, and those that there are.
+    pub(in crate::commands) device_slots: u32,
+    pub(in crate::commands) slots: u32,
+    patience: u32,
+    layers: u32,
+    /// Rows, and what their linears take on the device, µs.
+    linears_us: [(u32, u32); POINTS],
+    /// What a row of a prompt takes for each position before it, picoseconds.
+    prompt_position_ps: u32,
+    weights_us: u32,
+    device_position_ps: u32,
+    host_position_ps: u32,
+    host_row_ps: u32,
+    launch_us: u32,
+    lagging_us: u32,
+    position_out_ps: u32,
+    position_in_ps: u32,
+}
+
+impl IterationCosts {
+    /// Of a server of so named a model.
+    pub(in crate::commands) fn new(
+        model: String,
+        slots: u32,
+        limits: &Limits,
+        costs: &StepCosts,
+    ) -> Self {
+        IterationCosts {
+            model,
+            rows: limits.rows,
+            context: limits.page_positions,
+            device_slots: limits.device_pages,
+            slots,
+            patience: limits.patience,
+            layers: costs.layers,
+            linears_us: costs.device.points,
+            prompt_position_ps: costs.device.position_ps,
+            weights_us: costs.weights_us,
+            device_position_ps: costs.device_position_ps,
+            host_position_ps: costs.host_position_ps,
+            host_row_ps: costs.host_row_ps,
+            launch_us: costs.launch_us,
+            lagging_us: costs.lagging_us,
+            position_out_ps: costs.position_out_ps,
+            position_in_ps: costs.position_in_ps,
+        }
+    }
+
+    /// As the scheduler takes them.
+    pub(in crate::commands) fn costs(&self) -> StepCosts {
+        StepCosts {
+            layers: self.layers,
+            device: Costs { points: self.linears_us, position_ps: self.prompt_position_ps },
+            weights_us: self.weights_us,
+            device_position_ps: self.device_position_ps,
+            host_position_ps: self.host_position_ps,
+            host_row_ps: self.host_row_ps,
+            launch_us: self.launch_us,
+            lagging_us: self.lagging_us,
+            position_out_ps: self.position_out_ps,
+            position_in_ps: self.position_in_ps,
+        }
+    }
+
+    /// What has room in an iteration.
+    pub(in crate::commands) fn limits(&self) -> Limits {
+        Limits {
+            rows: self.rows,
+            page_positions: self.context,
+            device_pages: self.device_slots,
+            host_pages: self.slots + self.device_slots,
+            patience: self.patience,
+            lags: Lags::Apart,
+        }
+    }
+
+    /// # Errors
+    /// A file that cannot be written.
+    pub(in crate::commands) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("the costs {}", path.display()))
+    }
+
+    /// # Errors
+    /// A file that cannot be read or that no server wrote.
+    pub(in crate::commands) fn read(path: &Path) -> anyhow::Result<Self> {
+        let told = || format!("the costs {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(told)?;
+        serde_json::from_str(&text).with_context(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_all_of_it() {
+        let mut costs = StepCosts { layers: 30, weights_us: 7, ..StepCosts::NONE };
+        costs.device.points[0] = (1, 4_000);
+        costs.device.position_ps = 9;
+        (costs.device_position_ps, costs.host_position_ps, costs.host_row_ps) = (1, 2, 3);
+        (costs.launch_us, costs.lagging_us) = (4, 5);
+        (costs.position_out_ps, costs.position_in_ps) = (6, 8);
+        let limits = Limits {
+            rows: 512,
+            page_positions: 2048,
+            device_pages: 2,
+            host_pages: 22,
+            patience: 1000,
+            lags: Lags::Apart,
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let written = IterationCosts::new("m".to_owned(), 20, &limits, &costs);
+        written.write(file.path()).expect("written");
+        let read = IterationCosts::read(file.path()).expect("read");
+        assert_eq!((read.costs(), read.limits()), (costs, limits));
+        std::fs::write(file.path(), "{}").expect("written");
+        let refused = format!("{:#}", IterationCosts::read(file.path()).expect_err("no costs"));
+        assert!(refused.contains("model"), "{refused}");
+    }
+}

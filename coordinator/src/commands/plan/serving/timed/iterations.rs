@@ -1,0 +1,97 @@
+//! What the lanes recorded, iteration by iteration.
+
+use std::collections::HashMap;
+
+use model::ops::Op;
+use program::ir::{Instruction, ProgramId};
+use program::plan::Plan;
+use program::topology::LaneId;
+use schedule::hybrid::Shape;
+use shm::TraceRecord;
+
+use crate::engine::replay::Replayed;
+
+/// An iteration as it ran, by the clock of the trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Iteration {
+    pub(super) shape: Shape,
+    /// Rows that passed the last layer.
+    pub(super) rows: u32,
+    /// When what it computes was decided: whoever came later was not asked.
+    pub(super) decided_ns: u64,
+    /// The end of the iteration before it, or when the lanes were let go.
+    pub(super) begun_ns: u64,
+    /// When its last lane had done its work.
+    pub(super) ended_ns: u64,
+}
+
+/// The pass of a lane through a program's list that a record is of: the how manyth of that program.
+type Pass = (ProgramId, u32);
+
+/// The iterations in their order. Moves of caches are in the time of the one that follows.
+pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
+    let mut ends: HashMap<Pass, u64> = HashMap::new();
+    // When the last stream was sampled, and the rows of all that were.
+    let mut sampled: HashMap<Pass, (u64, u32)> = HashMap::new();
+    for (lane, record, pass) in passes(seen) {
+        let end = ends.entry(pass).or_default();
+        *end = record.end_ns.max(*end);
+        let list = plan.program(pass.0).lane(lane);
+        let instruction = list.and_then(|list| list.instructions.get(record.instruction as usize));
+        if let Some(Instruction::Compute(compute)) = instruction
+            && compute.op == Op::Sample
+        {
+            let (end, rows) = sampled.entry(pass).or_default();
+            *end = record.end_ns.max(*end);
+            *rows += record.rows;
+        }
+    }
+    let mut in_order: Vec<(Pass, (u64, u32))> = sampled.into_iter().collect();
+    in_order.sort_unstable_by_key(|(_, (end, _))| *end);
+    let (mut before_ns, mut decided_ns) = (0, 0);
+    let iterations = in_order.into_iter().filter_map(|(pass, (sampled_ns, rows))| {
+        let released = seen.released_ns.iter().filter(|at| **at < sampled_ns).max().copied()?;
+        let ended_ns = ends[&pass];
+        let iteration = Iteration {
+            shape: shape(pass.0)?,
+            rows,
+            decided_ns: decided_ns.max(released),
+            begun_ns: before_ns.max(released),
+            ended_ns,
+        };
+        (before_ns, decided_ns) = (ended_ns, sampled_ns);
+        Some(iteration)
+    });
+    iterations.collect()
+}
+
+/// Every record with the pass that it is of.
+pub(super) fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
+    let mut last: HashMap<LaneId, (Pass, u32)> = HashMap::new();
+    let mut counts: HashMap<(LaneId, ProgramId), u32> = HashMap::new();
+    seen.records.iter().map(move |(lane, record)| {
+        let program = ProgramId(record.program as u8);
+        let goes_on = last
+            .get(lane)
+            .filter(|(pass, instruction)| pass.0 == program && *instruction < record.instruction);
+        let pass = match goes_on {
+            Some((pass, _)) => *pass,
+            None => {
+                let count = counts.entry((*lane, program)).or_default();
+                *count += 1;
+                (program, *count)
+            }
+        };
+        last.insert(*lane, (pass, record.instruction));
+        (*lane, record, pass)
+    })
+}
+
+fn shape(program: ProgramId) -> Option<Shape> {
+    match program {
+        ProgramId::STEP => Some(Shape::Gpu),
+        ProgramId::PIPELINED => Some(Shape::Pipelined),
+        ProgramId::ASYNC => Some(Shape::Async),
+        _ => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! How far the iterations of a replay are from the simulated ones, as text or JSON.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use planner::serving::Ran;
+use schedule::hybrid::{Policy, Shape};
+use serde_json::{Value, json};
+
+use crate::report::plain_table::{plain_table, right_aligned};
+
+/// As near as an iteration should be to its simulated time.
+const NEAR: f64 = 0.05;
+/// So many of those that are further are listed.
+const FAR_TOLD: usize = 10;
+
+const COLUMNS: [&str; 8] =
+    ["shape", "iterations", "simulated", "measured", "error", "median", "largest", "within 5%"];
+
+/// An iteration as it was simulated and as it ran, at the speed of the machine that was played.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compared {
+    pub(super) simulated: Ran,
+    /// What ran, and its rows that passed the last layer.
+    pub(super) shape: Shape,
+    pub(super) rows: u32,
+    pub(super) measured_ms: f64,
+}
+
+/// What came of a replay.
+#[derive(Debug)]
+pub(in super::super) struct TimedAnswer {
+    pub(super) policy: Policy,
+    pub(super) requests: usize,
+    pub(super) device_slots: u16,
+    pub(super) slow_motion: u32,
+    /// Iterations that ran.
+    pub(super) ran: usize,
+    pub(super) iterations: Vec<Compared>,
+}
+
+impl Compared {
+    fn error(&self) -> f64 {
+        self.measured_ms / self.simulated.times.total_ms - 1.0
+    }
+
+    fn is_simulated(&self) -> bool {
+        (self.shape, self.rows) == (self.simulated.shape, self.simulated.rows)
+    }
+
+    fn is_near(&self) -> bool {
+        self.error().abs() <= NEAR
+    }
+}
+
+impl TimedAnswer {
+    /// Whether as many iterations ran as were simulated, each of the same shape and rows.
+    fn are_same(&self) -> bool {
+        let all = self.iterations.iter().all(Compared::is_simulated);
+        all && self.ran == self.iterations.len()
+    }
+
+    /// For people.
+    pub(in super::super) fn text(&self) -> String {
+        let mut text = format!(
+            "{} in timed emulation · {} requests, {} with caches on the device · the real \
+             processes, {} times slower\n",
+            self.policy.name(),
+            self.requests,
+            self.device_slots,
+            self.slow_motion
+        );
+        let _ = writeln!(text, "{}", self.table());
+        let _ = writeln!(
+            text,
+            "{} of {} iterations within 5% of the simulated time; their shapes and rows are {}",
+            self.iterations.iter().filter(|one| one.is_near()).count(),
+            self.iterations.len(),
+            if self.are_same() { "the simulated ones" } else { "NOT the simulated ones: a defect" },
+        );
+        let far = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
+        for (number, one) in far.take(FAR_TOLD) {
+            let _ = writeln!(
+                text,
+                "iteration {}: {}, {} rows, {:.2} ms for {:.2} ({:+.1}%)",
+                number + 1,
+                one.simulated.shape.name(),
+                one.simulated.rows,
+                one.measured_ms,
+                one.simulated.times.total_ms,
+                100.0 * one.error()
+            );
+        }
+        text += "Nothing was computed or moved: these are the description's times, kept by this \
+                 machine's clock.\n";
+        text
+    }
+
+    fn table(&self) -> Table {
+        let mut table = plain_table();
+        table.set_header(COLUMNS);
+        for shape in Shape::ALL {
+            let of_shape = self.iterations.iter().filter(|one| one.simulated.shape == shape);
+            let of_shape: Vec<Compared> = of_shape.copied().collect();
+            if let Some(cells) = cells(shape.name(), &of_shape) {
+                table.add_row(cells);
+            }
+        }
+        table.add_row(cells("all", &self.iterations).unwrap_or_default());
+        right_aligned(&mut table, 1..COLUMNS.len());
+        table
+    }
+
+    /// Everything that is known.
+    pub(in super::super) fn json(&self) -> Value {
+        let iterations = self.iterations.iter().map(|one| {
+            json!({
+                "shape": one.simulated.shape.name(),
+                "rows": one.simulated.rows,
+                "device_ms": one.simulated.times.device_ms,
+                "host_ms": one.simulated.times.host_ms,
+                "to_device_ms": one.simulated.times.to_device_ms,
+                "to_host_ms": one.simulated.times.to_host_ms,
+                "simulated_ms": one.simulated.times.total_ms,
+                "measured_shape": one.shape.name(),
+                "measured_rows": one.rows,
+                "measured_ms": one.measured_ms,
+            })
+        });
+        json!({
+            "policy": self.policy.name(),
+            "requests": self.requests,
+            "device_slots": self.device_slots,
+            "slow_motion": self.slow_motion,
+            "same_iterations": self.are_same(),
+            "within_5_percent": self.iterations.iter().filter(|one| one.is_near()).count(),
+            "iterations": iterations.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A row of the table; `None` of nothing.
+fn cells(name: &str, all: &[Compared]) -> Option<Vec<String>> {
+    let mut errors: Vec<f64> = all.iter().map(Compared::error).collect();
+    errors.sort_by(f64::total_cmp);
+    let median = errors.get(errors.len() / 2)?;
+    let largest = errors.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
+    let simulated: f64 = all.iter().map(|one| one.simulated.times.total_ms).sum();
+    let measured: f64 = all.iter().map(|one| one.measured_ms).sum();
+    let percent = |share: f64| format!("{:+.2}%", 100.0 * share);
+    Some(vec![
+        name.to_owned(),
+        all.len().to_string(),
+        format!("{simulated:.1} ms"),
+        format!("{measured:.1} ms"),
+        percent(measured / simulated - 1.0),
+        percent(*median),
+        percent(largest),
+        all.iter().filter(|one| one.is_near()).count().to_string(),
+    ])
+}

@@ -1,0 +1,133 @@
+//! Requests that come at given times to workers whose sequences have owners, all of them with a
+//! slot of their own, and what the lanes recorded: a server without anybody to answer.
+//!
+//! Which iteration follows the sampler decides, as in any server.
+
+use std::time::Duration;
+
+use program::plan::Plan;
+use program::topology::LaneId;
+use schedule::Costs;
+use shm::{TraceReader, TraceRecord, WaitError, now_ns};
+use workers::shared::group::{Placed, Request};
+use workers::shared::release::{list_first, stages};
+use workers::shared::serving::{Offer, PromptLogprobs, clear, offer};
+use workers::shared::table::{Deciding, StepTable};
+
+use super::launch::{LaunchError, LaunchOptions, Launched, launch};
+
+/// Between two looks at what the lanes recorded.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coming {
+    /// From the beginning on; none comes before the one above it.
+    pub at: Duration,
+    pub prompt_tokens: u32,
+    pub answer_tokens: u32,
+}
+
+/// What was seen, by the clock of the trace.
+#[derive(Debug, Clone, Default)]
+pub struct Replayed {
+    pub begun_ns: u64,
+    /// When each request was offered.
+    pub offered_ns: Vec<u64>,
+    /// When the lanes were let go, at first and after every time in which nobody was there.
+    pub released_ns: Vec<u64>,
+    /// Of each lane in its order.
+    pub records: Vec<(LaneId, TraceRecord)>,
+    /// Records that found no room.
+    pub lost: u64,
+}
+
+/// Starts the workers, offers every request at its time and waits until all are answered.
+///
+/// # Errors
+/// Workers that do not start or are lost; `stop` said so.
+///
+/// # Panics
+/// With more requests than the plan has slots.
+pub fn replay(
+    plan: &Plan,
+    options: &LaunchOptions,
+    deciding: &Deciding,
+    requests: &[Coming],
+    stop: &dyn Fn() -> bool,
+) -> Result<Replayed, LaunchError> {
+    let mut launched = launch(plan, options, &mut |_, _| !stop(), &mut |_| {})?;
+    let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
+    clear(&table, plan, u32::MAX, &Costs::NONE);
+    table.set_deciding(deciding);
+    let mut readers = Vec::new();
+    for lane in plan.lanes() {
+        readers.push((lane, launched.trace.reader(lane.index())?));
+    }
+    let mut seen = Replayed { begun_ns: now_ns(), ..Replayed::default() };
+    // What `drained` counts once all lanes have left the group that they are in.
+    let mut group: Option<u32> = None;
+    loop {
+        let since = Duration::from_nanos(now_ns() - seen.begun_ns);
+        while let Some(request) = requests.get(seen.offered_ns.len()).filter(|one| one.at <= since)
+        {
+            put(&table, plan, seen.offered_ns.len(), request);
+            seen.offered_ns.push(now_ns());
+        }
+        let control = launched.control.clone();
+        if group.is_none() && list_first(&table) {
+            group = Some(control.drained().value().wrapping_add(1));
+            seen.released_ns.push(now_ns());
+            control.release(&stages(&table), u32::MAX - 1);
+        }
+        let next = requests.get(seen.offered_ns.len()).map(|one| one.at.saturating_sub(since));
+        let slice = next.unwrap_or(LOOK).min(LOOK).max(Duration::from_millis(1));
+        match (group, next) {
+            (Some(drained), _) if has_left(&mut launched, plan, drained, slice)? => group = None,
+            (Some(_), _) => {}
+            (None, Some(_)) => std::thread::sleep(slice),
+            (None, None) => break,
+        }
+        drain(&mut readers, &mut seen.records);
+        if stop() {
+            return Err(LaunchError::Interrupted);
+        }
+    }
+    seen.lost = readers.iter().map(|(_, reader)| reader.lost()).sum();
+    launched.control.release(&[], 0);
+    launched.supervisor.leave(false);
+    Ok(seen)
+}
+
+/// Offers a request in the slot of its number.
+fn put(table: &StepTable, plan: &Plan, slot: usize, coming: &Coming) {
+    let prompt = vec![0; coming.prompt_tokens as usize];
+    let placed = Placed { batch: 0, slot, request: Request::greedy(prompt, coming.answer_tokens) };
+    let (room, arrival) = (plan.shape.max_context, slot as u32);
+    let (answered, said) = (&[][..], PromptLogprobs::default());
+    offer(table, &Offer { placed: &placed, answered, computed: 0, room, arrival, said });
+}
+
+/// Waits a little for all lanes to leave their group; whether they have.
+fn has_left(
+    launched: &mut Launched,
+    plan: &Plan,
+    drained: u32,
+    slice: Duration,
+) -> Result<bool, LaunchError> {
+    let control = launched.control.clone();
+    match control.drained().wait_at_least(drained, control.poison(), slice) {
+        Ok(()) => Ok(true),
+        Err(WaitError::TimedOut { .. }) => {
+            launched.supervisor.check(plan)?;
+            Ok(false)
+        }
+        Err(WaitError::Poisoned(_)) => Err(launched.supervisor.cause(plan).into()),
+    }
+}
+
+fn drain(readers: &mut [(LaneId, TraceReader)], records: &mut Vec<(LaneId, TraceRecord)>) {
+    for (lane, reader) in readers {
+        reader.drain(|record| records.push((*lane, *record)));
+    }
+}

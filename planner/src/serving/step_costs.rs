@@ -1,0 +1,41 @@
+//! A described machine's times as the whole numbers that processes share.
+
+use schedule::hybrid::{LayerCosts, StepCosts};
+use schedule::{Costs, POINTS};
+
+use super::ServingCosts;
+
+/// Rows whose linears are priced; others lie on the lines between.
+const ROWS: [u32; POINTS] = [1, 8, 32, 128, 512, 1024, 2048, 4096];
+/// Tokens of the prompt, and positions, by which attention is priced for each of them.
+const PROMPT: u32 = 1000;
+const POSITIONS: u64 = 1_000_000;
+
+impl ServingCosts {
+    /// The same times, of all layers together: what precedes the layers and follows them is with
+    /// the linears, for a row that is sampled, and beginning an operation of attention is in each
+    /// position's time.
+    pub fn step_costs(&self) -> StepCosts {
+        let layers = f64::from(self.layers());
+        let ps = |layer_ms: f64| (layer_ms * layers * 1e9).round() as u32;
+        let us = |ms: f64| (ms * 1e3).round() as u32;
+        let point = |rows| (rows, us(self.linear_ms(rows) * layers + self.ends_ms(rows, 1)));
+        let pairs = f64::from(PROMPT) * f64::from(PROMPT + 1) / 2.0;
+        let link = self.link();
+        StepCosts {
+            layers: self.layers(),
+            device: Costs {
+                points: ROWS.map(point),
+                position_ps: ps(self.prefill_attention_ms(PROMPT) / pairs),
+            },
+            weights_us: us(link.weights_ms * layers),
+            device_position_ps: ps(self.device_decode_ms(POSITIONS) / POSITIONS as f64),
+            host_position_ps: ps(self.host_decode_ms(1, POSITIONS) / POSITIONS as f64),
+            host_row_ps: ps(link.row_out_ms + link.row_back_ms),
+            launch_us: us(self.launch_ms() * layers),
+            lagging_us: 0,
+            position_out_ps: ps(link.position_out_ms),
+            position_in_ps: ps(link.position_in_ms),
+        }
+    }
+}
