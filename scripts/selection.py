@@ -6,31 +6,32 @@
 
 TEXT are files of prose, 17,000 tokens at least: the last 128 tokens of four windows of 4096 are judged, against the
 same model that attends to everything, in bf16. CALIBRATION is a text for the skew [default: tokens by seed]. Prints a
-table. No times."""
+table: each rule by partial keys, and by the scores of attention themselves, which says what the rule alone costs. No
+times."""
 
 import argparse
 import re
 import subprocess
 import sys
 
-ALPHAS, SHARES = (2, 4, 8), (0.1, 0.2, 0.5)
+ALPHAS, MAXIMA, COLUMNS = (2, 4, 8), (0.1, 0.2, 0.5), ("0.25", "all")
 LINE = re.compile(
-    r"alpha (?P<alpha>\S+) max (?P<max>\S+), (?P<tokens>\d+) tokens: (?P<read>[\d.]+) % of KV read, mean KL "
+    r"rule (?P<rule>\S+), (?P<columns>\d+) columns, (?P<tokens>\d+) tokens: (?P<read>[\d.]+) % of KV read, mean KL "
     r"divergence (?P<mean>[-\d.e]+) \+- (?P<error>[-\d.e]+), same most likely token (?P<same>[\d.]+) %"
 )
 
 
-def measured(tool, model, calibration, texts):
-    """The tool's lines, by alpha and share."""
-    rules = [f"{alpha}:{share}" for alpha in ALPHAS for share in SHARES]
-    command = [tool, model, calibration, *texts, "--", *rules]
+def measured(arguments, columns):
+    """The tool's lines of every rule over so many columns, by rule."""
+    rules = [f"{alpha}:{most}:{columns}" for alpha in ALPHAS for most in MAXIMA]
+    command = [arguments.tool, arguments.model, arguments.text, *arguments.texts, "--", *rules]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{tool} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+        sys.exit(f"{arguments.tool} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     found = [LINE.match(line) for line in done.stdout.splitlines()]
-    if len(found) != len(rules) or not all(found):
-        sys.exit(f"{tool} said something else:\n{done.stdout}")
-    return {(float(line["alpha"]), float(line["max"])): line for line in found}
+    if [line and line["rule"] for line in found] != rules:
+        sys.exit(f"{arguments.tool} said something else:\n{done.stdout}")
+    return {line["rule"]: line for line in found}
 
 
 def main():
@@ -40,15 +41,14 @@ def main():
     parser.add_argument("--text", default="seeded")
     parser.add_argument("texts", nargs="+")
     arguments = parser.parse_args()
-    lines = measured(arguments.tool, arguments.model, arguments.text, arguments.texts)
-    print("| alpha | " + " | ".join(f"max {share}" for share in SHARES) + " |")
-    print("| --- |" + " --- |" * len(SHARES))
+    print("| alpha | columns | " + " | ".join(f"max {most}" for most in MAXIMA) + " |")
+    print("| --- | --- |" + " --- |" * len(MAXIMA))
+    by_columns = {columns: measured(arguments, columns) for columns in COLUMNS}
     for alpha in ALPHAS:
-        cells = []
-        for share in SHARES:
-            line = lines[(float(alpha), float(share))]
-            cells.append(f"{line['mean']} +- {line['error']}; {line['read']}% of KV; {line['same']}% same")
-        print(f"| {alpha} | " + " | ".join(cells) + " |")
+        for columns, lines in by_columns.items():
+            row = [lines[f"{alpha}:{most}:{columns}"] for most in MAXIMA]
+            cells = [f"{line['mean']} +- {line['error']}; {line['read']}% of KV; {line['same']}% same" for line in row]
+            print(f"| {alpha} | {row[0]['columns']} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

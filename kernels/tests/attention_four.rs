@@ -16,7 +16,7 @@ const PROBABILITY_TOLERANCE: f64 = 4e-2;
 /// That, and rounding of weights to 8 bits.
 const TOLERANCE: f64 = 5e-2;
 
-const SHAPES: [(usize, usize, usize); 10] = [
+const SHAPES: [(usize, usize, usize); 11] = [
     (1, 1, 2),
     (2, 1, 6),
     (3, 3, 64),
@@ -27,6 +27,7 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (4, 1, 96),
     (2, 2, 128),
     (9, 1, 256),
+    (6, 2, 32),
 ];
 /// Fresh rows and cached positions around the edges of vectors and blocks.
 const SEQUENCES: [(usize, usize); 20] = [

@@ -166,7 +166,7 @@ impl Bench {
             max_context: self.shape.max_context(),
             weight_formats: &self.shape.weights,
             kv_format: self.shape.kv,
-            partial_keys: false,
+            kv_select: None,
             paged_positions: 0,
         }
     }

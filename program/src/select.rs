@@ -15,6 +15,9 @@ pub struct KvSelect {
     pub alpha_thousandths: u32,
     /// As many of all positions are chosen at most, in thousandths.
     pub max_thousandths: u16,
+    /// Share of a key's columns that its partial key has, in thousandths. With all of them the
+    /// approximate scores are those of attention, but for rounding.
+    pub columns_thousandths: u16,
     /// Identity of the text whose queries and keys the skew follows from.
     pub text: u64,
 }
@@ -28,24 +31,29 @@ const ELEMENT_BYTES: usize = 2;
 /// Partial keys have a multiple of so many columns, which are summed side by side.
 const COLUMN_STEP: usize = 8;
 
-/// Columns of the partial key of a head: a quarter of its own.
-pub const fn partial_columns(head_dim: usize) -> usize {
-    (head_dim / 4).next_multiple_of(COLUMN_STEP)
-}
+/// A quarter of a key's columns.
+pub const COLUMNS_THOUSANDTHS: u16 = 250;
 
-/// Bytes of the partial key of a position of a KV head.
-pub const fn partial_key_bytes(head_dim: usize) -> usize {
-    partial_columns(head_dim) * ELEMENT_BYTES
+impl KvSelect {
+    /// Columns of the partial key of a head.
+    pub const fn partial_columns(&self, head_dim: usize) -> usize {
+        (head_dim * self.columns_thousandths as usize / 1000).next_multiple_of(COLUMN_STEP)
+    }
+
+    /// Bytes of the partial key of a position of a KV head.
+    pub const fn partial_key_bytes(&self, head_dim: usize) -> usize {
+        self.partial_columns(head_dim) * ELEMENT_BYTES
+    }
 }
 
 /// Where a cache of keys of so many bytes has its partial keys, which lie behind the keys in the
-/// order of their places; `position_bytes` of one key.
+/// order of their places; `position_bytes` of one key, `partial_bytes` of one partial key.
 pub const fn partial_keys_offset(
     size_bytes: usize,
     position_bytes: usize,
-    head_dim: usize,
+    partial_bytes: usize,
 ) -> usize {
-    size_bytes / (position_bytes + partial_key_bytes(head_dim)) * position_bytes
+    size_bytes / (position_bytes + partial_bytes) * position_bytes
 }
 
 /// Tokens to find a skew by where nobody gives a text: the same for every run of a model.
@@ -65,12 +73,18 @@ mod tests {
 
     #[test]
     fn partial_keys_lie_behind_the_keys_and_within_the_cache() {
+        let select = KvSelect {
+            alpha_thousandths: 4000,
+            max_thousandths: 200,
+            columns_thousandths: COLUMNS_THOUSANDTHS,
+            text: 0,
+        };
         for (head_dim, position_bytes) in [(64, 128), (128, 72), (80, 160), (8, 32)] {
             for places in [1usize, 7, 1000] {
-                let partial = partial_key_bytes(head_dim);
+                let partial = select.partial_key_bytes(head_dim);
                 let least = places * (position_bytes + partial);
                 for size_bytes in [least, least.next_multiple_of(64)] {
-                    let offset = partial_keys_offset(size_bytes, position_bytes, head_dim);
+                    let offset = partial_keys_offset(size_bytes, position_bytes, partial);
                     assert!(offset >= places * position_bytes);
                     assert!(offset + places * partial <= size_bytes);
                     assert!(offset.is_multiple_of(ELEMENT_BYTES));

@@ -6,7 +6,7 @@ use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, on_device};
 use crate::owners::DEVICE;
-use crate::select::partial_key_bytes;
+use crate::select::KvSelect;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
@@ -27,7 +27,7 @@ pub struct Sizes<'a> {
     pub weight_formats: &'a WeightFormats,
     pub kv_format: KvFormat,
     /// Keys have partial keys beside them.
-    pub partial_keys: bool,
+    pub kv_select: Option<KvSelect>,
     /// Positions of all pages of a batch, where caches are in pages; 0: they are not.
     pub paged_positions: u64,
 }
@@ -74,9 +74,9 @@ impl Sizes<'_> {
     fn cache_bytes_of(&self, kind: &LayerKind, kv: Kv, parts: u16) -> usize {
         let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
         let context = u64::from(self.max_context);
-        let partial_bytes = match kv {
-            Kv::K if self.partial_keys => partial_key_bytes(self.config.head_dim),
-            Kv::K | Kv::V => 0,
+        let partial_bytes = match (kv, self.kv_select) {
+            (Kv::K, Some(select)) => select.partial_key_bytes(self.config.head_dim),
+            (Kv::K | Kv::V, _) => 0,
         };
         let position_bytes =
             self.kv_format.position_bytes(self.config.head_dim, self.dtype) + partial_bytes;

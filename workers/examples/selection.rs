@@ -3,9 +3,11 @@
 //! the mean Kullback-Leibler divergence in nats over the last tokens of windows of a text.
 //!
 //!     cargo run --release -p workers --example selection -- FILE.gguf CALIBRATION TEXT... \
-//!         -- 4:0.2 8:0.5
+//!         -- 4:0.2 8:0.5 4:0.2:all
 //!
-//! Weights are expanded to bf16. CALIBRATION is a file of text, or `seeded`; a rule is alpha:max.
+//! Weights are expanded to bf16. CALIBRATION is a file of text, or `seeded`; a rule is alpha:max,
+//! or alpha:max:share with the share of a key's columns by which positions are selected, `all` for
+//! the scores of attention themselves.
 //! Prints a line for each rule. Used by `scripts/selection.py`.
 
 mod windows;
@@ -15,7 +17,7 @@ use std::path::Path;
 
 use model::source::gguf::GgufSource;
 use program::map::DeviceMap;
-use program::select::{KvSelect, seeded_text};
+use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
 use windows::{Comparison, Windows, on_cpu, predictions, tokens};
 
 const WINDOWS: Windows = Windows { count: 4, tokens: 4096, prompt: 4096 - 128 };
@@ -35,28 +37,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     let map = on_cpu(config);
     let expected = predictions(&source, &map, WINDOWS, &text, &[])?;
     for rule in rules {
-        let Some((alpha, max)) = rule.split_once(':') else {
-            return Err(format!("{rule} is no rule; write alpha:max, as in 4:0.2").into());
-        };
-        let (alpha, max): (f64, f64) = (alpha.parse()?, max.parse()?);
-        let kv_select = Some(KvSelect {
-            alpha_thousandths: (1e3 * alpha).round() as u32,
-            max_thousandths: (1e3 * max).round() as u16,
-            text: 0,
-        });
-        let map = DeviceMap { kv_select, ..map.clone() };
+        let kv_select = parse(rule)?;
+        let map = DeviceMap { kv_select: Some(kv_select), ..map.clone() };
         let found = predictions(&source, &map, WINDOWS, &text, &calibration)?;
         let Comparison { count, mean, error, same_choice } =
             Comparison::of(&expected.rows, &found.rows);
         let (read, all) = found.selected;
         println!(
-            "alpha {alpha} max {max}, {count} tokens: {:.2} % of KV read, mean KL divergence \
+            "rule {rule}, {} columns, {count} tokens: {:.2} % of KV read, mean KL divergence \
              {mean:.5} +- {error:.5}, same most likely token {:.1} %",
+            kv_select.partial_columns(config.head_dim),
             100.0 * read as f64 / all as f64,
             100.0 * same_choice,
         );
     }
     Ok(())
+}
+
+/// A rule as it is written on the command line.
+fn parse(rule: &str) -> Result<KvSelect, Box<dyn Error>> {
+    let parts: Vec<&str> = rule.split(':').collect();
+    let thousandths = |text: &str| Ok::<_, Box<dyn Error>>((1e3 * text.parse::<f64>()?).round());
+    let (alpha, max, columns_thousandths) = match parts[..] {
+        [alpha, max] => (alpha, max, COLUMNS_THOUSANDTHS),
+        [alpha, max, "all"] => (alpha, max, 1000),
+        [alpha, max, share] => (alpha, max, thousandths(share)? as u16),
+        _ => return Err(format!("{rule} is no rule; write alpha:max, as in 4:0.2").into()),
+    };
+    Ok(KvSelect {
+        alpha_thousandths: thousandths(alpha)? as u32,
+        max_thousandths: thousandths(max)? as u16,
+        columns_thousandths,
+        text: 0,
+    })
 }
 
 /// The first tokens of a file, or some by seed.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use half::bf16;
 use kernels::{Element, PoolOptions, Variant};
-use model::config::Dtype;
+use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, Value};
+use model::rope::SequenceLength;
 use program::compile::{CompileError, compile};
 use program::ir::{Compute, Instruction, LaneProgram, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
-use program::select::partial_columns;
 use program::topology::{Holds, SegmentId};
 use shm::{Control, Mapping};
 
@@ -19,6 +19,7 @@ use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::{Memories, View};
+use crate::select::columns;
 use crate::shared::group::{Placed, Request, fill, list_work};
 use crate::shared::table::StepTable;
 use crate::skew::{Moments, Skew};
@@ -75,9 +76,27 @@ pub fn calibrate(
         let task = Task { program: ProgramId::PREFILL, step: 0, index, instruction };
         executor.execute(task)?;
     }
-    let columns = partial_columns(own.config.head_dim);
+    let columns = columns(plan);
+    spread(&own.config, text.len(), &mut moments);
     let of_heads: Vec<Vec<f32>> = moments.iter().map(|head| head.skew(columns)).collect();
     Ok(Skew::new(own.config.num_kv_heads, &of_heads))
+}
+
+/// Adds the same queries and keys as rope turns them at positions further and further behind the
+/// text, as far as the model goes. What turns so slowly that all keys of a short text have it alike
+/// tells the positions of a long one apart.
+fn spread(config: &ModelConfig, tokens: usize, moments: &mut [Moments]) {
+    let shifts: Vec<usize> = std::iter::successors(Some(tokens.max(1)), |shift| Some(2 * shift))
+        .take_while(|shift| *shift < config.max_positions)
+        .collect();
+    let length = SequenceLength(config.max_positions as u32);
+    for (layer, moments) in moments.chunks_mut(config.num_kv_heads).enumerate() {
+        let Some(rope) = &config.layers.of(layer).rope else { continue };
+        let frequencies = rope.inverse_frequencies_for(config.head_dim, length);
+        for head in moments {
+            *head = head.shifted(&frequencies, &shifts);
+        }
+    }
 }
 
 /// KV heads of all layers.

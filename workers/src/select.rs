@@ -6,7 +6,7 @@ use half::bf16;
 use kernels::{Element, Partial, ScratchLimits, SelectRule, Selection, partial_key};
 use program::ir::{At, BufferId, ProgramId};
 use program::plan::Plan;
-use program::select::{KvSelect, RECENT, partial_columns, partial_keys_offset};
+use program::select::{KvSelect, RECENT, partial_keys_offset};
 use program::step_table::Field;
 
 use crate::memory::View;
@@ -26,11 +26,16 @@ pub(crate) fn selection(plan: &Plan, threads: usize, limits: &ScratchLimits) -> 
     Some(Selection::new(rule, threads, limits, position_bytes))
 }
 
+/// Columns of the partial keys of a plan that selects.
+pub(crate) fn columns(plan: &Plan) -> usize {
+    plan.map.kv_select.map_or(0, |select| select.partial_columns(plan.config.head_dim))
+}
+
 /// Where a cache of keys has its partial keys, bytes.
 fn first_partial(plan: &Plan, view: &View, cache: BufferId) -> usize {
-    let head_dim = plan.config.head_dim;
-    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
-    partial_keys_offset(view.size_bytes(cache), position_bytes, head_dim)
+    let position_bytes = plan.map.kv_format.position_bytes(plan.config.head_dim, plan.shape.dtype);
+    let partial_bytes = columns(plan) * size_of::<bf16>();
+    partial_keys_offset(view.size_bytes(cache), position_bytes, partial_bytes)
 }
 
 /// The operands of selection over the keys in a cache of a layer.
@@ -45,7 +50,7 @@ pub(crate) fn partial<'a>(
     Partial {
         keys: view.read(cache, first, count),
         skew: skew.layer(layer),
-        columns: partial_columns(plan.config.head_dim),
+        columns: columns(plan),
     }
 }
 
@@ -57,7 +62,7 @@ pub(crate) fn append<T: Element>(
     key: &[T],
     (cache, to): (BufferId, usize),
 ) -> usize {
-    let columns = partial_columns(plan.config.head_dim);
+    let columns = columns(plan);
     let place = to / plan.config.head_dim * columns;
     let at = first_partial(plan, view, cache) + place * size_of::<bf16>();
     let partial = view.write::<bf16>(cache, at, columns);

@@ -62,6 +62,35 @@ impl Moments {
         self.key_count += 1;
     }
 
+    /// Of the same queries and keys at their positions and behind so many more: rope turns a pair
+    /// of elements by its frequency, in radians, from one position to the next.
+    pub(crate) fn shifted(&self, frequencies: &[f32], shifts: &[usize]) -> Moments {
+        let mut all = self.clone();
+        for shift in shifts {
+            let mut turned = self.clone();
+            for (pair, frequency) in frequencies.iter().enumerate() {
+                let (sin, cos) = (*shift as f64 * f64::from(*frequency)).sin_cos();
+                let (a, b) = (pair, pair + frequencies.len());
+                let turn = |x: f64, y: f64| (x * cos - y * sin, y * cos + x * sin);
+                for matrix in [&mut turned.queries, &mut turned.keys] {
+                    for i in 0..matrix.nrows() {
+                        (matrix[(a, i)], matrix[(b, i)]) = turn(matrix[(a, i)], matrix[(b, i)]);
+                    }
+                    for i in 0..matrix.nrows() {
+                        (matrix[(i, a)], matrix[(i, b)]) = turn(matrix[(i, a)], matrix[(i, b)]);
+                    }
+                }
+                let sum = &mut turned.key_sum;
+                (sum[a], sum[b]) = turn(sum[a], sum[b]);
+            }
+            all.queries += turned.queries;
+            all.keys += turned.keys;
+            all.key_sum.iter_mut().zip(turned.key_sum).for_each(|(all, sum)| *all += sum);
+            all.key_count += turned.key_count;
+        }
+        all
+    }
+
     /// The first columns of the skew, `[head_dim, columns]`.
     pub(crate) fn skew(&self, columns: usize) -> Vec<f32> {
         let head_dim = self.key_sum.len();
@@ -130,5 +159,44 @@ mod tests {
             }
         }
         assert!(dot(&column(0), &strong).abs() > 0.99, "{:?}", column(0));
+    }
+
+    #[test]
+    fn shifted_moments_are_those_of_turned_queries_and_keys() {
+        let frequencies = [0.7f32, 0.01, 0.0003];
+        let turned = |head: &[f32], shift: usize| -> Vec<f32> {
+            let mut out = head.to_vec();
+            for (pair, frequency) in frequencies.iter().enumerate() {
+                let (sin, cos) = (shift as f64 * f64::from(*frequency)).sin_cos();
+                let (a, b) = (f64::from(head[pair]), f64::from(head[pair + 3]));
+                out[pair] = (a * cos - b * sin) as f32;
+                out[pair + 3] = (b * cos + a * sin) as f32;
+            }
+            out
+        };
+        // Of the eight elements of a head the first six are turned.
+        let head = |seed: usize| -> Vec<f32> {
+            (0..8).map(|i| ((seed * 13 + i * 5) % 11) as f32 - 4.0).collect()
+        };
+        let (mut moments, mut expected) = (Moments::new(8), Moments::new(8));
+        for seed in 0..20 {
+            moments.add_query(&head(seed));
+            moments.add_key(&head(seed + 40));
+            for shift in [0, 5, 900] {
+                expected.add_query(&turned(&head(seed), shift));
+                expected.add_key(&turned(&head(seed + 40), shift));
+            }
+        }
+        let found = moments.shifted(&frequencies, &[5, 900]);
+        assert_eq!(found.key_count, expected.key_count);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-2, "{a} {b}");
+        for (a, b) in found.key_sum.iter().zip(&expected.key_sum) {
+            near(*a, *b);
+        }
+        for (found, expected) in
+            [(&found.queries, &expected.queries), (&found.keys, &expected.keys)]
+        {
+            found.iter().zip(expected.iter()).for_each(|(a, b)| near(*a, *b));
+        }
     }
 }

@@ -15,7 +15,7 @@ use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::page_runs::PageRuns;
 use program::plan::RunShape;
-use program::select::{KvSelect, partial_key_bytes};
+use program::select::{COLUMNS_THOUSANDTHS, KvSelect};
 use program::topology::MemoryId;
 use schedule::Costs;
 use workers::shared::release::{SERVE, list_first};
@@ -26,10 +26,14 @@ use workers::testing::{InProcess, Outcome, Placed, Request, fill_even};
 const PROMPT: u32 = 75;
 const NEW: u32 = 19;
 
-const EVERYTHING: KvSelect =
-    KvSelect { alpha_thousandths: 1_000_000, max_thousandths: 1000, text: 0 };
+const EVERYTHING: KvSelect = KvSelect {
+    alpha_thousandths: 1_000_000,
+    max_thousandths: 1000,
+    columns_thousandths: COLUMNS_THOUSANDTHS,
+    text: 0,
+};
 /// Of 94 positions at most.
-const FEW: KvSelect = KvSelect { alpha_thousandths: 500, max_thousandths: 150, text: 0 };
+const FEW: KvSelect = KvSelect { alpha_thousandths: 500, max_thousandths: 150, ..EVERYTHING };
 
 fn models() -> [ModelConfig; 2] {
     let longer = |config| ModelConfig { max_positions: 96, ..config };
@@ -232,7 +236,7 @@ fn a_plan_has_room_for_partial_keys_and_for_nothing_else() {
     };
     let heads = (config.num_layers * config.num_kv_heads) as u64;
     let positions = u64::from(shape.batch_size) * u64::from(shape.max_context);
-    let expected = heads * positions * partial_key_bytes(config.head_dim) as u64;
+    let expected = heads * positions * EVERYTHING.partial_key_bytes(config.head_dim) as u64;
     let found = kv_bytes(Some(FEW)) - kv_bytes(None);
     // Buffers end on boundaries of 64 bytes.
     assert!(found.abs_diff(expected) <= 64 * config.num_layers as u64, "{found} of {expected}");

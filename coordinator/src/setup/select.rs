@@ -1,7 +1,7 @@
 //! What `--kv-select` asks for, as a plan and its workers need it.
 
 use anyhow::Context;
-use program::select::{KvSelect, seeded_text};
+use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
 use sha2::{Digest, Sha256};
 
 use super::model::Opened;
@@ -20,6 +20,7 @@ pub(crate) fn rule(run: &Run) -> Option<KvSelect> {
     run.kv_select.as_ref().map(|choice| KvSelect {
         alpha_thousandths: choice.rule.alpha_thousandths,
         max_thousandths: choice.rule.max_thousandths,
+        columns_thousandths: COLUMNS_THOUSANDTHS,
         text: choice.text.as_deref().map_or(0, identity),
     })
 }

@@ -371,6 +371,18 @@ impl<S: Simd> Block<'_, S> {
         (out, stride): (*mut f32, usize),
     ) {
         let scale = self.s.splat(self.shape.scale);
+        let last = query + sums.len() - 1;
+        if width == NR * S::LANES && first >= self.start(last) && first + width <= self.limit(query)
+        {
+            for (i, sums) in sums.iter().enumerate() {
+                for (j, sum) in sums.iter().enumerate() {
+                    let to = out.wrapping_add((query + i) * stride + first + j * S::LANES);
+                    // SAFETY: every query sees all of these positions.
+                    unsafe { self.s.store(to, self.s.mul(*sum, scale)) };
+                }
+            }
+            return;
+        }
         for (i, sums) in sums.iter().enumerate() {
             let visible = self.visible(query + i, first, width);
             for (j, sum) in sums.iter().enumerate() {

@@ -90,7 +90,7 @@ macro_rules! shuffle_pairs {
 /// # Safety
 /// Both are readable.
 #[inline(always)]
-unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
+pub(super) unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
     unsafe {
         let low = _mm256_loadu_si256(low.cast());
@@ -160,6 +160,11 @@ impl Simd for Avx512 {
             let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
         })
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: __m512, n: __m512) -> __m512 {
+        with_token!(_mm512_scalef_ps(a, n))
     }
 
     #[inline(always)]

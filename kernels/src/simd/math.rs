@@ -54,7 +54,7 @@ fn exp_of_clamped<S: Simd, const N: usize>(
         p = all!(x, i => s.fma(p[i], r[i], s.splat(term)));
     }
     let power = all!(x, i => s.add(s.fma(p[i], s.mul(r[i], r[i]), r[i]), s.splat(1.0)));
-    let result = all!(x, i => s.mul(power[i], s.exp2_integral(n[i])));
+    let result = all!(x, i => s.times_power(power[i], n[i]));
     all!(x, i => s.select_less(x[i], s.splat(lowest), s.zero(), result[i]))
 }
 

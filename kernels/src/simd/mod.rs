@@ -66,6 +66,11 @@ pub trait Simd: Integers {
     fn round(self, a: Self::F) -> Self::F;
     /// `2^a` for integral `a` in -126..=127.
     fn exp2_integral(self, a: Self::F) -> Self::F;
+    /// `a * 2^n` for integral `n` in -126..=127.
+    #[inline(always)]
+    fn times_power(self, a: Self::F, n: Self::F) -> Self::F {
+        self.mul(a, self.exp2_integral(n))
+    }
     /// The upper 20 of the 24 bits that an f32 has: what is below them is cut off.
     fn truncate(self, a: Self::F) -> Self::F;
     /// Sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.

@@ -92,7 +92,7 @@ impl<'a> Buffers<'a> {
             max_context: shape.max_context,
             weight_formats: &map.weight_formats,
             kv_format: map.kv_format,
-            partial_keys: map.kv_select.is_some(),
+            kv_select: map.kv_select,
             paged_positions: u64::from(shape.page_positions) * u64::from(shape.kv_pages),
         };
         let mut buffers = Buffers {

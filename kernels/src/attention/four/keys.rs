@@ -21,6 +21,9 @@ use crate::unroll::unroll_16;
 pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
 /// Dwords of a whole group's integers.
 const GROUP_DWORDS: usize = GROUP_BYTES / 4;
+/// Dwords of a record's integers up to which a wide vector would be half empty.
+const NARROW_DWORDS: usize = 8;
+const NARROW_BYTES: usize = 4 * NARROW_DWORDS;
 /// Groups of the longest head.
 pub(in crate::attention) const MOST_GROUPS: usize = 16;
 /// Largest `X`.
@@ -132,6 +135,68 @@ pub(super) struct FourKeys {
 }
 
 impl FourKeys {
+    /// Whether it is a whole vector of positions whose records are read as [`NARROW_DWORDS`] each.
+    #[inline(always)]
+    pub(super) fn is_narrow<S: Simd>(&self) -> bool {
+        let bytes = self.head_dim / 2;
+        S::LANES > NARROW_DWORDS
+            && bytes <= NARROW_BYTES
+            && self.width == S::LANES
+            && bytes + self.behind >= NARROW_BYTES
+    }
+
+    /// Whether these are all of a record's integers.
+    #[inline(always)]
+    pub(super) fn fills_narrow<S: Simd>(&self) -> bool {
+        self.is_narrow::<S>() && self.head_dim / 2 == NARROW_BYTES
+    }
+
+    /// Scores of `MR` queries at narrow records, straight from the registers in which they are
+    /// transposed; as [`four_scores`] of what [`FourKeys::unpack`] writes.
+    ///
+    /// # Safety
+    /// As there; [`FourKeys::fills_narrow`].
+    #[inline(always)]
+    pub(super) unsafe fn narrow_scores<S: Simd, const MR: usize, const FAST: bool>(
+        &self,
+        s: S,
+        queries: FourQueries,
+        prefetcher: Option<&mut Prefetcher<'_>>,
+    ) -> [[S::F; 1]; MR] {
+        let read = S::LANES * self.record_bytes;
+        let mut lines =
+            prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, NARROW_DWORDS));
+        // Those of the low nibbles and of the high ones: chains that do not wait for each other.
+        let mut sums = [[s.splat_dword(0); 2]; MR];
+        let mut totals = [[s.zero(); 1]; MR];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let block = s.transpose_eight(self.records, self.record_bytes);
+            unroll_16!(NARROW_DWORDS, P => {
+                let (low, high) = (s.nibble_bytes(block[P], false), s.nibble_bytes(block[P], true));
+                for i in 0..MR {
+                    let q = queries.from.add(i * queries.stride + 2 * P).cast::<u32>();
+                    sums[i][0] = s.dot_bytes::<FAST>(sums[i][0], low, s.splat_dword(*q));
+                    sums[i][1] = s.dot_bytes::<FAST>(sums[i][1], high, s.splat_dword(*q.add(1)));
+                }
+                if let Some(lines) = &mut lines {
+                    lines.prefetch(s);
+                }
+            });
+            // One group of scales and minimums; what lies before it falls away.
+            let end = self.records.add(self.head_dim / 2 + 4 - NARROW_BYTES);
+            let both = s.transpose_eight(end, self.record_bytes)[NARROW_DWORDS - 1];
+            let [scale, minimum] = s.halves_f16(both);
+            for i in 0..MR {
+                // Exact, as each sum is.
+                let sum = s.add(s.dwords_to_f32(sums[i][0]), s.dwords_to_f32(sums[i][1]));
+                let query = queries.skip(i);
+                totals[i][0] = query.add_group(s, totals[i][0], 0, sum, (scale, minimum));
+            }
+        }
+        totals
+    }
+
     /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
     /// to `to`, and behind them every group's scales and minimums; `prefetcher` fetches what
     /// follows the records.
@@ -146,9 +211,10 @@ impl FourKeys {
         prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         let read = self.width * self.record_bytes;
-        let mut lines =
-            prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, S::LANES));
         let bytes = self.head_dim / 2;
+        let is_narrow = self.is_narrow::<S>();
+        let steps = if is_narrow { NARROW_DWORDS } else { S::LANES };
+        let mut lines = prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, steps));
         let width = self.width.min(S::LANES);
         // The scales and minimums first, so that they have left the store buffer when they are
         // read.
@@ -156,9 +222,33 @@ impl FourKeys {
         // SAFETY: the caller's promise; `ranges` has room for two vectors of every group.
         unsafe {
             load_ranges(s, (self.records, self.record_bytes, width), self.head_dim, |i, both| {
-                s.store(ranges.add(2 * i * S::LANES), s.half_f16(both, false));
-                s.store(ranges.add((2 * i + 1) * S::LANES), s.half_f16(both, true));
+                let [low, high] = s.halves_f16(both);
+                s.store(ranges.add(2 * i * S::LANES), low);
+                s.store(ranges.add((2 * i + 1) * S::LANES), high);
             });
+        }
+        macro_rules! store_nibbles {
+            ($block:expr, $dwords:expr, $first:expr) => {{
+                let to = to.wrapping_add($first / 4 * 2 * S::LANES);
+                unroll_16!($dwords, P => {
+                    let dword = $block[P];
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let to = to.add(2 * P * S::LANES);
+                        s.store(to, s.bits(s.nibble_bytes(dword, false)));
+                        s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
+                    }
+                    if let (Some(lines), 0) = (&mut lines, $first) {
+                        lines.prefetch(s);
+                    }
+                });
+            }};
+        }
+        if is_narrow {
+            // SAFETY: the caller's promise.
+            let block = unsafe { s.transpose_eight(self.records, self.record_bytes) };
+            store_nibbles!(block, NARROW_DWORDS, 0);
+            return;
         }
         for first in (0..bytes).step_by(4 * S::LANES) {
             // SAFETY: the caller's promise; what cannot be read as whole vectors goes through a
@@ -176,19 +266,7 @@ impl FourKeys {
                     s.transpose(rows.as_ptr().cast(), 4 * MAX_LANES)
                 }
             };
-            let to = to.wrapping_add(first / 4 * 2 * S::LANES);
-            unroll_16!(S::LANES, P => {
-                let dword = block.as_ref()[P];
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let to = to.add(2 * P * S::LANES);
-                    s.store(to, s.bits(s.nibble_bytes(dword, false)));
-                    s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
-                }
-                if let (Some(lines), 0) = (&mut lines, first) {
-                    lines.prefetch(s);
-                }
-            });
+            store_nibbles!(block.as_ref(), S::LANES, first);
         }
     }
 }
@@ -207,12 +285,13 @@ pub(super) unsafe fn load_ranges<S: Simd>(
 ) {
     let (bytes, groups) = (head_dim / 2, kv4_groups(head_dim));
     let record_bytes = bytes + 4 * groups;
-    if width == S::LANES && groups == 2 && record_bytes >= 4 * S::LANES {
+    if width == S::LANES && groups <= 2 && record_bytes >= NARROW_BYTES {
         // The ends of the records transposed; shuffles that only other columns need fall away.
-        // SAFETY: whole vectors that end with their records.
-        let block = unsafe { s.transpose(records.add(record_bytes - 4 * S::LANES), stride) };
-        each(0, block.as_ref()[S::LANES - 2]);
-        each(1, block.as_ref()[S::LANES - 1]);
+        // SAFETY: these bytes end with their records.
+        let block = unsafe { s.transpose_eight(records.add(record_bytes - NARROW_BYTES), stride) };
+        for group in 0..groups {
+            each(group, block[NARROW_DWORDS - groups + group]);
+        }
         return;
     }
     for group in 0..groups {

@@ -2,13 +2,17 @@
 //!
 //! `keys` and `values` have the order of every sum.
 
+mod halves;
 pub(super) mod keys;
+mod nibbles;
+mod products;
 mod values;
 
 use std::ops::Range;
 
 use keys::{FourKeys, FourQueries, elements_of, four_scores, unpacked_len};
-use values::{BLOCK, FourValues, four_values_len, sum_place};
+use products::sum_places;
+use values::{BLOCK, FourValues, four_values_len};
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
@@ -67,6 +71,20 @@ impl<S: Simd> Block<'_, S> {
         while first < end {
             let segment = self.segment(k, record_bytes(self.shape.head_dim), &(first..end));
             while first < segment.end {
+                let keys = self.four_keys(&segment, first);
+                if self.queries() <= 4 && keys.fills_narrow::<S>() {
+                    let prefetcher = segment.cached.then_some(&mut *prefetcher);
+                    // SAFETY: the positions lie within the segment.
+                    unsafe {
+                        if fast {
+                            self.narrow_tile::<true>(&keys, first, (out, stride), prefetcher);
+                        } else {
+                            self.narrow_tile::<false>(&keys, first, (out, stride), prefetcher);
+                        }
+                    }
+                    first += keys.width;
+                    continue;
+                }
                 // Narrow vectors are fewer, and have no room for so many sums.
                 let most = S::LANES == 16 && first + MOST_VECTORS * S::LANES <= segment.end;
                 let mut width = 0;
@@ -90,6 +108,36 @@ impl<S: Simd> Block<'_, S> {
                     }
                 }
                 first += width;
+            }
+        }
+    }
+
+    /// Scores of up to four queries, all of the block, at a vector of narrow records.
+    ///
+    /// # Safety
+    /// As [`Block::four_scores`]; `FAST` only where the machine has fast dot products.
+    #[inline(always)]
+    unsafe fn narrow_tile<const FAST: bool>(
+        &self,
+        keys: &FourKeys,
+        first: usize,
+        (out, stride): (*mut f32, usize),
+        prefetcher: Option<&mut Prefetcher<'_>>,
+    ) {
+        let (s, packed) = (self.s, self.four_queries(0));
+        macro_rules! tile {
+            ($mr:literal) => {{
+                let sums = keys.narrow_scores::<S, $mr, FAST>(s, packed, prefetcher);
+                self.store_scores(&sums, (0, first), keys.width, (out, stride));
+            }};
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.queries() {
+                1 => tile!(1),
+                2 => tile!(2),
+                3 => tile!(3),
+                _ => tile!(4),
             }
         }
     }
@@ -144,7 +192,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// As [`Block::values`], with the sums in the order of `sum_place`.
+    /// As [`Block::values`], with the sums in the order of `sum_places`.
     ///
     /// # Safety
     /// As there.
@@ -200,7 +248,6 @@ impl<S: Simd> Block<'_, S> {
         let (s, queries) = (self.s, self.queries());
         let head = head_stride(self.shape.head_dim);
         let (ranges, weights) = values.scratch(self.transposed);
-        let each = values.weights_len();
         let most = if S::LANES == 16 { 4 } else { 2 };
         let tiles = queries.div_ceil(most);
         // SAFETY: the caller's promise; queries that see nothing of the block are left out.
@@ -211,25 +258,30 @@ impl<S: Simd> Block<'_, S> {
                 if !self.sees(query..end, first..first + values.count) {
                     continue;
                 }
-                for (place, query) in (query..end).enumerate() {
-                    let visible = self.visible(query, first, values.count);
-                    let row = (probabilities.wrapping_add(query * stride), visible);
-                    values.load_weights(s, row, ranges, weights.add(place * each));
-                }
                 let sums = (sums.add(query * head), head);
                 let prefetcher = (tile == 0).then_some(&mut *prefetcher);
+                macro_rules! tile {
+                    ($mr:literal) => {{
+                        let rows = std::array::from_fn(|i| {
+                            let row = probabilities.wrapping_add((query + i) * stride);
+                            (row, self.visible(query + i, first, values.count))
+                        });
+                        values.load_weights::<S, $mr>(s, rows, ranges, weights);
+                        values.add::<S, $mr, FAST>(s, weights, sums, prefetcher);
+                    }};
+                }
                 match (S::LANES, end - query) {
-                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, prefetcher),
-                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, prefetcher),
-                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, prefetcher),
-                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, prefetcher),
+                    (_, 1) => tile!(1),
+                    (_, 2) => tile!(2),
+                    (16, 3) => tile!(3),
+                    (16, _) => tile!(4),
                     _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
                 }
             }
         }
     }
 
-    /// As [`Block::store_heads`], from sums in the order of `sum_place`.
+    /// As [`Block::store_heads`], from sums in the order of `sum_places`.
     ///
     /// # Safety
     /// As there.
@@ -243,9 +295,9 @@ impl<S: Simd> Block<'_, S> {
                 let to = out.add(self.head_offset(query));
                 for byte in 0..head_dim / 2 {
                     let (low, high) = elements_of(byte, head_dim);
-                    let place = sum_place::<S>(byte);
-                    *to.add(low) = T::from_f32(*from.add(place));
-                    *to.add(high) = T::from_f32(*from.add(place + S::LANES));
+                    let [of_low, of_high] = sum_places::<S>(byte, head_dim);
+                    *to.add(low) = T::from_f32(*from.add(of_low));
+                    *to.add(high) = T::from_f32(*from.add(of_high));
                 }
             }
         }

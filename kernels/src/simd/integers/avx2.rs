@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Integers;
+use crate::simd::Simd;
 use crate::simd::avx2::Avx2;
 
 impl Integers for Avx2 {
@@ -83,15 +84,36 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
-    fn half_f16(self, d: __m256i, high: bool) -> __m256 {
+    unsafe fn load_halves(self, low: *const u8, high: *const u8) -> __m256i {
+        // SAFETY: the caller promises sixteen bytes at both.
+        unsafe { _mm256_loadu2_m128i(high.cast(), low.cast()) }
+    }
+
+    #[inline(always)]
+    fn fold_halves(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_add_epi32(
+            _mm256_permute2x128_si256::<0x20>(a, b),
+            _mm256_permute2x128_si256::<0x31>(a, b),
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [__m256i; 8] {
+        // SAFETY: the caller's promise: a row is a vector.
+        unsafe { self.transpose(from, stride) }
+    }
+
+    #[inline(always)]
+    fn halves_f16(self, d: __m256i) -> [__m256; 2] {
         with_token!({
-            let d = if high {
-                _mm256_srli_epi32::<16>(d)
-            } else {
-                _mm256_and_si256(d, _mm256_set1_epi32(0xffff))
-            };
-            let low = _mm256_castsi256_si128(d);
-            _mm256_cvtph_ps(_mm_packus_epi32(low, _mm256_extracti128_si256::<1>(d)))
+            let low = _mm256_and_si256(d, _mm256_set1_epi32(0xffff));
+            // Four words of each half of the lanes in turn: low, high, low, high.
+            let words = _mm256_packus_epi32(low, _mm256_srli_epi32::<16>(d));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            [
+                _mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(words)),
+            ]
         })
     }
 

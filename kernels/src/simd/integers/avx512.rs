@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Integers;
-use crate::simd::avx512::Avx512;
+use crate::simd::avx512::{Avx512, halves};
 
 /// One `vpdpbusd`, which is not among the instructions of the variant, in the order in which
 /// kernels name it: the intrinsic is reordered, and spills.
@@ -136,10 +136,88 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
-    fn half_f16(self, d: __m512i, high: bool) -> __m512 {
+    unsafe fn load_halves(self, low: *const u8, high: *const u8) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { halves(low, high) }
+    }
+
+    #[inline(always)]
+    fn fold_halves(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_add_epi32(
+            _mm512_shuffle_i64x2::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_i64x2::<0b11_10_11_10>(a, b),
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [__m512i; 8] {
+        // Vector `i` has rows `i` and `i + 4` for i < 4, and rows `i + 4` and `i + 8` for the others.
+        // SAFETY: the caller promises sixteen readable rows.
+        let t: [__m512i; 8] = unsafe {
+            let (a, b) = (from, from.add(4 * stride));
+            let (c, d) = (from.add(8 * stride), from.add(12 * stride));
+            let (two, three) = (2 * stride, 3 * stride);
+            [
+                halves(a, b),
+                halves(a.add(stride), b.add(stride)),
+                halves(a.add(two), b.add(two)),
+                halves(a.add(three), b.add(three)),
+                halves(c, d),
+                halves(c.add(stride), d.add(stride)),
+                halves(c.add(two), d.add(two)),
+                halves(c.add(three), d.add(three)),
+            ]
+        };
+        // Columns 0 to 3 and 4 to 7 of four rows in the quarters of four vectors.
+        macro_rules! columns {
+            ($i:literal) => {{
+                let low = _mm512_unpacklo_epi32(t[$i], t[$i + 1]);
+                let high = _mm512_unpackhi_epi32(t[$i], t[$i + 1]);
+                let other_low = _mm512_unpacklo_epi32(t[$i + 2], t[$i + 3]);
+                let other_high = _mm512_unpackhi_epi32(t[$i + 2], t[$i + 3]);
+                [
+                    _mm512_unpacklo_epi64(low, other_low),
+                    _mm512_unpackhi_epi64(low, other_low),
+                    _mm512_unpacklo_epi64(high, other_high),
+                    _mm512_unpackhi_epi64(high, other_high),
+                ]
+            }};
+        }
         with_token!({
-            let d = if high { _mm512_srli_epi32::<16>(d) } else { d };
-            _mm512_cvtph_ps(_mm512_cvtepi32_epi16(d))
+            let (a, b) = (columns!(0), columns!(4));
+            [
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a[0], b[0]),
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a[1], b[1]),
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a[2], b[2]),
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a[3], b[3]),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a[0], b[0]),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a[1], b[1]),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a[2], b[2]),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a[3], b[3]),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn halves_f16(self, d: __m512i) -> [__m512; 2] {
+        /// Even words, then odd ones.
+        const HALVES: [u16; 32] = {
+            let mut index = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                index[i] = (2 * i % 32 + i / 16) as u16;
+                i += 1;
+            }
+            index
+        };
+        // SAFETY: a vector of indices.
+        let index = unsafe { _mm512_loadu_si512(HALVES.as_ptr().cast()) };
+        with_token!({
+            let words = _mm512_permutexvar_epi16(index, d);
+            [
+                _mm512_cvtph_ps(_mm512_castsi512_si256(words)),
+                _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(words)),
+            ]
         })
     }
 

@@ -61,8 +61,21 @@ pub trait Integers: Copy {
     /// Bytes of four rows side by side, the first row's lowest: lane `l` of vector `v` has bytes
     /// `16 * (l / 4) + 8 * half + 4 * v + l % 4`.
     fn interleave_bytes(self, rows: [Self::D; 4], half: usize) -> [Self::D; 2];
-    /// The low or the high half of each dword, an f16, as f32.
-    fn half_f16(self, d: Self::D, high: bool) -> Self::F;
+    /// Half a vector's bytes at `low`, and as many at `high` behind them.
+    ///
+    /// # Safety
+    /// Both are readable.
+    unsafe fn load_halves(self, low: *const u8, high: *const u8) -> Self::D;
+    /// Both halves of the lanes of `a` added, and behind these sums those of `b`.
+    fn fold_halves(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Dword `p` of each of [`Simd::LANES`](super::Simd::LANES) rows that lie `stride` bytes apart,
+    /// as vector `p`.
+    ///
+    /// # Safety
+    /// `from` is valid for reading eight dwords, at any alignment, and so are the rows after it.
+    unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [Self::D; 8];
+    /// The low and the high half of each dword, f16, as f32.
+    fn halves_f16(self, d: Self::D) -> [Self::F; 2];
     /// The low byte of each dword, which is all of it, one behind the other.
     ///
     /// # Safety

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::Integers;
+use crate::simd::Simd;
 use crate::simd::scalar::Scalar;
 
 /// Lanes of the portable variant.
@@ -79,8 +80,29 @@ impl Integers for Scalar {
     }
 
     #[inline(always)]
-    fn half_f16(self, d: [u32; LANES], high: bool) -> [f32; LANES] {
-        d.map(|dword| f16::from_bits((if high { dword >> 16 } else { dword }) as u16).to_f32())
+    unsafe fn load_halves(self, low: *const u8, high: *const u8) -> [u32; LANES] {
+        // SAFETY: the caller promises sixteen bytes at both.
+        bytemuck::cast(unsafe { [low, high].map(|at| at.cast::<[u8; 16]>().read_unaligned()) })
+    }
+
+    #[inline(always)]
+    fn fold_halves(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            let from = if lane < LANES / 2 { a } else { b };
+            let lane = lane % (LANES / 2);
+            from[lane].wrapping_add(from[lane + LANES / 2])
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [[u32; LANES]; 8] {
+        // SAFETY: the caller's promise: a row is a vector.
+        unsafe { self.transpose(from, stride) }
+    }
+
+    #[inline(always)]
+    fn halves_f16(self, d: [u32; LANES]) -> [[f32; LANES]; 2] {
+        [0, 16].map(|from| d.map(|dword| f16::from_bits((dword >> from) as u16).to_f32()))
     }
 
     #[inline(always)]

@@ -1,5 +1,7 @@
 //! All variants compute the same integers.
 
+use half::f16;
+
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
@@ -95,5 +97,71 @@ fn every_variant_computes_the_same_integers() {
                 assert_eq!(plain(fast, index), slow, "{variant:?}");
             }
         }
+    }
+}
+
+/// Operations whose lanes come from as many rows, or from both halves.
+struct Across<'a> {
+    bytes: &'a [u8; 1024],
+    /// Two f16 each.
+    halves: &'a [u32; 16],
+    out: &'a mut Vec<Vec<u32>>,
+}
+
+/// Bytes from a row to the next one.
+const STRIDE: usize = 37;
+
+impl SimdTask for Across<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let from = self.bytes.as_ptr();
+        // SAFETY: sixteen rows of eight dwords lie within the bytes.
+        let mut vectors = unsafe {
+            let (a, b) = (s.load_halves(from.add(5), from.add(77)), s.load_dwords(from.add(200)));
+            vec![a, s.fold_halves(a, b)]
+        };
+        // SAFETY: there are sixteen dwords.
+        let [low, high] = s.halves_f16(unsafe { s.load_dwords(self.halves.as_ptr().cast()) });
+        // SAFETY: as above.
+        vectors.extend(unsafe { s.transpose_eight(from.add(3), STRIDE) });
+        for vector in vectors.into_iter().map(|dwords| s.bits(dwords)).chain([low, high]) {
+            let mut dwords = vec![0u32; 16];
+            // SAFETY: there is room for the widest vector.
+            unsafe { s.store(dwords.as_mut_ptr().cast(), vector) };
+            dwords.truncate(S::LANES);
+            self.out.push(dwords);
+        }
+    }
+}
+
+#[test]
+fn lanes_come_from_the_rows_and_halves_that_they_should() {
+    let bytes: [u8; 1024] = std::array::from_fn(|i| (i * i / 7 + 3 * i) as u8);
+    let dword = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    // Finite ones of both signs.
+    let halves: [u32; 16] =
+        std::array::from_fn(|i| (i as u32 * 977 & 0x3bff) | (i as u32 * 1409 + 5 & 0xbbff) << 16);
+    for variant in Variant::available() {
+        let lanes = if variant <= Variant::Avx2 { 8 } else { 16 };
+        let half = lanes / 2;
+        let loaded: Vec<u32> =
+            [5, 77].iter().flat_map(|at| (0..half).map(move |lane| dword(at + 4 * lane))).collect();
+        let other: Vec<u32> = (0..lanes).map(|lane| dword(200 + 4 * lane)).collect();
+        let fold = |from: &[u32]| -> Vec<u32> {
+            (0..half).map(|lane| from[lane].wrapping_add(from[lane + half])).collect()
+        };
+        let mut expected = vec![loaded.clone(), [fold(&loaded), fold(&other)].concat()];
+        for column in 0..8 {
+            let of_row = |row: usize| dword(3 + row * STRIDE + 4 * column);
+            expected.push((0..lanes).map(of_row).collect());
+        }
+        for from in [0, 16] {
+            let widened = |dword: &u32| f16::from_bits((dword >> from) as u16).to_f32().to_bits();
+            expected.push(halves[..lanes].iter().map(widened).collect());
+        }
+        let mut out = Vec::new();
+        // SAFETY: the variant is one of this machine.
+        unsafe { dispatch(variant, Across { bytes: &bytes, halves: &halves, out: &mut out }) };
+        assert_eq!(out, expected, "{variant:?}");
     }
 }

@@ -374,7 +374,7 @@ fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
         max_context,
         weight_formats: &formats.weights,
         kv_format: formats.kv,
-        partial_keys: formats.kv_select.is_some(),
+        kv_select: formats.kv_select,
         paged_positions: 0,
     }
 }
