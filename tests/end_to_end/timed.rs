@@ -168,8 +168,8 @@ fn a_described_machines_step_stands_beside_its_simulation() {
 }
 
 /// More requests than the device has caches for, on a few layers.
-const REPLAYED: &str = "plan --serve --machine g4dn-4xlarge --model llama-2-7b --layers 3 \
-                        --requests 9 --input-len 60 --output-len 4 --step-rows 128 \
+const REPLAYED: &str = "plan --serve --machine g4dn-4xlarge --model llama-2-7b --layers 2 \
+                        --requests 6 --input-len 60 --output-len 3 --step-rows 128 \
                         --device-slots 2 --rate 400";
 
 #[test]

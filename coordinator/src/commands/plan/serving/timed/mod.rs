@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use model::config::ModelConfig;
 use planner::serving::{
-    Arrival, Capacity, Ran, ServingCosts, TimedServing, follow, simulate, timed_plan,
+    Arrival, Capacity, Ran, Served, ServingCosts, TimedServing, follow, simulate, timed_plan,
 };
 use schedule::hybrid::{Lags, Limits, Policy};
 use workers::shared::protocol::{Durations, WeightsFrom};
@@ -29,6 +29,8 @@ use show::{Compared, TimedAnswer};
 /// The shortest iteration lasts at least so long in the workers: what handing over between
 /// processes takes on the machine at hand is then no share of it that counts.
 const ITERATION_MIN_MS: f64 = 100.0;
+/// But all of them together no longer than this because of it.
+const SLOWED_MAX_MS: f64 = 120_000.0;
 
 /// No prompt begins while somebody has waited for so many iterations.
 const PATIENCE: u32 = 1000;
@@ -61,9 +63,7 @@ impl Replaying<'_> {
         let limits = limits(sizes);
         let costs = self.costs.step_costs();
         let planned = simulate(policy, self.arrivals, &limits, &costs);
-        let shortest_ms = planned.iterations.iter().map(|one| one.times.total_ms);
-        let shortest_ms = shortest_ms.fold(f64::INFINITY, f64::min);
-        let slow_motion = (ITERATION_MIN_MS / shortest_ms).ceil().max(1.0) as u32;
+        let slow_motion = slow_motion(&planned);
         let options = LaunchOptions {
             cpus: Vec::new(),
             spin_us: 0,
@@ -138,6 +138,13 @@ impl Replaying<'_> {
         let rows = self.rows + u32::from(slots);
         Ok(TimedServing { slots, device_slots, context: longest, rows })
     }
+}
+
+/// How many times slower time passes in the workers.
+fn slow_motion(planned: &Served) -> u32 {
+    let each = planned.iterations.iter().map(|one| one.times.total_ms);
+    let (shortest_ms, all_ms) = (each.clone().fold(f64::INFINITY, f64::min), each.sum::<f64>());
+    (ITERATION_MIN_MS / shortest_ms).min(SLOWED_MAX_MS / all_ms).ceil().max(1.0) as u32
 }
 
 /// As of a server: an extent for each sequence.
