@@ -4,7 +4,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+    reason = "a register tile is clearer, and surer to stay in registers, by index"
 )]
 
 use super::super::prefetch::Prefetcher;

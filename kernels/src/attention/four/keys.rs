@@ -173,7 +173,8 @@ impl FourKeys {
         unsafe {
             let block = s.transpose_eight(self.records, self.record_bytes);
             unroll_16!(NARROW_DWORDS, P => {
-                let (low, high) = (s.nibble_bytes(block[P], false), s.nibble_bytes(block[P], true));
+                let dword = block.as_slice()[P];
+                let (low, high) = (s.nibble_bytes(dword, false), s.nibble_bytes(dword, true));
                 for i in 0..MR {
                     let q = queries.from.add(i * queries.stride + 2 * P).cast::<u32>();
                     sums[i][0] = s.dot_bytes::<FAST>(sums[i][0], low, s.splat_dword(*q));
@@ -247,7 +248,7 @@ impl FourKeys {
         if is_narrow {
             // SAFETY: the caller's promise.
             let block = unsafe { s.transpose_eight(self.records, self.record_bytes) };
-            store_nibbles!(block, NARROW_DWORDS, 0);
+            store_nibbles!(block.as_slice(), NARROW_DWORDS, 0);
             return;
         }
         for first in (0..bytes).step_by(4 * S::LANES) {
@@ -289,8 +290,12 @@ pub(super) unsafe fn load_ranges<S: Simd>(
         // The ends of the records transposed; shuffles that only other columns need fall away.
         // SAFETY: these bytes end with their records.
         let block = unsafe { s.transpose_eight(records.add(record_bytes - NARROW_BYTES), stride) };
-        for group in 0..groups {
-            each(group, block[NARROW_DWORDS - groups + group]);
+        // By constant places, so that they stay in registers.
+        if groups == 2 {
+            each(0, block[NARROW_DWORDS - 2]);
+            each(1, block[NARROW_DWORDS - 1]);
+        } else {
+            each(0, block[NARROW_DWORDS - 1]);
         }
         return;
     }

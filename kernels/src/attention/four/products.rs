@@ -3,7 +3,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+    reason = "a register tile is clearer, and surer to stay in registers, by index"
 )]
 
 use model::compressed::kv4_groups;

@@ -158,8 +158,8 @@ impl FourValues {
         }
     }
 
-    /// Writes the integer weights of `MR` queries, of the probabilities at places that each sees, to
-    /// `to`, [`FourValues::weights_len`] apart.
+    /// Writes the integer weights of `MR` queries, of the probabilities at places that each sees,
+    /// to `to`, [`FourValues::weights_len`] apart.
     ///
     /// # Safety
     /// `ranges` is what `load_ranges` wrote; `to` has room for `WEIGHTS` floats of every group and

@@ -151,7 +151,7 @@ impl Integers for Avx512 {
 
     #[inline(always)]
     unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [__m512i; 8] {
-        // Vector `i` has rows `i` and `i + 4` for i < 4, and rows `i + 4` and `i + 8` for the others.
+        // Vector `i` has rows `i` and `i + 4` for i < 4, and rows `i + 4` and `i + 8` for others.
         // SAFETY: the caller promises sixteen readable rows.
         let t: [__m512i; 8] = unsafe {
             let (a, b) = (from, from.add(4 * stride));

@@ -139,8 +139,9 @@ fn lanes_come_from_the_rows_and_halves_that_they_should() {
     let bytes: [u8; 1024] = std::array::from_fn(|i| (i * i / 7 + 3 * i) as u8);
     let dword = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     // Finite ones of both signs.
-    let halves: [u32; 16] =
-        std::array::from_fn(|i| (i as u32 * 977 & 0x3bff) | (i as u32 * 1409 + 5 & 0xbbff) << 16);
+    let halves: [u32; 16] = std::array::from_fn(|i| {
+        ((i * 977) as u32 & 0x3bff) | ((i * 1409 + 5) as u32 & 0xbbff) << 16
+    });
     for variant in Variant::available() {
         let lanes = if variant <= Variant::Avx2 { 8 } else { 16 };
         let half = lanes / 2;
