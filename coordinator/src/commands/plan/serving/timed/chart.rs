@@ -26,7 +26,7 @@ struct Span<'a> {
     end_ns: u64,
 }
 
-/// Writes all that computed while the device was in two layers in the middle of the middle
+/// Writes all that computed while the device was in two layers in the middle of the longest
 /// iteration in which the host attends, as times of the machine that was played.
 ///
 /// # Errors
@@ -38,10 +38,10 @@ pub(super) fn write(
     slow_motion: u32,
 ) -> anyhow::Result<()> {
     let all = iterations(plan, seen);
-    let beside: Vec<&Iteration> = all.iter().filter(|one| one.shape != Shape::Gpu).collect();
+    let beside = all.iter().filter(|one| one.shape != Shape::Gpu);
     let none = || Usage("--chart: the host attended in no iteration; give more requests".into());
-    let middle = beside.get(beside.len() / 2).ok_or_else(none)?;
-    let chart = chart(plan, &spans(plan, seen, middle), middle.shape, slow_motion);
+    let longest = beside.max_by_key(|one| one.ended_ns - one.begun_ns).ok_or_else(none)?;
+    let chart = chart(plan, &spans(plan, seen, longest), longest.shape, slow_motion);
     let text = serde_json::to_string_pretty(&chart.ok_or_else(none)?)? + "\n";
     std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))
 }
