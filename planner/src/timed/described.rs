@@ -6,6 +6,7 @@ use model::config::ModelConfig;
 use model::experts::Experts;
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
+use program::map::{Chunking, leading_list};
 use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place};
 use program::validate::validate;
@@ -19,6 +20,8 @@ use crate::priced::Pricing;
 /// Of the small model's heads: rotary embeddings need pairs.
 const HEAD_DIM: usize = 2;
 const VOCAB_SIZE: usize = 2;
+/// Widths that are tried until all linears go in the pieces of the larger model's.
+const MORE_HEADS_MAX: usize = 64;
 
 /// Programs in the placement of a larger plan, and what the instructions of that plan take.
 #[derive(Debug, Clone)]
@@ -56,13 +59,12 @@ impl TimedPlan {
 fn small(large: &Plan) -> Result<Plan, TimedError> {
     let gen_len = large.shape.max_new;
     let max_context = gen_len + 1;
-    let chunks = large.map.chunking.map_or(1, |one| usize::from(one.chunks));
     let config = ModelConfig {
         vocab_size: VOCAB_SIZE,
         max_positions: max_context as usize,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
-        ..shrunk(&large.config, chunks)
+        ..shrunk(&large.config, large.map.chunking)
     };
     let shape = RunShape {
         batch_size: 1,
@@ -82,9 +84,21 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
 }
 
 /// The same model with every width smaller in the same proportion, since some schedules share
-/// weights out by their bytes. Each chunk has a KV head of its own.
-fn shrunk(config: &ModelConfig, chunks: usize) -> ModelConfig {
-    let more_heads = chunks.div_ceil(config.num_kv_heads).max(1);
+/// weights out by their bytes. Each chunk of attention has a KV head of its own, and the linears
+/// that are in pieces are wide enough for these.
+fn shrunk(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
+    let of_attention = chunking.and_then(Chunking::of_attention);
+    let chunks = of_attention.map_or(1, |one| usize::from(one.chunks));
+    let least = chunks.div_ceil(config.num_kv_heads).max(1);
+    let list = leading_list(config, chunking);
+    let small = |more_heads| narrow(config, more_heads);
+    let has_pieces = |small: &ModelConfig| leading_list(small, chunking) == list;
+    let wide_enough = (least..=least * MORE_HEADS_MAX).map(small).find(has_pieces);
+    wide_enough.unwrap_or_else(|| small(least))
+}
+
+/// With so many heads for one.
+fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
     let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
     ModelConfig {
         hidden_size: width(config.hidden_size),

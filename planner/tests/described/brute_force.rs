@@ -11,7 +11,7 @@ use planner::policy::{
 };
 use planner::priced::predict;
 use planner::split::Split;
-use program::map::layer_list;
+use program::map::{ChunkOrder, Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::cases::{Case, layers_of, plain_machine};
@@ -146,6 +146,33 @@ fn the_choice_is_the_least_of_all_placements() {
             chosen.placement
         );
     }
+}
+
+/// A boundary within a linear is found where it is best, beside everything else that was chosen.
+#[test]
+fn splits_within_linears_are_the_least_of_all() {
+    let linears = Chunking { order: ChunkOrder::Linears, chunks: 4 };
+    let mut gains = 0;
+    for batches in [(1, 8), (2, 8)] {
+        let whole = cases().into_iter().find(|case| case.machine.link.h2d_gbps == 4.0);
+        let whole = Case { batches, ..whole.expect("a slow link") };
+        let case = Case { chunking: Some(linears), ..whole.clone() };
+        let chosen = case.choose(PolicyName::TwoSplit).expect("something fits");
+        let count = layer_list(&case.config, 0, case.chunking).len();
+        let ends = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
+        let all = ends.map(|(start, end)| {
+            let policy = Policy::TwoSplit { split: Split { start, end }, chunking: case.chunking };
+            Placement { policy, ..chosen.placement.clone() }
+        });
+        let least_ns = all.filter_map(|one| total_ns(&case, &one)).fold(f64::INFINITY, f64::min);
+        let chosen_ns = chosen.predicted.total_ns();
+        println!("{} of the least", chosen_ns / least_ns);
+        assert!(chosen_ns <= least_ns * 1.002, "{chosen_ns} of {:?}", chosen.placement);
+        let whole_ns = whole.choose(PolicyName::TwoSplit).expect("fits").predicted.total_ns();
+        assert!(chosen_ns <= whole_ns * 1.0001, "{chosen_ns} {whole_ns}");
+        gains += u32::from(chosen_ns < whole_ns * 0.99);
+    }
+    assert!(gains > 0, "somewhere it gains");
 }
 
 #[test]
