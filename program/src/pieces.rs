@@ -108,7 +108,7 @@ mod tests {
         let divided = |op| divides(&llama, op, 8);
         assert!([Op::Out, Op::Gate, Op::Up, Op::Down].into_iter().all(divided));
         // Queries are rotated; attention and norms are no linears; caches take K and V.
-        assert!(![Op::Q, Op::K, Op::V, Op::Scores, Op::Norm0, Op::Fc0].into_iter().any(divided));
+        assert!(![Op::Q, Op::K, Op::V, Op::Scores, Op::Norm0].into_iter().any(divided));
         assert!(!divides(&llama, Op::Out, 3) && !divides(&llama, Op::Out, 0));
     }
 }

@@ -358,22 +358,31 @@ mod tests {
         let split = |chunking: Chunking| match chunking.order {
             ChunkOrder::Scores => Split { start: 6, end: 10 },
             ChunkOrder::Attention => Split { start: 10, end: 22 },
+            // From within q to within fc0.
+            ChunkOrder::Linears => Split { start: 2, end: 12 },
         };
         let mut cases: Vec<Case> = cases();
         // More chunks than the model has heads.
         let many = Some(Chunking { order: ChunkOrder::Scores, chunks: 30 });
         let machine = cases[0].machine.clone();
-        cases.push(Case { model: "opt-125m", chunking: many, machine, four_bit: false });
+        let linears = Some(Chunking { order: ChunkOrder::Linears, chunks: 2 });
+        for chunking in [many, linears] {
+            let machine = machine.clone();
+            cases.push(Case { model: "opt-125m", chunking, machine, four_bit: false });
+        }
         let mut cut = 0;
         for case in &cases {
             let Some(chunking) = case.chunking else { continue };
             let chosen = case.cut(split(chunking));
             let plan = &chosen.plan;
-            assert_eq!(plan.map.layer_chunking(&plan.config, 0), Some(chunking));
+            let of_attention = plan.map.layer_chunking(&plan.config, 0);
+            assert_eq!(of_attention, chunking.of_attention());
+            let list = plan.map.decode_layer(&plan.config, 0);
+            assert!(list.iter().any(|(entry, _)| entry.chunk.is_some()), "{chunking:?}");
             compare(case, &chosen);
             cut += 1;
         }
-        assert_eq!(cut, 3);
+        assert_eq!(cut, 4);
     }
 
     #[test]

@@ -122,7 +122,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Norm0 {
             self.forget_layer_values(entry);
         }
-        if entry.op == Op::Out && entry.layer.is_some() && !self.is_chunked() {
+        let is_first_piece = entry.chunk.is_none_or(|piece| piece.index == 0);
+        let is_out = entry.op == Op::Out && is_first_piece;
+        if is_out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
         if self.lags(entry) {

@@ -24,7 +24,8 @@ pub fn dataflow(config: &ModelConfig, list: &[OpChunk]) -> Vec<Vec<usize>> {
             };
             match found.iter().find(own) {
                 Some(writer) => need.push(*writer),
-                None => need.extend(found),
+                // Other pieces of the same linear add to other columns.
+                None => need.extend(found.iter().filter(|writer| list[**writer].op != entry.op)),
             }
         }
         need.sort_unstable();
