@@ -16,6 +16,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod columns;
 mod delta;
 mod element;
 mod embed;
@@ -38,12 +39,16 @@ mod unroll;
 mod variant;
 
 pub use attention::{
-    AttentionShape, Cache, Columns, PageLists, Partial, SelectRule, Selected, Selection, Unit,
-    Units, paged_place, partial_key, scores_len,
+    AttentionShape, Cache, PageLists, Partial, SelectRule, Selected, Selection, Unit, Units,
+    paged_place, partial_key, scores_len,
 };
+pub use columns::Columns;
 pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;
-pub use linear::{ExpertLimits, ExpertWeight, Experts, Linear, LinearGrouped, LinearOut};
+pub use linear::{
+    ColumnsOut, ExpertLimits, ExpertWeight, Experts, Linear, LinearColumns, LinearGrouped,
+    LinearOut, PartWeight,
+};
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
 pub use pool::{Pool, PoolOptions};

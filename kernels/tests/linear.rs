@@ -4,7 +4,10 @@ mod common;
 
 use common::{LIMITS, Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
-use kernels::{Element, Kernels, Linear, LinearOut, ScratchLimits, Variant, reference};
+use kernels::{
+    ColumnsOut, Element, Kernels, Linear, LinearColumns, LinearOut, PartWeight, ScratchLimits,
+    Variant, reference,
+};
 
 struct Case<T> {
     shape: (usize, usize, usize),
@@ -445,5 +448,53 @@ fn rows_that_threads_share_have_the_bits_of_one_thread() {
             one.run(&kernels, true, LinearOut::StoreF32(&mut alone));
             assert_eq!(bits(&alone), whole, "{variant:?} row {row}");
         }
+    }
+}
+
+/// Outputs of a range of columns at a time, with the other outputs left as they were.
+fn check_columns<T: Element>(variant: Variant) {
+    let kernels = kernels(variant, 2);
+    let (n, k) = (80, 97);
+    for rows in [1, 7, 130] {
+        let case = case::<T>(5, (rows, n, k));
+        let mut random = Random::new(6);
+        let gate: Vec<T> = random.vector(rows * n);
+        let start: Vec<f32> = random.vector(rows * n);
+        let (mut stored, mut gated) = (poison::<T>(rows * n), poison::<T>(rows * n));
+        case.run(&kernels, true, LinearOut::Store(&mut stored));
+        case.run(&kernels, true, LinearOut::SiluMul { gate: &gate, out: &mut gated });
+        let mut added = start.clone();
+        case.run(&kernels, true, LinearOut::AddScaled { out: &mut added, factor: 0.5 });
+        let mut same_gate = gate.clone();
+        let (mut store, mut product) = (poison::<T>(rows * n), poison::<T>(rows * n));
+        let mut sum = start;
+        for columns in [0..16, 48..80, 16..48] {
+            let weight = PartWeight::Plain(&case.weight[columns.start * k..columns.end * k]);
+            let bias = Some(&case.bias[columns.clone()]);
+            let run = |out| {
+                let (x, columns) = (&case.x[..], columns.clone());
+                kernels.linear_columns(LinearColumns { rows, n, k, columns, x, weight, bias, out });
+            };
+            run(ColumnsOut::Store(store.as_mut_slice().into()));
+            let gate = same_gate.as_mut_slice().into();
+            run(ColumnsOut::SiluMul { gate, out: product.as_mut_slice().into() });
+            run(ColumnsOut::Add { out: sum.as_mut_slice().into(), factor: 0.5 });
+            if columns.start == 0 {
+                let is_poison = |value: &T| value.to_f32().is_nan();
+                assert!(store.chunks(n).all(|row| row[16..].iter().all(is_poison)));
+            }
+        }
+        let context = format!("{variant:?} {rows} rows");
+        assert_eq!(bits(&store), bits(&stored), "{context}");
+        assert_eq!(bits(&product), bits(&gated), "{context}");
+        assert_eq!(bits(&sum), bits(&added), "{context}");
+    }
+}
+
+#[test]
+fn columns_by_themselves_have_the_bits_of_the_whole() {
+    for variant in variants("columns_by_themselves_have_the_bits_of_the_whole") {
+        check_columns::<bf16>(variant);
+        check_columns::<f32>(variant);
     }
 }

@@ -1,4 +1,4 @@
-//! `--split A:B` and `--split-chunks scores=8`: positions in a layer's list, by name.
+//! `--split A:B` and `--split-chunks linears=8`: positions in a layer's list, by name.
 
 use model::config::ModelConfig;
 use program::map::{ChunkOrder, Chunking, OpChunk, leading_list};
@@ -24,15 +24,15 @@ pub enum SplitError {
     #[error("--split {text}: {start} comes after {end} in the layer ({layer})")]
     Order { text: String, start: String, end: String, layer: String },
     #[error(
-        "--split {text}: {name} names a chunk, but attention is not split; add --split-chunks \
-         scores=8 or attention=8"
+        "--split {text}: {name} names a chunk, but it is not split; add --split-chunks scores=8, \
+         attention=8 or linears=8"
     )]
     NoChunks { text: String, name: String },
-    #[error("--split-chunks {text}: write scores=N or attention=N with N from 1 to 64")]
+    #[error("--split-chunks {text}: write scores=N, attention=N or linears=N with N from 1 to 64")]
     Chunks { text: String },
 }
 
-/// Parses `scores=8` or `attention=8`.
+/// Parses `scores=8`, `attention=8` or `linears=8`.
 ///
 /// # Errors
 /// Anything else.
@@ -42,6 +42,7 @@ pub fn parse_chunking(text: &str) -> Result<Chunking, SplitError> {
     let order = match name.trim() {
         "scores" => ChunkOrder::Scores,
         "attention" => ChunkOrder::Attention,
+        "linears" => ChunkOrder::Linears,
         _ => return Err(error()),
     };
     let chunks: u16 = count.trim().parse().map_err(|_| error())?;

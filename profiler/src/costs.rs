@@ -11,16 +11,17 @@
 //!
 //! A surface that does not reach what is to be priced is an error that says what it lacks.
 //!
-//! Some costs are derived where they were not measured. Head and sampling of a large vocabulary
-//! were measured on a part of it, and take their share. Copies of the outer weights take their
-//! bytes at the speed of the measured blob nearest in size; sampling costs on one device what it
-//! costs on the other; and a set of lanes that was not measured slows as the worst of its measured
-//! parts does.
+//! Some costs are derived where they were not measured. Linears are measured whole, and a piece of
+//! one takes its share, as its weights and its columns do on the link. Head and sampling of a large
+//! vocabulary were measured on a part of it, and take their share. Copies of the outer weights take
+//! their bytes at the speed of the measured blob nearest in size; sampling costs on one device what
+//! it costs on the other; and a set of lanes that was not measured slows as the worst of its
+//! measured parts does.
 
 use std::collections::HashMap;
 
-use model::ops::Op;
-use program::ir::{Instruction, Program, Rows};
+use model::ops::{Op, Value};
+use program::ir::{Copy, Instruction, Moved, Program, Rows};
 use program::map::Phase;
 use program::plan::Plan;
 use program::simulate::{Costs, Place};
@@ -182,7 +183,7 @@ fn price(
         Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
         _ => key,
     };
-    let (key, of) = whole_of(program.shape.rows, key);
+    let (key, of) = whole_of(program.shape.rows, key, instruction);
     let what = || format!("{:?}", key.work).to_lowercase();
     let lane = || plan.lane_name(lane).to_owned();
     let (surface, factor) =
@@ -227,9 +228,23 @@ fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String
     (measured, format!("{} rows, {} positions", point.rows, point.positions))
 }
 
-/// Attention over chunks of prompts is priced whole, and each of its equal parts with its share.
-fn whole_of(rows: Rows, key: Key) -> (Key, u16) {
+/// Attention over chunks of prompts, and a linear that is in pieces with its weights and values, is
+/// priced whole, and each of its equal parts with its share.
+fn whole_of(rows: Rows, key: Key, instruction: &Instruction) -> (Key, u16) {
+    let pieces = match instruction {
+        Instruction::Copy(Copy { moved: Moved::Weights(_), chunk, .. }) => *chunk,
+        _ => None,
+    };
+    if let Some(pieces) = pieces {
+        return (key, pieces.of);
+    }
     match key.work {
+        Work::Compute { op, chunk: Some(chunk), .. } if !op.is_attention() => {
+            (without_chunk(&key), chunk.of)
+        }
+        Work::CopyValue { value, chunk: Some(chunk) } if !is_cut_by_units(value) => {
+            (without_chunk(&key), chunk.of)
+        }
         Work::Compute { op: Op::Attention, chunk: Some(chunk), weights, kv }
             if rows == Rows::Chunks =>
         {
@@ -238,6 +253,11 @@ fn whole_of(rows: Rows, key: Key) -> (Key, u16) {
         }
         _ => (key, 1),
     }
+}
+
+/// Whether parts of a value are units of attention, which are measured in parts.
+const fn is_cut_by_units(value: Value) -> bool {
+    matches!(value, Value::Scores | Value::Probabilities | Value::Attended)
 }
 
 fn without_chunk(key: &Key) -> Key {

@@ -7,6 +7,7 @@
 //! of deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists
 //! against costs. Everything here is pure: no I/O, no clock, no threads.
 
+mod chunk;
 pub mod compile;
 pub mod formats;
 pub mod ir;
@@ -14,6 +15,7 @@ pub mod lagging;
 pub mod map;
 pub mod owners;
 pub mod page_runs;
+pub mod pieces;
 pub mod plan;
 pub mod products;
 pub mod select;

@@ -4,7 +4,9 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
+pub use crate::chunk::Chunk;
 use crate::formats::{KvFormat, WeightFormats};
+use crate::pieces::divides;
 use crate::select::KvSelect;
 use crate::shares::ReadShares;
 use crate::topology::MemoryId;
@@ -17,20 +19,7 @@ pub enum Device {
     Gpu,
 }
 
-/// Part `index` of `of` of an attention operation: a contiguous range of units, where a unit is a
-/// (sequence, KV head) and ranges are balanced by KV bytes when a group starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Chunk {
-    pub index: u16,
-    pub of: u16,
-}
-
-impl Chunk {
-    /// All units.
-    pub const WHOLE: Chunk = Chunk { index: 0, of: 1 };
-}
-
-/// In which order the chunks of attention stand in the layer's list.
+/// What is cut, and in which order the chunks stand in the layer's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChunkOrder {
@@ -38,9 +27,11 @@ pub enum ChunkOrder {
     Scores,
     /// `scores.0 softmax.0 wv.0 scores.1 ..`: whole heads stay on one side.
     Attention,
+    /// `fc0.0 .. fc0.7 fc1.0 .. fc1.7`: linears by output rows; attention is whole.
+    Linears,
 }
 
-/// How attention is split in decode.
+/// How operations are split in decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Chunking {
     pub order: ChunkOrder,
@@ -51,9 +42,14 @@ impl Chunking {
     /// Number of parts of the K cache and of the V cache.
     pub fn parts(self, kv: Kv) -> u16 {
         match (self.order, kv) {
-            (ChunkOrder::Scores, Kv::V) => 1,
+            (ChunkOrder::Scores, Kv::V) | (ChunkOrder::Linears, _) => 1,
             _ => self.chunks,
         }
+    }
+
+    /// Itself where attention is what is split.
+    pub fn of_attention(self) -> Option<Chunking> {
+        (self.order != ChunkOrder::Linears).then_some(self)
     }
 }
 
@@ -76,17 +72,17 @@ impl OpChunk {
     }
 }
 
-/// The ordered list of a decoder layer with attention split as `chunking` says.
+/// The ordered list of a decoder layer with operations split as `chunking` says.
 pub fn layer_list(config: &ModelConfig, layer: usize, chunking: Option<Chunking>) -> Vec<OpChunk> {
-    list_of(config.layer_ops(layer), chunking)
+    list_of(config, config.layer_ops(layer), chunking)
 }
 
 /// The same of the layer by whose operations placements go (`ModelConfig::leading_ops`).
 pub fn leading_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
-    list_of(config.leading_ops(), chunking)
+    list_of(config, config.leading_ops(), chunking)
 }
 
-fn list_of(ops: &[Op], chunking: Option<Chunking>) -> Vec<OpChunk> {
+fn list_of(config: &ModelConfig, ops: &[Op], chunking: Option<Chunking>) -> Vec<OpChunk> {
     let whole = |op| OpChunk { op, chunk: None };
     let Some(Chunking { order, chunks }) = chunking else {
         return ops.iter().copied().map(whole).collect();
@@ -101,6 +97,9 @@ fn list_of(ops: &[Op], chunking: Option<Chunking>) -> Vec<OpChunk> {
                     .flat_map(|i| [part(Op::Scores, i), part(Op::Softmax, i), part(Op::Wv, i)]),
             ),
             (Op::Softmax | Op::Wv, ChunkOrder::Attention) => {}
+            (_, ChunkOrder::Linears) if divides(config, op, chunks) => {
+                list.extend((0..chunks).map(|i| part(op, i)));
+            }
             _ => list.push(whole(op)),
         }
     }
@@ -192,7 +191,7 @@ impl LayerKv {
 pub struct DeviceMap {
     /// Name of the policy that made it, for reports.
     pub policy: String,
-    /// Split of attention in decode, for layers where both devices take part in it.
+    /// Split of attention or of linears in decode, where both devices take part in it.
     pub chunking: Option<Chunking>,
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
@@ -269,9 +268,10 @@ impl DeviceMap {
         }
     }
 
-    /// The chunking that a layer really uses in decode: none when one device runs all its chunks.
+    /// The chunking of attention that a layer really uses in decode: none when one device runs all
+    /// its chunks.
     pub fn layer_chunking(&self, config: &ModelConfig, layer: usize) -> Option<Chunking> {
-        let chunking = self.chunking?;
+        let chunking = self.attention_chunking()?;
         let list = layer_list(config, layer, Some(chunking));
         let mut devices = list
             .iter()
@@ -282,11 +282,20 @@ impl DeviceMap {
         devices.any(|device| device != first).then_some(chunking)
     }
 
+    /// The split of attention in decode.
+    pub fn attention_chunking(&self) -> Option<Chunking> {
+        self.chunking.and_then(Chunking::of_attention)
+    }
+
     /// The decode list of a layer with its devices, chunks collapsed where one device runs them
     /// all.
     pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
         let devices = &self.decode.layers[layer];
         let full = layer_list(config, layer, self.chunking);
+        if self.chunking.is_some_and(|cut| cut.order == ChunkOrder::Linears) {
+            let list: Vec<_> = full.into_iter().zip(devices.iter().copied()).collect();
+            return whole_where_alike(&list);
+        }
         if self.layer_chunking(config, layer) == self.chunking {
             return full.into_iter().zip(devices.iter().copied()).collect();
         }
@@ -298,4 +307,17 @@ impl DeviceMap {
             })
             .collect()
     }
+}
+
+/// A list with the pieces of each operation as one where one device runs them all.
+fn whole_where_alike(list: &[(OpChunk, Device)]) -> Vec<(OpChunk, Device)> {
+    let of_one = list.chunk_by(|(one, _), (other, _)| one.op == other.op);
+    let collapsed = of_one.flat_map(|pieces| {
+        let (OpChunk { op, .. }, device) = pieces[0];
+        match pieces.iter().all(|(_, other)| *other == device) {
+            true => vec![(OpChunk { op, chunk: None }, device)],
+            false => pieces.to_vec(),
+        }
+    });
+    collapsed.collect()
 }

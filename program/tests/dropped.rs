@@ -6,9 +6,10 @@ mod common;
 use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
+use model::ops::Op;
 use program::compile::{compile, footprint};
-use program::ir::{Instruction, ProgramId};
-use program::map::{ChunkOrder, Device, DeviceMap, layer_list};
+use program::ir::{Compute, Instruction, ProgramId, Region};
+use program::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, layer_list};
 use program::plan::{DeviceScratch, Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::{describe, validate};
@@ -126,6 +127,74 @@ fn every_interval() {
         }
     }
     assert!(dropped > 1000, "{dropped}");
+}
+
+/// A boundary within a linear: each piece's copies, signals and waits are needed.
+#[test]
+fn pieces_of_linears() {
+    let wide =
+        |config: ModelConfig| ModelConfig { hidden_size: 32, head_dim: 8, ffn_size: 64, ..config };
+    let linears = Choices { chunking: Some((ChunkOrder::Linears, 2)), ..PLAIN };
+    let cases = [
+        (wide(opt()), linears),
+        (wide(llama()), Choices { slots: 1, weights: MemoryId::VRAM, ..linears }),
+        (wide(llama()), Choices { outer: Device::Gpu, format: W4, ..linears }),
+    ];
+    let mut dropped = 0;
+    for (config, choices) in cases {
+        let list = layer_list(&config, 0, Some(Chunking { order: ChunkOrder::Linears, chunks: 2 }));
+        let is_within = |at: usize| (1..list.len()).contains(&at) && list[at - 1].op == list[at].op;
+        for from in 0..list.len() {
+            for to in from + 1..=list.len() {
+                let map = split(&config, from, to, choices);
+                let name = format!("{} {from}..{to} {choices:?}", config.name);
+                let shape = shape(2, 2);
+                if is_within(from) && is_within(to) && (from + to) % 2 == 0 {
+                    dropped += each_is_needed(&name, &config, &shape, &map);
+                } else {
+                    proved(&name, &config, &shape, &map);
+                }
+            }
+        }
+    }
+    assert!(dropped > 1000, "{dropped}");
+}
+
+/// What a piece names must be its own.
+#[test]
+fn pieces_name_their_own_rows() {
+    let config = ModelConfig { hidden_size: 32, head_dim: 8, ffn_size: 64, ..llama() };
+    let linears = Choices { chunking: Some((ChunkOrder::Linears, 2)), ..PLAIN };
+    let list = layer_list(&config, 0, Some(Chunking { order: ChunkOrder::Linears, chunks: 2 }));
+    let up = list.iter().position(|entry| entry.op == Op::Up).expect("up");
+    let plan = compile(&config, &shape(1, 4), &split(&config, up + 1, list.len(), linears));
+    let plan = plan.expect("compiles");
+    assert_eq!(validate(&plan).err(), None);
+    let changed = |change: &dyn Fn(&mut Compute)| {
+        let mut plan = plan.clone();
+        let lists = plan.program_mut(ProgramId::DECODE).lanes.iter_mut();
+        let mut all = lists.flat_map(|list| &mut list.instructions);
+        let piece = all.find_map(|instruction| match instruction {
+            Instruction::Compute(compute) if compute.chunk.is_some() => Some(compute),
+            _ => None,
+        });
+        change(piece.expect("a piece"));
+        validate(&plan)
+    };
+    let other = Some(Chunk { index: 1, of: 2 });
+    let third = Some(Chunk { index: 0, of: 3 });
+    assert!(changed(&|_| {}).is_ok());
+    assert!(changed(&|piece| piece.weights[0].chunk = other).is_err());
+    assert!(changed(&|piece| piece.weights[0].chunk = None).is_err());
+    assert!(
+        changed(&|piece| piece.output = piece.output.map(|of| Region { chunk: other, ..of }))
+            .is_err()
+    );
+    assert!(changed(&|piece| piece.inputs[0].chunk = piece.chunk).is_err());
+    assert!(changed(&|piece| piece.inputs[1].chunk = other).is_err());
+    assert!(changed(&|piece| piece.chunk = other).is_err());
+    assert!(changed(&|piece| piece.chunk = third).is_err());
+    assert!(changed(&|piece| piece.chunk = None).is_err());
 }
 
 #[test]

@@ -220,6 +220,15 @@ pub enum WorkerError {
         /// The most.
         most: u32,
     },
+    /// A piece of a linear, which the kernels of a CUDA device do not compute.
+    #[error(
+        "The placement splits {op} by its output rows, which the kernels for CUDA devices do not \
+         compute: choose another --split-chunks, or --device emulated."
+    )]
+    PieceOnDevice {
+        /// Its name.
+        op: &'static str,
+    },
     /// An operation that is not among the kernels of a CUDA device.
     #[error(
         "Layers of this model keep a state or have a gate ({op}), which the kernels for CUDA \

@@ -7,10 +7,11 @@
 //! it, and the validator has proved that any two instructions of which one writes overlapping
 //! regions are ordered by the waits and signals of the lanes. Different chunks of one buffer may be
 //! in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges and are sliced as
-//! such. Chunks of `Attended` are columns of a row-major matrix, of which each of two lanes writes
-//! its own: kernels get them by pointer (`kernels::Columns`), and copies never make a slice. A page
-//! that no list names may be filled from the prompt store while a lane has a slice of the whole
-//! cache, from which kernels read the listed pages alone.
+//! such. Chunks of `Attended`, and of what linears in pieces write, are columns of a row-major
+//! matrix, of which each of two lanes writes its own: kernels get them by pointer
+//! (`kernels::Columns`), and copies never make a slice. Of weights a piece's own rows are sliced.
+//! A page that no list names may be filled from the prompt store while a lane has a slice of the
+//! whole cache, from which kernels read the listed pages alone.
 
 use std::sync::Arc;
 

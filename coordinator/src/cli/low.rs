@@ -385,7 +385,8 @@ pub struct LowPlan {
     /// auto, two-split, one-split, gpu-only, resident, cpu-only, lia, flexgen or flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
     pub policy: PolicyName,
-    /// Attention in chunks that a split may come between: scores=8 or attention=8
+    /// Chunks that a split may come between: scores=8 or attention=8, or linears=8 for those of the
+    /// output rows of linears
     #[arg(long, value_name = "KIND=N")]
     pub split_chunks: Option<String>,
     /// On this machine: prompts in chunks of at most N tokens, as for a run

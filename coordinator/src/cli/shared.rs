@@ -82,8 +82,9 @@ pub struct LowPlacement {
     /// may be empty
     #[arg(long, value_name = "A:B", help_heading = "Placement")]
     pub split: Option<String>,
-    /// Cut attention into chunks that a split may come between, and --split can name (scores.3):
-    /// scores=8 or attention=8 [default: both are tried where the placement is searched]
+    /// Cut attention, or linears by their output rows, into chunks that a split may come between,
+    /// and --split can name (scores.3): scores=8, attention=8 or linears=8 [default: all are tried
+    /// where the placement is searched; a CUDA device computes linears whole]
     #[arg(long, value_name = "KIND=N", help_heading = "Placement")]
     pub split_chunks: Option<String>,
     /// Never fuse attention, so that every placement gives the same bits

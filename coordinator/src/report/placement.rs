@@ -236,6 +236,7 @@ pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) 
         Some(Chunking { order: ChunkOrder::Attention, chunks }) => {
             format!(" (attention={chunks})")
         }
+        Some(Chunking { order: ChunkOrder::Linears, chunks }) => format!(" (linears={chunks})"),
         None => String::new(),
     };
     let layer = shown_layer(map, config);

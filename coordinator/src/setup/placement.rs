@@ -312,8 +312,8 @@ impl Planning<'_> {
         Ok((Profiles { with_device, alone }, tuned))
     }
 
-    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and
-    /// that a batch has the units for.
+    /// Ways to cut a layer: none, and those asked for or, unasked, those of attention that were
+    /// measured and that a batch has the units for, and linears where the device computes pieces.
     fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
         let mut found = vec![None];
         if let Some(chunking) = self.run.chunking {
@@ -328,6 +328,9 @@ impl Planning<'_> {
         let measured = measured
             .flat_map(|profile| profile::chunkings(profile, &self.opened.config, batches.size));
         found.extend(measured.map(Some));
+        if !is_cuda(self.run.device) {
+            found.push(Some(profile::LINEARS));
+        }
         found
     }
 }

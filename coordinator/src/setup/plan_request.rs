@@ -41,12 +41,14 @@ pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
 }
 
 /// The batches that were given, or smaller ones that so many sequences fill: larger ones would only
-/// take memory. A split in chunks keeps a unit, a sequence's KV head, for each of them.
+/// take memory. A split of attention in chunks keeps a unit, a sequence's KV head, for each of
+/// them.
 pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
     let Batches { count, size } = given.no_larger(sequences);
     let least = match &run.placement {
         PlacementChoice::Split { chunking: Some(chunking), .. } => {
-            usize::from(chunking.chunks).div_ceil(opened.config.num_kv_heads)
+            let chunks = chunking.of_attention().map_or(1, |chunking| chunking.chunks);
+            usize::from(chunks).div_ceil(opened.config.num_kv_heads)
         }
         _ => 1,
     };

@@ -20,6 +20,10 @@ use crate::interrupt::Interrupt;
 /// Parts into which splits may cut attention; measured for runs with a device.
 pub const CHUNKS: u16 = 8;
 
+/// The way to cut linears where a placement is searched. Each piece is priced as its share of the
+/// whole, so nothing of it is measured.
+pub const LINEARS: Chunking = Chunking { order: ChunkOrder::Linears, chunks: CHUNKS };
+
 /// Seconds that a profile may take, instead of the default; fewer measure fewer points.
 const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
 

@@ -27,7 +27,6 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod block;
-mod columns;
 mod compiled;
 mod four;
 mod keys;
@@ -49,9 +48,9 @@ mod task;
 mod values;
 
 use crate::Kernels;
+use crate::columns::Columns;
 use crate::number::Number;
 use block::Source;
-pub use columns::Columns;
 pub use compiled::AttentionTasks;
 pub use pages::{PageLists, Units, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};

@@ -54,6 +54,8 @@ impl<T> Weight<T> {
 pub(super) struct Call<T> {
     pub rows: usize,
     pub n: usize,
+    /// From a row of the outputs to the next: `n`, or more where others have the other columns.
+    pub stride: usize,
     pub k: usize,
     pub x: *const T,
     pub weight: Weight<T>,
@@ -92,15 +94,16 @@ impl Layout {
 impl<T: LinearTasks> Call<T> {
     /// The same for some of its rows.
     pub(super) fn part(&self, rows: Range<usize>) -> Call<T> {
-        let Call { n, k, x, weight, bias, epilogue, .. } = *self;
+        let Call { n, stride, k, x, weight, bias, epilogue, .. } = *self;
         Call {
             rows: rows.len(),
             n,
+            stride,
             k,
             x: x.wrapping_add(rows.start * k),
             weight,
             bias,
-            epilogue: epilogue.skip(rows.start * n),
+            epilogue: epilogue.skip(rows.start * stride),
         }
     }
 
@@ -153,11 +156,11 @@ impl<T: LinearTasks> Call<T> {
         tiles_and_cols: (Range<usize>, Range<usize>),
         scratch: *mut f32,
     ) {
-        let &Call { n, bias, epilogue, .. } = self;
+        let &Call { stride, bias, epilogue, .. } = self;
         // SAFETY: the caller's promise.
         unsafe {
             let area = self.multiply(variant, layout, packed, tiles_and_cols, scratch);
-            T::finish(variant, Finish { area, n, bias, epilogue, output_rows: None });
+            T::finish(variant, Finish { area, n: stride, bias, epilogue, output_rows: None });
         }
     }
 
@@ -204,7 +207,7 @@ mod tests {
     fn check<T: LinearTasks>(variant: Variant, weight: Weight<T>, (rows, k): (usize, usize)) {
         let x = vec![T::from_f32(1.0); rows * k];
         let epilogue = Epilogue::new(LinearOut::Store(&mut []), 0);
-        let call = Call { rows, n: 0, k, x: x.as_ptr(), weight, bias: None, epilogue };
+        let call = Call { rows, n: 0, stride: 0, k, x: x.as_ptr(), weight, bias: None, epilogue };
         let layout = call.layout(variant);
         let room = rows * layout.row_len();
         let untouched = f32::from_bits(0x7fc1_2345);

@@ -22,6 +22,7 @@
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding;
 //!   `gate`: activations of two factors.
 //! - `compiled`: every task once for each number format.
+//! - `columns`: some columns of a linear, by themselves.
 //! - `experts`: linears of a mixture of experts, each expert's rows gathered.
 //!
 //! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line
@@ -36,6 +37,7 @@ mod avx512_bf16;
 mod by_columns;
 mod by_rows;
 mod call;
+mod columns;
 mod compiled;
 mod cuts;
 mod direct;
@@ -57,6 +59,7 @@ mod tuning;
 
 use crate::Kernels;
 use call::{Call, Weight, check_form};
+pub use columns::{ColumnsOut, LinearColumns, PartWeight};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
@@ -137,13 +140,25 @@ impl Kernels {
         bias: Option<&[f32]>,
         out: LinearOut<'_, T>,
     ) {
+        let epilogue = Epilogue::new(out, rows * n);
+        self.run_call((rows, n, k), x, weight, bias, (epilogue, n));
+    }
+
+    /// Outputs that `epilogue` begins with, rows `stride` apart.
+    fn run_call<T: LinearTasks>(
+        &self,
+        (rows, n, k): (usize, usize, usize),
+        x: &[T],
+        weight: Weight<T>,
+        bias: Option<&[f32]>,
+        (epilogue, stride): (Epilogue<T>, usize),
+    ) {
         assert!(k >= 1, "a linear has inputs");
         assert!(k <= self.limits.linear_inputs, "k {k} is beyond the scratch limits");
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         assert!(bias.is_none_or(|bias| bias.len() == n), "bias is [n]");
-        let epilogue = Epilogue::new(out, rows * n);
         let (x, bias) = (x.as_ptr(), bias.map(<[f32]>::as_ptr));
-        let call = Call { rows, n, k, x, weight, bias, epilogue };
+        let call = Call { rows, n, stride, k, x, weight, bias, epilogue };
         match self.shares(&call) {
             Some(shares) => self.linear_by_rows(&call, shares),
             None => self.linear_by_columns(&call),

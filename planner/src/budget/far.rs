@@ -2,7 +2,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
-use program::map::{Device, DeviceMap, leading_list};
+use program::map::{Device, DeviceMap, OpChunk, leading_list};
 use program::topology::{FAR_MAX, MemoryId};
 use program::weights::Weights;
 
@@ -116,7 +116,9 @@ impl FarShares {
             format.map_or(0, |format| op.weight_bytes_in(config, dtype, *format))
         };
         let all = |layer: usize| (layers * layer).max(1) as f64;
-        let gpu = all(on_gpu.map(|(_, entry)| of_op(entry.op)).sum());
+        let of_entry =
+            |entry: OpChunk| of_op(entry.op) / entry.chunk.map_or(1, |chunk| usize::from(chunk.of));
+        let gpu = all(on_gpu.map(|(_, entry)| of_entry(entry)).sum());
         let bytes = bytes as f64;
         if bytes <= gpu {
             return FarShares { gpu: bytes / gpu, cpu: 0.0 };

@@ -100,13 +100,15 @@ fn devices_of(own: &[OpChunk], leading: &[OpChunk], devices: &[Device]) -> Vec<D
 /// Brings states up to date in prefill where decode does, and lets them live there.
 pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
     for layer in (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state()) {
+        let decode = map.decode_layer(config, layer);
         let homes = &mut map.kv[layer];
         homes.device_batches = 0;
         for (place, op) in config.layer_ops(layer).iter().enumerate() {
             if !op.updates_state() {
                 continue;
             }
-            let device = map.decode.layers[layer][place];
+            let own = decode.iter().find(|(entry, _)| entry.op == *op);
+            let Some((_, device)) = own.copied() else { continue };
             map.prefill.layers[layer][place] = device;
             let home = match device {
                 Device::Gpu => MemoryId::VRAM,

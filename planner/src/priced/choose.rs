@@ -8,6 +8,7 @@ use program::topology::MemoryId;
 
 use super::considered::{Considered, Effort, Tried, sort};
 use super::evaluate::evaluate;
+use super::pieces::cut_linears;
 use super::space::Space;
 use super::{
     Estimate, Estimator, Factors, Finished, Predicted, Pricing, Rehearse, Steady, Unpriced,
@@ -35,7 +36,8 @@ pub struct Question<'a> {
     pub batches: u16,
     pub batch_size: u16,
     pub policy: PolicyName,
-    /// Ways to cut attention that splits may use; at least one.
+    /// Ways to cut operations that splits may use; at least one. Linears are cut where that gains
+    /// something over the best splits without.
     pub chunkings: &'a [Option<Chunking>],
     pub pricing: &'a dyn Pricing,
     pub effort: Effort,
@@ -115,6 +117,7 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     if considered.is_empty() {
         return Err(refusal(question)?);
     }
+    cut_linears(&estimator, &space, question.chunkings, &mut considered)?;
     if question.effort == Effort::Full {
         settle(&estimator, &mut considered)?;
     }

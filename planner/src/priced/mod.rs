@@ -12,6 +12,7 @@ mod estimate;
 mod evaluate;
 mod kinds;
 mod lia;
+mod pieces;
 mod prefills;
 mod rehearse;
 mod room;

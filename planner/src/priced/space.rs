@@ -57,7 +57,7 @@ impl Tables {
 }
 
 /// A boundary of a layer's list as one of the list without chunks; `None` where it lies between
-/// chunks.
+/// chunks of attention.
 fn whole_boundary(list: &[OpChunk], at: usize) -> Option<usize> {
     let is_part = |place: usize| list.get(place).is_some_and(|one| one.chunk.is_some());
     if at > 0 && is_part(at - 1) && is_part(at) {
@@ -189,7 +189,11 @@ impl<'a> Space<'a> {
     fn splits(&self, name: PolicyName) -> Vec<Base> {
         let config = self.estimator.request.config;
         let mut all: Vec<Base> = Vec::new();
-        for (chunking, Tables { alone: table, .. }) in &self.tables {
+        // Linears are cut where a whole split has been found (`pieces`).
+        let cuts_attention =
+            |chunking: &Option<Chunking>| chunking.is_none_or(|one| one.of_attention().is_some());
+        let tables = self.tables.iter().filter(|(chunking, _)| cuts_attention(chunking));
+        for (chunking, Tables { alone: table, .. }) in tables {
             let list = leading_list(config, *chunking);
             for (start, end) in name.intervals(table).unwrap_or_default() {
                 // Attention that is not cut is whole, however it would have been cut.

@@ -107,16 +107,16 @@ fn of_one_kind(
     let config = estimator.request.config;
     let names: Vec<Op> = config.leading_ops().to_vec();
     let (ops, compressed) = operations(estimator, &names, sides)?;
-    let attention = |op: &Op| op.is_attention();
-    let first = names.iter().position(attention).unwrap_or(0);
-    let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
     let list = leading_list(config, chunking);
+    let is_whole = chunking.and_then(Chunking::of_attention).is_none();
     Ok(Table {
-        fused: match chunking {
-            None if estimator.request.fuse_attention => {
-                Some(fused(estimator, &ops, first..last, sides)?)
+        fused: match is_whole && estimator.request.fuse_attention {
+            true => {
+                let in_list: Vec<Op> = list.iter().map(|entry| entry.op).collect();
+                let saved = fused(estimator, &ops, attention(&names), sides)?;
+                Some(Fused { range: attention(&in_list), ..saved })
             }
-            _ => None,
+            false => None,
         },
         ops: list.iter().map(|entry| of_entry(&names, &ops, entry)).collect(),
         batches: u32::from(estimator.batches),
@@ -125,6 +125,13 @@ fn of_one_kind(
         cost: CostName::Simulated,
         needs: Some(dataflow(config, &list)),
     })
+}
+
+/// The place of attention among a layer's operations.
+fn attention(ops: &[Op]) -> Range<usize> {
+    let attends = |op: &Op| op.is_attention();
+    let first = ops.iter().position(attends).unwrap_or(0);
+    first..ops.iter().rposition(attends).map_or(first, |last| last + 1)
 }
 
 /// The costs of separate operations, and whether any is decompressed.

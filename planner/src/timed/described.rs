@@ -6,6 +6,7 @@ use model::config::ModelConfig;
 use model::experts::Experts;
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
+use program::map::{Chunking, leading_list};
 use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place};
 use program::validate::validate;
@@ -19,6 +20,8 @@ use crate::priced::Pricing;
 /// Of the small model's heads: rotary embeddings need pairs.
 const HEAD_DIM: usize = 2;
 const VOCAB_SIZE: usize = 2;
+/// Widths that are tried until all linears go in the pieces of the larger model's.
+const MORE_HEADS_MAX: usize = 64;
 
 /// Programs in the placement of a larger plan, and what the instructions of that plan take.
 #[derive(Debug, Clone)]
@@ -56,13 +59,12 @@ impl TimedPlan {
 fn small(large: &Plan) -> Result<Plan, TimedError> {
     let gen_len = large.shape.max_new;
     let max_context = gen_len + 1;
-    let chunks = large.map.chunking.map_or(1, |one| usize::from(one.chunks));
     let config = ModelConfig {
         vocab_size: VOCAB_SIZE,
         max_positions: max_context as usize,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
-        ..shrunk(&large.config, chunks)
+        ..shrunk(&large.config, large.map.chunking)
     };
     let shape = RunShape {
         batch_size: 1,
@@ -82,9 +84,21 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
 }
 
 /// The same model with every width smaller in the same proportion, since some schedules share
-/// weights out by their bytes. Each chunk has a KV head of its own.
-fn shrunk(config: &ModelConfig, chunks: usize) -> ModelConfig {
-    let more_heads = chunks.div_ceil(config.num_kv_heads).max(1);
+/// weights out by their bytes. Each chunk of attention has a KV head of its own, and the linears
+/// that are in pieces are wide enough for these.
+fn shrunk(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
+    let of_attention = chunking.and_then(Chunking::of_attention);
+    let chunks = of_attention.map_or(1, |one| usize::from(one.chunks));
+    let least = chunks.div_ceil(config.num_kv_heads).max(1);
+    let list = leading_list(config, chunking);
+    let small = |more_heads| narrow(config, more_heads);
+    let has_pieces = |small: &ModelConfig| leading_list(small, chunking) == list;
+    let wide_enough = (least..=least * MORE_HEADS_MAX).map(small).find(has_pieces);
+    wide_enough.unwrap_or_else(|| small(least))
+}
+
+/// With so many heads for one.
+fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
     let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
     ModelConfig {
         hidden_size: width(config.hidden_size),
@@ -344,22 +358,31 @@ mod tests {
         let split = |chunking: Chunking| match chunking.order {
             ChunkOrder::Scores => Split { start: 6, end: 10 },
             ChunkOrder::Attention => Split { start: 10, end: 22 },
+            // From within q to within fc0.
+            ChunkOrder::Linears => Split { start: 2, end: 12 },
         };
         let mut cases: Vec<Case> = cases();
         // More chunks than the model has heads.
         let many = Some(Chunking { order: ChunkOrder::Scores, chunks: 30 });
         let machine = cases[0].machine.clone();
-        cases.push(Case { model: "opt-125m", chunking: many, machine, four_bit: false });
+        let linears = Some(Chunking { order: ChunkOrder::Linears, chunks: 2 });
+        for chunking in [many, linears] {
+            let machine = machine.clone();
+            cases.push(Case { model: "opt-125m", chunking, machine, four_bit: false });
+        }
         let mut cut = 0;
         for case in &cases {
             let Some(chunking) = case.chunking else { continue };
             let chosen = case.cut(split(chunking));
             let plan = &chosen.plan;
-            assert_eq!(plan.map.layer_chunking(&plan.config, 0), Some(chunking));
+            let of_attention = plan.map.layer_chunking(&plan.config, 0);
+            assert_eq!(of_attention, chunking.of_attention());
+            let list = plan.map.decode_layer(&plan.config, 0);
+            assert!(list.iter().any(|(entry, _)| entry.chunk.is_some()), "{chunking:?}");
             compare(case, &chosen);
             cut += 1;
         }
-        assert_eq!(cut, 3);
+        assert_eq!(cut, 4);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use model::compressed::kv4_position_bytes;
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 
-use crate::formats::KvFormat;
-use crate::map::{Device, DeviceMap, Schedule, layer_list};
+use crate::formats::{KvFormat, decompressed};
+use crate::map::{ChunkOrder, Device, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::owners::with_owners;
 use crate::plan::RunShape;
 use crate::topology::{MemoryId, MemoryKind, Topology};
+use crate::weights::Weights;
 
 use super::error::CompileError;
 use super::routes::Routes;
@@ -54,7 +55,8 @@ pub(super) fn check(
     if shape.has_owners() {
         check_owners(config, shape, map)?;
     }
-    if let Some(chunking) = map.chunking {
+    check_pieces(config, map)?;
+    if let Some(chunking) = map.attention_chunking() {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
             return Err(CompileError::TooManyChunks { chunks: chunking.chunks, units });
@@ -110,6 +112,30 @@ fn check_owners(
         () => return Ok(()),
     };
     Err(CompileError::Owners { problem })
+}
+
+/// What linears in pieces do not go with.
+fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let Some(cut) = map.chunking.filter(|cut| cut.order == ChunkOrder::Linears) else {
+        return Ok(());
+    };
+    let is_widened = |layer: usize| {
+        let mut list = map.decode_layer(config, layer).into_iter();
+        list.any(|(OpChunk { op, chunk }, _)| {
+            let weights = Weights::of(op, u16::try_from(layer).ok());
+            chunk.is_some() && decompressed(map.weight_formats.of(config, weights)).is_some()
+        })
+    };
+    let problem = match () {
+        () if cut.chunks == 0 => "there must be at least one piece",
+        () if map.schedule != Schedule::Overlapped => "a schedule with barriers streams them whole",
+        () if map.direct_reads => "weights that are read straight to the device are read whole",
+        () if (0..map.weights.len()).any(is_widened) => {
+            "the device first widens the form that their weights are in"
+        }
+        () => return Ok(()),
+    };
+    Err(CompileError::Pieces { problem })
 }
 
 /// Only the CPU's fused attention over whole caches without windows chooses positions.

@@ -6,17 +6,16 @@ use std::collections::{HashMap, HashSet};
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 
-use crate::formats::decompressed;
-use crate::ir::{
-    At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read, Region, Rows,
-};
+use crate::ir::{At, BufferId, Compute, Copy, Instruction, Moved, ProgramShape, Region, Rows};
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
 use crate::owners::{DEVICE, HOST, Side};
+use crate::pieces::own_input;
 use crate::plan::RunShape;
 use crate::topology::{LaneId, MemoryId};
 use crate::weights::Weights;
 
 use super::buffers::{Buffers, ProgramBuffer, chunk_of, parts};
+use super::pieces::Pieces;
 use super::routes::Routes;
 use super::schedule::Entry;
 
@@ -74,11 +73,12 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) barrier: bool,
     /// Slots of caches that were streamed before the entry that reads them was reached.
     pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
+    pieces: Pieces,
     /// Where the parts of each value of a stream lie, by batch and stream.
     valid: HashMap<(u16, u16), HashMap<Value, Vec<Valid>>>,
-    read: HashSet<Weights>,
-    streamed: HashSet<Weights>,
-    decompressed: HashSet<Weights>,
+    pub(super) read: HashSet<Weights>,
+    pub(super) streamed: HashSet<(Weights, Option<Chunk>)>,
+    pub(super) decompressed: HashSet<Weights>,
     kv_used: HashMap<(Kv, u16), u32>,
     /// Of each kind of cache the one that was last streamed whole, and its slot.
     streamed_whole: HashMap<Kv, (At, Region)>,
@@ -104,6 +104,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             nodes: Vec::new(),
             barrier: false,
             prefetched: HashMap::new(),
+            pieces: Pieces::new(program, config, map),
             valid: HashMap::new(),
             read: HashSet::new(),
             streamed: HashSet::new(),
@@ -121,7 +122,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Norm0 {
             self.forget_layer_values(entry);
         }
-        if entry.op == Op::Out && entry.layer.is_some() && !self.is_chunked() {
+        let is_first_piece = entry.chunk.is_none_or(|piece| piece.index == 0);
+        let is_out = entry.op == Op::Out && is_first_piece;
+        if is_out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
         if self.lags(entry) {
@@ -196,8 +199,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.program.attending.side(entry.stream)
     }
 
-    /// Into how many parts attention cuts a value of an entry's layer.
+    /// Into how many parts linears or attention cut a value of an entry's layer.
     pub(super) fn value_parts(&self, entry: &Entry, value: Value) -> u16 {
+        let pieces = self.pieces.parts(entry.layer, value);
+        if pieces > 1 {
+            return pieces;
+        }
         let Some(chunking) = self.chunking(entry.layer) else {
             return 1;
         };
@@ -291,7 +298,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let is_whole = self.side(entry) != Side::Mapped
             && matches!(value, Value::Key | Value::Value)
             && entry.chunk == Some(DEVICE);
-        entry.chunk.filter(|_| !is_whole && self.value_parts(entry, value) > 1)
+        // A piece of a linear reads all columns of its first input.
+        let is_own = entry.op.is_attention()
+            || entry.op.writes(self.config) == Some(value)
+            || own_input(self.config, entry.op) == Some(value);
+        entry.chunk.filter(|_| is_own && !is_whole && self.value_parts(entry, value) > 1)
     }
 
     /// The region of an input on the entry's device; copies what is not there yet.
@@ -299,6 +310,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let parts = self.value_parts(entry, value);
         let chunk = self.output_chunk(entry, value);
         let range = chunk.map_or(0..parts, |chunk| chunk.index..chunk.index + 1);
+        if chunk.is_none() && self.is_elsewhere(entry, value) {
+            self.bring_whole(entry, value);
+        }
         for part in range {
             self.bring(entry, value, part, entry.device);
         }
@@ -313,6 +327,28 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         assert!(*valid.on(device.other()), "{value:?} of {entry:?} was never computed");
         let chunk = chunk_of(part, self.value_parts(entry, value));
+        self.copy_value(entry, value, chunk, device);
+    }
+
+    /// Whether all of a value that linears cut is on the other device, and nothing of it here.
+    fn is_elsewhere(&mut self, entry: &Entry, value: Value) -> bool {
+        let other = entry.device.other();
+        self.pieces.parts(entry.layer, value) > 1
+            && self.valid_parts(entry, value).iter_mut().all(|valid| {
+                let is_here = *valid.on(entry.device);
+                *valid.on(other) && !is_here
+            })
+    }
+
+    /// Copies all of a value to the entry's device at once.
+    fn bring_whole(&mut self, entry: &Entry, value: Value) {
+        for valid in self.valid_parts(entry, value) {
+            *valid.on(entry.device) = true;
+        }
+        self.copy_value(entry, value, None, entry.device);
+    }
+
+    fn copy_value(&mut self, entry: &Entry, value: Value, chunk: Option<Chunk>, device: Device) {
         let copy = Copy {
             moved: Moved::Value(value),
             at: at(entry),
@@ -324,95 +360,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.push(self.routes.copy_to(device), Instruction::Copy(copy));
     }
 
-    pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
-        if entry.op.weights(self.config).is_none() {
-            return Vec::new();
-        }
-        let blob = Weights::of(entry.op, entry.layer);
-        let mut regions = vec![self.weight_region(entry, blob)];
-        if entry.op == Op::Embed && self.config.learned_positions.is_some() {
-            regions.push(self.weight_region(entry, Weights::Positions));
-        }
-        regions
-    }
-
-    fn weight_region(&mut self, entry: &Entry, blob: Weights) -> Region {
-        if entry.device == Device::Cpu {
-            return self.host_weights(entry, blob);
-        }
-        let stored = self.device_weights(entry, blob);
-        if decompressed(self.map.weight_formats.of(self.config, blob)).is_none() {
-            return stored;
-        }
-        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
-        let identity = ProgramBuffer::WideSlot { op: entry.op, layer_slot };
-        let wide = Region::whole(self.buffers.program_buffer(self.program, identity));
-        if self.decompressed.insert(blob) {
-            let at = At { layer: entry.layer, batch: 0, stream: 0 };
-            let decompress = Decompress { op: entry.op, at, from: stored, to: wide };
-            self.push(self.routes.decompress, Instruction::Decompress(decompress));
-        }
-        wide
-    }
-
-    /// Where the host finds a blob: in place, or in a slot that it is read into.
-    fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
-        if self.buffers.stored_weights(blob).is_none() {
-            return Region::whole(self.buffers.loaded_weights(blob));
-        }
-        let identity = ProgramBuffer::ReadSlot { op: entry.op };
-        let slot = self.buffers.program_buffer(self.program, identity);
-        if self.read.insert(blob) {
-            self.read_to(entry, blob, slot);
-        }
-        Region::whole(slot)
-    }
-
-    /// Each storage reads its share of a blob into a slot; false: the blob is on no storage.
-    fn read_to(&mut self, entry: &Entry, blob: Weights, slot: BufferId) -> bool {
-        let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
-            return false;
-        };
-        let at = At { layer: entry.layer, batch: 0, stream: 0 };
-        let of = replicas.len() as u16;
-        let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
-        for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
-            let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
-            let (from, to) = (part(replica), part(slot));
-            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
-        }
-        true
-    }
-
     pub(super) fn is_vram(&self, memory: MemoryId) -> bool {
         self.routes.topology.is_vram(memory)
-    }
-
-    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed or read
-    /// to.
-    fn device_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
-        if self.is_vram(self.map.weights_of(self.config, entry.layer, entry.op))
-            && let Some(resident) = self.buffers.resident_weights(blob)
-        {
-            return Region::whole(resident);
-        }
-        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
-        let identity = match blob {
-            Weights::Positions => ProgramBuffer::PositionsSlot,
-            _ => ProgramBuffer::WeightSlot { op: entry.op, layer_slot },
-        };
-        let slot = Region::whole(self.buffers.program_buffer(self.program, identity));
-        if self.streamed.insert(blob) {
-            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer) {
-                return slot;
-            }
-            let host = self.host_weights(entry, blob);
-            let at = At { layer: entry.layer, batch: 0, stream: 0 };
-            let moved = Moved::Weights(entry.op);
-            let copy = Copy { moved, at, chunk: None, from: host, to: slot, table: None };
-            self.push(self.routes.upload_weights, Instruction::Copy(copy));
-        }
-        slot
     }
 
     /// Caches read by an attention operation, streamed to the device where it needs them; none
@@ -470,7 +419,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
 /// Slots through which caches in so many parts pass. Where a map cuts attention, its slots are for
 /// parts, and a whole cache is as large as all of them.
 fn kv_slots(map: &DeviceMap, parts: u16) -> u16 {
-    match map.chunking {
+    match map.attention_chunking() {
         Some(_) if parts == 1 => map.kv_slots.min(WHOLE_KV_SLOTS),
         _ => map.kv_slots,
     }

@@ -73,4 +73,6 @@ pub enum CompileError {
          KV heads)"
     )]
     TooManyChunks { chunks: u16, units: usize },
+    #[error("linears cannot be split by their output rows here: {problem}")]
+    Pieces { problem: &'static str },
 }

@@ -16,9 +16,11 @@ mod emit;
 mod error;
 mod fresh;
 mod lagging;
+mod pieces;
 mod routes;
 mod schedule;
 mod sync;
+mod weights;
 
 use std::collections::HashMap;
 
@@ -202,7 +204,7 @@ fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
 }
 
 fn table(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
-    shape.table(config, map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
+    shape.table(config, map.attention_chunking().map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
 /// The work of a program in some layers in one global order; its buffers are laid out on the way.

@@ -6,8 +6,12 @@ use std::collections::BTreeSet;
 use model::config::ModelConfig;
 use model::ops::Value;
 
-use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read};
+use crate::ir::{
+    BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramShape, Read, Region,
+};
 use crate::map::Chunk;
+use crate::owners::Attending;
+use crate::pieces::divides;
 use crate::plan::{Buffer, Plan};
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
@@ -91,7 +95,7 @@ pub(super) fn check_program(
                     owners::check_compute(&program.shape, config, compute).map_err(malformed)?;
                 }
                 Instruction::Copy(copy) => {
-                    check_copy(copy).map_err(malformed)?;
+                    check_copy(&program.shape, config, copy).map_err(malformed)?;
                     owners::check_copy(&program.shape, config, copy).map_err(malformed)?;
                 }
                 Instruction::Append(append) => {
@@ -177,8 +181,8 @@ fn check_compute(
             return Err(format!("it has {found} {what}, the operation needs {expected}"));
         }
     }
-    if compute.chunk.is_some() && !op.is_attention() {
-        return Err("only attention is split into chunks".to_owned());
+    if !op.is_attention() {
+        check_piece(config, compute)?;
     }
     let residual = operands(config, compute).find(|(value, _)| *value == Value::Hidden);
     if op.adds_to_residual(config) && compute.output != residual.map(|(_, region)| region) {
@@ -187,7 +191,30 @@ fn check_compute(
     Ok(())
 }
 
-fn check_copy(copy: &Copy) -> Result<(), String> {
+/// A piece of a linear multiplies its own weights, reads its first input whole, and writes its
+/// columns; whatever is no piece has its weights whole.
+fn check_piece(config: &ModelConfig, compute: &Compute) -> Result<(), String> {
+    let (op, piece) = (compute.op, normal(compute.chunk));
+    if piece.is_some_and(|piece| !divides(config, op, piece.of)) {
+        return Err("only attention and dense linears are split into chunks".to_owned());
+    }
+    if compute.weights.iter().any(|region| normal(region.chunk) != piece) {
+        return Err("its weights are not those of its rows".to_owned());
+    }
+    let Some(piece) = piece else { return Ok(()) };
+    let is_own = |region: &Region| normal(region.chunk) == Some(piece);
+    let is_whole = |region: &Region| normal(region.chunk).is_none();
+    if !compute.output.as_ref().is_some_and(is_own) {
+        return Err("it does not write its own columns".to_owned());
+    }
+    let (first, others) = compute.inputs.split_at(1.min(compute.inputs.len()));
+    if !first.iter().all(is_whole) || !others.iter().all(|one| is_own(one) || is_whole(one)) {
+        return Err("its inputs are not the columns that it reads".to_owned());
+    }
+    Ok(())
+}
+
+fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result<(), String> {
     if copy.table.is_none() && !matches!(copy.moved, Moved::Weights(_)) {
         return Err("it needs the step table to know how much to move".to_owned());
     }
@@ -195,9 +222,21 @@ fn check_copy(copy: &Copy) -> Result<(), String> {
         // Each end has a part of its own: `owners` knows them.
         Moved::Lagging(_) => return Ok(()),
         // A part of a cache is a buffer of its own.
-        Moved::Cache(_) | Moved::Sequences(_) | Moved::Weights(_) => None,
-        Moved::Value(_) => normal(copy.chunk),
+        Moved::Cache(_) | Moved::Sequences(_) => None,
+        Moved::Weights(_) | Moved::Value(_) => normal(copy.chunk),
     };
+    let divided = |of: u16| match copy.moved {
+        Moved::Weights(op) => divides(config, op, of),
+        // Attended values are cut by units, and values of sequences with owners by rows.
+        Moved::Value(value) if value != Value::Attended && shape.attending == Attending::Mapped => {
+            let elements = value.row_elements(config);
+            elements.is_none_or(|elements| elements.is_multiple_of(usize::from(of)))
+        }
+        _ => true,
+    };
+    if chunk.is_some_and(|chunk| !divided(chunk.of)) {
+        return Err("what it moves is not in so many equal parts".to_owned());
+    }
     if normal(copy.from.chunk) != chunk || normal(copy.to.chunk) != chunk {
         return Err("its source and target are not the chunk that it moves".to_owned());
     }

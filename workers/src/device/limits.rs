@@ -2,7 +2,7 @@
 
 use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
 use model::ops::Op;
-use program::ir::Instruction;
+use program::ir::{Compute, Instruction};
 use program::plan::Plan;
 
 use crate::error::WorkerError;
@@ -10,17 +10,22 @@ use crate::error::WorkerError;
 /// Whether the kernels can run what a plan has the device compute.
 ///
 /// # Errors
-/// Heads, or a row's experts, beyond their bounds; layers with a state.
+/// Heads, or a row's experts, beyond their bounds; layers with a state; linears in pieces.
 pub fn check(plan: &Plan) -> Result<(), WorkerError> {
     const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
     let work = plan.device_work();
-    let computed = || {
+    let all_computed = || {
         let all = work.programs.iter().flat_map(|program| &program.instructions);
         all.filter_map(|instruction| match instruction {
-            Instruction::Compute(compute) => Some(compute.op),
+            Instruction::Compute(compute) => Some(compute),
             _ => None,
         })
     };
+    let is_piece = |compute: &&Compute| compute.chunk.is_some() && !compute.op.is_attention();
+    if let Some(piece) = all_computed().find(is_piece) {
+        return Err(WorkerError::PieceOnDevice { op: piece.op.name(plan.config.family) });
+    }
+    let computed = || all_computed().map(|compute| compute.op);
     if let Some(op) = computed().find(|op| ABSENT.contains(op)) {
         return Err(WorkerError::NotOnDevice { op: op.name(plan.config.family) });
     }

@@ -182,6 +182,8 @@ impl ComputeState {
             Op::Embed => rows * config.hidden_size * size_of::<T>() * compute.weights.len(),
             op => op.weight_bytes_in(config, operands.plan.shape.dtype, operands.format(compute)),
         };
+        let piece = compute.chunk.filter(|_| !compute.op.is_attention());
+        let bytes = bytes / piece.map_or(1, |piece| usize::from(piece.of));
         bytes as u64
     }
 

@@ -2,7 +2,9 @@
 
 use model::ops::Value;
 use program::ir::{Copy, Moved, ProgramId, Rows};
+use program::pieces::weight_ranges;
 use program::plan::Plan;
+use program::weights::Weights;
 
 use super::owners;
 use super::span::Span;
@@ -24,8 +26,17 @@ pub fn copy_spans(
     let dtype = plan.shape.dtype;
     let (found, rows) = counts(table, program, copy.at);
     match copy.moved {
-        Moved::Weights(_) => {
-            each(Span::at(0, weight_bytes));
+        Moved::Weights(op) => {
+            match copy.chunk.filter(|piece| piece.of > 1) {
+                Some(piece) => {
+                    let weights = Weights::of(op, copy.at.layer);
+                    let format = plan.map.weight_formats.of(&plan.config, weights);
+                    let ranges = weight_ranges(&plan.config, dtype, format, (op, piece));
+                    let some = ranges.into_iter().filter(|range| !range.is_empty());
+                    some.for_each(|range| each(Span::at(range.start, range.len())));
+                }
+                None => each(Span::at(0, weight_bytes)),
+            }
             return 0;
         }
         Moved::Cache(_) => {
@@ -76,8 +87,16 @@ pub fn copy_spans(
                 Value::LastNormed | Value::Logits => found,
                 _ => rows,
             };
-            let size_bytes = moved * elements * value.element_bytes(dtype);
-            each(Span::at(0, size_bytes));
+            let row_bytes = elements * value.element_bytes(dtype);
+            match copy.chunk.filter(|part| part.of > 1) {
+                // Some columns, as a piece of a linear writes them.
+                Some(part) => {
+                    let part_bytes = row_bytes / usize::from(part.of);
+                    let first = usize::from(part.index) * part_bytes;
+                    (0..moved).for_each(|row| each(Span::at(row * row_bytes + first, part_bytes)));
+                }
+                None => each(Span::at(0, moved * row_bytes)),
+            }
             return moved;
         }
     }

@@ -1,10 +1,16 @@
 //! Linears of rows, and what becomes of their results.
 
-use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut};
+use bytemuck::Pod;
+use kernels::{
+    Columns, ColumnsOut, Element, Kernels, Linear, LinearColumns, LinearGrouped, LinearOut,
+    PartWeight,
+};
 use model::compressed::WeightFormat;
 use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
 use program::ir::Compute;
+use program::map::Chunk;
+use program::pieces;
 
 use super::operands::{Operands, output_region};
 
@@ -21,6 +27,10 @@ pub(super) fn run<T: Element>(
 ) {
     let config = &operands.plan.config;
     let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
+    if let Some(piece) = compute.chunk.filter(|piece| piece.of > 1) {
+        multiply_piece(kernels, operands, compute, piece, (rows, x));
+        return;
+    }
     multiply(kernels, operands, compute, (rows, x), output::<T>(operands, compute, rows));
     if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
         let heads = match norm {
@@ -53,6 +63,72 @@ pub(super) fn multiply<T: Element>(
             kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
         }
     }
+}
+
+/// A piece of the operation's matrix and bias, which may be all of them that is there, over `rows`
+/// rows of `x`.
+fn multiply_piece<T: Element>(
+    kernels: &Kernels,
+    operands: &Operands<'_>,
+    compute: &Compute,
+    piece: Chunk,
+    (rows, x): (usize, &[T]),
+) {
+    let (config, dtype) = (&operands.plan.config, operands.plan.shape.dtype);
+    let (n, k) = operands.matrix_shape(compute);
+    let columns = pieces::columns(config, compute.op, piece);
+    let format = operands.format(compute);
+    let [matrix, biases] = pieces::weight_ranges(config, dtype, format, (compute.op, piece));
+    let (view, blob) = (operands.view, compute.weights[0].buffer);
+    let weight = match format {
+        WeightFormat::Plain => PartWeight::Plain(view.read(blob, matrix.start, columns.len() * k)),
+        WeightFormat::Grouped(form) => {
+            PartWeight::Grouped(form, view.read(blob, matrix.start, matrix.len()))
+        }
+    };
+    let bias = (!biases.is_empty()).then(|| view.read(blob, biases.start, columns.len()));
+    let out = piece_output(operands, compute, rows);
+    kernels.linear_columns(LinearColumns { rows, n, k, columns, x, weight, bias, out });
+}
+
+/// Where the results of a piece go.
+fn piece_output<'a, T: Element>(
+    operands: &Operands<'a>,
+    compute: &Compute,
+    rows: usize,
+) -> ColumnsOut<'a, T> {
+    let config = &operands.plan.config;
+    if compute.op.adds_to_residual(config) {
+        let out = written::<f32>(operands, compute, rows);
+        return ColumnsOut::Add { out, factor: config.scales.residual };
+    }
+    let out = written::<T>(operands, compute, rows);
+    match (compute.op, config.activation) {
+        (Op::Up, activation) => {
+            let (first, len) = operands.pointer(compute.inputs[1], Value::Gate, rows);
+            // SAFETY: needed because another lane may write other columns of these rows, other
+            // pieces of the gate, at the same time. The view has checked that they are mapped;
+            // nobody writes the columns of this piece, as the validator has proved.
+            let gate = unsafe { Columns::new(first, len) };
+            match activation {
+                Activation::Silu => ColumnsOut::SiluMul { gate, out },
+                Activation::GeluTanh => ColumnsOut::GeluTanhMul { gate, out },
+                other => panic!("{other:?} is no activation of a dense gate"),
+            }
+        }
+        (Op::Fc0, Activation::Relu) => ColumnsOut::Relu(out),
+        (Op::Fc0, _) => ColumnsOut::Gelu(out),
+        _ => ColumnsOut::Store(out),
+    }
+}
+
+/// The rows of which a piece writes its columns.
+fn written<'a, N: Pod>(operands: &Operands<'a>, compute: &Compute, rows: usize) -> Columns<'a, N> {
+    let (first, len) = operands.output_pointer::<N>(compute, rows);
+    // SAFETY: needed because another lane may write other columns of these rows, other pieces of
+    // the value, at the same time. The view has checked that they are mapped; the columns of this
+    // piece are this lane's alone, as the validator has proved.
+    unsafe { Columns::new(first, len) }
 }
 
 /// Where the results go.

@@ -41,8 +41,21 @@ impl<'a> Operands<'a> {
     /// The same rows by pointer and number of elements, where others write other columns of them.
     pub(super) fn output_pointer<T: Pod>(&self, compute: &Compute, rows: usize) -> (*mut T, usize) {
         let elements = rows * self.output_elements(compute);
-        let size_bytes = elements * size_of::<T>();
-        let first = self.view.pointer(output_region(compute).buffer, 0, size_bytes);
+        self.first_of(output_region(compute), elements)
+    }
+
+    /// The first `rows` rows of an input in the same way.
+    pub(super) fn pointer<T: Pod>(
+        &self,
+        region: Region,
+        value: Value,
+        rows: usize,
+    ) -> (*mut T, usize) {
+        self.first_of(region, rows * value.row_elements(&self.plan.config).unwrap_or(0))
+    }
+
+    fn first_of<T: Pod>(&self, region: Region, elements: usize) -> (*mut T, usize) {
+        let first = self.view.pointer(region.buffer, 0, elements * size_of::<T>());
         assert!(first.cast::<T>().is_aligned(), "buffers begin on their boundaries");
         (first.cast(), elements)
     }

@@ -13,11 +13,11 @@ mod rule;
 
 use half::bf16;
 
-use super::columns::Columns;
 use super::compiled::AttentionTasks;
 use super::pages::Units;
 use super::shape::{AttentionShape, Cache, Unit, record_bytes};
 use crate::Kernels;
+use crate::columns::Columns;
 use crate::number::Number;
 use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
 use crate::variant::Variant;

@@ -41,7 +41,7 @@ impl<T: LinearTasks> Pass<T> {
         let Pass { n, k, weight, bias, epilogue, .. } = *self;
         let weight = weight.matrix(expert, n, k);
         let bias = bias.map(|bias| bias.wrapping_add(expert * n));
-        Call { rows, n, k, x, weight, bias, epilogue }
+        Call { rows, n, stride: n, k, x, weight, bias, epilogue }
     }
 
     /// Copies the rows of x at `slots` side by side.

@@ -4,6 +4,7 @@
 use model::config::ModelConfig;
 use model::ops::Value;
 use program::map::OpChunk;
+use program::pieces::own_input;
 
 /// For each entry of a layer's list, the entries of the same layer that write what it reads; empty
 /// for the first, which reads the residual stream of the layer before.
@@ -16,11 +17,15 @@ pub fn dataflow(config: &ModelConfig, list: &[OpChunk]) -> Vec<Vec<usize>> {
             let Some((_, found)) = writers.iter().find(|(written, _)| written == value) else {
                 continue;
             };
-            let own =
-                |writer: &&usize| entry.chunk.is_some() && list[**writer].chunk == entry.chunk;
+            // A piece of a linear needs all of its first input.
+            let is_own = entry.op.is_attention() || own_input(config, entry.op) == Some(*value);
+            let own = |writer: &&usize| {
+                is_own && entry.chunk.is_some() && list[**writer].chunk == entry.chunk
+            };
             match found.iter().find(own) {
                 Some(writer) => need.push(*writer),
-                None => need.extend(found),
+                // Other pieces of the same linear add to other columns.
+                None => need.extend(found.iter().filter(|writer| list[**writer].op != entry.op)),
             }
         }
         need.sort_unstable();
@@ -63,6 +68,12 @@ mod tests {
             needs[4..11],
             [vec![1, 2], vec![4], vec![3, 5], vec![1, 2], vec![7], vec![3, 8], vec![6, 9]]
         );
+        let linears = Chunking { order: ChunkOrder::Linears, chunks: 2 };
+        // ln0 q0 q1 k v scores softmax wv out0 out1 ln1 fc00 fc01 fc10 fc11
+        let needs = dataflow(&config, &layer_list(&config, 0, Some(linears)));
+        assert_eq!(needs[5], [1, 2, 3]);
+        assert_eq!(needs[8..13], [vec![7], vec![7], vec![8, 9], vec![10], vec![10]]);
+        assert_eq!(needs[13..], [vec![8, 11, 12], vec![9, 11, 12]]);
         let scores = Chunking { order: ChunkOrder::Scores, chunks: 2 };
         // ln0 q k v s0 s1 softmax wv ..
         let needs = dataflow(&config, &layer_list(&config, 0, Some(scores)));

@@ -193,9 +193,9 @@ impl<'a> Works<'a> {
         Work {
             kind: Kind::Linear,
             four_bit,
-            operands: Line::fixed(operands),
-            activations,
-            flops,
+            operands: Line::fixed(operands * share),
+            activations: activations.times(share),
+            flops: flops.times(share),
             far: compute.weights.first().and_then(|region| self.far(region.buffer)),
             ..Work::NONE
         }
@@ -211,7 +211,7 @@ impl<'a> Works<'a> {
         match copy.moved {
             Moved::Weights(op) => {
                 let weights = Weights::of(op, copy.at.layer);
-                Line::fixed(self.weight_bytes(weights, self.stored(weights)))
+                Line::fixed(self.weight_bytes(weights, self.stored(weights)) * share)
             }
             Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
                 let one = self.position_bytes() * config.num_kv_heads as f64;

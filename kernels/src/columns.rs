@@ -1,8 +1,8 @@
-//! Rows of which a call writes the columns of its units only.
+//! Rows of which a call touches some columns only: those of its units, or of a part of a linear.
 
 use std::marker::PhantomData;
 
-/// `[rows, heads * head_dim]` to write into. Others may write other columns of the same rows
+/// `[rows, n]` to write into or to read from. Others may write other columns of the same rows
 /// meanwhile, so there is never a slice of it.
 #[derive(Debug)]
 pub struct Columns<'a, T> {
@@ -15,8 +15,8 @@ impl<T> Columns<'_, T> {
     /// `len` elements from `first`.
     ///
     /// # Safety
-    /// They are mapped and initialised for as long as the value lives, and nobody else touches the
-    /// columns of the units that a call is given.
+    /// They are mapped and initialised for as long as the value lives, and nobody else writes the
+    /// columns that a call is given, or touches those that it writes.
     pub const unsafe fn new(first: *mut T, len: usize) -> Self {
         Columns { first, len, rows: PhantomData }
     }
@@ -27,7 +27,7 @@ impl<T> Columns<'_, T> {
         self.len
     }
 
-    pub(super) const fn first(&self) -> *mut T {
+    pub(crate) const fn first(&self) -> *mut T {
         self.first
     }
 }

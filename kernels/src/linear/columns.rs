@@ -1,0 +1,110 @@
+//! Some columns of a linear: the weights and biases of these alone, into rows of which others may
+//! write other columns meanwhile. An output's bits are those of the whole linear.
+
+use std::ops::Range;
+
+use super::call::{Weight, check_form};
+use super::compiled::LinearTasks;
+use super::epilogue::Epilogue;
+use super::gate::Gate;
+use crate::Kernels;
+use crate::columns::Columns;
+use crate::number::Number;
+use model::compressed::Grouped;
+
+/// A range of a linear's columns.
+#[derive(Debug)]
+pub struct LinearColumns<'a, T> {
+    pub rows: usize,
+    /// Output width of the whole linear.
+    pub n: usize,
+    /// Input width.
+    pub k: usize,
+    /// Those that are computed.
+    pub columns: Range<usize>,
+    /// `[rows, k]`.
+    pub x: &'a [T],
+    pub weight: PartWeight<'a, T>,
+    /// Of the columns that are computed.
+    pub bias: Option<&'a [f32]>,
+    pub out: ColumnsOut<'a, T>,
+}
+
+/// The weights of some columns.
+#[derive(Debug, Clone, Copy)]
+pub enum PartWeight<'a, T> {
+    /// `[columns, k]`.
+    Plain(&'a [T]),
+    /// Records that hold `[columns, k]`.
+    Grouped(Grouped, &'a [u8]),
+}
+
+/// Where the results go. All operands are `[rows, n]`, of which the columns are touched.
+#[derive(Debug)]
+pub enum ColumnsOut<'a, T> {
+    Store(Columns<'a, T>),
+    /// `max(result, 0)`.
+    Relu(Columns<'a, T>),
+    /// The erf form.
+    Gelu(Columns<'a, T>),
+    /// `silu(gate) * result`.
+    SiluMul {
+        gate: Columns<'a, T>,
+        out: Columns<'a, T>,
+    },
+    /// `gelu(gate) * result`, GELU by tanh.
+    GeluTanhMul {
+        gate: Columns<'a, T>,
+        out: Columns<'a, T>,
+    },
+    /// `out += factor * result`: the residual stream, in place.
+    Add {
+        out: Columns<'a, f32>,
+        factor: f32,
+    },
+}
+
+impl<T: Number> ColumnsOut<'_, T> {
+    /// Outputs from element `first` on; checks that there are `len` elements of everything.
+    fn epilogue(self, first: usize, len: usize) -> Epilogue<T> {
+        let gated = |gate: Columns<'_, T>, out: Columns<'_, T>, with| {
+            assert_eq!(gate.len(), len, "gate is [rows, n]");
+            let gate = gate.first().cast_const();
+            (out.len(), Epilogue::Gated { gate, out: out.first(), with })
+        };
+        let (written, epilogue) = match self {
+            ColumnsOut::Store(out) => (out.len(), Epilogue::Store(out.first())),
+            ColumnsOut::Relu(out) => (out.len(), Epilogue::Relu(out.first())),
+            ColumnsOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.first())),
+            ColumnsOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
+            ColumnsOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
+            ColumnsOut::Add { out, factor } => {
+                (out.len(), Epilogue::Add { out: out.first(), factor })
+            }
+        };
+        assert_eq!(written, len, "out is [rows, n]");
+        epilogue.skip(first)
+    }
+}
+
+impl Kernels {
+    /// Computes the columns. Each result depends on its row and column alone, bit for bit.
+    pub fn linear_columns<T: LinearTasks>(&self, part: LinearColumns<'_, T>) {
+        let LinearColumns { rows, n, k, columns, x, weight, bias, out } = part;
+        assert!(columns.start <= columns.end && columns.end <= n, "columns are among n");
+        let weight = match weight {
+            PartWeight::Plain(weight) => {
+                assert_eq!(weight.len(), columns.len() * k, "weight is [columns, k]");
+                Weight::Plain(weight.as_ptr())
+            }
+            PartWeight::Grouped(format, records) => {
+                check_form(format);
+                let size_bytes = format.size_bytes(columns.len(), k);
+                assert_eq!(records.len(), size_bytes, "records hold [columns, k]");
+                Weight::Grouped(format, records.as_ptr())
+            }
+        };
+        let epilogue = out.epilogue(columns.start, rows * n);
+        self.run_call((rows, columns.len(), k), x, weight, bias, (epilogue, n));
+    }
+}

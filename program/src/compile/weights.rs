@@ -1,0 +1,106 @@
+//! Where an operation finds its weights: in place, or in a slot that they are streamed or read to.
+
+use crate::formats::decompressed;
+use crate::ir::{At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region};
+use crate::map::Device;
+use crate::weights::Weights;
+use model::ops::Op;
+
+use super::buffers::{ProgramBuffer, chunk_of};
+use super::emit::Emitter;
+use super::schedule::Entry;
+
+impl Emitter<'_, '_> {
+    pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
+        if entry.op.weights(self.config).is_none() {
+            return Vec::new();
+        }
+        let blob = Weights::of(entry.op, entry.layer);
+        let mut regions = vec![self.weight_region(entry, blob)];
+        if entry.op == Op::Embed && self.config.learned_positions.is_some() {
+            regions.push(self.weight_region(entry, Weights::Positions));
+        }
+        regions
+    }
+
+    fn weight_region(&mut self, entry: &Entry, blob: Weights) -> Region {
+        if entry.device == Device::Cpu {
+            return self.host_weights(entry, blob);
+        }
+        let stored = self.device_weights(entry, blob);
+        if decompressed(self.map.weight_formats.of(self.config, blob)).is_none() {
+            return stored;
+        }
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let identity = ProgramBuffer::WideSlot { op: entry.op, layer_slot };
+        let wide = Region::whole(self.buffers.program_buffer(self.program, identity));
+        if self.decompressed.insert(blob) {
+            let at = At { layer: entry.layer, batch: 0, stream: 0 };
+            let decompress = Decompress { op: entry.op, at, from: stored, to: wide };
+            self.push(self.routes.decompress, Instruction::Decompress(decompress));
+        }
+        wide
+    }
+
+    /// The part of a buffer of weights that an entry multiplies.
+    fn part_of(entry: &Entry, buffer: BufferId) -> Region {
+        let chunk = entry.chunk.filter(|_| !entry.op.is_attention());
+        Region { buffer, chunk }
+    }
+
+    /// Where the host finds a blob: in place, or in a slot that it is read into.
+    fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
+        if self.buffers.stored_weights(blob).is_none() {
+            return Self::part_of(entry, self.buffers.loaded_weights(blob));
+        }
+        let identity = ProgramBuffer::ReadSlot { op: entry.op };
+        let slot = self.buffers.program_buffer(self.program, identity);
+        if self.read.insert(blob) {
+            self.read_to(entry, blob, slot);
+        }
+        Self::part_of(entry, slot)
+    }
+
+    /// Each storage reads its share of a blob into a slot; false: the blob is on no storage.
+    fn read_to(&mut self, entry: &Entry, blob: Weights, slot: BufferId) -> bool {
+        let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
+            return false;
+        };
+        let at = At { layer: entry.layer, batch: 0, stream: 0 };
+        let of = replicas.len() as u16;
+        let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
+        for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
+            let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
+            let (from, to) = (part(replica), part(slot));
+            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
+        }
+        true
+    }
+
+    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed or read
+    /// to.
+    fn device_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
+        if self.is_vram(self.map.weights_of(self.config, entry.layer, entry.op))
+            && let Some(resident) = self.buffers.resident_weights(blob)
+        {
+            return Self::part_of(entry, resident);
+        }
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let identity = match blob {
+            Weights::Positions => ProgramBuffer::PositionsSlot,
+            _ => ProgramBuffer::WeightSlot { op: entry.op, layer_slot },
+        };
+        let slot = Self::part_of(entry, self.buffers.program_buffer(self.program, identity));
+        if self.streamed.insert((blob, slot.chunk)) {
+            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer) {
+                return slot;
+            }
+            let host = self.host_weights(entry, blob);
+            let at = At { layer: entry.layer, batch: 0, stream: 0 };
+            let moved = Moved::Weights(entry.op);
+            let copy = Copy { moved, at, chunk: slot.chunk, from: host, to: slot, table: None };
+            self.push(self.routes.upload_weights, Instruction::Copy(copy));
+        }
+        slot
+    }
+}
