@@ -148,20 +148,21 @@ fn the_choice_is_the_least_of_all_placements() {
     }
 }
 
-/// A boundary within a linear is found where it is best, beside everything else that was chosen.
+/// A boundary within a linear is found where it is best, beside everything else that was chosen: of
+/// machines on which it gains much, something, and nothing for want of room.
 #[test]
 fn splits_within_linears_are_the_least_of_all() {
     let linears = Chunking { order: ChunkOrder::Linears, chunks: 4 };
     let mut gains = 0;
-    for (link_gbps, layers_of_room) in [(12.0, 1.2), (16.0, 1.2), (12.0, 0.8)] {
+    for (link_gbps, layers_of_room) in [(12.0, 2.25), (9.0, 1.3), (9.0, 2.6), (9.0, 0.9)] {
         let found = cases().into_iter().find(|case| case.machine.link.h2d_gbps == 4.0);
         let mut whole = Case { batches: (1, 8), ..found.expect("a slow link") };
         whole.machine.memory.vram_gib *= layers_of_room / 2.6;
+        whole.config.num_layers = 4;
         let link = &mut whole.machine.link;
         (link.h2d_gbps, link.d2h_gbps) = (link_gbps, link_gbps);
         let case = Case { chunking: Some(linears), ..whole.clone() };
         let chosen = case.choose(PolicyName::TwoSplit).expect("something fits");
-        println!("{:?}", chosen.placement);
         let count = layer_list(&case.config, 0, case.chunking).len();
         let ends = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
         let all = ends.map(|(start, end)| {
@@ -171,13 +172,13 @@ fn splits_within_linears_are_the_least_of_all() {
         let least_ns = all.filter_map(|one| total_ns(&case, &one)).fold(f64::INFINITY, f64::min);
         let chosen_ns = chosen.predicted.total_ns();
         println!("{} of the least", chosen_ns / least_ns);
-        assert!(chosen_ns <= least_ns * 1.002, "{chosen_ns} of {:?}", chosen.placement);
+        assert!(chosen_ns <= least_ns * 1.006, "{chosen_ns} of {:?}", chosen.placement);
         let whole_ns = whole.choose(PolicyName::TwoSplit).expect("fits").predicted.total_ns();
         assert!(chosen_ns <= whole_ns * 1.0001, "{chosen_ns} {whole_ns}");
         println!("{} of the best that is whole", chosen_ns / whole_ns);
-        gains += u32::from(chosen_ns < whole_ns * 0.995);
+        gains += u32::from(chosen_ns < whole_ns * 0.98);
     }
-    assert!(gains > 0, "somewhere it gains");
+    assert_eq!(gains, 2, "2% and more");
 }
 
 #[test]
