@@ -1,7 +1,8 @@
 //! Copies: only what is active is moved, nothing is padded.
 
-use model::ops::Value;
+use model::ops::{Op, Value};
 use program::ir::{Copy, Moved, ProgramId, Rows};
+use program::map::Chunk;
 use program::pieces::weight_ranges;
 use program::plan::Plan;
 use program::weights::Weights;
@@ -27,16 +28,7 @@ pub fn copy_spans(
     let (found, rows) = counts(table, program, copy.at);
     match copy.moved {
         Moved::Weights(op) => {
-            match copy.chunk.filter(|piece| piece.of > 1) {
-                Some(piece) => {
-                    let weights = Weights::of(op, copy.at.layer);
-                    let format = plan.map.weight_formats.of(&plan.config, weights);
-                    let ranges = weight_ranges(&plan.config, dtype, format, (op, piece));
-                    let some = ranges.into_iter().filter(|range| !range.is_empty());
-                    some.for_each(|range| each(Span::at(range.start, range.len())));
-                }
-                None => each(Span::at(0, weight_bytes)),
-            }
+            weight_spans(plan, (op, copy), weight_bytes, each);
             return 0;
         }
         Moved::Cache(_) => {
@@ -87,20 +79,40 @@ pub fn copy_spans(
                 Value::LastNormed | Value::Logits => found,
                 _ => rows,
             };
-            let row_bytes = elements * value.element_bytes(dtype);
-            match copy.chunk.filter(|part| part.of > 1) {
-                // Some columns, as a piece of a linear writes them.
-                Some(part) => {
-                    let part_bytes = row_bytes / usize::from(part.of);
-                    let first = usize::from(part.index) * part_bytes;
-                    (0..moved).for_each(|row| each(Span::at(row * row_bytes + first, part_bytes)));
-                }
-                None => each(Span::at(0, moved * row_bytes)),
-            }
+            row_spans((moved, elements * value.element_bytes(dtype)), copy.chunk, each);
             return moved;
         }
     }
     rows
+}
+
+/// A whole blob, or what a piece of the linear has of it.
+fn weight_spans(
+    plan: &Plan,
+    (op, copy): (Op, &Copy),
+    weight_bytes: usize,
+    mut each: impl FnMut(Span),
+) {
+    let Some(piece) = copy.chunk.filter(|piece| piece.of > 1) else {
+        each(Span::at(0, weight_bytes));
+        return;
+    };
+    let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
+    let ranges = weight_ranges(&plan.config, plan.shape.dtype, format, (op, piece));
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        each(Span::at(range.start, range.len()));
+    }
+}
+
+/// Whole rows, or the columns of them that a piece of a linear writes.
+fn row_spans((rows, row_bytes): (usize, usize), chunk: Option<Chunk>, mut each: impl FnMut(Span)) {
+    let Some(part) = chunk.filter(|part| part.of > 1) else {
+        each(Span::at(0, rows * row_bytes));
+        return;
+    };
+    let part_bytes = row_bytes / usize::from(part.of);
+    let first = usize::from(part.index) * part_bytes;
+    (0..rows).for_each(|row| each(Span::at(row * row_bytes + first, part_bytes)));
 }
 
 pub(super) fn execute(
