@@ -23,7 +23,8 @@ pub fn either_owner_answers_alike() {
         for kept in measured.chain([Policy::Apex, Policy::Auto].map(Kept::SlowHost)) {
             let engine = start_with(on_device, dtype, kept);
             let deciding = engine.deciding().expect("sequences have owners");
-            assert!(deciding.costs.device.points[0].1 > 0, "measured or given: {deciding:?}");
+            let is_known = deciding.costs.device.points.iter().any(|(_, cost_us)| *cost_us > 0);
+            assert!(is_known, "measured or given: {deciding:?}");
             let mut random = ChaCha8Rng::seed_from_u64(7);
             let mut heard: Vec<Heard> = Vec::new();
             for job in &jobs {
