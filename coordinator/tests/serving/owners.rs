@@ -6,7 +6,7 @@ use coordinator::boundary::serving::{OwnerCounts, Serving};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
-use schedule::hybrid::Policy;
+use schedule::hybrid::{Policy, StepCosts};
 
 use super::common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_with, workers};
 use super::{WATCHDOG, wait_until};
@@ -23,8 +23,10 @@ pub fn either_owner_answers_alike() {
         for kept in measured.chain([Policy::Apex, Policy::Auto].map(Kept::SlowHost)) {
             let engine = start_with(on_device, dtype, kept);
             let deciding = engine.deciding().expect("sequences have owners");
-            let is_known = deciding.costs.device.points.iter().any(|(_, cost_us)| *cost_us > 0);
-            assert!(is_known, "measured or given: {deciding:?}");
+            // Any of them may be too short to be seen in so small a model, but not all.
+            let costs = deciding.costs;
+            let unknown = StepCosts { layers: costs.layers, ..StepCosts::NONE };
+            assert_ne!(costs, unknown, "measured or given");
             let mut random = ChaCha8Rng::seed_from_u64(7);
             let mut heard: Vec<Heard> = Vec::new();
             for job in &jobs {
