@@ -47,7 +47,7 @@ def widen(source, target):
 def random(source, target):
     kv = HIDDEN // HEADS * KV_HEADS
     shape = {
-        "context_length": 2048,
+        "context_length": 16384,
         "block_count": LAYERS,
         "embedding_length": HIDDEN,
         "feed_forward_length": FEED_FORWARD,
