@@ -120,7 +120,8 @@ def table(lines):
         middle = lambda key: statistics.median(line[key] for line in kept)  # noqa: E731
         error, alike = middle("error"), all(line["answers_alike"] and not line["failed"] for line in kept)
         said = "reached" if abs(error) <= ERROR_MAX else "MISSED"
-        print(f"{policy:12}{len(kept):>5}{middle('measured_tokens_per_s'):>10.2f}{middle('predicted_tokens_per_s'):>11.2f}{error:>+9.1%}  {'the CPU' + chr(39) + 's' if alike else 'NOT the CPU' + chr(39) + 's'}, within {ERROR_MAX:.0%} {said}")
+        whose = "the CPU's" if alike else "NOT the CPU's"
+        print(f"{policy:12}{len(kept):>5}{middle('measured_tokens_per_s'):>10.2f}{middle('predicted_tokens_per_s'):>11.2f}{error:>+9.1%}  {whose}, within {ERROR_MAX:.0%} {said}")
 
 
 def main():

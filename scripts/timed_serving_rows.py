@@ -11,10 +11,11 @@ lanes that should wake and cannot are late. FOLDER gets two layers of an iterati
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
+
+from peers.contention import Others
 
 MACHINE = ["--machine", "g4dn-4xlarge", "--model", "llama-2-7b"]
 REQUESTS = ["--requests", "200", "--input-len", "60"]
@@ -23,27 +24,15 @@ POLICIES = {"neo": 30, "apex": 30, "auto": 10}
 NEAR = 0.05
 
 
-def idle_and_all():
-    """Ticks of all cores so far."""
-    with open("/proc/stat", encoding="ascii") as file:
-        ticks = [int(part) for part in file.readline().split()[1:9]]
-    return ticks[3] + ticks[4], sum(ticks)
-
-
 def run(arguments, policy):
     command = [arguments.coordinator, "plan", "--serve", *MACHINE, *REQUESTS, "--output-len", POLICIES[policy], "--timed", policy, "--json"]
     if arguments.charts:
         command += ["--chart", f"{arguments.charts}/{policy}.json"]
-    (idle, all_), own = idle_and_all(), os.times()
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    with Others() as others:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{policy}: {done.stderr}")
-    (idle_after, all_after), own_after = idle_and_all(), os.times()
-    ticks = os.sysconf("SC_CLK_TCK")
-    children = own_after.children_user + own_after.children_system - own.children_user - own.children_system
-    others = 1 - (idle_after - idle + children * ticks) / (all_after - all_)
-    timed = json.loads(done.stdout)["timed"]
-    return {"others_share": max(others, 0.0), **timed}
+    return {"others_share": others.share, **json.loads(done.stdout)["timed"]}
 
 
 def error(one):

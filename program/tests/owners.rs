@@ -140,7 +140,6 @@ fn the_device_attends_behind_the_linears_of_both_streams() {
     assert!(order.is_sorted(), "{order:?}");
 }
 
-/// What leaves the device is of the host's sequences alone.
 /// Of a layer all that the first stream sends, its queries too, is in front of what the second
 /// does, whose linears come later.
 #[test]
@@ -162,6 +161,7 @@ fn queries_leave_before_what_the_next_stream_sends() {
     }
 }
 
+/// What leaves the device is of the host's sequences alone.
 #[test]
 fn rows_of_the_device_stay_there() {
     let config = llama();

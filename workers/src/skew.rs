@@ -187,16 +187,16 @@ mod tests {
                 expected.add_key(&turned(&head(seed + 40), shift));
             }
         }
-        let found = moments.shifted(&frequencies, &[5, 900]);
-        assert_eq!(found.key_count, expected.key_count);
+        let shifted = moments.shifted(&frequencies, &[5, 900]);
+        assert_eq!(shifted.key_count, expected.key_count);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-2, "{a} {b}");
-        for (a, b) in found.key_sum.iter().zip(&expected.key_sum) {
+        for (a, b) in shifted.key_sum.iter().zip(&expected.key_sum) {
             near(*a, *b);
         }
-        for (found, expected) in
-            [(&found.queries, &expected.queries), (&found.keys, &expected.keys)]
+        for (shifted, expected) in
+            [(&shifted.queries, &expected.queries), (&shifted.keys, &expected.keys)]
         {
-            found.iter().zip(expected.iter()).for_each(|(a, b)| near(*a, *b));
+            shifted.iter().zip(expected.iter()).for_each(|(a, b)| near(*a, *b));
         }
     }
 }

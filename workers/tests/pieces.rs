@@ -49,8 +49,8 @@ fn every_piece_gives_the_bits_of_the_cpu() {
             let other = boundaries[(index + 3) % boundaries.len()];
             for (start, end) in [(at, list.len()), (1, at), (at.min(other), at.max(other))] {
                 let map = two_split(&config, Split { start, end }, Some(LINEARS));
-                let found = run(&config, &shape, &formed(&config, format, map));
-                assert!(found == expected, "{:?} {format:?} [{start}, {end})", config.family);
+                let outcome = run(&config, &shape, &formed(&config, format, map));
+                assert!(outcome == expected, "{:?} {format:?} [{start}, {end})", config.family);
             }
         }
     }

@@ -175,14 +175,12 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     if let Some(template) = template {
         return Ok(PlanRequest { source: Source::Template(template), json, chart });
     }
-    let source = match (low.tables.clone(), low.model.is_some()) {
-        (Some(tables), _) => Source::Tables(tables),
-        (None, false) if low.serving.costs.is_some() => Source::Served {
-            costs: low.serving.costs.clone().unwrap_or_default(),
-            load: Box::new(load(&low.serving)),
-        },
-        (None, false) => return Err(UsageError::NothingToPlan),
-        (None, true) => match (low.machine.clone(), low.compare.clone()) {
+    let (tables, costs) = (low.tables.clone(), low.serving.costs.clone());
+    let source = match (tables, costs, low.model.is_some()) {
+        (Some(tables), ..) => Source::Tables(tables),
+        (None, Some(costs), _) => Source::Served { costs, load: Box::new(load(&low.serving)) },
+        (None, None, false) => return Err(UsageError::NothingToPlan),
+        (None, None, true) => match (low.machine.clone(), low.compare.clone()) {
             (Some(machine), _) if low.serving.serve => {
                 if chart.is_some() && low.serving.timed.is_none() {
                     return Err(UsageError::ChartWithoutReplay);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use schedule::hybrid::{Lags, Limits, StepCosts};
+use schedule::hybrid::{Limits, StepCosts};
 use schedule::{Costs, POINTS};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,6 @@ pub(in crate::commands) struct IterationCosts {
     /// Sequences that the device has caches for, and those that there are.
     pub(in crate::commands) device_slots: u32,
     pub(in crate::commands) slots: u32,
-    patience: u32,
     layers: u32,
     /// Rows, and what their linears take on the device, µs.
     linears_us: [(u32, u32); POINTS],
@@ -38,19 +37,13 @@ pub(in crate::commands) struct IterationCosts {
 
 impl IterationCosts {
     /// Of a server of so named a model.
-    pub(in crate::commands) fn new(
-        model: String,
-        slots: u32,
-        limits: &Limits,
-        costs: &StepCosts,
-    ) -> Self {
+    pub(in crate::commands) fn new(model: String, limits: &Limits, costs: &StepCosts) -> Self {
         IterationCosts {
             model,
             rows: limits.rows,
             context: limits.page_positions,
             device_slots: limits.device_pages,
-            slots,
-            patience: limits.patience,
+            slots: limits.host_pages - limits.device_pages,
             layers: costs.layers,
             linears_us: costs.device.points,
             prompt_position_ps: costs.device.position_ps,
@@ -83,14 +76,7 @@ impl IterationCosts {
 
     /// What has room in an iteration.
     pub(in crate::commands) fn limits(&self) -> Limits {
-        Limits {
-            rows: self.rows,
-            page_positions: self.context,
-            device_pages: self.device_slots,
-            host_pages: self.slots + self.device_slots,
-            patience: self.patience,
-            lags: Lags::Apart,
-        }
+        Limits::of_extents(self.rows, self.context, self.slots, self.device_slots)
     }
 
     /// # Errors
@@ -103,9 +89,9 @@ impl IterationCosts {
     /// # Errors
     /// A file that cannot be read or that no server wrote.
     pub(in crate::commands) fn read(path: &Path) -> anyhow::Result<Self> {
-        let told = || format!("the costs {}", path.display());
-        let text = std::fs::read_to_string(path).with_context(told)?;
-        serde_json::from_str(&text).with_context(told)
+        let context = || format!("the costs {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(context)?;
+        serde_json::from_str(&text).with_context(context)
     }
 }
 
@@ -121,16 +107,9 @@ mod tests {
         (costs.device_position_ps, costs.host_position_ps, costs.host_row_ps) = (1, 2, 3);
         (costs.launch_us, costs.lagging_us) = (4, 5);
         (costs.position_out_ps, costs.position_in_ps) = (6, 8);
-        let limits = Limits {
-            rows: 512,
-            page_positions: 2048,
-            device_pages: 2,
-            host_pages: 22,
-            patience: 1000,
-            lags: Lags::Apart,
-        };
+        let limits = Limits::of_extents(512, 2048, 20, 2);
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let written = IterationCosts::new("m".to_owned(), 20, &limits, &costs);
+        let written = IterationCosts::new("m".to_owned(), &limits, &costs);
         written.write(file.path()).expect("written");
         let read = IterationCosts::read(file.path()).expect("read");
         assert_eq!((read.costs(), read.limits()), (costs, limits));

@@ -155,8 +155,8 @@ fn splits_within_linears_are_the_least_of_all() {
     let linears = Chunking { order: ChunkOrder::Linears, chunks: 4 };
     let mut gains = 0;
     for (link_gbps, layers_of_room) in [(12.0, 2.25), (9.0, 1.3), (9.0, 2.6), (9.0, 0.9)] {
-        let found = cases().into_iter().find(|case| case.machine.link.h2d_gbps == 4.0);
-        let mut whole = Case { batches: (1, 8), ..found.expect("a slow link") };
+        let slow_link = cases().into_iter().find(|case| case.machine.link.h2d_gbps == 4.0);
+        let mut whole = Case { batches: (1, 8), ..slow_link.expect("a slow link") };
         whole.machine.memory.vram_gib *= layers_of_room / 2.6;
         whole.config.num_layers = 4;
         let link = &mut whole.machine.link;

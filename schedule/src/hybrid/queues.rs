@@ -57,7 +57,24 @@ pub struct Limits {
     pub lags: Lags,
 }
 
+/// Of a server's [`Limits::patience`].
+const SERVER_PATIENCE: u32 = 1000;
+
 impl Limits {
+    /// Of a server in which a sequence has an extent of `context` positions wherever it is, which
+    /// counts as a page: `slots` of them on the host, and `device_slots` on the device.
+    pub fn of_extents(rows: u32, context: u32, slots: u32, device_slots: u32) -> Limits {
+        Limits {
+            rows,
+            page_positions: context,
+            device_pages: device_slots,
+            // As many are kept for what the device has as it has.
+            host_pages: slots + device_slots,
+            patience: SERVER_PATIENCE,
+            lags: Lags::Apart,
+        }
+    }
+
     /// Pages that so many positions fill.
     pub const fn pages(&self, positions: u32) -> u32 {
         positions.div_ceil(self.page_positions)

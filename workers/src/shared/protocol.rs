@@ -201,8 +201,8 @@ impl Durations {
     /// Those of one lane; empty for a lane without work.
     pub(crate) fn of(&self, lane: LaneId) -> &[u64] {
         let Durations::Decode(lanes) = self else { return &[] };
-        let found = lanes.iter().find(|(other, _)| *other == lane);
-        found.map_or(&[], |(_, durations)| durations)
+        let own = lanes.iter().find(|(other, _)| *other == lane);
+        own.map_or(&[], |(_, durations)| durations)
     }
 
     /// How many times slower time passes where costs say how long work lasts.

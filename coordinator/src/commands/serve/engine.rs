@@ -40,8 +40,7 @@ pub(super) fn start_engine(
     let engine = start(&request.run, opened, served, interrupt)?;
     if let (Some(path), Some(deciding)) = (&request.costs, engine.deciding()) {
         let name = opened.config.name.clone();
-        let slots = engine.limits().slots;
-        IterationCosts::new(name, slots, &deciding.limits, &deciding.costs).write(path)?;
+        IterationCosts::new(name, &deciding.limits, &deciding.costs).write(path)?;
     }
     Ok(Arc::new(engine))
 }

@@ -9,7 +9,7 @@ use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{Role, WorkerId};
 use schedule::Costs;
-use schedule::hybrid::{Lags, Limits, StepCosts};
+use schedule::hybrid::{Limits, StepCosts};
 use shm::WaitError;
 use workers::shared::protocol::{FromWorker, ToWorker};
 use workers::shared::release::{list_first, stages};
@@ -48,9 +48,6 @@ pub(super) enum Command {
     End,
 }
 
-/// Once a sequence of the host has waited for so many iterations, no prompt begins before it.
-const PATIENCE: u32 = 1000;
-
 /// What steps were found to take.
 #[derive(Debug, Clone, Copy)]
 enum Measured {
@@ -59,24 +56,13 @@ enum Measured {
     Owners(StepCosts),
 }
 
-/// A sequence has an extent for its whole length wherever it is, which counts as a page.
-fn limits(plan: &Plan) -> Limits {
-    let shape = plan.shape;
-    Limits {
-        rows: shape.prefill_chunk,
-        page_positions: shape.max_context,
-        device_pages: shape.device_slots.into(),
-        // Of these as many are kept for what the device has as it has.
-        host_pages: u32::from(shape.batch_size) + u32::from(shape.device_slots),
-        patience: PATIENCE,
-        lags: Lags::Apart,
-    }
-}
-
 /// By what iterations are decided.
 fn deciding(options: &ServingOptions, measured: &Measured) -> Option<Deciding> {
     let Measured::Owners(costs) = *measured else { return None };
-    Some(Deciding { policy: options.policy, limits: limits(&options.plan), costs })
+    let shape = options.plan.shape;
+    let (slots, device_slots) = (shape.batch_size.into(), shape.device_slots.into());
+    let limits = Limits::of_extents(shape.prefill_chunk, shape.max_context, slots, device_slots);
+    Some(Deciding { policy: options.policy, limits, costs })
 }
 
 /// A group of steps that goes on.

@@ -2,7 +2,7 @@
 
 use model::config::Dtype;
 use schedule::Costs;
-use schedule::hybrid::{Lags, Limits, StepCosts};
+use schedule::hybrid::{Limits, StepCosts};
 use serde_json::Value;
 
 use super::{plan, plan_measured};
@@ -103,16 +103,9 @@ fn a_server_that_measured_itself_is_planned_for() {
     let mut device = Costs::NONE;
     device.points[0] = (1, 10_000);
     let costs = StepCosts { device, ..StepCosts::NONE };
-    let limits = Limits {
-        rows: 300,
-        page_positions: 256,
-        device_pages: 1,
-        host_pages: 4,
-        patience: 1000,
-        lags: Lags::Apart,
-    };
+    let limits = Limits::of_extents(300, 256, 3, 1);
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let measured = IterationCosts::new("small".to_owned(), 3, &limits, &costs);
+    let measured = IterationCosts::new("small".to_owned(), &limits, &costs);
     measured.write(file.path()).expect("written");
     let load = LoadChoice { lengths: ALIKE, rate: None, requests: Some(2), seed: 3 };
     let source = Source::Served { costs: file.path().into(), load: Box::new(load.clone()) };

@@ -11,7 +11,7 @@ use program::topology::LaneId;
 use schedule::hybrid::Shape;
 use serde_json::{Value, json};
 
-use super::iterations::{Iteration, iterations};
+use super::iterations::Iteration;
 use crate::engine::replay::Replayed;
 use crate::setup::usage::Usage;
 
@@ -34,11 +34,10 @@ struct Span<'a> {
 pub(super) fn write(
     path: &Path,
     plan: &Plan,
-    seen: &Replayed,
+    (seen, iterations): (&Replayed, &[Iteration]),
     slow_motion: u32,
 ) -> anyhow::Result<()> {
-    let all = iterations(plan, seen);
-    let beside = all.iter().filter(|one| one.shape != Shape::Gpu);
+    let beside = iterations.iter().filter(|one| one.shape != Shape::Gpu);
     let none = || Usage("--chart: the host attended in no iteration; give more requests".into());
     let longest = beside.max_by_key(|one| one.ended_ns - one.begun_ns).ok_or_else(none)?;
     let chart = chart(plan, &spans(plan, seen, longest), longest.shape, slow_motion);

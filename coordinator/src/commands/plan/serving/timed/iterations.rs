@@ -25,7 +25,8 @@ pub(super) struct Iteration {
     pub(super) ended_ns: u64,
 }
 
-/// The pass of a lane through a program's list that a record is of: the how manyth of that program.
+/// The pass of a lane through a program's list that a record is of: the program, and the number of
+/// the pass.
 type Pass = (ProgramId, u32);
 
 /// The iterations in their order. Moves of caches are in the time of the one that follows.
@@ -66,7 +67,7 @@ pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
 }
 
 /// Every record with the pass that it is of.
-pub(super) fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
+fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
     let mut last: HashMap<LaneId, (Pass, u32)> = HashMap::new();
     let mut counts: HashMap<(LaneId, ProgramId), u32> = HashMap::new();
     seen.records.iter().map(move |(lane, record)| {

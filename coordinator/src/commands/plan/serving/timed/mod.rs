@@ -13,7 +13,7 @@ use model::config::ModelConfig;
 use planner::serving::{
     Arrival, Capacity, Ran, Served, ServingCosts, TimedServing, follow, simulate, timed_plan,
 };
-use schedule::hybrid::{Lags, Limits, Policy};
+use schedule::hybrid::{Limits, Policy};
 use workers::shared::protocol::{Durations, WeightsFrom};
 use workers::shared::table::Deciding;
 
@@ -32,9 +32,6 @@ const ITERATION_MIN_MS: f64 = 100.0;
 /// But all of them together no longer than this because of it.
 const SLOWED_MAX_MS: f64 = 120_000.0;
 
-/// No prompt begins while somebody has waited for so many iterations.
-const PATIENCE: u32 = 1000;
-
 /// What is replayed.
 pub(super) struct Replaying<'a> {
     pub(super) timed: &'a TimedReplay,
@@ -51,7 +48,7 @@ impl Replaying<'_> {
     ///
     /// # Errors
     /// Weights that stream, more requests than slots; workers that do not start; an interrupt;
-    /// iterations that are not the simulated ones, which is a defect.
+    /// records that were lost; a chart that cannot be written.
     pub(super) fn run(
         &self,
         chart: Option<&Path>,
@@ -60,7 +57,8 @@ impl Replaying<'_> {
         let policy = self.timed.policy;
         let sizes = self.sizes()?;
         let plan = timed_plan(self.config, sizes)?;
-        let limits = limits(sizes);
+        let TimedServing { slots, device_slots, context, rows } = sizes;
+        let limits = Limits::of_extents(rows, context, slots.into(), device_slots.into());
         let costs = self.costs.step_costs();
         let planned = simulate(policy, self.arrivals, &limits, &costs);
         let slow_motion = slow_motion(&planned);
@@ -85,7 +83,7 @@ impl Replaying<'_> {
         let measured = iterations(&plan, &seen);
         let simulated = self.followed((policy, &limits), &costs, &seen, &measured);
         if let Some(path) = chart {
-            chart::write(path, &plan, &seen, slow_motion)?;
+            chart::write(path, &plan, (&seen, &measured), slow_motion)?;
         }
         let ms =
             |one: &Iteration| (one.ended_ns - one.begun_ns) as f64 / 1e6 / f64::from(slow_motion);
@@ -145,16 +143,4 @@ fn slow_motion(planned: &Served) -> u32 {
     let each = planned.iterations.iter().map(|one| one.times.total_ms);
     let (shortest_ms, all_ms) = (each.clone().fold(f64::INFINITY, f64::min), each.sum::<f64>());
     (ITERATION_MIN_MS / shortest_ms).min(SLOWED_MAX_MS / all_ms).ceil().max(1.0) as u32
-}
-
-/// As of a server: an extent for each sequence.
-fn limits(of: TimedServing) -> Limits {
-    Limits {
-        rows: of.rows,
-        page_positions: of.context,
-        device_pages: of.device_slots.into(),
-        host_pages: u32::from(of.slots) + u32::from(of.device_slots),
-        patience: PATIENCE,
-        lags: Lags::Apart,
-    }
 }
