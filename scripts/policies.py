@@ -22,7 +22,7 @@ from pathlib import Path
 
 from peers.contention import Stolen, contention
 
-POLICIES = ["auto", "two-split", "one-split", "gpu-only", "cpu-only", "lia", "flexgen", "flexgen:spread"]
+POLICIES = ["auto", "two-split", "one-split", "gpu-only", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
 RUN = "--model opt-30b --dummy-weights --layers 4 --batches 2x4 --prompt-len 32 --gen-len 16".split()
 # Placements that need no search and so measure nothing themselves, and the device that they use.
 GIVEN = {"cpu-only": "none", "gpu-only": "emulated"}

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-POLICIES = ["auto", "two-split", "one-split", "gpu-only", "resident", "cpu-only", "lia", "flexgen", "flexgen:spread"]
+POLICIES = ["auto", "two-split", "one-split", "gpu-only", "resident", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
 LENGTHS = ["--prompt-len", 64, "--gen-len", 16]
 GOAL = 0.02
 # The machine of planner/tests/described/cases.rs with nothing remarkable.

@@ -128,6 +128,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
         "gpu-only",
         "cpu-only",
         "lia",
+        "lia:spread",
         "flexgen",
         "flexgen:spread",
     ] {

@@ -382,7 +382,8 @@ pub struct LowPlan {
     /// What is kept in 4 bits [default: nothing where that fits, else w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<CompressChoice>,
-    /// auto, two-split, one-split, gpu-only, resident, cpu-only, lia, flexgen or flexgen:spread
+    /// auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread, flexgen or
+    /// flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
     pub policy: PolicyName,
     /// Chunks that a split may come between: scores=8 or attention=8, or linears=8 for those of the

@@ -66,7 +66,7 @@ pub struct LowServe {
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub context: Option<u32>,
     /// How long a step may be predicted to take, so that prompts hold up other answers no longer
-    /// [default: 100]
+    /// [default: 100, or 3 times what a token of every slot takes, where that is more]
     #[arg(long, value_name = "MS", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub step_ms: Option<u32>,

@@ -74,8 +74,8 @@ pub struct LowPlacement {
     )]
     pub device: DeviceChoice,
     /// Who computes what: auto, two-split, one-split, gpu-only, resident (weights stay on the
-    /// device), cpu-only, lia, flexgen or flexgen:spread [default: auto with a device, else
-    /// cpu-only]
+    /// device), cpu-only, lia, lia:spread, flexgen or flexgen:spread [default: auto with a device,
+    /// else cpu-only]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
     pub policy: Option<PolicyName>,
     /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side

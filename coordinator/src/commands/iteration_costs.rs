@@ -1,6 +1,7 @@
 //! What a server measured its iterations to take, as a file: `serve --costs` writes it and
 //! `plan --serve --costs` reads it.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 
 use anyhow::Context;
@@ -86,6 +87,21 @@ impl IterationCosts {
         std::fs::write(path, text).with_context(|| format!("the costs {}", path.display()))
     }
 
+    /// Whether a file can be written there, which is better known before a model is loaded. What
+    /// is there is left as it is.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(in crate::commands) fn check_path(path: &Path) -> anyhow::Result<()> {
+        let is_new = !path.exists();
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("--costs {}", path.display()))?;
+        if is_new {
+            std::fs::remove_file(path)?;
+        }
+        Ok(())
+    }
+
     /// # Errors
     /// A file that cannot be read or that no server wrote.
     pub(in crate::commands) fn read(path: &Path) -> anyhow::Result<Self> {
@@ -98,6 +114,20 @@ impl IterationCosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_tried_and_left_as_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("costs.json");
+        IterationCosts::check_path(&path).expect("can be written");
+        assert!(!path.exists());
+        std::fs::write(&path, "earlier").expect("written");
+        IterationCosts::check_path(&path).expect("can be written");
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "earlier");
+        let missing = folder.path().join("no/costs.json");
+        let refused = IterationCosts::check_path(&missing).expect_err("no such folder");
+        assert!(format!("{refused:#}").contains("no/costs.json"), "{refused:#}");
+    }
 
     #[test]
     fn a_file_says_all_of_it() {

@@ -27,7 +27,7 @@ use crate::cli::cuda::is_cuda;
 use crate::cli::request::{Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::launch::LaunchOptions;
-use crate::engine::serving::{FormOf, ServingEngine, ServingOptions};
+use crate::engine::serving::{FormOf, ServingEngine, ServingOptions, StepTime};
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::text::codec::ProcessCodec;
@@ -56,8 +56,7 @@ pub(crate) struct Served {
     pub(crate) slots: Option<u16>,
     /// Positions of a sequence; `None`: the model's.
     pub(crate) context: Option<u32>,
-    /// How long a step should take where sequences decode.
-    pub(crate) step: Duration,
+    pub(crate) step: StepTime,
     /// Log-probabilities of a token, its own included.
     pub(crate) logprobs: u16,
     /// Logits of a step that are kept at a time, bytes; of each slot's newest token in any case.
@@ -75,7 +74,7 @@ impl Served {
     pub(crate) const FOR_TEXTS: Served = Served {
         slots: None,
         context: None,
-        step: Duration::from_secs(600),
+        step: StepTime::Within(Duration::from_secs(600)),
         logprobs: 0,
         logits_bytes: 64 << 20,
         page_positions: 16,

@@ -15,7 +15,7 @@ use coordinator::boundary::serving::{
 };
 use coordinator::engine::RunEngine;
 use coordinator::engine::launch::LaunchOptions;
-use coordinator::engine::serving::{ServingEngine, ServingOptions};
+use coordinator::engine::serving::{ServingEngine, ServingOptions, StepTime};
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
 use planner::policy::{Homes, Policy, device_map};
@@ -172,7 +172,7 @@ pub fn start_storing(
             Kept::Extents | Kept::Pages(_) => schedule::hybrid::Policy::Auto,
         },
         costs: matches!(kept, Kept::SlowHost(_)).then(slow_host),
-        step: Duration::from_millis(2),
+        step: StepTime::Within(Duration::from_millis(2)),
         loading: Box::new(|_, _| true),
         tell,
     };

@@ -27,8 +27,6 @@ const POSITIONS: usize = Avx512::LANES;
 const TOGETHER: usize = 4;
 /// Elements of a line.
 const LINE: usize = 32;
-/// Queries of a call at most.
-pub(super) const MOST_QUERIES: usize = 4;
 
 /// A query as it is, in whole lines: zeros behind it.
 ///
@@ -42,7 +40,7 @@ pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
     }
 }
 
-/// Where the scores of some queries at the positions of [`scores`] go.
+/// Where the scores of some queries at the positions of a call go.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
     /// Of the first query and position.
@@ -53,8 +51,62 @@ pub(super) struct Scores {
     pub scale: f32,
 }
 
-/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees those of
-/// `visible[i]`.
+/// The positions of a call that each of `MR` queries sees.
+pub(super) struct Seen<const MR: usize> {
+    by_each: [Range<usize>; MR],
+    by_all: Range<usize>,
+}
+
+impl<const MR: usize> Seen<MR> {
+    /// Of `width` positions query `i` sees those that `visible` says.
+    #[inline(always)]
+    pub(super) fn new(width: usize, visible: impl Fn(usize) -> Range<usize>) -> Seen<MR> {
+        let by_each: [_; MR] = std::array::from_fn(visible);
+        let mut by_all = 0..width;
+        for one in &by_each {
+            by_all = by_all.start.max(one.start)..by_all.end.min(one.end);
+        }
+        Seen { by_each, by_all }
+    }
+}
+
+impl Scores {
+    /// Writes sums of `MR` queries at the sixteen positions from `first` on, as far as they are
+    /// seen.
+    ///
+    /// # Safety
+    /// There is room for what each query sees.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn store<const MR: usize>(
+        self,
+        s: Avx512,
+        sums: [__m512; MR],
+        first: usize,
+        seen: &Seen<MR>,
+    ) {
+        let scale = s.splat(self.scale);
+        let by_all = seen.by_all.start <= first && first + POSITIONS <= seen.by_all.end;
+        for i in 0..MR {
+            let to = self.to.wrapping_add(i * self.stride + first);
+            let scores = s.mul(sums[i], scale);
+            if by_all {
+                // SAFETY: the query sees all of these positions.
+                unsafe { s.store(to, scores) };
+                continue;
+            }
+            let before = |position: usize| {
+                let lanes = position.saturating_sub(first).min(POSITIONS);
+                (1u32 << lanes).wrapping_sub(1) as u16
+            };
+            let mask = before(seen.by_each[i].end) & !before(seen.by_each[i].start);
+            // SAFETY: what is masked is not touched; the query sees the rest.
+            unsafe { _mm512_mask_storeu_ps(to, mask, scores) };
+        }
+    }
+}
+
+/// Writes the scores of `MR` queries at all positions of `keys`, as far as they are seen.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack`
@@ -65,17 +117,11 @@ pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
     out: Scores,
-    visible: [Range<usize>; MR],
+    seen: &Seen<MR>,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
 ) {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
-    // Positions that all queries see.
-    let (mut start, mut end) = (0, keys.width);
-    for visible in &visible {
-        start = start.max(visible.start);
-        end = end.min(visible.end);
-    }
     for first in (0..keys.width).step_by(POSITIONS) {
         let block = Keys {
             from: keys.from.wrapping_add(first * keys.stride),
@@ -85,23 +131,7 @@ pub(super) unsafe fn scores<const MR: usize>(
         // SAFETY: the caller's promise; only what is visible is written.
         unsafe {
             let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
-            if start <= first && first + POSITIONS <= end {
-                for i in 0..MR {
-                    let to = out.to.wrapping_add(i * out.stride + first);
-                    s.store(to, s.mul(sums[i], s.splat(out.scale)));
-                }
-                continue;
-            }
-            for i in 0..MR {
-                let before = |position: usize| {
-                    let lanes = position.saturating_sub(first).min(block.width);
-                    (1u32 << lanes).wrapping_sub(1) as u16
-                };
-                let mask = before(visible[i].end) & !before(visible[i].start);
-                let to = out.to.wrapping_add(i * out.stride + first);
-                let scores = s.mul(sums[i], s.splat(out.scale));
-                _mm512_mask_storeu_ps(to, mask, scores);
-            }
+            out.store(s, sums, first, seen);
         }
     }
 }

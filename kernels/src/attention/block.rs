@@ -10,6 +10,8 @@ use std::ops::Range;
 use super::avx512_bf16;
 use super::keys::{Keys, Queries};
 use super::pages::PageLists;
+#[cfg(target_arch = "x86_64")]
+use super::pair_keys;
 use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
@@ -17,9 +19,6 @@ use super::shape::{AttentionShape, Unit, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_between;
-
-/// Positions whose K stays in L1 while many queries are multiplied with it in pairs.
-const PAIRS_POSITIONS: usize = 64;
 
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
 /// records of 4-bit integers.
@@ -170,7 +169,7 @@ impl<S: Simd> Block<'_, S> {
 
     /// The packed queries from `query` on.
     #[inline(always)]
-    fn packed_queries(&self, query: usize) -> Queries {
+    pub(super) fn packed_queries(&self, query: usize) -> Queries {
         let stride = head_stride(self.shape.head_dim);
         let from = self.packed.cast_const().wrapping_add(query * stride);
         Queries { from, stride, odd: stride / 2 }
@@ -194,9 +193,10 @@ impl<S: Simd> Block<'_, S> {
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,
-            (true, false) => PAIRS_POSITIONS,
+            #[cfg(target_arch = "x86_64")]
+            (true, false) => pair_keys::POSITIONS,
             (false, true) => S::LANES,
-            (false, false) => 2 * S::LANES,
+            _ => 2 * S::LANES,
         };
         let Range { start: mut first, end } = positions;
         while first < end {
@@ -217,7 +217,11 @@ impl<S: Simd> Block<'_, S> {
                 unsafe {
                     if self.pairs {
                         #[cfg(target_arch = "x86_64")]
-                        self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                        if direct {
+                            self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                        } else {
+                            self.scores_of_many_pairs(keys, first, (out, stride), prefetcher);
+                        }
                     } else if direct {
                         self.scores_direct(keys, first, (out, stride), prefetcher);
                     } else {
@@ -230,7 +234,8 @@ impl<S: Simd> Block<'_, S> {
     }
 
     /// # Safety
-    /// As [`Block::scores_direct`]; `T` is bf16 and the machine has AVX512-BF16.
+    /// As [`Block::scores_direct`]; `T` is bf16, the machine has AVX512-BF16, and there are four
+    /// queries at most.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn scores_of_pairs<T: Number>(
@@ -242,31 +247,22 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let Keys { stride, width, head_dim, fresh_distance, .. } = keys;
         let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_distance };
-        let queries = self.queries();
-        let mut prefetcher = Some(prefetcher);
-        for query in (0..queries).step_by(avx512_bf16::MOST_QUERIES) {
-            let count = avx512_bf16::MOST_QUERIES.min(queries - query);
-            if !self.sees(query..query + count, first..first + width) {
-                continue;
-            }
-            macro_rules! tile {
-                ($mr:literal) => {{
-                    let to = out.wrapping_add(query * of_query + first);
-                    let scores =
-                        avx512_bf16::Scores { to, stride: of_query, scale: self.shape.scale };
-                    let visible = std::array::from_fn(|i| self.visible(query + i, first, width));
-                    let queries = self.packed_queries(query);
-                    avx512_bf16::scores::<$mr>(&keys, queries, scores, visible, prefetcher.take());
-                }};
-            }
-            // SAFETY: the caller's promise; the queries are packed in pairs.
-            unsafe {
-                match count {
-                    1 => tile!(1),
-                    2 => tile!(2),
-                    3 => tile!(3),
-                    _ => tile!(4),
-                }
+        macro_rules! tile {
+            ($mr:literal) => {{
+                let to = out.wrapping_add(first);
+                let scores = avx512_bf16::Scores { to, stride: of_query, scale: self.shape.scale };
+                let seen = avx512_bf16::Seen::<$mr>::new(width, |i| self.visible(i, first, width));
+                let queries = self.packed_queries(0);
+                avx512_bf16::scores::<$mr>(&keys, queries, scores, &seen, Some(prefetcher));
+            }};
+        }
+        // SAFETY: the caller's promise; the queries are packed in pairs.
+        unsafe {
+            match self.queries() {
+                1 => tile!(1),
+                2 => tile!(2),
+                3 => tile!(3),
+                _ => tile!(4),
             }
         }
     }

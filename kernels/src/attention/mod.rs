@@ -32,6 +32,8 @@ mod four;
 mod keys;
 mod pages;
 #[cfg(target_arch = "x86_64")]
+mod pair_keys;
+#[cfg(target_arch = "x86_64")]
 mod pair_tiles;
 #[cfg(target_arch = "x86_64")]
 mod pair_values;

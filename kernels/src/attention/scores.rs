@@ -38,7 +38,7 @@ impl<T: Number> Keys<T> {
     /// # Safety
     /// The positions are readable.
     #[inline(always)]
-    unsafe fn columns<S: Simd>(
+    pub(super) unsafe fn columns<S: Simd>(
         &self,
         s: S,
         first: usize,

@@ -131,8 +131,10 @@ pub(super) unsafe fn weights<S: Simd>(
         let mut at = 0;
         while at + TOGETHER * S::LANES <= whole {
             let mut values = [s.zero(); TOGETHER];
-            for i in 0..TOGETHER {
+            for _ in 0..TOGETHER {
                 prefetcher.fill_vector(s);
+            }
+            for i in 0..TOGETHER {
                 values[i] = s.sub(s.load(scores.add(at + i * S::LANES)), highest);
             }
             values = math::exp_of_negative(s, values);

@@ -140,7 +140,8 @@ impl<'a> Setting<'a> {
     /// With what stays on the host in its nearest memory.
     fn near(&self) -> Result<Placement, String> {
         if let Some([prefill, decode]) = &self.scenario.vectors {
-            let policy = Policy::Lia { prefill: vector(prefill), decode: vector(decode) };
+            let policy =
+                Policy::Lia { prefill: vector(prefill), decode: vector(decode), spread: false };
             return self.most_resident(policy);
         }
         let flexgen = |cpu_attention| {
@@ -288,7 +289,9 @@ fn sentence(error: impl std::fmt::Display) -> String {
 /// What runs where, in words.
 pub fn describe(placement: &Placement, config: &ModelConfig) -> String {
     let mut text = match placement.policy {
-        Policy::Lia { prefill, decode } => format!("{} then {}", digits(prefill), digits(decode)),
+        Policy::Lia { prefill, decode, .. } => {
+            format!("{} then {}", digits(prefill), digits(decode))
+        }
         Policy::TwoSplit { split, chunking } => interval(split, chunking, config),
         Policy::Flexgen(Flexgen { cpu_attention: true, .. }) => "attention on the CPU".to_owned(),
         Policy::Flexgen(_) => "attention on the GPU".to_owned(),

@@ -22,6 +22,8 @@ pub enum PolicyName {
     CpuOnly,
     /// The offload vector of least latency (LIA eq. 1).
     Lia,
+    /// The same with the layers that stay in device memory spread among the others.
+    LiaSpread,
     /// FlexGen's own schedule.
     Flexgen,
     /// FlexGen with a layer's weights spread over the batches.
@@ -40,7 +42,7 @@ pub struct UnknownPolicy {
 
 impl PolicyName {
     /// All of them, `auto` first.
-    pub const ALL: [PolicyName; 9] = [
+    pub const ALL: [PolicyName; 10] = [
         PolicyName::Auto,
         PolicyName::TwoSplit,
         PolicyName::OneSplit,
@@ -48,18 +50,20 @@ impl PolicyName {
         PolicyName::Resident,
         PolicyName::CpuOnly,
         PolicyName::Lia,
+        PolicyName::LiaSpread,
         PolicyName::Flexgen,
         PolicyName::FlexgenSpread,
     ];
 
     /// What `auto` compares, the plain ones first: of two names for one map the first is told. A
     /// split at the layer's end is among all splits.
-    pub const COMPARED: [PolicyName; 7] = [
+    pub const COMPARED: [PolicyName; 8] = [
         PolicyName::CpuOnly,
         PolicyName::Resident,
         PolicyName::GpuOnly,
         PolicyName::TwoSplit,
         PolicyName::Lia,
+        PolicyName::LiaSpread,
         PolicyName::Flexgen,
         PolicyName::FlexgenSpread,
     ];
@@ -74,6 +78,7 @@ impl PolicyName {
             PolicyName::Resident => "resident",
             PolicyName::CpuOnly => "cpu-only",
             PolicyName::Lia => "lia",
+            PolicyName::LiaSpread => "lia:spread",
             PolicyName::Flexgen => "flexgen",
             PolicyName::FlexgenSpread => "flexgen:spread",
         }

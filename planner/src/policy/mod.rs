@@ -57,6 +57,9 @@ pub enum Policy {
     Lia {
         prefill: Vector,
         decode: Vector,
+        /// Layers that stay in device memory are spread among the others, so that each that is
+        /// streamed has the link for longer. LIA keeps the first ones (§5.2, optimisation 1).
+        spread: bool,
     },
     /// FlexGen's own loop, everything on the GPU but, as asked, attention.
     Flexgen(Flexgen),
@@ -71,7 +74,8 @@ impl Policy {
             Policy::Resident => "resident",
             Policy::TwoSplit { .. } => "two-split",
             Policy::OneSplit { .. } => "one-split",
-            Policy::Lia { .. } => "lia",
+            Policy::Lia { spread: false, .. } => "lia",
+            Policy::Lia { spread: true, .. } => "lia:spread",
             Policy::Flexgen(Flexgen { spread: false, .. }) => "flexgen",
             Policy::Flexgen(Flexgen { spread: true, .. }) => "flexgen:spread",
         }

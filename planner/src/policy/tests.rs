@@ -99,7 +99,7 @@ fn the_cpu_alone_needs_no_device() {
     let (map, plan) = planned(Policy::CpuOnly, Residency::NONE);
     assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     assert!(!map.uses_gpu());
-    let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU };
+    let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU, spread: false };
     assert!(!planned(cpu, Residency::NONE).0.uses_gpu());
 }
 
@@ -107,7 +107,7 @@ fn the_cpu_alone_needs_no_device() {
 fn every_vector_is_a_map_that_compiles() {
     for decode in Vector::all() {
         let residency = residency(vec![0], ResidentAttention::Streamed, false);
-        let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode };
+        let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode, spread: false };
         let (map, _) = planned(policy, residency.clone());
         assert_eq!(map.policy, "lia");
         assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
@@ -120,7 +120,7 @@ fn every_vector_is_a_map_that_compiles() {
 #[test]
 fn a_prefill_vector_that_cuts_attention_is_refused_by_the_compiler() {
     let cut = Vector([true, true, false, true, true, true]);
-    let policy = Policy::Lia { prefill: cut, decode: Vector::FULL_CPU };
+    let policy = Policy::Lia { prefill: cut, decode: Vector::FULL_CPU, spread: false };
     let map = device_map(&policy, &config(), true, HOMES);
     assert!(compile(&config(), &SHAPE, &map).is_err());
 }

@@ -47,6 +47,8 @@ pub(super) struct Bound<'a> {
     pub(super) far: Option<FarBound<'a>>,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
+    /// Home of the KV that only the device reads, where the placement leaves it open.
+    pub(super) open_kv: MemoryId,
     pub(super) outer: Outer,
     /// What storages read in every step takes no less.
     pub(super) read_ns: f64,
@@ -93,8 +95,8 @@ impl Bound<'_> {
     /// Share of a streamed layer's KV that is streamed too.
     fn streamed_kv(&self) -> f64 {
         let Placement { kv, device_batches, .. } = self.placement;
-        match kv {
-            Some(MemoryId::VRAM) => 0.0,
+        match kv.unwrap_or(self.open_kv) {
+            MemoryId::VRAM => 0.0,
             _ => 1.0 - f64::from(*device_batches) / f64::from(self.table.batches.max(1)),
         }
     }

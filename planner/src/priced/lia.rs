@@ -10,15 +10,15 @@ use crate::lia::Vector;
 use crate::policy::{Placement, Policy};
 
 /// The vectors of least latency for prefill and for decode, the first of equal ones, and the named
-/// ones for decode.
+/// ones for decode; `spread`: the layers that stay.
 ///
 /// # Errors
 /// A plan that cannot be priced.
-pub(super) fn policies(estimator: &Estimator<'_>) -> Result<Vec<Policy>, Unpriced> {
+pub(super) fn policies(estimator: &Estimator<'_>, spread: bool) -> Result<Vec<Policy>, Unpriced> {
     let [prefill, least] = vectors(estimator)?;
     let others = Vector::NAMED.into_iter().filter(|named| *named != least);
     let decode = std::iter::once(least).chain(others);
-    Ok(decode.map(|decode| Policy::Lia { prefill, decode }).collect())
+    Ok(decode.map(|decode| Policy::Lia { prefill, decode, spread }).collect())
 }
 
 /// The vectors of least latency for prefill and for decode; the first of equal ones.
@@ -33,7 +33,7 @@ fn vectors(estimator: &Estimator<'_>) -> Result<[Vector; 2], Unpriced> {
         // Attention of prefill is not cut, so such vectors are decode's only.
         let whole = vector.0[1] == vector.0[2];
         let prefill = if whole { vector } else { Vector::FULL_GPU };
-        let placement = Placement::of(Policy::Lia { prefill, decode: vector });
+        let placement = Placement::of(Policy::Lia { prefill, decode: vector, spread: false });
         let kinds = estimator.of_kinds(|estimator| {
             let plan = estimator.plan(&placement, 1);
             let plan = plan.map_err(|error| Unpriced(error.to_string()))?;

@@ -130,7 +130,7 @@ fn uses_gpu(placement: &Placement) -> bool {
     // No other placement that leaves everything to the CPU is among those that are compared.
     let all_on_cpu = match &placement.policy {
         Policy::CpuOnly => true,
-        Policy::Lia { prefill, decode } => [prefill, decode] == [&Vector::FULL_CPU; 2],
+        Policy::Lia { prefill, decode, .. } => [prefill, decode] == [&Vector::FULL_CPU; 2],
         _ => false,
     };
     !(placement.residency.is_none() && all_on_cpu)

@@ -142,6 +142,7 @@ impl<'a> Space<'a> {
             far,
             config,
             placement,
+            open_kv: self.estimator.homes.kv,
             outer: self.outer,
             read_ns,
             reads_directly,
@@ -164,8 +165,9 @@ impl<'a> Space<'a> {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
             PolicyName::Resident => one(Policy::Resident, false),
-            PolicyName::Lia => {
-                let policies = lia::policies(self.estimator)?.into_iter();
+            PolicyName::Lia | PolicyName::LiaSpread => {
+                let spread = name == PolicyName::LiaSpread;
+                let policies = lia::policies(self.estimator, spread)?.into_iter();
                 policies.map(|policy| Base { name, policy, is_open: true }).collect()
             }
             PolicyName::Flexgen | PolicyName::FlexgenSpread => {

@@ -361,7 +361,7 @@ fn prompts_on_the_cpu_are_priced_beside_the_device_that_a_run_uses() {
         let split = Split { start: 0, end: 0 };
         let policies = [
             Policy::TwoSplit { split, chunking: None },
-            Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU },
+            Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU, spread: false },
         ];
         for policy in policies {
             let placement = Placement { prefill_on_cpu: true, ..Placement::of(policy) };

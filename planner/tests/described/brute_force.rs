@@ -3,6 +3,7 @@
 
 use model::ops::Op;
 use planner::budget::PROCESS_OVERHEAD_BYTES;
+use planner::lia::Vector;
 use planner::machine::{Nvme, Tier};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{
@@ -34,6 +35,10 @@ fn all(case: &Case) -> Vec<Placement> {
     let mut policies: Vec<Policy> = std::iter::once((0, 0)).chain(intervals).map(split).collect();
     policies.extend([flexgen(false, false), flexgen(false, true)]);
     policies.extend([flexgen(true, false), flexgen(true, true)]);
+    for prefill in [Vector::FULL_GPU, Vector::FULL_CPU] {
+        let named = Vector::NAMED.into_iter();
+        policies.extend(named.map(|decode| Policy::Lia { prefill, decode, spread: true }));
+    }
     let mut residencies = Vec::new();
     for head in [false, true] {
         residencies.push(Residency { head, ..Residency::NONE });

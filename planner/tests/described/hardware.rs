@@ -4,7 +4,7 @@ use model::known::known;
 use planner::machine::{Machine, known as known_machine};
 use planner::policy::by_name::PolicyName;
 
-use super::cases::{Case, plain_machine};
+use super::cases::{Case, layers_of, plain_machine};
 
 /// GB/s and GiB of the card, GB/s of the link.
 fn card(gbps: f64, vram_gib: f64, link_gbps: f64) -> Machine {
@@ -51,4 +51,19 @@ fn what_streams_is_named_for_the_card_that_is_too_small() {
     assert!(layers > 0 && layers < 32, "{:?}", chosen.placement);
     let refused = case.choose(PolicyName::Resident).expect_err("16 GB of weights").to_string();
     assert!(refused.contains("but the device has 8.00 GiB"), "{refused}");
+}
+
+/// Attention of four batches on the CPU takes about as long as the weights of two layers do on the
+/// link. Where every other layer stays, the link has the time of two for each that does not.
+#[test]
+fn layers_that_stay_are_spread_where_that_keeps_the_link_busy() {
+    let mut machine = known_machine("spr-h100").expect("there").expect("valid");
+    machine.memory.vram_gib = 20.0;
+    let case =
+        Case { prompt: 512, new: 32, ..Case::new(machine, layers_of("opt-66b", 16), (4, 64)) };
+    let step_ms = |policy| case.choose(policy).expect("it fits").steady.step_ns() / 1e6;
+    let (first, spread) = (step_ms(PolicyName::Lia), step_ms(PolicyName::LiaSpread));
+    assert!(spread < 0.95 * first, "{spread} {first}");
+    let auto = case.choose(PolicyName::Auto).expect("it fits");
+    assert_eq!(auto.name, PolicyName::LiaSpread);
 }

@@ -141,11 +141,8 @@ impl Times {
             }
             Shape::Async => {
                 let plain = layer(work, costs, [Load::default(); 2]).times(layers);
-                let mut all = plain.plus(lagging(work, costs));
-                if work.waits_for_lagging {
-                    all.total_ms = all.total_ms.max(all.host_ms);
-                }
-                all
+                let all = plain.plus(lagging(work, costs));
+                if work.waits_for_lagging { all.waiting(work, layers) } else { all }
             }
         };
         let link = costs.link();
@@ -168,6 +165,21 @@ impl Times {
             to_device_ms: self.to_device_ms * layers,
             to_host_ms: self.to_host_ms * layers,
         }
+    }
+
+    /// Beside rows that lag, until the host has attended for all of them. Where the device has no
+    /// other rows, its first layer waits for the first attention, and its last one follows the
+    /// last.
+    fn waiting(self, work: &Work, layers: f64) -> Times {
+        let (first_ms, last_ms) = match work.rows[0] {
+            0 => {
+                let waits = f64::from(work.lagging_layers.max(1));
+                (self.host_ms / waits, self.total_ms / layers)
+            }
+            _ => (0.0, 0.0),
+        };
+        let total_ms = (first_ms + self.total_ms).max(self.host_ms + last_ms);
+        Times { total_ms, ..self }
     }
 
     /// Both one after the other.

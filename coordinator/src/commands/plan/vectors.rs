@@ -34,7 +34,7 @@ impl Vectors {
     /// # Errors
     /// A number format that the description leaves out.
     pub(super) fn of(chosen: &Chosen, machine: &Machine) -> anyhow::Result<Option<Vectors>> {
-        let Policy::Lia { prefill, decode } = chosen.placement.policy else { return Ok(None) };
+        let Policy::Lia { prefill, decode, .. } = chosen.placement.policy else { return Ok(None) };
         let Plan { config, shape, .. } = &chosen.plan;
         let positions = shape.max_prompt + shape.max_new / 2;
         let case = Case { batch: 1, length: positions, dtype: shape.dtype, resident: false };

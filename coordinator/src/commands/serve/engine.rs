@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::boundary::serving::Serving;
 use crate::cli::request::ServeRequest;
 use crate::commands::iteration_costs::IterationCosts;
+use crate::engine::serving::StepTime;
 use crate::interrupt::Interrupt;
 use crate::setup::model::Opened;
 use crate::setup::owners::Owners;
@@ -13,9 +14,6 @@ use crate::setup::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, S
 
 /// Log-probabilities of a token: its own, and of the twenty most likely ones.
 const LOGPROBS: u16 = 21;
-
-/// How long a step should take, unless it is said: what a reader takes for fluent.
-const STEP_MS: u32 = 100;
 
 /// Starts what computes.
 ///
@@ -26,8 +24,12 @@ pub(super) fn start_engine(
     opened: &Opened,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Arc<dyn Serving>> {
+    if let Some(path) = &request.costs {
+        IterationCosts::check_path(path)?;
+    }
     let is_long = request.context.is_some_and(|context| context > LONG_CONTEXT);
-    let step = Duration::from_millis(request.step_ms.unwrap_or(STEP_MS).into());
+    let within = |ms: u32| StepTime::Within(Duration::from_millis(ms.into()));
+    let step = request.step_ms.map_or(StepTime::Fluent, within);
     let served = Served {
         slots: request.slots,
         context: request.context,

@@ -154,10 +154,10 @@ impl Drive {
         while self.turn() == Goes::On {
             self.show();
         }
+        self.own.state = State::Draining;
+        self.show();
         self.store_rest();
         self.desk.fail_all("The server has ended.");
-        self.own.state = State::Ended;
-        self.show();
         if let Some(crew) = &mut self.crew {
             let busy = crew.group.is_some();
             if !busy {
@@ -165,6 +165,9 @@ impl Drive {
             }
             crew.launched.supervisor.leave(busy);
         }
+        // Whoever waits for this may end the process, and no worker is left behind then.
+        self.own.state = State::Ended;
+        self.show();
     }
 
     /// Stores what prompts are computed so far, within a bound: who ends is waited for.
@@ -343,11 +346,13 @@ impl Crew {
 
     /// Empties the table, in which nothing may run.
     fn clear(&self, options: &ServingOptions, measured: &Measured) {
-        let aim_us = u32::try_from(options.step.as_micros()).unwrap_or(u32::MAX);
-        match measured {
-            Measured::Steps(costs) => clear(&self.table, &options.plan, aim_us, costs),
-            Measured::Owners(_) => clear(&self.table, &options.plan, aim_us, &Costs::NONE),
-        }
+        let costs = match measured {
+            Measured::Steps(costs) => costs,
+            Measured::Owners(_) => &Costs::NONE,
+        };
+        let slots =
+            u32::from(options.plan.shape.batches) * u32::from(options.plan.shape.batch_size);
+        clear(&self.table, &options.plan, options.step.aim_us(slots, costs), costs);
         deciding(options, measured).iter().for_each(|deciding| self.table.set_deciding(deciding));
     }
 

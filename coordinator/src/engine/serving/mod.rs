@@ -26,7 +26,7 @@ use crate::boundary::serving::{
     Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
 };
 use drive::{Command, Drive};
-pub use options::{FormOf, ServingOptions};
+pub use options::{FormOf, ServingOptions, StepTime};
 
 /// Workers that hold a model and continue prompts as they come. Dropping it ends them.
 pub struct ServingEngine {

@@ -357,7 +357,7 @@ impl Streamed {
     ) -> Residency {
         let layers = match self.placement.policy {
             // LIA §5.2, optimisation 1.
-            Policy::Lia { .. } => (0..count).collect(),
+            Policy::Lia { spread: false, .. } => (0..count).collect(),
             _ => spread_evenly(count, of_layers),
         };
         Residency { layers, attention, head }

@@ -89,7 +89,7 @@ impl Case {
 fn placements() -> Vec<Placement> {
     let cut = |order| Some(Chunking { order, chunks: 4 });
     let split = |start, end, chunking| Policy::TwoSplit { split: Split { start, end }, chunking };
-    let vectors = |prefill, decode| Policy::Lia { prefill, decode };
+    let vectors = |prefill, decode| Policy::Lia { prefill, decode, spread: false };
     let policies = [
         split(0, 0, None),
         split(0, 4, None),

@@ -26,8 +26,9 @@ struct Span<'a> {
     end_ns: u64,
 }
 
-/// Writes all that computed while the device was in two layers in the middle of the longest
-/// iteration in which the host attends, as times of the machine that was played.
+/// Writes all that computed while the device was in two layers in the middle of an iteration, as
+/// times of the machine that was played: of the shape in which the host attended most often, the
+/// longest.
 ///
 /// # Errors
 /// No such iteration; a file that cannot be written.
@@ -37,9 +38,11 @@ pub(super) fn write(
     (seen, iterations): (&Replayed, &[Iteration]),
     slow_motion: u32,
 ) -> anyhow::Result<()> {
-    let beside = iterations.iter().filter(|one| one.shape != Shape::Gpu);
+    let of = |shape| iterations.iter().filter(move |one| one.shape == shape);
+    let most = [Shape::Pipelined, Shape::Async].into_iter().max_by_key(|shape| of(*shape).count());
     let none = || Usage("--chart: the host attended in no iteration; give more requests".into());
-    let longest = beside.max_by_key(|one| one.ended_ns - one.begun_ns).ok_or_else(none)?;
+    let longest = most.and_then(|shape| of(shape).max_by_key(|one| one.ended_ns - one.begun_ns));
+    let longest = longest.ok_or_else(none)?;
     let chart = chart(plan, &spans(plan, seen, longest), longest.shape, slow_motion);
     let text = serde_json::to_string_pretty(&chart.ok_or_else(none)?)? + "\n";
     std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))
