@@ -9,7 +9,8 @@ starts a server of its own, with the same model, 16 slots and two threads, asks 
 
 - All requests at once: ours, llama-server as it is, ours again, llama-server with `-b 256`, the prompts of a round the same.
 - At 0.7 of the rate at which llama-server was saturated in this run: what is asked of the time between tokens.
-- At 0.7, 0.85 and 1.0 of our own saturation: requests a second within the SLO, the best of the three rates of each.
+- At 0.7, 0.85 and 1.0 of our own saturation: requests a second within the SLO, the best of these rates and of the one
+  before, at which the other is not saturated, of each.
 - The batch job beside the server: what HTTP costs.
 
 Prints medians of paired ratios; writes a JSON line for each run. Runs during which the host or other programs took time of
@@ -232,8 +233,9 @@ def run(arguments):
 def pairs(lines, load, kind, peer):
     """Ours and the other's figures of the same round, all undisturbed: lists, as goodput is of several rates."""
     of_seed = {}
+    kinds = ("latency", "goodput") if kind == "goodput" else (kind,)
     for line in lines:
-        if (line["load"], line["kind"], line["beside"]) == (load.name, kind, peer):
+        if (line["load"], line["beside"]) == (load.name, peer) and line["kind"] in kinds:
             both = of_seed.setdefault(line["seed"], ([], [], []))
             both[2 if line["contention"] else 0 if line["who"] == OURS else 1].append(line["figures"])
     return [(mine, its) for mine, its, disturbed in of_seed.values() if mine and its and not disturbed]
@@ -270,7 +272,7 @@ def table(lines):
                 if not both:
                     continue
                 values = [[best(figures, *path) for figures in pair] for pair in both]
-                ratios = [its / mine if less_is_better else mine / max(its, 1e-9) for mine, its in values]
+                ratios = [its / mine if less_is_better else mine / its if its else float("inf") for mine, its in values]
                 ratio, asked = statistics.median(ratios), least or load.least
                 cells = [load.name, what, peer, *(f"{statistics.median(column):.1f}" for column in zip(*values))]
                 cells += [f"{ratio:.2f}", f"{min(ratios):.2f}..{max(ratios):.2f}", len(both), asked]
