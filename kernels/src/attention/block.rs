@@ -10,8 +10,6 @@ use std::ops::Range;
 use super::avx512_bf16;
 use super::keys::{Keys, Queries};
 use super::pages::PageLists;
-#[cfg(target_arch = "x86_64")]
-use super::pair_keys;
 use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
@@ -19,6 +17,9 @@ use super::shape::{AttentionShape, Unit, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_between;
+
+/// Positions whose K stays in L1 while many queries are multiplied with it in pairs.
+pub(super) const PAIRS_POSITIONS: usize = 128;
 
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
 /// records of 4-bit integers.
@@ -193,8 +194,7 @@ impl<S: Simd> Block<'_, S> {
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,
-            #[cfg(target_arch = "x86_64")]
-            (true, false) => pair_keys::POSITIONS,
+            (true, false) => PAIRS_POSITIONS,
             (false, true) => S::LANES,
             _ => 2 * S::LANES,
         };

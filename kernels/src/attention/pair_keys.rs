@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512_bf16::{Scores, Seen};
-use super::block::Block;
+use super::block::{Block, PAIRS_POSITIONS};
 use super::keys::{Keys, Queries};
 use super::prefetch::Prefetcher;
 use crate::number::Number;
@@ -23,8 +23,7 @@ use crate::unroll::unroll_16;
 
 /// Positions of a tile: two vectors of them.
 const TILE: usize = 2 * Avx512::LANES;
-/// Positions of a block at most, which stay in L1 while all queries pass.
-pub(super) const POSITIONS: usize = 4 * TILE;
+const _: () = assert!(PAIRS_POSITIONS.is_multiple_of(TILE));
 /// Queries of a tile at most.
 const QUERIES: usize = 4;
 /// Elements of a line, of which a vector takes a pair.
