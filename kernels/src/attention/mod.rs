@@ -46,6 +46,7 @@ mod segment;
 mod select;
 mod shape;
 mod softmax;
+mod steps;
 mod task;
 mod values;
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::block::{Block, Source};
 use super::prefetch::Prefetcher;
-use super::shape::{chunks_of, head_stride, within_chunk};
+use super::shape::{chunks_of, head_stride};
+use super::steps::{FourScores, FourValues, PlainScores, PlainValues, Softmax, Step};
 use super::task::{BlockTask, Part, Scores, transposed_len};
 use crate::number::Number;
 use crate::simd::Simd;
@@ -70,71 +71,29 @@ impl<T: Number> BlockTask<'_, T> {
         chunks: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.steps.scores {
-                self.run_scores(block, scores, prefetcher);
-            }
-            if self.steps.softmax {
-                prefetcher.fill_pause(block.s);
-                self.run_weights(block, scores, &chunks, prefetcher);
-            } else if self.steps.values {
-                self.recover_weights(block, scores, &chunks);
-            }
-            if self.steps.values {
-                self.run_values(block, scores, chunks, prefetcher);
-            }
-        }
-    }
-
-    /// # Safety
-    /// As the caller, [`SimdTask::run`].
-    #[inline(always)]
-    unsafe fn run_scores<S: Simd>(
-        &self,
-        block: &Block<'_, S>,
-        scores: Scores,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let (out, positions) = ((scores.to, scores.stride_to), self.positions());
-        // SAFETY: the caller's promise.
-        unsafe {
+        let s = block.s;
+        let step = Step { task: self, block, scores, chunks: &chunks };
+        if self.steps.scores {
+            let prefetcher = &mut *prefetcher;
             match self.tensors.k {
                 Source::Plain { fresh, cache } => {
-                    block.pack_queries(self.tensors.q);
-                    block.scores((fresh, cache), out, positions, prefetcher);
+                    s.apart(PlainScores { step, from: (fresh, cache), prefetcher });
                 }
                 Source::Four { fresh, cache } => {
-                    block.pack_four_queries(self.tensors.q);
-                    block.four_scores((fresh, cache), out, positions, prefetcher);
+                    s.apart(FourScores { step, from: (fresh, cache), prefetcher });
                 }
             }
         }
-    }
-
-    /// # Safety
-    /// As the caller, [`SimdTask::run`].
-    #[inline(always)]
-    unsafe fn run_values<S: Simd>(
-        &self,
-        block: &Block<'_, S>,
-        scores: Scores,
-        chunks: Range<usize>,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let weights = (scores.to.cast_const(), scores.stride_to);
-        for chunk in chunks {
-            let positions = within_chunk(&block.positions(), chunk);
-            let sums = self.results(block.queries(), chunk).heads;
-            // SAFETY: the caller's promise.
-            unsafe {
-                match self.tensors.v {
-                    Source::Plain { fresh, cache } => {
-                        block.values((fresh, cache), weights, positions, sums, prefetcher);
-                    }
-                    Source::Four { fresh, cache } => {
-                        block.four_values((fresh, cache), weights, positions, sums, prefetcher);
-                    }
+        if self.steps.softmax || self.steps.values {
+            s.apart(Softmax { step, prefetcher: &mut *prefetcher });
+        }
+        if self.steps.values {
+            match self.tensors.v {
+                Source::Plain { fresh, cache } => {
+                    s.apart(PlainValues { step, from: (fresh, cache), prefetcher });
+                }
+                Source::Four { fresh, cache } => {
+                    s.apart(FourValues { step, from: (fresh, cache), prefetcher });
                 }
             }
         }

@@ -14,7 +14,7 @@ use super::tiled::{Parts, TILE_LEN, tiled};
 use super::tuning::{L2_X_LEN, OUTPUT_PREFETCH_ROWS};
 use crate::number::Number;
 use crate::scratch::Shared;
-use crate::simd::Simd;
+use crate::simd::{Part, Simd};
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
@@ -158,11 +158,19 @@ impl SimdTask for Sums<Plain<bf16>> {
 impl SimdTask for Sums<Records> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.reader.bits() {
-            Bits::Four => self.area.sum(s, Four(self.reader)),
-            Bits::Eight => self.area.sum(s, Eight(self.reader)),
-            _ => self.area.sum(s, Coded(self.reader)),
+        let Sums { reader, area } = self;
+        match reader.bits() {
+            Bits::Four => s.apart(Sums { reader: Four(reader), area }),
+            Bits::Eight => s.apart(Sums { reader: Eight(reader), area }),
+            _ => s.apart(Sums { reader: Coded(reader), area }),
         }
+    }
+}
+
+impl<S: Simd, W: WeightReader<S>> Part<S> for Sums<W> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        self.area.sum(s, self.reader);
     }
 }
 

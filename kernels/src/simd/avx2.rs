@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Simd};
+use super::{KEPT_BITS, Part, Simd};
 
 const LANES: usize = 8;
 
@@ -100,11 +100,22 @@ unsafe fn quarter_columns(_: Avx2, from: *const u8, stride: usize) -> [__m256i; 
     }
 }
 
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn apart<P: Part<Avx2>>(s: Avx2, part: P) {
+    part.run(s);
+}
+
 impl Simd for Avx2 {
     type Block = [__m256i; LANES];
     const LANES: usize = LANES;
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = 4;
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) {
+        with_token!(apart(self, part))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Simd};
+use super::{KEPT_BITS, Part, Simd};
 
 /// Token: the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -98,11 +98,22 @@ pub(super) unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
     }
 }
 
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn apart<P: Part<Avx512>>(s: Avx512, part: P) {
+    part.run(s);
+}
+
 impl Simd for Avx512 {
     type Block = [__m512i; 16];
     const LANES: usize = 16;
     const TILE_ROWS: usize = 9;
     const DIRECT_ROWS: usize = 8;
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) {
+        with_token!(apart(self, part))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {

@@ -32,6 +32,12 @@ pub const MAX_LANES: usize = 16;
 /// What [`Simd::truncate`] keeps of an f32.
 const KEPT_BITS: u32 = !0xf;
 
+/// A part of a task that is compiled as a function of its own for each token ([`Simd::apart`]).
+pub trait Part<S> {
+    /// Must be `#[inline(always)]`, as what `variant` enters.
+    fn run(self, s: S);
+}
+
 /// A token for one instruction set; see the module header.
 ///
 /// # Safety of the pointer methods
@@ -44,6 +50,10 @@ pub trait Simd: Integers {
     const TILE_ROWS: usize;
     /// Rows of x up to which the linears use weights straight from registers.
     const DIRECT_ROWS: usize;
+
+    /// Runs a part as a function of its own, compiled with the token's instructions: compilers
+    /// take more than twice the time for a function of twice the size.
+    fn apart<P: Part<Self>>(self, part: P);
 
     fn splat(self, value: f32) -> Self::F;
     #[inline(always)]

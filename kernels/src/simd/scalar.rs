@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Simd};
+use super::{KEPT_BITS, Part, Simd};
 use crate::number::Number;
 
 const LANES: usize = 8;
@@ -22,6 +22,11 @@ impl Simd for Scalar {
     const LANES: usize = LANES;
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = 4;
+
+    #[inline(never)]
+    fn apart<P: Part<Self>>(self, part: P) {
+        part.run(self);
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
