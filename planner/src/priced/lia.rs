@@ -9,16 +9,15 @@ use super::{Estimator, Unpriced};
 use crate::lia::Vector;
 use crate::policy::{Placement, Policy};
 
-/// The vectors of least latency for prefill and for decode, the first of equal ones, and the named
-/// ones for decode; `spread`: the layers that stay.
+/// The vectors for prefill and decode that are compared: those of least latency, and for decode the
+/// named ones beside it.
 ///
 /// # Errors
 /// A plan that cannot be priced.
-pub(super) fn policies(estimator: &Estimator<'_>, spread: bool) -> Result<Vec<Policy>, Unpriced> {
+pub(super) fn pairs(estimator: &Estimator<'_>) -> Result<Vec<[Vector; 2]>, Unpriced> {
     let [prefill, least] = vectors(estimator)?;
     let others = Vector::NAMED.into_iter().filter(|named| *named != least);
-    let decode = std::iter::once(least).chain(others);
-    Ok(decode.map(|decode| Policy::Lia { prefill, decode, spread }).collect())
+    Ok(std::iter::once(least).chain(others).map(|decode| [prefill, decode]).collect())
 }
 
 /// The vectors of least latency for prefill and for decode; the first of equal ones.

@@ -165,11 +165,8 @@ impl<'a> Space<'a> {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
             PolicyName::Resident => one(Policy::Resident, false),
-            PolicyName::Lia | PolicyName::LiaSpread => {
-                let spread = name == PolicyName::LiaSpread;
-                let policies = lia::policies(self.estimator, spread)?.into_iter();
-                policies.map(|policy| Base { name, policy, is_open: true }).collect()
-            }
+            PolicyName::Lia => self.vectors(&[PolicyName::Lia])?,
+            PolicyName::LiaSpread => self.vectors(&[PolicyName::LiaSpread])?,
             PolicyName::Flexgen | PolicyName::FlexgenSpread => {
                 let spread = name == PolicyName::FlexgenSpread;
                 let policy = |cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
@@ -181,11 +178,29 @@ impl<'a> Space<'a> {
             PolicyName::Auto => {
                 let mut all = Vec::new();
                 for name in PolicyName::COMPARED {
-                    all.extend(self.bases(name)?);
+                    all.extend(match name {
+                        // Of the same vectors, which take long to find.
+                        PolicyName::Lia => self.vectors(&[name, PolicyName::LiaSpread])?,
+                        PolicyName::LiaSpread => Vec::new(),
+                        _ => self.bases(name)?,
+                    });
                 }
                 all
             }
         })
+    }
+
+    /// LIA's maps under each of its names.
+    fn vectors(&self, names: &[PolicyName]) -> Result<Vec<Base>, Unpriced> {
+        let pairs = lia::pairs(self.estimator)?;
+        let of_name = |name: &PolicyName| {
+            let (name, spread) = (*name, *name == PolicyName::LiaSpread);
+            pairs.clone().into_iter().map(move |[prefill, decode]| {
+                let policy = Policy::Lia { prefill, decode, spread };
+                Base { name, policy, is_open: true }
+            })
+        };
+        Ok(names.iter().flat_map(of_name).collect())
     }
 
     fn splits(&self, name: PolicyName) -> Vec<Base> {
