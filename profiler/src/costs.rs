@@ -24,7 +24,7 @@ use model::ops::{Op, Value};
 use program::ir::{Copy, Instruction, Moved, Program, Rows};
 use program::map::Phase;
 use program::plan::Plan;
-use program::simulate::{Costs, Place};
+use program::simulate::{ByPlace, Costs, Place};
 use program::topology::{LaneId, LaneSet};
 
 use crate::book::Book;
@@ -64,7 +64,7 @@ pub struct Workload {
 /// Costs of one plan; see the module header.
 #[derive(Debug, Clone)]
 pub struct ProfileCosts {
-    prices: HashMap<Place, Price>,
+    prices: ByPlace<Price>,
     surfaces: Vec<Surface>,
     rates: HashMap<LaneId, Rates>,
     rates_of: HashMap<Key, Rates>,
@@ -98,7 +98,7 @@ impl ProfileCosts {
         workload: Workload,
     ) -> Result<ProfileCosts, Unpriced> {
         let book = Book::of(profile);
-        let mut prices = HashMap::new();
+        let mut prices = ByPlace::new();
         for program in programs {
             price_program(&book, plan, program, workload.prompt_len, &mut prices)?;
         }
@@ -126,7 +126,7 @@ impl Costs for ProfileCosts {
     /// # Panics
     /// For an instruction of another plan.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
-        let price = &self.prices[&place];
+        let price = &self.prices[place];
         // `new` has checked that the surface reaches every step.
         price.ns(&self.surfaces[price.surface], self.prompt_len, step).unwrap_or_default()
     }
@@ -134,7 +134,7 @@ impl Costs for ProfileCosts {
     /// # Panics
     /// For an instruction of another plan.
     fn rate(&self, place: Place, busy: LaneSet) -> f64 {
-        let key = &self.prices[&place].key;
+        let key = &self.prices[place].key;
         let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
         let others = busy.within(self.heavy).without(place.lane);
         let own = whole.and_then(|rates| find(rates, others));
@@ -151,7 +151,7 @@ fn price_program(
     plan: &Plan,
     program: &Program,
     prompt_len: u32,
-    prices: &mut HashMap<Place, Price>,
+    prices: &mut ByPlace<Price>,
 ) -> Result<(), Unpriced> {
     for list in &program.lanes {
         for (index, instruction) in list.instructions.iter().enumerate() {

@@ -71,10 +71,12 @@ pub(super) fn evaluate(
         }
         of_kind.entry(kind).or_default().push(Bounded { least_ns, prefill_ns, one });
     }
-    let mut considered: Vec<Considered> = Vec::new();
+    let (mut considered, mut seen): (Vec<Considered>, Vec<DeviceMap>) = (Vec::new(), Vec::new());
     for kind in kinds {
         for one in search.best_of(of_kind.remove(&kind).unwrap_or_default())? {
-            if !considered.iter().any(|other| is_same(&other.map, &one.map)) {
+            let map = nameless(one.map.clone());
+            if !seen.contains(&map) {
+                seen.push(map);
                 considered.push(one);
             }
         }
@@ -116,10 +118,10 @@ struct Bounded {
     one: Possible,
 }
 
-/// Whether two maps differ in the name of their policy at most: LIA's vectors may leave all to the
-/// CPU.
-fn is_same(one: &DeviceMap, other: &DeviceMap) -> bool {
-    *one == DeviceMap { policy: one.policy.clone(), ..other.clone() }
+/// A map without the name of its policy, of which two may be the same otherwise: LIA's vectors may
+/// leave all to the CPU.
+fn nameless(map: DeviceMap) -> DeviceMap {
+    DeviceMap { policy: String::new(), ..map }
 }
 
 struct Search<'a> {
@@ -141,8 +143,8 @@ impl Search<'_> {
             if is_excluded || estimates >= self.most.compiled || misfits >= MISFITS_MAX {
                 break;
             }
-            let map = self.estimator.map(&one.placement);
-            if seen.iter().any(|other| is_same(other, &map)) {
+            let map = nameless(self.estimator.map(&one.placement));
+            if seen.contains(&map) {
                 continue;
             }
             seen.push(map);

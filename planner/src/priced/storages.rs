@@ -1,10 +1,8 @@
 //! What reads of storages take, beside whatever prices all else.
 
-use std::collections::HashMap;
-
 use program::ir::{Instruction, Program, Read, Wait};
 use program::plan::Plan;
-use program::simulate::{Costs, Place};
+use program::simulate::{ByPlace, Costs, Place};
 use program::topology::{Engine, LaneId, LaneKind, LaneSet};
 
 use super::{Finished, Pricing, Unpriced};
@@ -61,7 +59,7 @@ impl WithStorages<'_> {
         inner: impl FnOnce(&Program) -> Result<Box<dyn Costs>, Unpriced>,
     ) -> Result<Box<dyn Costs>, Unpriced> {
         let reading = plan.topology.lane_set(|lane| lane.kind == LaneKind::Read);
-        let mut reads_ns = HashMap::new();
+        let mut reads_ns = ByPlace::new();
         for list in program.lanes.iter().filter(|list| reading.contains(list.lane)) {
             for (index, instruction) in list.instructions.iter().enumerate() {
                 let Instruction::Read(read) = instruction else { continue };
@@ -112,7 +110,7 @@ fn without(program: &Program, lanes: LaneSet) -> Program {
 struct WithReads {
     inner: Box<dyn Costs>,
     reading: LaneSet,
-    reads_ns: HashMap<Place, f64>,
+    reads_ns: ByPlace<f64>,
 }
 
 impl Costs for WithReads {
@@ -120,7 +118,7 @@ impl Costs for WithReads {
     /// For an instruction of another program.
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64 {
         match self.reading.contains(place.lane) {
-            true => self.reads_ns[&place],
+            true => self.reads_ns[place],
             false => self.inner.work_ns(place, instruction, step),
         }
     }
@@ -140,6 +138,8 @@ impl Costs for WithReads {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use model::config::Dtype;
     use model::known::known;
     use program::simulate::simulate;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::ir::{Instruction, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet};
 
+use super::by_place::ByPlace;
 use super::span::Span;
 
 /// Where an instruction stands.
@@ -39,7 +40,7 @@ pub struct MissingCost(pub Place);
 /// measured, so the rate is always 1.
 #[derive(Debug, Clone)]
 pub struct MeasuredCosts {
-    medians_ns: HashMap<Place, f64>,
+    medians_ns: ByPlace<f64>,
     wake_ns: f64,
 }
 
@@ -59,7 +60,7 @@ impl MeasuredCosts {
             let place = Place { program, lane, instruction };
             durations_ns.entry(place).or_default().push(span.duration_ns());
         }
-        let mut medians_ns = HashMap::new();
+        let mut medians_ns = ByPlace::new();
         for program in programs {
             for list in &program.lanes {
                 for (index, instruction) in list.instructions.iter().enumerate() {
@@ -81,7 +82,7 @@ impl Costs for MeasuredCosts {
     /// # Panics
     /// For an instruction of a program that the costs were not made for.
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
-        self.medians_ns[&place]
+        self.medians_ns[place]
     }
 
     fn rate(&self, _: Place, _: LaneSet) -> f64 {

@@ -12,11 +12,9 @@ mod stream;
 mod tests;
 mod work;
 
-use std::collections::HashMap;
-
 use program::ir::{Instruction, Program, ProgramId};
 use program::plan::Plan;
-use program::simulate::{Costs, Place};
+use program::simulate::{ByPlace, Costs, Place};
 use program::topology::LaneSet;
 
 use super::{Machine, MachineError};
@@ -52,7 +50,7 @@ impl Pricing for Machine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
-        let mut times_ns = HashMap::new();
+        let mut times_ns = ByPlace::new();
         let works = Works::of(plan, prompt_len);
         for list in &program.lanes {
             let lane = plan.topology.lane(list.lane);
@@ -78,7 +76,7 @@ impl From<MachineError> for Unpriced {
 /// Costs of one program; see the module header.
 #[derive(Debug)]
 pub struct DescribedCosts {
-    times_ns: HashMap<Place, Line>,
+    times_ns: ByPlace<Line>,
     prompt_len: u32,
     /// How many times longer its instructions last because of what lanes share; 1 where they are in
     /// nobody's way.
@@ -110,7 +108,7 @@ impl DescribedCosts {
         program: &Program,
         prompt_len: u32,
     ) -> Result<(DescribedCosts, Shared), Unpriced> {
-        let mut times_ns = HashMap::new();
+        let mut times_ns = ByPlace::new();
         let works = Works::of(plan, prompt_len);
         let mut moved = Shared::at(prompt_len);
         for list in &program.lanes {
@@ -138,7 +136,7 @@ impl Costs for DescribedCosts {
             ProgramId::PREFILL => self.prompt_len,
             _ => self.prompt_len + step,
         };
-        self.times_ns[&place].at(positions) * self.slowed
+        self.times_ns[place].at(positions) * self.slowed
     }
 
     fn rate(&self, _: Place, _: LaneSet) -> f64 {

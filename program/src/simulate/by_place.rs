@@ -1,0 +1,95 @@
+//! Values by place, found without hashing: simulations ask for costs by the million.
+
+use super::costs::Place;
+use crate::ir::ProgramId;
+use crate::topology::LaneId;
+
+/// A value for some of the instructions of some programs.
+#[derive(Debug, Clone)]
+pub struct ByPlace<T> {
+    /// Few lists, each by index of instruction.
+    lists: Vec<(ProgramId, LaneId, Vec<Option<T>>)>,
+}
+
+impl<T> Default for ByPlace<T> {
+    fn default() -> ByPlace<T> {
+        ByPlace { lists: Vec::new() }
+    }
+}
+
+impl<T> ByPlace<T> {
+    pub fn new() -> ByPlace<T> {
+        ByPlace::default()
+    }
+
+    /// Sets the value of an instruction, in place of what it had.
+    pub fn insert(&mut self, place: Place, value: T) {
+        let list = match self.list(place) {
+            Some(list) => list,
+            None => {
+                self.lists.push((place.program, place.lane, Vec::new()));
+                self.lists.len() - 1
+            }
+        };
+        let values = &mut self.lists[list].2;
+        let index = place.instruction as usize;
+        if values.len() <= index {
+            values.resize_with(index + 1, || None);
+        }
+        values[index] = Some(value);
+    }
+
+    /// `None` of an instruction without a value.
+    pub fn get(&self, place: Place) -> Option<&T> {
+        self.lists[self.list(place)?].2.get(place.instruction as usize)?.as_ref()
+    }
+
+    fn list(&self, place: Place) -> Option<usize> {
+        self.lists.iter().position(|list| (list.0, list.1) == (place.program, place.lane))
+    }
+}
+
+/// # Panics
+/// For an instruction without a value.
+impl<T> std::ops::Index<Place> for ByPlace<T> {
+    type Output = T;
+
+    fn index(&self, place: Place) -> &T {
+        match self.get(place) {
+            Some(value) => value,
+            None => panic!("{place:?} has no value"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ByPlace;
+    use crate::ir::ProgramId;
+    use crate::simulate::Place;
+    use crate::topology::LaneId;
+
+    fn place(program: ProgramId, lane: u8, instruction: u32) -> Place {
+        Place { program, lane: LaneId(lane), instruction }
+    }
+
+    #[test]
+    fn values_are_those_of_their_places() {
+        let mut values = ByPlace::new();
+        let places = [
+            place(ProgramId::DECODE, 0, 3),
+            place(ProgramId::DECODE, 1, 0),
+            place(ProgramId::PREFILL, 0, 3),
+            place(ProgramId::DECODE, 0, 1),
+        ];
+        for (number, place) in places.into_iter().enumerate() {
+            values.insert(place, number);
+        }
+        values.insert(places[1], 9);
+        assert_eq!(places.map(|place| values[place]), [0, 9, 2, 3]);
+        for absent in [place(ProgramId::DECODE, 0, 0), place(ProgramId::DECODE, 0, 4)] {
+            assert_eq!(values.get(absent), None);
+        }
+        assert_eq!(values.get(place(ProgramId::PREFILL, 1, 0)), None);
+    }
+}
