@@ -28,7 +28,7 @@ struct Span<'a> {
 
 /// Writes all that computed while the device was in two layers in the middle of an iteration, as
 /// times of the machine that was played: of the shape in which the host attended most often, the
-/// longest.
+/// one of which its attention took the largest share.
 ///
 /// # Errors
 /// No such iteration; a file that cannot be written.
@@ -41,9 +41,12 @@ pub(super) fn write(
     let of = |shape| iterations.iter().filter(move |one| one.shape == shape);
     let most = [Shape::Pipelined, Shape::Async].into_iter().max_by_key(|shape| of(*shape).count());
     let none = || Usage("--chart: the host attended in no iteration; give more requests".into());
-    let longest = most.and_then(|shape| of(shape).max_by_key(|one| one.ended_ns - one.begun_ns));
-    let longest = longest.ok_or_else(none)?;
-    let chart = chart(plan, &spans(plan, seen, longest), longest.shape, slow_motion);
+    let (shape, spans) = most
+        .into_iter()
+        .flat_map(|shape| of(shape).map(move |one| (shape, spans(plan, seen, one))))
+        .max_by(|(_, one), (_, other)| host_share(one).total_cmp(&host_share(other)))
+        .ok_or_else(none)?;
+    let chart = chart(plan, &spans, shape, slow_motion);
     let text = serde_json::to_string_pretty(&chart.ok_or_else(none)?)? + "\n";
     std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))
 }
@@ -66,6 +69,15 @@ fn spans<'a>(plan: &'a Plan, seen: &Replayed, within: &Iteration) -> Vec<Span<'a
         })
     };
     seen.records.iter().filter_map(of).collect()
+}
+
+/// What the host attended of the time from the first span to the last.
+fn host_share(spans: &[Span<'_>]) -> f64 {
+    let host_ns: u64 =
+        spans.iter().filter(|span| span.is_host).map(|span| span.end_ns - span.start_ns).sum();
+    let begun_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+    let ended_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+    host_ns as f64 / ((ended_ns - begun_ns).max(1)) as f64
 }
 
 fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Option<Value> {
