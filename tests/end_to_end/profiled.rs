@@ -144,7 +144,8 @@ fn every_policy_answers_the_same_and_predicts_first() {
         assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {stderr}");
     }
     // All of them from two measurements: with the device, and of all cores without it. Where fewer
-    // threads were found faster, a busy machine's finding too, it was measured with those as well.
+    // threads were found faster, a busy machine's finding too, either was measured with those as
+    // well.
     let cached = || {
         let files = std::fs::read_dir(place.path("cache/tandem")).expect("a cache");
         let paths = files.map(|file| file.expect("entry").path());
@@ -158,7 +159,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
         profiles.iter().map(of).sum()
     };
     let before = cached();
-    assert!((2..=3).contains(&before.len()), "{} profiles", before.len());
+    assert!((2..=4).contains(&before.len()), "{} profiles", before.len());
     // What was tried out is kept with them: the same run again measures nothing. What it took is
     // kept too, beside what was predicted. Two runs count here where `auto` chose this placement.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());

@@ -2,20 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Instruction, Program, ProgramId};
-use crate::topology::{LaneId, LaneSet};
+use crate::ir::{Instruction, Program};
+use crate::topology::LaneSet;
 
-use super::by_place::ByPlace;
+use super::place::{ByPlace, Place};
 use super::span::Span;
-
-/// Where an instruction stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
-    pub program: ProgramId,
-    pub lane: LaneId,
-    /// Index in the lane's list.
-    pub instruction: u32,
-}
 
 /// Costs of a machine.
 pub trait Costs {

@@ -3,7 +3,8 @@
 use crate::ir::{Instruction, LaneProgram, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::costs::{Costs, Place};
+use super::costs::Costs;
+use super::place::Place;
 use super::span::Span;
 use super::usage::Usage;
 

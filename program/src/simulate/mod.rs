@@ -10,15 +10,15 @@
 //! A timeline is a list of [`Span`]s, the same as a measured trace, so [`Usage`] and
 //! [`crate::validate::replay()`] take either.
 
-mod by_place;
 mod costs;
 mod machine;
+mod place;
 mod span;
 mod usage;
 
-pub use by_place::ByPlace;
-pub use costs::{Costs, MeasuredCosts, MissingCost, Place};
+pub use costs::{Costs, MeasuredCosts, MissingCost};
 pub use machine::{SimulateError, Timeline, simulate};
+pub use place::{ByPlace, Place};
 pub use span::Span;
 pub use usage::Usage;
 

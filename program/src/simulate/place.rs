@@ -1,8 +1,17 @@
-//! Values by place, found without hashing: simulations ask for costs by the million.
+//! Places of instructions, and values by place, found without hashing: simulations ask for costs by
+//! the million.
 
-use super::costs::Place;
 use crate::ir::ProgramId;
 use crate::topology::LaneId;
+
+/// Where an instruction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub program: ProgramId,
+    pub lane: LaneId,
+    /// Index in the lane's list.
+    pub instruction: u32,
+}
 
 /// A value for some of the instructions of some programs.
 #[derive(Debug, Clone)]
