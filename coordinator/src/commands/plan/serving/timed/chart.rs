@@ -28,7 +28,7 @@ struct Span<'a> {
 
 /// Writes all that computed while the device was in two layers in the middle of an iteration, as
 /// times of the machine that was played: of the shape in which the host attended most often, the
-/// one of which its attention took the largest share.
+/// one in which both were busy for the largest part.
 ///
 /// # Errors
 /// No such iteration; a file that cannot be written.
@@ -44,7 +44,7 @@ pub(super) fn write(
     let (shape, spans) = most
         .into_iter()
         .flat_map(|shape| of(shape).map(move |one| (shape, spans(plan, seen, one))))
-        .max_by(|(_, one), (_, other)| host_share(one).total_cmp(&host_share(other)))
+        .max_by(|(_, one), (_, other)| both_share(one).total_cmp(&both_share(other)))
         .ok_or_else(none)?;
     let chart = chart(plan, &spans, shape, slow_motion);
     let text = serde_json::to_string_pretty(&chart.ok_or_else(none)?)? + "\n";
@@ -71,13 +71,17 @@ fn spans<'a>(plan: &'a Plan, seen: &Replayed, within: &Iteration) -> Vec<Span<'a
     seen.records.iter().filter_map(of).collect()
 }
 
-/// What the host attended of the time from the first span to the last.
-fn host_share(spans: &[Span<'_>]) -> f64 {
-    let host_ns: u64 =
-        spans.iter().filter(|span| span.is_host).map(|span| span.end_ns - span.start_ns).sum();
+/// The part of the time from the first span to the last in which both host and device compute.
+fn both_share(spans: &[Span<'_>]) -> f64 {
+    let (host, device): (Vec<_>, Vec<_>) = spans.iter().partition(|span| span.is_host);
+    let overlap = |one: &Span<'_>, other: &Span<'_>| {
+        one.end_ns.min(other.end_ns).saturating_sub(one.start_ns.max(other.start_ns))
+    };
+    let of_host = |span: &&Span<'_>| device.iter().map(|other| overlap(span, other)).sum::<u64>();
+    let both_ns: u64 = host.iter().map(of_host).sum();
     let begun_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
     let ended_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-    host_ns as f64 / ((ended_ns - begun_ns).max(1)) as f64
+    both_ns as f64 / (ended_ns - begun_ns).max(1) as f64
 }
 
 fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Option<Value> {
