@@ -28,7 +28,7 @@ struct Span<'a> {
 
 /// Writes all that computed while the device was in two layers in the middle of an iteration, as
 /// times of the machine that was played: of the shape in which the host attended most often, the
-/// one in which both were busy for the largest part.
+/// one in which both were busy for longest.
 ///
 /// # Errors
 /// No such iteration; a file that cannot be written.
@@ -44,7 +44,7 @@ pub(super) fn write(
     let (shape, spans) = most
         .into_iter()
         .flat_map(|shape| of(shape).map(move |one| (shape, spans(plan, seen, one))))
-        .max_by(|(_, one), (_, other)| both_share(one).total_cmp(&both_share(other)))
+        .max_by_key(|(_, spans)| both_busy_ns(plan, spans))
         .ok_or_else(none)?;
     let chart = chart(plan, &spans, shape, slow_motion);
     let text = serde_json::to_string_pretty(&chart.ok_or_else(none)?)? + "\n";
@@ -71,20 +71,9 @@ fn spans<'a>(plan: &'a Plan, seen: &Replayed, within: &Iteration) -> Vec<Span<'a
     seen.records.iter().filter_map(of).collect()
 }
 
-/// The part of the time from the first span to the last in which both host and device compute.
-fn both_share(spans: &[Span<'_>]) -> f64 {
-    let (host, device): (Vec<_>, Vec<_>) = spans.iter().partition(|span| span.is_host);
-    let overlap = |one: &Span<'_>, other: &Span<'_>| {
-        one.end_ns.min(other.end_ns).saturating_sub(one.start_ns.max(other.start_ns))
-    };
-    let of_host = |span: &&Span<'_>| device.iter().map(|other| overlap(span, other)).sum::<u64>();
-    let both_ns: u64 = host.iter().map(of_host).sum();
-    let begun_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
-    let ended_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-    both_ns as f64 / (ended_ns - begun_ns).max(1) as f64
-}
-
-fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Option<Value> {
+/// From when the device begins two layers in the middle of an iteration until it ends them; `None`
+/// where it has nothing to do in them.
+fn window(plan: &Plan, spans: &[Span<'_>]) -> Option<(u64, u64)> {
     let first = (plan.config.num_layers as u16 / 2).saturating_sub(1);
     let layers = first..first + LAYERS;
     let of_layers = |span: &&Span<'_>| {
@@ -92,7 +81,21 @@ fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Opt
     };
     let on_device = || spans.iter().filter(of_layers);
     let from_ns = on_device().map(|span| span.start_ns).min()?;
-    let to_ns = on_device().map(|span| span.end_ns).max()?;
+    Some((from_ns, on_device().map(|span| span.end_ns).max()?))
+}
+
+/// How long host and device are busy in what is drawn of an iteration: whichever is less.
+fn both_busy_ns(plan: &Plan, spans: &[Span<'_>]) -> u64 {
+    let Some((from_ns, to_ns)) = window(plan, spans) else { return 0 };
+    let within =
+        |span: &Span<'_>| span.end_ns.min(to_ns).saturating_sub(span.start_ns.max(from_ns));
+    let busy_ns =
+        |is_host| -> u64 { spans.iter().filter(|span| span.is_host == is_host).map(within).sum() };
+    busy_ns(true).min(busy_ns(false))
+}
+
+fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Option<Value> {
+    let (from_ns, to_ns) = window(plan, spans)?;
     let ms = |ns: i64| ns as f64 / 1e6 / f64::from(slow_motion);
     let drawn = spans.iter().filter(|span| {
         // What takes no time is no more than a line.
