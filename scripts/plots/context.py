@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import style
-from matplotlib import pyplot
+from matplotlib import pyplot, ticker
 
 # Prefill beside few new tokens says something of every length, decode where there are some.
 FEWEST_NEW = {"prefill": 1, "decode": 8}
@@ -40,6 +40,9 @@ def main():
                 axes.plot(prompts, values, line_style, marker="o", color=color, label=f"{who}, {model}")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:.0f}"))
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(ticker.FuncFormatter(lambda value, _: f"{value:.0f}"))
         axes.set_title(what, fontsize=9)
         axes.set_xlabel("tokens of the prompt")
         axes.legend(fontsize=6)
