@@ -165,8 +165,7 @@ impl<'a> Space<'a> {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
             PolicyName::Resident => one(Policy::Resident, false),
-            PolicyName::Lia => self.vectors(&[PolicyName::Lia])?,
-            PolicyName::LiaSpread => self.vectors(&[PolicyName::LiaSpread])?,
+            PolicyName::Lia | PolicyName::LiaSpread => self.vectors(&[name])?,
             PolicyName::Flexgen | PolicyName::FlexgenSpread => {
                 let spread = name == PolicyName::FlexgenSpread;
                 let policy = |cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
@@ -193,14 +192,14 @@ impl<'a> Space<'a> {
     /// LIA's maps under each of its names.
     fn vectors(&self, names: &[PolicyName]) -> Result<Vec<Base>, Unpriced> {
         let pairs = lia::pairs(self.estimator)?;
-        let of_name = |name: &PolicyName| {
-            let (name, spread) = (*name, *name == PolicyName::LiaSpread);
-            pairs.clone().into_iter().map(move |[prefill, decode]| {
+        let of_name = |name: PolicyName| {
+            let spread = name == PolicyName::LiaSpread;
+            pairs.iter().map(move |&[prefill, decode]| {
                 let policy = Policy::Lia { prefill, decode, spread };
                 Base { name, policy, is_open: true }
             })
         };
-        Ok(names.iter().flat_map(of_name).collect())
+        Ok(names.iter().copied().flat_map(of_name).collect())
     }
 
     fn splits(&self, name: PolicyName) -> Vec<Base> {
