@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use, decided once at run time: one binary for every machine,
 //! and tests can force each variant.
 
-use crate::simd::{Simd, scalar::Scalar};
+use crate::simd::{OutOfLine, Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
 
@@ -142,7 +142,7 @@ impl Variant {
 /// Work written once over [`Simd`] and compiled for each variant.
 pub(crate) trait SimdTask {
     /// Must be `#[inline(always)]`, and so must everything below it that touches vectors: only code
-    /// inlined into the entry functions of this module is compiled with the variant's instructions.
+    /// inlined into a function of its token ([`Simd::out_of_line`]) is compiled with its instructions.
     fn run<S: Simd>(self, simd: S);
 }
 
@@ -152,34 +152,31 @@ pub(crate) trait SimdTask {
 /// `variant` must be available on this machine ([`Variant::is_available`]).
 #[inline]
 pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
+    let task = Entered(task);
     match variant {
-        Variant::Scalar => task.run(Scalar),
-        // SAFETY: the intrinsics must be reached through a function compiled for them; the caller
-        // guarantees that the machine has them.
+        Variant::Scalar => Scalar.out_of_line(task),
+        // SAFETY: a token is the promise that the machine has its instructions, which the caller
+        // makes.
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx2 => unsafe { run_avx2(task) },
+        Variant::Avx2 => unsafe { Avx2::new() }.out_of_line(task),
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => unsafe { run_avx512(task) },
+        Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => {
+            unsafe { Avx512::new() }.out_of_line(task);
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        _ => task.run(Scalar),
+        _ => Scalar.out_of_line(task),
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2<W: SimdTask>(task: W) {
-    // SAFETY: this function is only entered on machines with AVX2 and FMA, which is the token's
-    // promise.
-    task.run(unsafe { Avx2::new() })
-}
+/// A task as the function of a token in which its vectors are used.
+struct Entered<W>(W);
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn run_avx512<W: SimdTask>(task: W) {
-    // SAFETY: this function is only entered on machines with these AVX-512 subsets, which is the
-    // token's promise.
-    task.run(unsafe { Avx512::new() })
+impl<S: Simd, W: SimdTask> OutOfLine<S> for Entered<W> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        self.0.run(s);
+    }
 }
 
 #[cfg(test)]

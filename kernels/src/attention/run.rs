@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::block::{Block, Source};
 use super::prefetch::Prefetcher;
-use super::shape::{chunks_of, head_stride};
-use super::steps::{FourScores, FourValues, PlainScores, PlainValues, Softmax, Step};
+use super::shape::{chunks_of, head_stride, within_chunk};
+use super::steps::{ScoresOf, Softmax, ValuesOf};
 use super::task::{BlockTask, Part, Scores, transposed_len};
 use crate::number::Number;
 use crate::simd::Simd;
@@ -72,28 +72,45 @@ impl<T: Number> BlockTask<'_, T> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let s = block.s;
-        let step = Step { task: self, block, scores, chunks: &chunks };
         if self.steps.scores {
+            let (to, positions) = ((scores.to, scores.stride_to), self.positions());
             let prefetcher = &mut *prefetcher;
-            match self.tensors.k {
-                Source::Plain { fresh, cache } => {
-                    s.apart(PlainScores { step, from: (fresh, cache), prefetcher });
-                }
-                Source::Four { fresh, cache } => {
-                    s.apart(FourScores { step, from: (fresh, cache), prefetcher });
+            // SAFETY: the caller's promise: scratch has room for the block's queries.
+            unsafe {
+                match self.tensors.k {
+                    Source::Plain { fresh, cache } => {
+                        block.pack_queries(self.tensors.q);
+                        let keys = (fresh, cache);
+                        s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
+                    }
+                    Source::Four { fresh, cache } => {
+                        block.pack_four_queries(self.tensors.q);
+                        let keys = (fresh, cache);
+                        s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
+                    }
                 }
             }
         }
         if self.steps.softmax || self.steps.values {
-            s.apart(Softmax { step, prefetcher: &mut *prefetcher });
+            let (chunks, prefetcher) = (&chunks, &mut *prefetcher);
+            s.out_of_line(Softmax { task: self, block, scores, chunks, prefetcher });
         }
-        if self.steps.values {
+        if !self.steps.values {
+            return;
+        }
+        let weights = (scores.to.cast_const(), scores.stride_to);
+        for chunk in chunks {
+            let positions = within_chunk(&block.positions(), chunk);
+            let sums = self.results(block.queries(), chunk).heads;
+            let prefetcher = &mut *prefetcher;
             match self.tensors.v {
                 Source::Plain { fresh, cache } => {
-                    s.apart(PlainValues { step, from: (fresh, cache), prefetcher });
+                    let values = (fresh, cache);
+                    s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
                 Source::Four { fresh, cache } => {
-                    s.apart(FourValues { step, from: (fresh, cache), prefetcher });
+                    let values = (fresh, cache);
+                    s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
             }
         }

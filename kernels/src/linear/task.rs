@@ -14,7 +14,7 @@ use super::tiled::{Parts, TILE_LEN, tiled};
 use super::tuning::{L2_X_LEN, OUTPUT_PREFETCH_ROWS};
 use crate::number::Number;
 use crate::scratch::Shared;
-use crate::simd::{Part, Simd};
+use crate::simd::{OutOfLine, Simd};
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
@@ -160,14 +160,14 @@ impl SimdTask for Sums<Records> {
     fn run<S: Simd>(self, s: S) {
         let Sums { reader, area } = self;
         match reader.bits() {
-            Bits::Four => s.apart(Sums { reader: Four(reader), area }),
-            Bits::Eight => s.apart(Sums { reader: Eight(reader), area }),
-            _ => s.apart(Sums { reader: Coded(reader), area }),
+            Bits::Four => s.out_of_line(Sums { reader: Four(reader), area }),
+            Bits::Eight => s.out_of_line(Sums { reader: Eight(reader), area }),
+            _ => s.out_of_line(Sums { reader: Coded(reader), area }),
         }
     }
 }
 
-impl<S: Simd, W: WeightReader<S>> Part<S> for Sums<W> {
+impl<S: Simd, W: WeightReader<S>> OutOfLine<S> for Sums<W> {
     #[inline(always)]
     fn run(self, s: S) {
         self.area.sum(s, self.reader);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Part, Simd};
+use super::{KEPT_BITS, OutOfLine, Simd};
 
 const LANES: usize = 8;
 
@@ -102,8 +102,8 @@ unsafe fn quarter_columns(_: Avx2, from: *const u8, stride: usize) -> [__m256i; 
 
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn apart<P: Part<Avx2>>(s: Avx2, part: P) {
-    part.run(s);
+fn out_of_line<W: OutOfLine<Avx2>>(s: Avx2, work: W) {
+    work.run(s);
 }
 
 impl Simd for Avx2 {
@@ -113,8 +113,8 @@ impl Simd for Avx2 {
     const DIRECT_ROWS: usize = 4;
 
     #[inline(always)]
-    fn apart<P: Part<Self>>(self, part: P) {
-        with_token!(apart(self, part))
+    fn out_of_line<W: OutOfLine<Self>>(self, work: W) {
+        with_token!(out_of_line(self, work))
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Part, Simd};
+use super::{KEPT_BITS, OutOfLine, Simd};
 
 /// Token: the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +100,8 @@ pub(super) unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
 
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn apart<P: Part<Avx512>>(s: Avx512, part: P) {
-    part.run(s);
+fn out_of_line<W: OutOfLine<Avx512>>(s: Avx512, work: W) {
+    work.run(s);
 }
 
 impl Simd for Avx512 {
@@ -111,8 +111,8 @@ impl Simd for Avx512 {
     const DIRECT_ROWS: usize = 8;
 
     #[inline(always)]
-    fn apart<P: Part<Self>>(self, part: P) {
-        with_token!(apart(self, part))
+    fn out_of_line<W: OutOfLine<Self>>(self, work: W) {
+        with_token!(out_of_line(self, work))
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 //!
 //! A token is a zero-sized proof that the machine has the instructions, so arithmetic is safe to
 //! call; only loads and stores, which take raw pointers, are unsafe. Everything is
-//! `#[inline(always)]` and meant to be inlined into one of the entry functions of `variant`.
+//! `#[inline(always)]` and meant to be inlined into one function of a token ([`Simd::out_of_line`]).
 //!
 //! **Pairs.** The hot loops read memory in *pairs*: `2 * LANES` consecutive elements as two
 //! vectors. For f32 they are the first and the second half. For bf16 they are the even and the odd
@@ -32,9 +32,9 @@ pub const MAX_LANES: usize = 16;
 /// What [`Simd::truncate`] keeps of an f32.
 const KEPT_BITS: u32 = !0xf;
 
-/// A part of a task that is compiled as a function of its own for each token ([`Simd::apart`]).
-pub trait Part<S> {
-    /// Must be `#[inline(always)]`, as what `variant` enters.
+/// Work that is compiled as a function of its own for each token ([`Simd::out_of_line`]).
+pub trait OutOfLine<S> {
+    /// Must be `#[inline(always)]`, and so must everything below it that touches vectors.
     fn run(self, s: S);
 }
 
@@ -51,9 +51,9 @@ pub trait Simd: Integers {
     /// Rows of x up to which the linears use weights straight from registers.
     const DIRECT_ROWS: usize;
 
-    /// Runs a part as a function of its own, compiled with the token's instructions: compilers
-    /// take more than twice the time for a function of twice the size.
-    fn apart<P: Part<Self>>(self, part: P);
+    /// Runs work as a function of its own, compiled with the token's instructions: compilers take
+    /// more than twice the time for a function of twice the size.
+    fn out_of_line<W: OutOfLine<Self>>(self, work: W);
 
     fn splat(self, value: f32) -> Self::F;
     #[inline(always)]

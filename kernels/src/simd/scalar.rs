@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{KEPT_BITS, Part, Simd};
+use super::{KEPT_BITS, OutOfLine, Simd};
 use crate::number::Number;
 
 const LANES: usize = 8;
@@ -24,8 +24,8 @@ impl Simd for Scalar {
     const DIRECT_ROWS: usize = 4;
 
     #[inline(never)]
-    fn apart<P: Part<Self>>(self, part: P) {
-        part.run(self);
+    fn out_of_line<W: OutOfLine<Self>>(self, work: W) {
+        work.run(self);
     }
 
     #[inline(always)]
