@@ -34,7 +34,7 @@ def main():
     errors = sum(not all(isinstance(ids, list) for ids in choices) for choices in first.values())
     if errors:
         sys.exit(f"{errors} of {len(first)} requests have an error in place of an answer.")
-    print(f"All {len(first)} answers are equal, token by token: {tokens} tokens.")
+    print(f"All {len(first)} answers are equal, token by token: {tokens} tokens, besides those that end an answer.")
 
 
 if __name__ == "__main__":
