@@ -142,7 +142,8 @@ impl Variant {
 /// Work written once over [`Simd`] and compiled for each variant.
 pub(crate) trait SimdTask {
     /// Must be `#[inline(always)]`, and so must everything below it that touches vectors: only code
-    /// inlined into a function of its token ([`Simd::out_of_line`]) is compiled with its instructions.
+    /// inlined into a function of its token ([`Simd::out_of_line`]) is compiled with its
+    /// instructions.
     fn run<S: Simd>(self, simd: S);
 }
 

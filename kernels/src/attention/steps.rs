@@ -1,5 +1,6 @@
-//! The steps of a part of a block, each compiled as a function of its own, over plain caches and over
-//! 4-bit records (`u8`). Whoever makes one answers for its pointers: they are those of the task.
+//! The steps of a part of a block, each compiled as a function of its own, over plain caches and
+//! over 4-bit records (`u8`). Whoever makes one answers for its pointers: they are those of the
+//! task.
 
 use std::ops::Range;
 

@@ -3,7 +3,8 @@
 //!
 //! A token is a zero-sized proof that the machine has the instructions, so arithmetic is safe to
 //! call; only loads and stores, which take raw pointers, are unsafe. Everything is
-//! `#[inline(always)]` and meant to be inlined into one function of a token ([`Simd::out_of_line`]).
+//! `#[inline(always)]` and meant to be inlined into one function of a token
+//! ([`Simd::out_of_line`]).
 //!
 //! **Pairs.** The hot loops read memory in *pairs*: `2 * LANES` consecutive elements as two
 //! vectors. For f32 they are the first and the second half. For bf16 they are the even and the odd
