@@ -4,16 +4,16 @@
     scripts/policies.py --coordinator FILE --roofline FILE [--rounds 5] [--only POLICY]... [--json FILE]
                         [-- ARGUMENTS OF THE RUN]
 
-Each round runs all policies once. The prediction of a run is fixed before its workers start; its costs come from a
-profile measured right before, and from a rehearsal. The machine is measured
-between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, the error against the
+Each round measures the machine, with the device and without it, and runs all policies once from these profiles. The
+prediction of a run is fixed before its workers start; its costs come from the profile and from a rehearsal. The
+machine's speed is measured between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, the error against the
 run's median step as often as it had steps (which a second of somebody else's work does not move), and the paired ratio of
 auto's whole run to the policy's."""
 
 import argparse
-import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,10 +22,8 @@ from pathlib import Path
 
 from peers.contention import Stolen, contention
 
-POLICIES = ["auto", "two-split", "one-split", "gpu-only", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
+POLICIES = ["auto", "two-split", "one-split", "gpu-only", "resident", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
 RUN = "--model opt-30b --dummy-weights --layers 4 --batches 2x4 --prompt-len 32 --gen-len 16".split()
-# Placements that need no search and so measure nothing themselves, and the device that they use.
-GIVEN = {"cpu-only": "none", "gpu-only": "emulated"}
 ERROR, RATIO = 0.10, 1.05
 
 
@@ -37,39 +35,50 @@ def output(command, **variables):
     return done.stdout
 
 
+def profiled(arguments, run, folder):
+    """Measures the machine for a round: without the device, and with it for each number of threads that is compared."""
+    of = [word for word in run if word != "--dummy-weights"]
+    for words in [["profile", *of, "--device", "none"], ["plan", *run, "--device", "emulated"]]:
+        output([arguments.coordinator, *words], XDG_CACHE_HOME=folder)
+
+
+def one(arguments, run, policy, measured):
+    """What a run says of itself, from a copy of the round's profiles: what others ran into does not refine them."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache, report = Path(folder, "cache"), Path(folder, "report.json")
+        shutil.copytree(measured, cache)
+        command = [arguments.coordinator, *run, "--device", "emulated", "--policy", policy, "--quiet", "--report", report]
+        with Stolen() as stolen:
+            output(command, XDG_CACHE_HOME=cache)
+        found = json.loads(report.read_text(encoding="utf-8"))
+    return {
+        "policy": policy,
+        "chosen": found["policy"],
+        "predicted": found["predicted"],
+        "prefill_s": found["prefill_s"],
+        "decode_s": found["decode_s"],
+        "steady_decode_s": found["decode_step"]["median_s"] * (found["gen_len"] - 1),
+    }, stolen
+
+
 def measure(arguments, run):
     check = lambda: json.loads(output([arguments.roofline, "--check", "--threads", 2]))
-    before = check()
     lines = []
-    for number, policy in itertools.product(range(arguments.rounds), arguments.only or POLICIES):
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "report.json")
-            if policy in GIVEN:
-                of = [word for word in run if word != "--dummy-weights"]
-                profile = [arguments.coordinator, "profile", *of, "--device", GIVEN[policy]]
-                output(profile, XDG_CACHE_HOME=folder)
-            command = [arguments.coordinator, *run, "--device", "emulated", "--policy", policy]
-            with Stolen() as stolen:
-                output([*command, "--quiet", "--report", report], XDG_CACHE_HOME=folder)
-            found = json.loads(report.read_text(encoding="utf-8"))
-        after = check()
-        line = {
-            "round": number,
-            "policy": policy,
-            "chosen": found["policy"],
-            "predicted": found["predicted"],
-            "prefill_s": found["prefill_s"],
-            "decode_s": found["decode_s"],
-            "steady_decode_s": found["decode_step"]["median_s"] * (found["gen_len"] - 1),
-            "contended": stolen.contention() or contention([before, after]),
-            "checks": [before, after],
-        }
-        before = after
-        lines.append(line)
-        if arguments.json:
-            with open(arguments.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        print(f"  round {number}, {policy}: decode {line['decode_s']:.2f} s {line['contended'] or ''}", file=sys.stderr)
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory() as measured:
+            profiled(arguments, run, measured)
+            before = check()
+            for policy in arguments.only or POLICIES:
+                line, stolen = one(arguments, run, policy, measured)
+                after = check()
+                contended = stolen.contention() or contention([before, after])
+                line |= {"round": number, "contended": contended, "checks": [before, after]}
+                before = after
+                lines.append(line)
+                if arguments.json:
+                    with open(arguments.json, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+                print(f"  round {number}, {policy}: decode {line['decode_s']:.2f} s {contended or ''}", file=sys.stderr)
     return lines
 
 

@@ -82,3 +82,21 @@ fn experts_with_sinks_and_windows_are_profiled_too() {
 fn windows_and_four_norms_are_profiled() {
     assert!(reports("gemma3").iter().all(|report| report["routing"].is_null()));
 }
+
+#[test]
+fn weights_of_few_bits_are_profiled_as_their_file_holds_them() {
+    let place = Place::new();
+    let model = fixture("gpt_oss_mxfp4").join("model.gguf");
+    let prompt: Vec<u32> = (1..=16).collect();
+    let input = place.requests("in.jsonl", &[prompt], 4);
+    let at = |file: &str| place.path(file).to_string_lossy().into_owned();
+    let (model, input) = (model.to_string_lossy(), input.to_string_lossy());
+    let (output, report) = (at("out.jsonl"), at("report.json"));
+    let workload = ["--model", &*model, "--batches", "1x1", "--device", "none"];
+    run(&place, &[&["profile"], &workload[..], &["--prompt-len", "16", "--gen-len", "4"]].concat());
+    let files = ["--input", &*input, "--output", &output, "--report", &report];
+    run(&place, &[&workload[..], &files, &["--policy", "cpu-only"]].concat());
+    let report = std::fs::read_to_string(&report).expect("a report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["predicted"]["source"], "profile", "{report}");
+}

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use cuda::{Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLink};
 
+use super::usage_error::UsageError;
 use super::values::DeviceChoice;
 
 /// Contexts of two processes, the kernels' code, and what the driver keeps for itself.
@@ -31,6 +32,23 @@ pub(crate) fn best() -> DeviceChoice {
     match find(0) {
         Ok(_) => DeviceChoice::Cuda(0),
         Err(_) => DeviceChoice::None,
+    }
+}
+
+/// A device that exists: `auto` becomes the best real one.
+///
+/// # Errors
+/// A CUDA device that is not here, or what is none.
+pub(super) fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
+    match choice {
+        DeviceChoice::Cuda(device) => match find(device) {
+            Ok(_) => Ok(DeviceChoice::Cuda(device)),
+            Err(source) => Err(UsageError::NoCuda { device, source }),
+        },
+        DeviceChoice::Timed => Err(UsageError::TimedWithoutTables),
+        // The emulated device is never chosen on its own.
+        DeviceChoice::Auto => Ok(best()),
+        chosen => Ok(chosen),
     }
 }
 

@@ -10,9 +10,10 @@ use workers::shared::protocol::MemoryNodes;
 
 use super::bench_serve::bench_serve;
 use super::cuda;
-use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::low::{Low, LowCommand, LowPlan, LowRun};
 use super::outputs::{mode_of, place_of};
 use super::plan_serve::{load, plan_serve};
+use super::profile::profile;
 use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
@@ -27,9 +28,7 @@ use super::serving::serving;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::stage;
 use super::usage_error::UsageError;
-use super::values::{
-    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
-};
+use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
 use crate::job::input::Format;
 use crate::job::sink::Place;
 use crate::openai::body::defaults::Defaults;
@@ -260,42 +259,6 @@ fn here(low: LowPlan) -> LowRun {
     }
 }
 
-fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
-    let device = existing(low.device)?;
-    let is_emulated = matches!(device, DeviceChoice::Emulated { .. });
-    if !is_emulated && low.emulated_threads.is_some() {
-        return Err(UsageError::EmulatedThreads);
-    }
-    if low.export.is_some() && device == DeviceChoice::None {
-        return Err(UsageError::ExportWithoutDevice);
-    }
-    if low.export.is_some() && low.dtype != DtypeChoice::Bf16 {
-        return Err(UsageError::ExportWithoutBf16);
-    }
-    Ok(ProfileRequest {
-        model: ModelChoice {
-            name: low.model,
-            revision: None,
-            dummy_weights: true,
-            layers: low.layers.map(|layers| layers as usize),
-            positions: None,
-        },
-        dtype: low.dtype.dtype(),
-        compress: low.compress,
-        batches: low.batches,
-        prompt_len: low.prompt_len,
-        gen_len: low.gen_len,
-        device,
-        cpu_threads: low.cpu_threads,
-        emulated_threads: low.emulated_threads,
-        nvme: low.nvme,
-        dummy_weights: low.dummy_weights,
-        export: low.export,
-        force: low.force,
-        quiet: low.quiet,
-    })
-}
-
 fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
     if low.placement.device != DeviceChoice::Timed {
         let flag = if low.tables.is_some() { "tables" } else { "machine" };
@@ -376,7 +339,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         quantized: low
             .of_model
             .quantized
-            .unwrap_or_else(|| QuantizedChoice::usual(low.of_model.dtype)),
+            .unwrap_or_else(|| QuantizedChoice::usual(low.of_model.dtype.dtype())),
         kv_select,
         batches: low.batches,
         work,
@@ -440,23 +403,9 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     })))
 }
 
-/// A device that exists: `auto` becomes the best real one.
-fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
-    match choice {
-        DeviceChoice::Cuda(device) => match cuda::find(device) {
-            Ok(_) => Ok(DeviceChoice::Cuda(device)),
-            Err(source) => Err(UsageError::NoCuda { device, source }),
-        },
-        DeviceChoice::Timed => Err(UsageError::TimedWithoutTables),
-        // The emulated device is never chosen on its own.
-        DeviceChoice::Auto => Ok(cuda::best()),
-        chosen => Ok(chosen),
-    }
-}
-
 /// The device of this run.
 fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
-    let device = existing(low.placement.device)?;
+    let device = cuda::existing(low.placement.device)?;
     match device {
         DeviceChoice::Emulated { vram_bytes: Some(_), .. } if low.placement.vram.is_some() => {
             Err(UsageError::VramTwice)

@@ -9,6 +9,7 @@ use planner::policy::by_name::PolicyName;
 use super::bench_serve::LowBenchServe;
 use super::help;
 use super::plan_serve::LowPlanServe;
+use super::profile::LowProfile;
 use super::prompt_cache::{LowCache, LowPrompts};
 use super::report::LowReport;
 use super::score::LowScore;
@@ -16,9 +17,8 @@ use super::serve::LowServe;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
 use super::values::{
-    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches,
-    parse_batches_choice, parse_device, parse_policy, parse_repository, parse_size,
-    parse_temperature, parse_top_p,
+    BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches_choice, parse_device,
+    parse_policy, parse_repository, parse_size, parse_temperature, parse_top_p,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -408,74 +408,4 @@ pub struct LowPlan {
     /// Print a table to begin with; --tables takes it as it is
     #[arg(long, exclusive = true)]
     pub table_template: bool,
-}
-
-/// Arguments of `profile`.
-#[derive(Debug, Args)]
-pub struct LowProfile {
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b;
-    /// its weights are not read
-    #[arg(long, value_name = "MODEL")]
-    pub model: String,
-    /// Only the first LAYERS layers
-    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub layers: Option<u32>,
-    /// N batches of B sequences
-    #[arg(
-        long,
-        value_name = "NxB",
-        default_value = "1x1",
-        value_parser = parse_batches,
-        allow_hyphen_values = true
-    )]
-    pub batches: Batches,
-    /// Tokens of each prompt
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub prompt_len: u32,
-    /// New tokens of each sequence
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 32,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub gen_len: u32,
-    /// Number format
-    #[arg(long, value_enum, default_value = "bf16")]
-    pub dtype: DtypeChoice,
-    /// Also measure these 4-bit forms
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
-    pub compress: CompressChoice,
-    /// none, auto, cuda:N or emulated
-    #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
-    pub device: DeviceChoice,
-    /// Compute threads of the cpu worker [default: the cores the others leave]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub cpu_threads: Option<u16>,
-    /// Compute threads of the emulated device [default: half of the cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub emulated_threads: Option<u16>,
-    /// Also measure how fast drives read together what `stage` has written to these directories,
-    /// and divide every weight over them so that all end at the same time
-    #[arg(long, value_name = "DIR")]
-    pub nvme: Vec<PathBuf>,
-    /// With --nvme: of what stage --dummy-weights has written
-    #[arg(long, requires = "nvme")]
-    pub dummy_weights: bool,
-    /// Also write a description of this machine with its measurements, for plan --machine; needs a
-    /// device, and bf16
-    #[arg(long, value_name = "FILE")]
-    pub export: Option<PathBuf>,
-    /// Measure again although a valid profile is kept, and forget what was tried out with it, with
-    /// and without a device
-    #[arg(long)]
-    pub force: bool,
-    /// Say nothing but errors
-    #[arg(long, short)]
-    pub quiet: bool,
 }

@@ -8,6 +8,7 @@ pub mod high;
 pub mod low;
 mod outputs;
 mod plan_serve;
+mod profile;
 mod prompt_cache;
 mod report;
 pub mod request;

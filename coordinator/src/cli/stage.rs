@@ -95,7 +95,7 @@ pub(super) fn stage(low: LowStage) -> StageRequest {
         },
         dtype: low.dtype.dtype(),
         form: low.compress,
-        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype)),
+        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype.dtype())),
         directories: low.nvme,
         seed: low.seed,
         action: match (low.verify, low.status) {

@@ -284,10 +284,10 @@ impl DtypeChoice {
 
 impl QuantizedChoice {
     /// What is done where nothing is said.
-    pub const fn usual(dtype: DtypeChoice) -> QuantizedChoice {
+    pub const fn usual(dtype: Dtype) -> QuantizedChoice {
         match dtype {
-            DtypeChoice::Bf16 => QuantizedChoice::Direct,
-            DtypeChoice::F32 => QuantizedChoice::Expand,
+            Dtype::Bf16 => QuantizedChoice::Direct,
+            Dtype::F32 => QuantizedChoice::Expand,
         }
     }
 }

@@ -4,11 +4,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use model::config::Dtype;
 use staging::{Lookup, Staged};
 
 use crate::cli::request::{ModelChoice, ProfileRequest};
-use crate::cli::values::{DtypeChoice, QuantizedChoice};
+use crate::cli::values::QuantizedChoice;
 use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::formats;
@@ -28,11 +27,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 pub(super) fn balanced(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<String> {
     let model = ModelChoice { dummy_weights: request.dummy_weights, ..request.model.clone() };
     let opened = Opened::open(&model, 0)?;
-    let typed = match request.dtype {
-        Dtype::Bf16 => DtypeChoice::Bf16,
-        Dtype::F32 => DtypeChoice::F32,
-    };
-    let quantized = QuantizedChoice::usual(typed);
+    let quantized = QuantizedChoice::usual(request.dtype);
     let formats = formats::weights(&opened, quantized, request.compress.weights());
     let weights = StagedWeights { opened: &opened, dtype: request.dtype, formats: &formats };
     let identity = weights.identity()?;

@@ -10,7 +10,7 @@ use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
-use planner::policy::{Placement, Policy};
+use planner::policy::{Formats, Placement, Policy};
 use profiler::key::Work;
 use profiler::profile::{Measured, Measurements};
 use profiler::stat::Stat;
@@ -19,8 +19,8 @@ use program::map::Phase;
 use program::topology::LaneId;
 
 use super::{drives, export};
-use crate::cli::request::ProfileRequest;
-use crate::cli::values::CompressChoice;
+use crate::cli::request::{ModelChoice, ProfileRequest};
+use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
@@ -35,12 +35,12 @@ use crate::setup::usage::Usage;
 /// # Errors
 /// A sentence for the user.
 pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let opened = Opened::open(&request.model, 0)?;
+    let opened = opened(request)?;
     let config = &opened.config;
     let context = (request.prompt_len + request.gen_len) as usize;
     check_context(config, context).map_err(|error| Usage(error.to_string()))?;
     let hardware = Hardware::of_profile(request);
-    let shapes = profile_request(request, config, hardware)?;
+    let shapes = profile_request(request, config, of_run(request, &opened), hardware);
     let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
     if let Some(path) = &request.export {
         let of = |hardware| as_run(request, config, hardware, interrupt);
@@ -54,6 +54,25 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     }
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)
+}
+
+/// The model: as its files hold it, which says what is multiplied, or its shapes alone where its
+/// weights are not here.
+fn opened(request: &ProfileRequest) -> anyhow::Result<Opened> {
+    if !request.dummy_weights {
+        let whole = ModelChoice { dummy_weights: false, ..request.model.clone() };
+        if let Ok(opened) = Opened::open(&whole, 0) {
+            return Ok(opened);
+        }
+    }
+    Opened::open(&request.model, 0)
+}
+
+/// The formats in which a run keeps weights and KV that says nothing else.
+fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
+    let quantized = QuantizedChoice::usual(request.dtype);
+    let weights = formats::weights(opened, quantized, request.compress.weights());
+    Formats { weights, ..formats::of_choice(&opened.config, request.compress) }
 }
 
 /// The profile of a description, for as many threads as runs take.
@@ -77,8 +96,8 @@ fn exported(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Profile> {
     let obtain = |compress, force| {
-        let request = ProfileRequest { compress, ..request.clone() };
-        let shapes = profile_request(&request, config, hardware)?;
+        let formats = formats::of_choice(config, compress);
+        let shapes = profile_request(request, config, formats, hardware);
         profile::obtain(&shapes, hardware, force, request.quiet, interrupt)
     };
     // With the device it was measured just now.
@@ -94,8 +113,9 @@ fn exported(
 fn profile_request(
     request: &ProfileRequest,
     config: &ModelConfig,
+    formats: Formats,
     hardware: Hardware,
-) -> anyhow::Result<Request> {
+) -> Request {
     // Nothing of the whole model is loaded, so its size is no limit.
     let limits = Limits {
         dram_bytes: u64::MAX,
@@ -104,7 +124,6 @@ fn profile_request(
         far_bytes: Limits::NO_FAR,
         device_scratch: None,
     };
-    let formats = formats::of_choice(config, request.compress);
     let shape = PlanRequest {
         config,
         placement: &Placement::of(Policy::CpuOnly),
@@ -121,7 +140,7 @@ fn profile_request(
         storage: None,
     }
     .shape(request.batches.count, request.batches.size);
-    Ok(profile::request(config, &shape, &formats, hardware))
+    profile::request(config, &shape, &formats, hardware)
 }
 
 /// What was measured, and how sure it is.

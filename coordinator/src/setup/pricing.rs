@@ -36,7 +36,7 @@ impl Profiles {
 
 /// Whether a search by this name compares maps with the device and without it.
 pub(crate) const fn compares_alone(name: PolicyName) -> bool {
-    matches!(name, PolicyName::Auto | PolicyName::Lia)
+    matches!(name, PolicyName::Auto | PolicyName::Lia | PolicyName::LiaSpread)
 }
 
 impl Pricing for Profiles {

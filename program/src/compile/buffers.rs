@@ -3,10 +3,9 @@
 //! Weights, KV caches and resident weights are laid out once. Activations and streaming slots are
 //! laid out per program; programs share addresses, since a barrier separates them.
 
-use std::collections::HashMap;
-
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
+use rustc_hash::FxHashMap;
 
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::lagging::KEPT;
@@ -61,18 +60,18 @@ pub(super) struct Buffers<'a> {
     routes: &'a Routes<'a>,
     sizes: Sizes<'a>,
     list: Vec<Buffer>,
-    ends: HashMap<SegmentId, u64>,
-    program_starts: HashMap<SegmentId, u64>,
-    program: HashMap<ProgramBuffer, BufferId>,
+    ends: FxHashMap<SegmentId, u64>,
+    program_starts: FxHashMap<SegmentId, u64>,
+    program: FxHashMap<ProgramBuffer, BufferId>,
     /// Where blobs are loaded to on the host.
-    loaded: HashMap<Weights, BufferId>,
+    loaded: FxHashMap<Weights, BufferId>,
     /// Blobs that every storage holds, in the order of the storages.
-    stored: HashMap<Weights, Vec<BufferId>>,
+    stored: FxHashMap<Weights, Vec<BufferId>>,
     placements: Vec<WeightPlacement>,
-    caches: HashMap<(u16, u16, Kv, u16), BufferId>,
+    caches: FxHashMap<(u16, u16, Kv, u16), BufferId>,
     tables: Vec<BufferId>,
     /// What rows that lag leave on the host, a row for each slot.
-    kept: HashMap<Value, BufferId>,
+    kept: FxHashMap<Value, BufferId>,
     /// Resident weights in the order in which they are loaded.
     pub(super) resident: Vec<(Weights, BufferId)>,
 }
@@ -102,15 +101,15 @@ impl<'a> Buffers<'a> {
             map,
             routes,
             list: Vec::new(),
-            ends: HashMap::new(),
-            program_starts: HashMap::new(),
-            program: HashMap::new(),
-            loaded: HashMap::new(),
-            stored: HashMap::new(),
+            ends: FxHashMap::default(),
+            program_starts: FxHashMap::default(),
+            program: FxHashMap::default(),
+            loaded: FxHashMap::default(),
+            stored: FxHashMap::default(),
             placements: Vec::new(),
-            caches: HashMap::new(),
+            caches: FxHashMap::default(),
             tables: Vec::new(),
-            kept: HashMap::new(),
+            kept: FxHashMap::default(),
             resident: Vec::new(),
         };
         buffers.add_tables();
@@ -134,7 +133,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// The end of each segment, with the buffers of the program that was emitted last.
-    pub(super) const fn ends(&self) -> &HashMap<SegmentId, u64> {
+    pub(super) const fn ends(&self) -> &FxHashMap<SegmentId, u64> {
         &self.ends
     }
 

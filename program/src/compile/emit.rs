@@ -1,10 +1,9 @@
 //! One schedule entry to instructions: finds the operands, inserts the copies that bring them to
 //! the device. What becomes of fresh K and V is `fresh`'s.
 
-use std::collections::{HashMap, HashSet};
-
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::{At, BufferId, Compute, Copy, Instruction, Moved, ProgramShape, Region, Rows};
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
@@ -72,16 +71,16 @@ pub(super) struct Emitter<'a, 'b> {
     /// The next node begins after a barrier.
     pub(super) barrier: bool,
     /// Slots of caches that were streamed before the entry that reads them was reached.
-    pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
+    pub(super) prefetched: FxHashMap<(u16, u16, Kv), Region>,
     pieces: Pieces,
     /// Where the parts of each value of a stream lie, by batch and stream.
-    valid: HashMap<(u16, u16), HashMap<Value, Vec<Valid>>>,
-    pub(super) read: HashSet<Weights>,
-    pub(super) streamed: HashSet<(Weights, Option<Chunk>)>,
-    pub(super) decompressed: HashSet<Weights>,
-    kv_used: HashMap<(Kv, u16), u32>,
+    valid: FxHashMap<(u16, u16), FxHashMap<Value, Vec<Valid>>>,
+    pub(super) read: FxHashSet<Weights>,
+    pub(super) streamed: FxHashSet<(Weights, Option<Chunk>)>,
+    pub(super) decompressed: FxHashSet<Weights>,
+    kv_used: FxHashMap<(Kv, u16), u32>,
     /// Of each kind of cache the one that was last streamed whole, and its slot.
-    streamed_whole: HashMap<Kv, (At, Region)>,
+    streamed_whole: FxHashMap<Kv, (At, Region)>,
 }
 
 impl<'a, 'b> Emitter<'a, 'b> {
@@ -103,14 +102,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
             rotate,
             nodes: Vec::new(),
             barrier: false,
-            prefetched: HashMap::new(),
+            prefetched: FxHashMap::default(),
             pieces: Pieces::new(program, config, map),
-            valid: HashMap::new(),
-            read: HashSet::new(),
-            streamed: HashSet::new(),
-            decompressed: HashSet::new(),
-            kv_used: HashMap::new(),
-            streamed_whole: HashMap::new(),
+            valid: FxHashMap::default(),
+            read: FxHashSet::default(),
+            streamed: FxHashSet::default(),
+            decompressed: FxHashSet::default(),
+            kv_used: FxHashMap::default(),
+            streamed_whole: FxHashMap::default(),
         }
     }
 

@@ -22,9 +22,8 @@ mod schedule;
 mod sync;
 mod weights;
 
-use std::collections::HashMap;
-
 use model::config::ModelConfig;
+use rustc_hash::FxHashMap;
 
 use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork, Rows};
 use crate::map::{Device, DeviceMap, Schedule, layer_list};
@@ -236,7 +235,7 @@ const STREAMS: u16 = 4;
 
 /// The ends of segments, over programs that share addresses.
 #[derive(Debug, Default)]
-struct Ends(HashMap<SegmentId, u64>);
+struct Ends(FxHashMap<SegmentId, u64>);
 
 impl Ends {
     /// Lists the work of a program, of some of its streams where it has many.

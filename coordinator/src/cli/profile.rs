@@ -1,0 +1,122 @@
+//! `profile`: its arguments as typed and as meant.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::cuda;
+use super::request::{ModelChoice, ProfileRequest};
+use super::usage_error::UsageError;
+use super::values::{
+    Batches, CompressChoice, DeviceChoice, DtypeChoice, parse_batches, parse_device,
+};
+
+/// Arguments of `profile`.
+#[derive(Debug, Args)]
+pub struct LowProfile {
+    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b;
+    /// its weights are not read
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Only the first LAYERS layers
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// N batches of B sequences
+    #[arg(
+        long,
+        value_name = "NxB",
+        default_value = "1x1",
+        value_parser = parse_batches,
+        allow_hyphen_values = true
+    )]
+    pub batches: Batches,
+    /// Tokens of each prompt
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub prompt_len: u32,
+    /// New tokens of each sequence
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub gen_len: u32,
+    /// Number format
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: DtypeChoice,
+    /// Also measure these 4-bit forms
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
+    pub compress: CompressChoice,
+    /// none, auto, cuda:N or emulated
+    #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
+    pub device: DeviceChoice,
+    /// Compute threads of the cpu worker [default: the cores the others leave]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub cpu_threads: Option<u16>,
+    /// Compute threads of the emulated device [default: half of the cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub emulated_threads: Option<u16>,
+    /// Also measure how fast drives read together what `stage` has written to these directories,
+    /// and divide every weight over them so that all end at the same time
+    #[arg(long, value_name = "DIR")]
+    pub nvme: Vec<PathBuf>,
+    /// With --nvme: of what stage --dummy-weights has written
+    #[arg(long, requires = "nvme")]
+    pub dummy_weights: bool,
+    /// Also write a description of this machine with its measurements, for plan --machine; needs a
+    /// device, and bf16
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Measure again although a valid profile is kept, and forget what was tried out with it, with
+    /// and without a device
+    #[arg(long)]
+    pub force: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What is to be measured.
+///
+/// # Errors
+/// Arguments that contradict each other, or a device that is not here.
+pub(super) fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
+    let device = cuda::existing(low.device)?;
+    let is_emulated = matches!(device, DeviceChoice::Emulated { .. });
+    if !is_emulated && low.emulated_threads.is_some() {
+        return Err(UsageError::EmulatedThreads);
+    }
+    if low.export.is_some() && device == DeviceChoice::None {
+        return Err(UsageError::ExportWithoutDevice);
+    }
+    if low.export.is_some() && low.dtype != DtypeChoice::Bf16 {
+        return Err(UsageError::ExportWithoutBf16);
+    }
+    Ok(ProfileRequest {
+        model: ModelChoice {
+            name: low.model,
+            revision: None,
+            dummy_weights: true,
+            layers: low.layers.map(|layers| layers as usize),
+            positions: None,
+        },
+        dtype: low.dtype.dtype(),
+        compress: low.compress,
+        batches: low.batches,
+        prompt_len: low.prompt_len,
+        gen_len: low.gen_len,
+        device,
+        cpu_threads: low.cpu_threads,
+        emulated_threads: low.emulated_threads,
+        nvme: low.nvme,
+        dummy_weights: low.dummy_weights,
+        export: low.export,
+        force: low.force,
+        quiet: low.quiet,
+    })
+}
