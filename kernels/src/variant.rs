@@ -160,9 +160,9 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
         // makes.
         #[cfg(target_arch = "x86_64")]
         Variant::Avx2 => unsafe { Avx2::new() }.out_of_line(task),
-        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => {
+            // SAFETY: as above.
             unsafe { Avx512::new() }.out_of_line(task);
         }
         #[cfg(not(target_arch = "x86_64"))]
