@@ -6,9 +6,9 @@
 
 Each round measures the machine, with the device and without it, and runs all policies once from these profiles. The
 prediction of a run is fixed before its workers start; its costs come from the profile and from a rehearsal. The
-machine's speed is measured between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, the error against the
-run's median step as often as it had steps (which a second of somebody else's work does not move), and the paired ratio of
-auto's whole run to the policy's."""
+machine's speed is measured between all runs; runs beside which others used it are discarded. Prints medians over the
+rounds: decode predicted and measured with the error, the error against the run's median step as often as it had steps
+(which a second of somebody else's work does not move), and the paired ratio of auto's whole run to the policy's."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ def output(command, **variables):
 def profiled(arguments, run, folder):
     """Measures the machine for a round: without the device, and with it for each number of threads that is compared."""
     of = [word for word in run if word != "--dummy-weights"]
-    for words in [["profile", *of, "--device", "none"], ["plan", *run, "--device", "emulated"]]:
+    for words in [["profile", *of, "--device", "none"], ["plan", *of, "--device", "emulated"]]:
         output([arguments.coordinator, *words], XDG_CACHE_HOME=folder)
 
 
