@@ -7,6 +7,7 @@ use coordinator::job::input::{Format, InputOptions};
 use coordinator::job::read::read_items;
 use coordinator::openai::body::defaults::Defaults;
 use coordinator::openai::body::unread::Unread;
+use coordinator::openai::chats::ChatRules;
 use coordinator::openai::item::Item;
 use coordinator::openai::output::OutputLine;
 use coordinator::openai::prompt::Limits;
@@ -89,6 +90,7 @@ fn all_are_requests(text: &str, format: Format) {
     let options = InputOptions {
         format,
         chat: false,
+        chats: &ChatRules::default(),
         max_tokens: None,
         seed: 0,
         now_s: 0,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use crate::calls::{Trigger, Word};
+use crate::calls::{CallSyntax, Trigger, Word};
 use crate::error::GrammarError;
 use crate::json::Json;
 use crate::mask::clear;
 use crate::parser::{Parser, begun_with};
 use crate::vocabulary::Vocabulary;
+use crate::watch::Watch;
 
 /// What calls begin with once they do.
 #[derive(Clone)]
@@ -22,27 +23,23 @@ pub(crate) struct Calling {
 
 #[derive(Clone)]
 enum State {
-    Text(Watch),
+    /// `is_elsewhere`: where no trigger counts.
+    Text {
+        watch: Watch,
+        is_elsewhere: bool,
+    },
     Calls(Box<Json>),
-}
-
-/// A text in which calls may begin.
-#[derive(Clone, Default)]
-struct Watch {
-    /// The end of the text, where a trigger may have begun.
-    said: Vec<u8>,
-    /// There was more than blanks, `said` aside.
-    is_within: bool,
 }
 
 impl Calling {
     pub(crate) fn new(parser: Arc<Parser>, marked: Arc<[u32]>, runs_out: bool) -> Calling {
-        Calling { parser, marked, runs_out, state: State::Text(Watch::default()) }
+        let state = State::Text { watch: Watch::default(), is_elsewhere: false };
+        Calling { parser, marked, runs_out, state }
     }
 
     /// Whether calls have not begun.
     pub(crate) fn is_free(&self) -> bool {
-        matches!(self.state, State::Text(_))
+        matches!(self.state, State::Text { .. })
     }
 
     /// Sets the bits of what can follow; why the parser gives up.
@@ -53,7 +50,7 @@ impl Calling {
     ) -> Option<GrammarError> {
         match &mut self.state {
             State::Calls(json) => json.allow(vocabulary, mask),
-            State::Text(_) => {
+            State::Text { .. } => {
                 mask.fill(u32::MAX);
                 let beyond = vocabulary.words.len()..mask.len() * 32;
                 beyond.for_each(|token| clear(mask, token as u32));
@@ -67,13 +64,24 @@ impl Calling {
     pub(crate) fn take(
         &mut self,
         vocabulary: &Vocabulary,
-        triggers: &[Trigger],
+        syntax: &CallSyntax,
         token: u32,
     ) -> Option<GrammarError> {
-        let watch = match &mut self.state {
+        let (watch, is_elsewhere) = match &mut self.state {
             State::Calls(json) => return json.take(vocabulary, token),
-            State::Text(watch) => watch,
+            State::Text { watch, is_elsewhere } => (watch, is_elsewhere),
         };
+        let triggers = &syntax.triggers;
+        if let Some(headers) = &syntax.headers {
+            let (opens, closes) = (headers.opens.contains(&token), headers.closes.contains(&token));
+            if opens || closes {
+                *is_elsewhere = closes;
+                *watch = Watch::default();
+            }
+            if *is_elsewhere {
+                return None;
+            }
+        }
         let is_it = |trigger: &Trigger| trigger.word == Word::Token(token);
         if triggers.iter().any(|trigger| is_it(trigger) && watch.is_at(trigger)) {
             let matcher = Matcher::new(Ok(self.parser.begin()));
@@ -97,105 +105,11 @@ impl Calling {
     pub(crate) fn is_complete(&mut self) -> bool {
         match &mut self.state {
             State::Calls(json) => json.is_complete(),
-            State::Text(_) => true,
+            State::Text { .. } => true,
         }
     }
 
     fn json(&self, matcher: Matcher) -> Json {
         Json::new(matcher, Arc::clone(&self.marked), self.runs_out)
-    }
-}
-
-impl Watch {
-    /// Whether a trigger may stand here.
-    fn is_at(&self, trigger: &Trigger) -> bool {
-        !trigger.at_start || (!self.is_within && self.said.is_empty())
-    }
-
-    /// Goes on with bytes; those from the first trigger on that they complete.
-    fn take(&mut self, triggers: &[Trigger], bytes: &[u8]) -> Option<Vec<u8>> {
-        let before = self.said.len();
-        self.said.extend(bytes);
-        if !self.is_within && before == 0 {
-            let blanks = self.said.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            self.said.drain(..blanks);
-        }
-        let texts = || {
-            triggers.iter().filter_map(|trigger| match &trigger.word {
-                Word::Text(text) => Some((text.as_bytes(), trigger.at_start)),
-                Word::Token(_) => None,
-            })
-        };
-        let found = texts().filter_map(|(text, at_start)| {
-            if at_start {
-                let is_it = !self.is_within && self.said.starts_with(text);
-                return is_it.then_some(0);
-            }
-            self.said.windows(text.len()).position(|window| window == text)
-        });
-        let found = found.min().map(|at| self.said[at..].to_vec());
-        // What may yet become a trigger is kept.
-        let may_become = |at: &usize| {
-            let rest = &self.said[*at..];
-            let is_first = !self.is_within && *at == 0;
-            texts().any(|(text, at_start)| {
-                text.len() > rest.len() && text.starts_with(rest) && (is_first || !at_start)
-            })
-        };
-        let kept = (0..self.said.len()).find(may_become).unwrap_or(self.said.len());
-        self.is_within |= kept > 0;
-        self.said.drain(..kept);
-        found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn trigger(text: &str, at_start: bool) -> Trigger {
-        Trigger { word: Word::Text(text.to_owned()), at_start }
-    }
-
-    /// What a text is found to begin with a trigger, however it is cut into pieces.
-    fn found(triggers: &[Trigger], text: &str) -> Option<usize> {
-        let places = |length: usize| {
-            let mut watch = Watch::default();
-            let mut said = 0;
-            text.as_bytes().chunks(length).find_map(|piece| {
-                said += piece.len();
-                let begun = watch.take(triggers, piece)?;
-                Some(said - begun.len())
-            })
-        };
-        let whole = places(text.len());
-        for length in 1..text.len() {
-            assert_eq!(places(length), whole, "{text} in pieces of {length}");
-        }
-        whole
-    }
-
-    #[test]
-    fn triggers_are_found_in_any_pieces() {
-        let anywhere = [trigger("<call>", false)];
-        for (text, place) in [
-            ("<call>", Some(0)),
-            ("a<<call>{", Some(2)),
-            ("<cal<call>", Some(4)),
-            ("<cal l>", None),
-            ("  <call>", Some(2)),
-        ] {
-            assert_eq!(found(&anywhere, text), place, "{text}");
-        }
-        let at_start = [trigger("{\"a\"", true), trigger("{\"b\"", true)];
-        for (text, place) in [
-            ("{\"b\"", Some(0)),
-            (" \n{\"a\":", Some(2)),
-            ("x{\"a\"", None),
-            ("{\"c\"{\"a\"", None),
-            ("{{\"a\"", None),
-        ] {
-            assert_eq!(found(&at_start, text), place, "{text}");
-        }
     }
 }

@@ -40,6 +40,8 @@ pub struct Function {
 pub struct CallSyntax {
     /// What tells that calls begin, each the beginning of them.
     pub triggers: Vec<Trigger>,
+    /// Where they may; anywhere without.
+    pub headers: Option<Headers>,
     pub first: Vec<Part>,
     pub open: Vec<Part>,
     pub middle: Vec<Part>,
@@ -51,13 +53,20 @@ pub struct CallSyntax {
 impl CallSyntax {
     /// Whether it is written with a token.
     pub fn has_token(&self, token: u32) -> bool {
-        let Self { triggers, first, open, middle, close, between, last } = self;
+        let Self { triggers, first, open, middle, close, between, last, .. } = self;
         let parts = [first, open, middle, close, between, last].into_iter().flatten();
         let words = parts.map(|part| match part {
             Part::Must(word) | Part::May(word) => word,
         });
         words.chain(triggers.iter().map(|one| &one.word)).any(|word| *word == Word::Token(token))
     }
+}
+
+/// Where triggers count: from the beginning of the answer, or one of `opens`, to one of `closes`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Headers {
+    pub opens: Vec<u32>,
+    pub closes: Vec<u32>,
 }
 
 /// What tells that calls begin.

@@ -61,6 +61,7 @@ impl Checker {
                 }
                 Ok(())
             }
+            Grammar::Behind(behind) => self.check(&behind.grammar),
             Grammar::Regex(_) | Grammar::Choice(_) => self.parse(grammar),
         }
     }
@@ -85,7 +86,7 @@ impl Checker {
         self.check_text(&form, arguments.as_bytes())
     }
 
-    /// Whether a text as a whole is of the form.
+    /// Whether a text as a whole is of the form, which does not begin behind a marker.
     ///
     /// # Errors
     /// What is wrong with the text, as "it ...", or as [`Checker::check`].

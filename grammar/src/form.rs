@@ -6,6 +6,7 @@ use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::behind::Behind;
 use crate::bounds;
 use crate::calls::{Calls, Tokens};
 use crate::error::GrammarError;
@@ -26,6 +27,8 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// Calls of functions, a text before them unless they are required.
     Calls(Box<Calls>),
+    /// One of these behind a marker.
+    Behind(Box<Behind>),
 }
 
 /// What makes parsers over a vocabulary.
@@ -60,6 +63,7 @@ impl Grammar {
         match self {
             Grammar::JsonSchema(text, _) => spells(text),
             Grammar::Calls(calls) => calls.functions.iter().any(|one| spells(&one.parameters)),
+            Grammar::Behind(behind) => behind.grammar.keys_run_out(),
             Grammar::Regex(_) | Grammar::Choice(_) => false,
         }
     }
@@ -70,6 +74,16 @@ impl Grammar {
             Grammar::JsonSchema(text, _) | Grammar::Regex(text) => text.len(),
             Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
             Grammar::Calls(calls) => calls.text_bytes(),
+            Grammar::Behind(behind) => behind.grammar.text_bytes(),
+        }
+    }
+
+    /// The calls that an answer of this form may have.
+    pub fn calls(&self) -> Option<&Calls> {
+        match self {
+            Grammar::Calls(calls) => Some(calls),
+            Grammar::Behind(behind) => behind.grammar.calls(),
+            _ => None,
         }
     }
 
@@ -98,6 +112,17 @@ impl Grammar {
                 return Ok(None);
             }
             Grammar::Calls(calls) => calls.rules(Tokens::Theirs)?,
+            Grammar::Behind(behind) => match (&behind.grammar, behind.grammar.rules()?) {
+                // Nobody knows in which tokens the marker ends, so a parser follows these too.
+                (Grammar::Choice(texts), _) => TopLevelGrammar::from_lark(one_of(texts)),
+                (_, rules) => return Ok(rules),
+            },
         }))
     }
+}
+
+/// A rule of texts.
+fn one_of(texts: &[String]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
+    format!("start: {}\n", texts.join(" | "))
 }

@@ -4,6 +4,7 @@
 //! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a
 //! [`Walk`] follows one answer. The parsing is `llguidance`'s.
 
+mod behind;
 mod bounds;
 mod cache;
 mod calling;
@@ -25,9 +26,11 @@ mod schema;
 mod spell;
 mod vocabulary;
 mod walk;
+mod watch;
 mod whitespace;
 
-pub use calls::{CallSyntax, Calls, Function, Part, Trigger, Word, is_function_name};
+pub use behind::{Behind, Marker};
+pub use calls::{CallSyntax, Calls, Function, Headers, Part, Trigger, Word, is_function_name};
 pub use checker::Checker;
 pub use compiled::Compiled;
 pub use compiler::{Compiler, Ready};

@@ -48,8 +48,9 @@ impl Measured for Parser {
 pub(crate) fn begun_with(parser: &Parser, bytes: &[u8]) -> Option<Matcher> {
     let mut begun = parser.begin();
     // No token: what it is only matters where it is the bytes.
-    let left = begun.parser.apply_token(bytes, u32::MAX);
-    left.is_ok_and(|left| left == 0).then(|| Matcher::new(Ok(begun)))
+    let is_taken =
+        bytes.is_empty() || begun.parser.apply_token(bytes, u32::MAX).is_ok_and(|left| left == 0);
+    is_taken.then(|| Matcher::new(Ok(begun)))
 }
 
 /// Sets the bits of what a parser lets follow; why it gives up.

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use crate::behind::Waiting;
 use crate::calling::Calling;
-use crate::calls::Trigger;
+use crate::calls::CallSyntax;
 use crate::choosing::Choosing;
 use crate::error::GrammarError;
 use crate::form::Grammar;
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::mask::{is_set, set};
-use crate::parser::{Parser, allowed, taken};
+use crate::parser::{Parser, allowed, begun_with, taken};
 
 /// An answer on its way through a grammar.
 #[derive(Clone)]
@@ -33,6 +34,8 @@ enum Way {
     Calling(Box<Calling>, usize),
     /// To one of the texts of the form of this number.
     Chosen(Choosing, usize),
+    /// Before the marker of the form of this number.
+    Waiting(Box<Waiting>, usize),
 }
 
 impl std::fmt::Debug for Walk {
@@ -51,22 +54,16 @@ impl Walk {
         marked: &Arc<[u32]>,
     ) -> Walk {
         let failure = parser.as_ref().err().map(ToString::to_string);
-        let matcher = || {
-            let begun = parser.as_ref().map(|parser| parser.begin());
-            Matcher::new(begun.map_err(|error| error.clone().into()))
-        };
         let Form::Parsed(grammar) = &forms.forms[form] else {
             return Walk::choosing(forms, form);
         };
-        let (marked, runs_out) = (Arc::clone(marked), grammar.keys_run_out());
         let way = match (grammar, &parser) {
-            (Grammar::Calls(calls), Ok(parser)) if !calls.is_required => {
-                Way::Calling(Box::new(Calling::new(Arc::clone(parser), marked, runs_out)), form)
+            (_, Err(error)) => Way::Parsed(Box::new(Matcher::new(Err(error.clone().into())))),
+            (Grammar::Behind(_), Ok(parser)) => {
+                let waiting = Waiting::new(Arc::clone(parser), Arc::clone(marked));
+                Way::Waiting(Box::new(waiting), form)
             }
-            (Grammar::JsonSchema(..) | Grammar::Calls(_), _) => {
-                Way::Json(Box::new(Json::new(matcher(), marked, runs_out)))
-            }
-            (Grammar::Regex(_) | Grammar::Choice(_), _) => Way::Parsed(Box::new(matcher())),
+            (grammar, Ok(parser)) => begun(grammar, parser, &[], marked, form),
         };
         Walk { forms: Arc::clone(forms), way, _parser: parser.ok(), failure }
     }
@@ -90,6 +87,10 @@ impl Walk {
             Way::Parsed(matcher) => allowed(matcher, mask),
             Way::Json(json) => json.allow(&self.forms.vocabulary, mask),
             Way::Calling(calling, _) => calling.allow(&self.forms.vocabulary, mask),
+            Way::Waiting(..) => {
+                Waiting::allow(&self.forms.vocabulary, mask);
+                None
+            }
             Way::Chosen(choosing, form) => {
                 let texts = texts(&self.forms, *form);
                 choosing.next(texts).for_each(|token| set(mask, token));
@@ -116,8 +117,19 @@ impl Walk {
             Way::Parsed(matcher) => taken(matcher, token),
             Way::Json(json) => json.take(&self.forms.vocabulary, token),
             Way::Calling(calling, form) => {
-                let triggers = triggers(&self.forms, *form);
-                calling.take(&self.forms.vocabulary, triggers, token)
+                let Some(syntax) = syntax(&self.forms, *form) else { return };
+                calling.take(&self.forms.vocabulary, syntax, token)
+            }
+            Way::Waiting(waiting, form) => {
+                let Form::Parsed(Grammar::Behind(behind)) = &self.forms.forms[*form] else {
+                    return;
+                };
+                let found = waiting.take(&self.forms.vocabulary, &behind.marker, token);
+                let Some(said) = found else { return };
+                let Waiting { parser, marked, .. } = &**waiting;
+                let begins = said.is_empty() || begun_with(parser, &said).is_some();
+                self.way = begun(&behind.grammar, parser, &said, marked, *form);
+                (!begins).then(|| GrammarError("the form does not begin like this".to_owned()))
             }
             Way::Chosen(choosing, form) => {
                 let is_possible = choosing.take(texts(&self.forms, *form), token);
@@ -139,6 +151,7 @@ impl Walk {
                 Way::Parsed(matcher) => matcher.is_accepting().unwrap_or(false),
                 Way::Json(json) => json.is_complete(),
                 Way::Calling(calling, _) => calling.is_complete(),
+                Way::Waiting(..) => false,
                 Way::Chosen(choosing, form) => choosing.is_complete(texts(&self.forms, *form)),
             }
     }
@@ -151,11 +164,36 @@ impl Walk {
     }
 }
 
-/// What tells that the calls of a form begin.
-fn triggers(forms: &Grammars, form: usize) -> &[Trigger] {
+/// A way into a grammar of which so much is said; `form` is its number.
+fn begun(
+    grammar: &Grammar,
+    parser: &Arc<Parser>,
+    said: &[u8],
+    marked: &Arc<[u32]>,
+    form: usize,
+) -> Way {
+    let (marked, runs_out) = (Arc::clone(marked), grammar.keys_run_out());
+    let matcher = begun_with(parser, said).unwrap_or_else(|| Matcher::new(Ok(parser.begin())));
+    match grammar {
+        Grammar::Calls(calls) if !calls.is_required => {
+            Way::Calling(Box::new(Calling::new(Arc::clone(parser), marked, runs_out)), form)
+        }
+        Grammar::JsonSchema(..) | Grammar::Calls(_) => {
+            let mut json = Json::new(matcher, marked, runs_out);
+            json.said(said);
+            Way::Json(Box::new(json))
+        }
+        Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Behind(_) => {
+            Way::Parsed(Box::new(matcher))
+        }
+    }
+}
+
+/// How the calls of a form are written.
+fn syntax(forms: &Grammars, form: usize) -> Option<&CallSyntax> {
     match &forms.forms[form] {
-        Form::Parsed(Grammar::Calls(calls)) => &calls.syntax.triggers,
-        _ => &[],
+        Form::Parsed(grammar) => grammar.calls().map(|calls| &calls.syntax),
+        Form::Spelled(_) => None,
     }
 }
 

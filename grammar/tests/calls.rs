@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Part, Trigger, Vocabulary,
-    Walk, Word,
+    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Headers, Part, Trigger,
+    Vocabulary, Walk, Word,
 };
 
 /// A token of its own.
@@ -156,6 +156,32 @@ fn a_trigger_may_end_within_a_token() {
     // What cannot be a call is a text like others.
     let (_, walk, may_end) = taken(&free, &[bytes("Oh <cal"), vec![LONG + 1], bytes("?")].concat());
     assert!(walk.is_free() && may_end);
+}
+
+/// Messages with headers, `MARK` before one and `MIDDLE` between it and a text.
+#[test]
+fn triggers_count_in_headers_alone() {
+    let syntax = CallSyntax {
+        triggers: vec![trigger(Word::Text("to=".to_owned()))],
+        headers: Some(Headers { opens: vec![MARK], closes: vec![MIDDLE] }),
+        first: vec![maybe(" ")],
+        open: vec![text("to=")],
+        middle: vec![maybe(" json"), Part::Must(Word::Token(MIDDLE))],
+        ..CallSyntax::default()
+    };
+    let form = calls(syntax, false, false);
+    let call = || [bytes(" to=get json"), vec![MIDDLE], bytes("{\"a\": 1}")].concat();
+    let thought =
+        || [bytes("analysis"), vec![MIDDLE], bytes("Call to=get json, to"), vec![MARK]].concat();
+    for said in [call(), [thought(), bytes("commentary"), call()].concat()] {
+        let (count, walk, may_end) = taken(&form, &said);
+        assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false), "{said:?}");
+    }
+    // A trigger that began in a text does not end in a header.
+    let (_, walk, may_end) = taken(&form, &[thought(), bytes("=get")].concat());
+    assert!(walk.is_free() && may_end);
+    let wrong = [thought(), bytes("commentary to=put")].concat();
+    assert!(taken(&form, &wrong).0 < wrong.len());
 }
 
 #[test]

@@ -33,6 +33,16 @@ impl Message {
         Message { role, content, more: more.collect() }
     }
 
+    /// With its `reasoning_content` also under the name by which the template asks for it.
+    #[must_use]
+    pub fn with_thoughts_for(mut self, template: &ChatTemplate) -> Message {
+        let thoughts = self.more.get("reasoning_content").cloned();
+        if let Some(thoughts) = thoughts.filter(|_| template.text.contains("message.thinking")) {
+            self.more.entry("thinking").or_insert(thoughts);
+        }
+        self
+    }
+
     /// Bytes of what was given.
     fn given(&self) -> usize {
         let more = self.more.iter().map(|(name, value)| name.len() + value.to_string().len());
@@ -106,7 +116,8 @@ impl ChatTemplate {
     }
 
     /// The text up to where the assistant's answer begins. `tools` are JSON texts of the functions
-    /// that the model is told of, and `now` is what a template that asks for the date is told.
+    /// that the model is told of, `variables` names and JSON texts of what else the template is
+    /// told, and `now` is what it is told of the date.
     ///
     /// # Errors
     /// A conversation that the template refuses.
@@ -114,6 +125,7 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         tools: &[String],
+        variables: &[(String, String)],
         now: SystemTime,
     ) -> Result<String, ChatError> {
         let refused = |error: Error| {
@@ -126,7 +138,8 @@ impl ChatTemplate {
         environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
         let template = environment.get_template(NAME).map_err(refused)?;
         let given = messages.iter().map(Message::given).sum::<usize>()
-            + tools.iter().map(String::len).sum::<usize>();
+            + tools.iter().map(String::len).sum::<usize>()
+            + variables.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
         let limit = given.saturating_mul(OUTPUT_BYTES_PER_BYTE).saturating_add(OUTPUT_BYTES);
         let mut output = Bounded { text: Vec::new(), limit, exceeded: false };
         let rendered = template.render_captured_to(
@@ -138,6 +151,8 @@ impl ChatTemplate {
                 // transformers passes these as None, and templates ask "is not none".
                 tools => told(tools)?,
                 documents => (),
+                // Of one name the first counts, so what stands above is as it is.
+                ..variables_of(variables)?
             },
             &mut output,
         );
@@ -163,6 +178,17 @@ fn told(tools: &[String]) -> Result<Value, ChatError> {
     let tools: Result<Vec<_>, _> = tools.iter().map(read).collect();
     let tools = tools.map_err(|error| ChatError::Render(error.to_string()))?;
     Ok(Value::from_serialize(tools))
+}
+
+/// What else a template is told.
+fn variables_of(variables: &[(String, String)]) -> Result<Value, ChatError> {
+    let read = |(name, text): &(String, String)| {
+        let value = serde_json::from_str::<serde_json::Value>(text);
+        value.map(|value| (name.clone(), value))
+    };
+    let variables: Result<serde_json::Map<_, _>, _> = variables.iter().map(read).collect();
+    let variables = variables.map_err(|error| ChatError::Render(error.to_string()))?;
+    Ok(Value::from_serialize(variables))
 }
 
 /// Text that grows up to a limit.

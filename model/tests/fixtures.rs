@@ -138,7 +138,8 @@ fn conversations_are_rendered_as_transformers_does() {
                 Message::new(role, content, Vec::new())
             })
             .collect();
-        let rendered = template.render(&messages, &[], std::time::UNIX_EPOCH).expect("rendered");
+        let rendered =
+            template.render(&messages, &[], &[], std::time::UNIX_EPOCH).expect("rendered");
         assert_eq!(Some(rendered.as_str()), case["rendered"].as_str());
         // The template wrote the special tokens itself.
         assert_eq!(tokenizer.encode(&rendered, false).expect("encoded"), ids(&case));

@@ -27,24 +27,27 @@ impl Turn {
     }
 }
 
-/// A conversation, and the functions that the model is told of.
+/// A conversation, and what else its chat template is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     pub turns: Vec<Turn>,
-    /// JSON texts, in the form of the request.
+    /// Functions that the model is told of: JSON texts, in the form of the request.
     pub tools: Vec<String>,
+    /// Variables of the template, such as `enable_thinking`: names and JSON texts.
+    pub variables: Vec<(String, String)>,
 }
 
 impl Conversation {
-    /// Without functions.
+    /// Of turns alone.
     pub fn new(turns: Vec<Turn>) -> Conversation {
-        Conversation { turns, tools: Vec::new() }
+        Conversation { turns, ..Conversation::default() }
     }
 
     /// Bytes of all its texts.
     pub fn size_bytes(&self) -> usize {
         let turns = self.turns.iter().map(Turn::size_bytes).sum::<usize>();
-        turns + self.tools.iter().map(String::len).sum::<usize>()
+        let variables = self.variables.iter().map(|(name, text)| name.len() + text.len());
+        turns + self.tools.iter().map(String::len).sum::<usize>() + variables.sum::<usize>()
     }
 }
 

@@ -390,6 +390,7 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
         output,
         mode,
         chat: low.chat,
+        chats: low.chats.options(),
         max_tokens: low.max_tokens,
         defaults: Defaults {
             temperature: low.temperature,

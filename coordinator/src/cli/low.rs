@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use planner::policy::by_name::PolicyName;
 
 use super::bench_serve::LowBenchServe;
+use super::chats::LowChats;
 use super::help;
 use super::plan_serve::LowPlanServe;
 use super::profile::LowProfile;
@@ -216,6 +217,8 @@ pub struct LowRun {
     /// Raw prompts become one user message each, in the model's chat template
     #[arg(long, requires = "input", help_heading = "Work")]
     pub chat: bool,
+    #[command(flatten)]
+    pub chats: LowChats,
     /// New tokens, at most, for requests that do not say [default: 16; for chats 1024]
     #[arg(
         long,

@@ -2,6 +2,7 @@
 //! what is said back.
 
 mod bench_serve;
+mod chats;
 pub(crate) mod cuda;
 mod help;
 pub mod high;

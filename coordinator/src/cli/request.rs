@@ -21,6 +21,7 @@ use crate::load::arrivals::Rate;
 use crate::load::slo::Slo;
 use crate::load::target::Target;
 use crate::openai::body::defaults::Defaults;
+use crate::openai::chats::ChatOptions;
 use crate::score::item::Shown;
 use crate::server::facts::ServerOptions;
 
@@ -143,6 +144,7 @@ pub struct Requests {
     pub output: Place,
     pub mode: OutputMode,
     pub chat: bool,
+    pub chats: ChatOptions,
     pub max_tokens: Option<u32>,
     /// For raw prompts and short lines that do not say; the schema is not read yet.
     pub defaults: Defaults,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::chats::LowChats;
 use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
@@ -45,6 +46,8 @@ pub struct LowServe {
     /// How long answers may go on after SIGTERM or Ctrl-C; a second one ends at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Clients")]
     pub drain_timeout: u32,
+    #[command(flatten)]
+    pub chats: LowChats,
     /// New tokens, at most, for requests that do not say [default: 16; chats: the rest of the
     /// context]
     #[arg(long, value_name = "N", help_heading = "Clients")]

@@ -16,6 +16,7 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
         max_queue: low.max_queue,
         max_queue_tokens: low.max_queue_tokens,
         max_tokens: low.max_tokens,
+        chats: low.chats.options(),
         seed: low.seed,
         ignore_unknown_fields: low.ignore_unknown_fields,
         timeout: low.timeout.map(|seconds| Duration::from_secs(seconds.into())),

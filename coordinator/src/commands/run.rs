@@ -171,6 +171,7 @@ fn job_options(run: &Run, requests: &Requests) -> anyhow::Result<JobOptions> {
         output: requests.output.clone(),
         mode: requests.mode,
         chat: requests.chat,
+        chats: requests.chats.clone(),
         max_tokens: requests.max_tokens,
         seed: run.seed,
         defaults: defaults(requests)?,

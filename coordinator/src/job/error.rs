@@ -7,6 +7,8 @@ use crate::boundary::engine::EngineError;
 /// Why a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
+    #[error("How the model's chats are written cannot be found out: {0}.")]
+    Chats(String),
     #[error("The input {path} cannot be read: {source}.")]
     Input { path: String, source: io::Error },
     #[error(

@@ -13,6 +13,7 @@ use crate::boundary::engine::Sampling;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
 use crate::openai::body::{Body, Origin, RawPrompt, Rules, read_body};
+use crate::openai::chats::ChatRules;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
 use crate::openai::json::parse_object;
 use crate::openai::prompt::Limits;
@@ -48,6 +49,7 @@ pub struct InputOptions<'a> {
     pub format: Format,
     /// Raw prompts become one user message each.
     pub chat: bool,
+    pub chats: &'a ChatRules,
     /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
     /// it a default of their kind.
     pub max_tokens: Option<u32>,
@@ -76,6 +78,7 @@ impl<'a> InputOptions<'a> {
             seed: self.seed,
             now_s: self.now_s,
             codec: self.codec,
+            chats: self.chats,
             limits: self.limits,
         }
     }

@@ -16,6 +16,7 @@ use super::source::Source;
 use crate::boundary::codec::TextCodec;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
+use crate::openai::chats::{ChatOptions, ChatRules};
 use crate::openai::item::Item;
 use crate::openai::output::Provenance;
 use crate::openai::prompt::Limits;
@@ -28,6 +29,7 @@ pub struct JobOptions {
     pub mode: OutputMode,
     /// Raw prompts become one user message each.
     pub chat: bool,
+    pub chats: ChatOptions,
     /// For requests that do not say, at least 1; without it a default.
     pub max_tokens: Option<u32>,
     /// For requests that do not say.
@@ -86,9 +88,11 @@ impl<'a> ReadJob<'a> {
         // A file that was touched is still the same job.
         let created = recorded.as_ref().map_or_else(|| input.created(), |known| known.created);
         let unread = Unread::new(options.ignore_unknown_fields);
+        let chats = ChatRules::new(&options.chats, model.codec).map_err(JobError::Chats)?;
         let input_options = InputOptions {
             format: Format::of(&options.input),
             chat: options.chat,
+            chats: &chats,
             max_tokens: options.max_tokens,
             seed: options.seed,
             now_s: if created == 0 { seconds_now() } else { created },

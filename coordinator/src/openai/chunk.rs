@@ -1,6 +1,5 @@
 //! The events of an answer that is told while it grows.
 
-use grammar::Grammar;
 use serde::Serialize;
 
 use super::calls::told::{ToolCallDelta, tool_call_deltas};
@@ -21,9 +20,9 @@ pub struct ChunkHead {
     is_chat: bool,
     #[serde(skip)]
     custom_id: String,
-    /// Answers may call functions.
+    /// Answers have other parts than text: thoughts, or calls of functions.
     #[serde(skip)]
-    may_call: bool,
+    has_parts: bool,
 }
 
 impl ChunkHead {
@@ -38,7 +37,8 @@ impl ChunkHead {
             system_fingerprint: provenance.system_fingerprint.clone(),
             is_chat,
             custom_id: request.custom_id.clone(),
-            may_call: matches!(request.grammar.as_deref(), Some(Grammar::Calls(_))),
+            has_parts: request.reasoning.is_some()
+                || request.grammar.as_deref().is_some_and(|form| form.calls().is_some()),
         }
     }
 }
@@ -85,7 +85,10 @@ pub struct ChatDelta {
     /// In the first event of a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
-    /// Left out of an answer that may call functions where there is none.
+    /// What the model thinks; left out where there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Left out of an answer that has other parts where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -109,14 +112,15 @@ impl ChunkHead {
         delta: Delta,
         ending: Option<Ending>,
     ) -> ChunkChoice {
-        let Delta { text, calls, token_ids, logprobs } = delta;
+        let Delta { text, reasoning, calls, token_ids, logprobs } = delta;
         let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
         let error = ending.and_then(|ending| ending.error);
         if self.is_chat {
-            let content = (!self.may_call || !text.is_empty()).then_some(text);
+            let content = (!self.has_parts || !text.is_empty()).then_some(text);
+            let reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
             let tool_calls = tool_call_deltas(&self.custom_id, index, calls);
             let role = is_first.then_some("assistant");
-            let delta = ChatDelta { role, content, tool_calls };
+            let delta = ChatDelta { role, reasoning_content, content, tool_calls };
             let logprobs = logprobs.map(Logprobs::of_chat);
             ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
         } else {

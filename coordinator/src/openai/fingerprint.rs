@@ -69,6 +69,8 @@ pub fn request_id(request: &Request) -> String {
     let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
     later("form", request.grammar.is_some(), form.as_bytes());
     let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
+    let thinking = request.reasoning.as_ref().map(|reasoning| format!("{reasoning:?}"));
+    later("reasoning", thinking.is_some(), thinking.unwrap_or_default().as_bytes());
     later("columns", !request.columns.is_empty(), &columns);
     later("echo", request.echo, &[1]);
     let of_prompt = request.prompt_logprobs.unwrap_or(0).to_le_bytes();

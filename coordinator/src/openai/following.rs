@@ -5,6 +5,7 @@ use std::sync::Arc;
 use grammar::{Calls, Grammar};
 
 use super::item::Request;
+use super::reasoning::Reasoning;
 
 /// What of a request decides how its answers are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Following {
     pub width: usize,
     /// The form that it must have.
     pub grammar: Option<Arc<Grammar>>,
+    /// How it thinks first, where that is told apart.
+    pub reasoning: Option<Arc<Reasoning>>,
 }
 
 impl Following {
@@ -27,14 +30,12 @@ impl Following {
             stop: request.stop.clone(),
             width: usize::from(request.logprobs_of_token()),
             grammar: request.grammar.clone(),
+            reasoning: request.reasoning.clone(),
         }
     }
 
     /// The calls that it may have.
     pub fn calls(&self) -> Option<&Calls> {
-        match self.grammar.as_deref() {
-            Some(Grammar::Calls(calls)) => Some(calls),
-            _ => None,
-        }
+        self.grammar.as_deref().and_then(Grammar::calls)
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use grammar::{Calls, Checker, Grammar, GrammarError};
+use grammar::{Behind, Calls, Checker, Grammar, GrammarError};
 
-use super::calls::reader::Call;
 use super::item::{ErrorCode, Rejection, Request};
+use super::parts::Call;
 use super::stop::Answer;
 use crate::boundary::codec::TextCodec;
 
@@ -55,9 +55,9 @@ impl Forms {
             None => self.look_at(&grammar),
         };
         if let Err(error) = checked {
-            let message = match *grammar {
-                Grammar::Calls(_) => format!("The field \"tools\" cannot be followed: {error}."),
-                _ => format!("No answer can have the form that is asked for: {error}."),
+            let message = match grammar.calls() {
+                Some(_) => format!("The field \"tools\" cannot be followed: {error}."),
+                None => format!("No answer can have the form that is asked for: {error}."),
             };
             if self.refused.len() >= FORMS_MAX {
                 self.refused.clear();
@@ -91,10 +91,20 @@ impl Forms {
         codec: Option<&dyn TextCodec>,
     ) -> Option<String> {
         let codec = codec.filter(|_| answer.ends_by_itself)?;
-        if let Grammar::Calls(calls) = grammar {
+        if let Some(calls) = grammar.calls() {
             return self.wrong_calls(calls, &answer.calls);
         }
-        let text: Vec<u8> = answer.token_ids.iter().flat_map(|token| codec.bytes(*token)).collect();
+        let tokens = &answer.token_ids;
+        let (grammar, text) = match grammar {
+            Grammar::Behind(behind) => {
+                let Behind { marker, grammar } = &**behind;
+                let Some(text) = marker.behind(tokens, |token| codec.bytes(token)) else {
+                    return Some("The answer ends within what the model thinks.".to_owned());
+                };
+                (grammar, text)
+            }
+            grammar => (grammar, tokens.iter().flat_map(|token| codec.bytes(*token)).collect()),
+        };
         let checker = self.checker();
         let error = checker.and_then(|checker| checker.check_text(grammar, &text)).err()?;
         Some(format!(

@@ -4,9 +4,10 @@
 //! end. Held back is only what may still be cut: text that may begin a stop string, and tokens that
 //! may belong to one.
 
-use super::calls::reader::{Call, CallDelta, CallReader, Found, extend};
 use super::following::Following;
 use super::logprobs::Logprobs;
+use super::parts::{CallDelta, Found, Parts};
+use super::reader::AnswerReader;
 use super::stop::{Answer, completed, finish, may_begin};
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated, Logprob};
@@ -16,6 +17,8 @@ use crate::boundary::engine::{Finish, Generated, Logprob};
 pub struct Delta {
     /// May be empty.
     pub text: String,
+    /// What it thinks; may be empty.
+    pub reasoning: String,
     /// Of functions that it calls.
     pub calls: Vec<CallDelta>,
     /// May be none, and of other tokens than the text: those whose place in the answer is certain.
@@ -40,17 +43,9 @@ pub struct Growing<'a> {
     /// Tokens that were read.
     read_tokens: usize,
     given_tokens: usize,
-    /// `None` where there can be no calls.
-    reader: Option<CallReader>,
-    /// What was told.
-    told: Told,
-}
-
-/// What was told of an answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Told {
-    content_bytes: usize,
-    calls: Vec<Call>,
+    /// `None` where there is a text alone.
+    reader: Option<AnswerReader>,
+    told: Parts,
 }
 
 impl std::fmt::Debug for Growing<'_> {
@@ -66,7 +61,7 @@ impl<'a> Growing<'a> {
         Growing {
             codec,
             stream: codec.filter(|_| looks).map(|codec| codec.stream()),
-            reader: following.calls().filter(|_| following.is_streamed).map(CallReader::new),
+            reader: following.is_streamed.then(|| AnswerReader::new(&following)).flatten(),
             following,
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -75,7 +70,7 @@ impl<'a> Growing<'a> {
             read_bytes: 0,
             read_tokens: 0,
             given_tokens: 0,
-            told: Told::default(),
+            told: Parts::default(),
         }
     }
 
@@ -126,11 +121,11 @@ impl<'a> Growing<'a> {
             Logprobs::new(of_tokens, width, starts, self.codec)
         });
         let token_ids = self.tokens[fresh.clone()].to_vec();
-        let Found { content: text, calls } = self.read(safe, fresh.end);
+        let found = self.read(safe, fresh.end);
         self.given_tokens = fresh.end;
-        self.told.content_bytes += text.len();
-        extend(&mut self.told.calls, &calls);
-        Delta { text, calls, token_ids, logprobs }
+        self.told.extend(&found);
+        let Found { reasoning, content: text, calls } = found;
+        Delta { text, reasoning, calls, token_ids, logprobs }
     }
 
     /// Reads up to where the text is `safe`, with so many tokens that are `certain`.
@@ -138,7 +133,7 @@ impl<'a> Growing<'a> {
         let from = self.read_bytes.min(safe);
         self.read_bytes = safe.max(self.read_bytes);
         let Some(reader) = &mut self.reader else {
-            return Found { content: self.text[from..safe].to_owned(), calls: Vec::new() };
+            return Found { content: self.text[from..safe].to_owned(), ..Found::default() };
         };
         for (at, char) in self.text[from..safe].char_indices() {
             while self.read_tokens < self.tokens.len() && self.ends[self.read_tokens].0 <= from + at
@@ -161,26 +156,19 @@ impl<'a> Growing<'a> {
         let generated =
             Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish: finish_reason };
         let answer = finish(generated, &following, codec);
-        let text = answer.text.as_deref().and_then(|text| text.get(told.content_bytes..));
+        let all = Parts {
+            reasoning: answer.reasoning.clone(),
+            content: answer.text.clone().unwrap_or_default(),
+            calls: answer.calls.clone(),
+        };
+        let Found { reasoning, content: text, calls } = all.beyond(&told);
         let delta = Delta {
-            text: text.unwrap_or_default().to_owned(),
-            calls: untold(&told.calls, &answer.calls),
+            text,
+            reasoning,
+            calls,
             token_ids: answer.token_ids.get(given_tokens..).unwrap_or_default().to_vec(),
             logprobs: answer.logprobs.clone().map(|logprobs| logprobs.skip(given_tokens)),
         };
         (delta, answer)
     }
-}
-
-/// What calls have more than was told of them.
-fn untold(told: &[Call], calls: &[Call]) -> Vec<CallDelta> {
-    let untold = calls.iter().enumerate().filter_map(|(index, call)| {
-        let known = told.get(index);
-        let from = known.map_or(0, |known| known.arguments.len());
-        let arguments = call.arguments.get(from..).unwrap_or_default().to_owned();
-        let name = known.is_none().then(|| call.name.clone());
-        let is_more = name.is_some() || !arguments.is_empty();
-        is_more.then_some(CallDelta { index, name, arguments })
-    });
-    untold.collect()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use grammar::Grammar;
 use serde_json::{Map, Value};
 
+use super::reasoning::Reasoning;
 use crate::boundary::engine::Sampling;
 
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
@@ -70,6 +71,8 @@ pub struct Request {
     pub prompt_logprobs: Option<u16>,
     /// The form that the answers must have; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
+    /// How the answers think first, where that is told apart.
+    pub reasoning: Option<Arc<Reasoning>>,
     /// The answers begin with their prompts.
     pub echo: bool,
     /// Other fields of a short line, which go into the output as they are.

@@ -5,6 +5,7 @@
 
 pub mod body;
 pub mod calls;
+pub mod chats;
 pub mod chunk;
 pub mod echo;
 pub mod fingerprint;
@@ -15,10 +16,14 @@ pub mod item;
 pub mod json;
 pub mod logprobs;
 pub mod output;
+pub mod parts;
 pub mod prompt;
 pub mod prompt_logprobs;
+pub mod reader;
+pub mod reasoning;
 pub mod refusal;
 pub mod request;
+pub mod said;
 pub mod stop;
 
 #[cfg(test)]

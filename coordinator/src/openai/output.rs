@@ -59,7 +59,8 @@ pub struct ResponseBody {
     pub usage: Usage,
 }
 
-/// One answer: `text` for completions (empty without tokenizer), `message` for chat.
+/// One answer: `text` for completions (empty without tokenizer), `message` for chat. What a model
+/// thinks before it answers a chat is told as `reasoning_content`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Choice {
@@ -78,6 +79,9 @@ pub enum Choice {
     Text {
         index: usize,
         text: String,
+        /// Of a raw prompt that became a chat.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<String>,
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
@@ -93,6 +97,8 @@ pub enum Choice {
 #[serde(deny_unknown_fields)]
 pub struct Message {
     pub role: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     pub content: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
@@ -341,10 +347,12 @@ pub const UNFINISHED: &str = "unfinished";
 
 fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
     let finish_reason = FinishReason::of(&answer);
-    let Answer { text, calls, token_ids, logprobs, error, .. } = answer;
+    let Answer { text, reasoning, calls, token_ids, logprobs, error, .. } = answer;
+    let reasoning_content = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
     if request.endpoint == Endpoint::ChatCompletions {
         let tool_calls = tool_calls(&request.custom_id, index, calls);
-        let message = Message { role: "assistant".to_owned(), content: text, tool_calls };
+        let role = "assistant".to_owned();
+        let message = Message { role, reasoning_content, content: text, tool_calls };
         let logprobs = logprobs.map(Logprobs::of_chat);
         let prompt_logprobs = None;
         Choice::Chat { index, message, token_ids, finish_reason, logprobs, prompt_logprobs, error }
@@ -352,7 +360,16 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
         let logprobs = logprobs.map(Logprobs::of_text);
         let text = text.unwrap_or_default();
         let prompt_logprobs = None;
-        Choice::Text { index, text, token_ids, finish_reason, logprobs, prompt_logprobs, error }
+        Choice::Text {
+            index,
+            text,
+            reasoning_content,
+            token_ids,
+            finish_reason,
+            logprobs,
+            prompt_logprobs,
+            error,
+        }
     }
 }
 

@@ -7,8 +7,10 @@ use grammar::{Calls, Grammar};
 use super::body::tools::Tools;
 use super::body::{Body, RawPrompt};
 use super::calls::format::{CallFormat, KNOWN, takes_tools};
+use super::chats::ChatRules;
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, fit};
+use super::reasoning::Reasoning;
 use crate::boundary::codec::TextCodec;
 
 /// New tokens of a completion that does not say, as at OpenAI.
@@ -28,6 +30,7 @@ pub struct Building<'a> {
     pub now_s: u64,
     /// `None` when the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
+    pub chats: &'a ChatRules,
     pub limits: Limits,
 }
 
@@ -58,8 +61,18 @@ impl Building<'_> {
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
         let most = body.max_tokens.or(self.max_tokens).unwrap_or(default);
-        let fitted = |raw| fit(raw, most, self.codec, self.now_s, self.limits);
-        let prompts = body.prompts.iter().map(fitted).collect::<Result<_, _>>()?;
+        let fitted =
+            |raw: &RawPrompt| fit(&self.chats.told(raw), most, self.codec, self.now_s, self.limits);
+        let prompts = body.prompts.iter().map(fitted).collect::<Result<Vec<_>, _>>()?;
+        let reasoning = self.codec.zip(self.chats.reasoning.clone()).filter(|_| is_chat);
+        let reasoning = reasoning.map(|(codec, syntax)| {
+            let is_open = prompts.iter().any(|prompt| syntax.is_open(&prompt.tokens, codec));
+            Arc::new(Reasoning { syntax, is_open })
+        });
+        let grammar = match &reasoning {
+            Some(reasoning) => grammar.map(|grammar| reasoning.before(grammar)),
+            None => grammar,
+        };
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
         Ok(Request {
             line: 0,
@@ -75,6 +88,7 @@ impl Building<'_> {
             logprobs: body.logprobs.map(likely),
             prompt_logprobs: body.prompt_logprobs.map(likely),
             grammar: grammar.map(Arc::new),
+            reasoning,
             echo: body.echo,
             columns: body.columns.clone(),
         })

@@ -3,9 +3,10 @@
 //! The watcher only saves work. What is cut is decided by [`finish`] from the tokens alone, so that
 //! an answer does not depend on how many steps late the engine obeyed.
 
-use super::calls::reader::{Call, CallReader, joined};
 use super::following::Following;
 use super::logprobs::Logprobs;
+use super::parts::{Call, Parts};
+use super::reader::AnswerReader;
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated};
 
@@ -71,6 +72,8 @@ pub(super) fn may_begin(text: &str, stop: &[String]) -> usize {
 pub struct Answer {
     /// `None` when the model has no tokenizer, or nothing was said beside calls.
     pub text: Option<String>,
+    /// What it thinks before; empty where that is not told apart.
+    pub reasoning: String,
     /// Functions that it calls.
     pub calls: Vec<Call>,
     /// The tokens whose text lies wholly before a stop string.
@@ -95,6 +98,7 @@ impl Answer {
         let tokens = self.token_ids.len();
         Answer {
             text: self.text.map(|_| String::new()),
+            reasoning: String::new(),
             calls: Vec::new(),
             token_ids: Vec::new(),
             generated: 0,
@@ -108,8 +112,8 @@ impl Answer {
     }
 }
 
-/// Detokenises a finished sequence, cuts it at the first stop string that became complete and reads
-/// the calls in it.
+/// Detokenises a finished sequence, cuts it at the first stop string that became complete and tells
+/// its parts apart.
 pub fn finish(
     generated: Generated,
     following: &Following,
@@ -118,7 +122,7 @@ pub fn finish(
     let Generated { tokens, logprobs, finish, .. } = generated;
     let Following { stop, width, .. } = following;
     let (width, cut) = (*width, cut(&tokens, stop, finish, codec));
-    let (text, calls) = read_calls(&tokens, &cut, following);
+    let (text, reasoning, calls) = read_parts(&tokens, &cut, following);
     let Cut { starts, generated, at_stop, refused, .. } = cut;
     let token_ids = tokens[..starts.len()].to_vec();
     let of_tokens = &logprobs[..width * starts.len()];
@@ -129,15 +133,18 @@ pub fn finish(
     let error = overflowed.or_else(|| {
         refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
     });
-    Answer { text, calls, token_ids, generated, logprobs, finish, ends_by_itself, error }
+    Answer { text, reasoning, calls, token_ids, generated, logprobs, finish, ends_by_itself, error }
 }
 
-/// The text beside calls, and the calls.
-fn read_calls(tokens: &[u32], cut: &Cut, following: &Following) -> (Option<String>, Vec<Call>) {
-    let (Some(calls), Some(text)) = (following.calls(), &cut.text) else {
-        return (cut.text.clone(), Vec::new());
+/// The text beside thoughts and calls, and these.
+fn read_parts(
+    tokens: &[u32],
+    cut: &Cut,
+    following: &Following,
+) -> (Option<String>, String, Vec<Call>) {
+    let (Some(mut reader), Some(text)) = (AnswerReader::new(following), &cut.text) else {
+        return (cut.text.clone(), String::new(), Vec::new());
     };
-    let mut reader = CallReader::new(calls);
     let mut tokens = tokens.iter().zip(&cut.ends).enumerate().peekable();
     for (place, char) in text.char_indices() {
         while let Some((_, (token, _))) = tokens.next_if(|(_, (_, start))| **start <= place) {
@@ -149,8 +156,8 @@ fn read_calls(tokens: &[u32], cut: &Cut, following: &Following) -> (Option<Strin
     tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
         reader.push_token(*token);
     });
-    let (content, calls) = joined([reader.take(), reader.end()]);
-    ((calls.is_empty() || !content.is_empty()).then_some(content), calls)
+    let Parts { reasoning, content, calls } = Parts::of([reader.take(), reader.end()]);
+    ((calls.is_empty() || !content.is_empty()).then_some(content), reasoning, calls)
 }
 
 /// Of logits from which no token can be drawn.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::api_key::ApiKey;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Sampling;
+use crate::openai::chats::ChatOptions;
 
 /// A codec that all threads of a server share.
 pub type SharedCodec = Arc<dyn TextCodec + Send + Sync>;
@@ -46,6 +47,7 @@ pub struct ServerOptions {
     pub max_queue_tokens: u64,
     /// New tokens of requests that do not say, at least 1.
     pub max_tokens: Option<u32>,
+    pub chats: ChatOptions,
     /// Of requests that name no seed.
     pub seed: u64,
     /// Fields that are not implemented are left out instead of refused.
@@ -66,6 +68,7 @@ impl Default for ServerOptions {
             max_queue: 1024,
             max_queue_tokens: 1_000_000,
             max_tokens: None,
+            chats: ChatOptions::default(),
             seed: 0,
             ignore_unknown_fields: false,
             timeout: None,

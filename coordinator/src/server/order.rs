@@ -107,6 +107,7 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
         seed: shared.options.seed,
         now_s: now.map_or(0, |since| since.as_secs()),
         codec,
+        chats: &shared.chats,
         limits: Limits { context: shared.context(), vocab_size: shared.model.vocab_size },
     };
     let request = building.build(endpoint, body)?;

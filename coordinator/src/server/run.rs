@@ -20,8 +20,10 @@ use super::metrics::Metrics;
 use super::routes::router;
 use super::shared::{Phase, Shared};
 use super::tellers::Tellers;
+use crate::boundary::codec::TextCodec;
 use crate::boundary::serving::{Serving, State};
 use crate::openai::body::unread::Unread;
+use crate::openai::chats::ChatRules;
 use crate::openai::forms::Forms;
 
 /// Threads that wait for sockets.
@@ -36,6 +38,8 @@ const LOOK_EVERY_DRAINING: Duration = Duration::from_millis(20);
 pub enum ServerError {
     #[error("the system gives no more threads or descriptors: {0}")]
     System(io::Error),
+    #[error("how the model's chats are written cannot be found out: {0}")]
+    Chats(String),
     #[error("the log cannot be written: {0}")]
     Log(io::Error),
     #[error("the engine has ended")]
@@ -86,6 +90,8 @@ impl Server {
         let metrics = Arc::new(Metrics::new(Arc::clone(&engine), Arc::clone(&admission)));
         let tellers =
             Tellers::start(model.codec.as_ref(), &metrics).map_err(ServerError::System)?;
+        let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+        let chats = ChatRules::new(&options.chats, codec).map_err(ServerError::Chats)?;
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = Shared {
             engine,
@@ -96,6 +102,7 @@ impl Server {
             metrics,
             log: Log::open(options.log.as_ref()).map_err(ServerError::Log)?,
             forms: Mutex::new(Forms::default()),
+            chats,
             phase: of_phase,
             salt: format!("{}-{}", began.as_nanos(), std::process::id()),
             requests: AtomicU64::new(0),

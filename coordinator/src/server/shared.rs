@@ -14,6 +14,7 @@ use super::metrics::Metrics;
 use super::tellers::Tellers;
 use crate::boundary::serving::{Refused, Serving, State};
 use crate::openai::body::unread::Unread;
+use crate::openai::chats::ChatRules;
 use crate::openai::forms::Forms;
 
 /// How far a server is.
@@ -39,6 +40,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub log: Log,
     pub forms: Mutex<Forms>,
+    pub chats: ChatRules,
     pub phase: watch::Receiver<Phase>,
     /// Tells this server's ids from those of others.
     pub salt: String,

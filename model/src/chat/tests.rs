@@ -19,16 +19,31 @@ fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
 }
 
 #[test]
+fn thoughts_have_the_name_that_a_template_asks_for() {
+    let more = || vec![("reasoning_content".to_owned(), "\"hm\"".to_owned())];
+    let message = || Message::new("assistant".into(), "a".into(), more());
+    for (template, expected) in [
+        ("{{ messages[0].reasoning_content }}", "hm"),
+        ("{% for message in messages %}{{ message.thinking }}{% endfor %}", "hm"),
+        ("{{ messages[0].thoughts }}", ""),
+    ] {
+        let template = ChatTemplate::new(template, None, None).expect("a template");
+        let message = message().with_thoughts_for(&template);
+        assert_eq!(template.render(&[message], &[], &[], UNIX_EPOCH).expect("rendered"), expected);
+    }
+}
+
+#[test]
 fn chatml_and_llama3() {
     let chatml = ChatTemplate::new(CHATML, None, None).expect("a template");
     assert_eq!(
-        chatml.render(&turns(&[("user", "Hi")]), &[], UNIX_EPOCH).expect("rendered"),
+        chatml.render(&turns(&[("user", "Hi")]), &[], &[], UNIX_EPOCH).expect("rendered"),
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
     let llama3 = ChatTemplate::new(LLAMA3, Some("<bos>"), Some("<eos>")).expect("a template");
     assert_eq!(
         llama3
-            .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), &[], UNIX_EPOCH)
+            .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), &[], &[], UNIX_EPOCH)
             .expect("rendered"),
         "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
          <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
@@ -42,10 +57,17 @@ fn python_methods_and_refusals() {
      endif %}{{ messages[0].content.strip().startswith('a') }}";
     let template = ChatTemplate::new(template, None, None).expect("a template");
     assert_eq!(
-        template.render(&turns(&[("user", " abc")]), &[], UNIX_EPOCH).expect("rendered"),
+        template.render(&turns(&[("user", " abc")]), &[], &[], UNIX_EPOCH).expect("rendered"),
         "True"
     );
-    let error = template.render(&turns(&[("system", "x")]), &[], UNIX_EPOCH).expect_err("refused");
+    let thinks = ChatTemplate::new("{{ enable_thinking }} {{ messages|length }}", None, None);
+    let variables = [("enable_thinking", "false"), ("messages", "[]")];
+    let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let said =
+        thinks.and_then(|it| it.render(&turns(&[("user", "a")]), &[], &variables, UNIX_EPOCH));
+    assert_eq!(said.expect("rendered"), "False 1", "what is told anyway stays");
+    let error =
+        template.render(&turns(&[("system", "x")]), &[], &[], UNIX_EPOCH).expect_err("refused");
     assert!(error.to_string().contains("user first"), "{error}");
     assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
 }
@@ -60,7 +82,7 @@ fn templates_are_told_other_fields_in_their_order() {
                     {% if messages[0].tool_call_id is defined %}!{% endif %}";
     let template = ChatTemplate::new(template, None, None).expect("a template");
     assert_eq!(
-        template.render(&[message], &[], UNIX_EPOCH).expect("rendered"),
+        template.render(&[message], &[], &[], UNIX_EPOCH).expect("rendered"),
         format!("Ada {calls}")
     );
 }
@@ -70,7 +92,7 @@ fn the_environment_is_that_of_transformers() {
     let render = |template: &str| {
         ChatTemplate::new(template, None, None)
             .and_then(|template| {
-                template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), &[], UNIX_EPOCH)
+                template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), &[], &[], UNIX_EPOCH)
             })
             .expect(template)
     };
@@ -109,7 +131,7 @@ fn hostile_templates_are_refused() {
     ] {
         let error = ChatTemplate::new(template, None, None)
             .and_then(|template| {
-                template.render(&turns(&[("user", &"x".repeat(10_000))]), &[], UNIX_EPOCH)
+                template.render(&turns(&[("user", &"x".repeat(10_000))]), &[], &[], UNIX_EPOCH)
             })
             .expect_err(template);
         assert!(error.to_string().contains(reason), "{template}: {error}");
@@ -130,7 +152,7 @@ fn harmless_filters_do_what_jinja_does() {
     ] {
         let template_made = ChatTemplate::new(template, None, None).expect(template);
         assert_eq!(
-            template_made.render(&turns(&[]), &[], UNIX_EPOCH).expect(template),
+            template_made.render(&turns(&[]), &[], &[], UNIX_EPOCH).expect(template),
             expected,
             "{template}"
         );
@@ -141,7 +163,10 @@ fn harmless_filters_do_what_jinja_does() {
 fn templates_are_told_the_date() {
     let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None);
     let now = UNIX_EPOCH + Duration::from_secs(19_782 * 86400);
-    assert_eq!(template.and_then(|it| it.render(&[], &[], now)).expect("a date"), "29 Feb 2024");
+    assert_eq!(
+        template.and_then(|it| it.render(&[], &[], &[], now)).expect("a date"),
+        "29 Feb 2024"
+    );
 }
 
 /// `scripts/fixtures_chat.py` says how these were made.
@@ -168,7 +193,7 @@ fn constructs_of_published_templates_are_rendered_as_elsewhere() {
         let name = text(&case["name"]).expect("a name");
         let source = text(&case["template"]).expect("a template");
         let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).expect(&name);
-        match (template.render(&messages, &tools, now), text(&case["expected"])) {
+        match (template.render(&messages, &tools, &[], now), text(&case["expected"])) {
             (Ok(rendered), Some(expected)) => assert_eq!(rendered, expected, "{name}"),
             (Err(ChatError::Render(words)), None) => {
                 assert_eq!(Some(words), text(&case["refusal"]), "{name}");

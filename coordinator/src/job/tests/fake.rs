@@ -18,6 +18,7 @@ use crate::job::run::Job;
 use crate::job::sink::{OutputMode, Place};
 use crate::job::summary::Summary;
 use crate::openai::body::defaults::Defaults;
+use crate::openai::chats::ChatOptions;
 use crate::openai::item::Item;
 use crate::openai::output::OutputLine;
 use crate::openai::prompt::Limits;
@@ -39,7 +40,22 @@ pub(crate) const END_OF_TEXT: char = '\u{3}';
 /// functions that are called as Hermes' are.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    pub(crate) chat: bool,
+    /// `None`: there is none.
+    template: Option<&'static str>,
+}
+
+impl Bytes {
+    /// No chats.
+    pub(crate) const PLAIN: Bytes = Bytes { template: None };
+    pub(crate) const CHAT: Bytes = Bytes {
+        template: Some("tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>"),
+    };
+    /// A model that thinks before it answers; with the variable `think`, prompts end within thoughts.
+    pub(crate) const THINKING: Bytes = Bytes {
+        template: Some(
+            "tools: <think></think><tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>",
+        ),
+    };
 }
 
 impl TextCodec for Bytes {
@@ -55,7 +71,7 @@ impl TextCodec for Bytes {
     }
 
     fn encode_chat(&self, chat: &Conversation, _now_s: u64) -> Result<Vec<u32>, String> {
-        if !self.chat {
+        if self.template.is_none() {
             return Err("this model has no chat template".to_owned());
         }
         let more = |turn: &Turn| -> String {
@@ -64,14 +80,14 @@ impl TextCodec for Bytes {
         let tools: String = chat.tools.iter().map(|tool| format!("<tool>{tool}")).collect();
         let turns = chat.turns.iter();
         let turns = turns.map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content));
-        let rendered = tools + &turns.collect::<String>();
+        let thinks = chat.variables.iter().any(|(name, value)| name == "think" && value == "true");
+        let rendered = tools + &turns.collect::<String>() + if thinks { "<think>\n" } else { "" };
         let token = |byte| if byte == END_OF_TEXT as u8 { EOS } else { u32::from(byte) };
         Ok(rendered.bytes().map(token).collect())
     }
 
     fn tools_template(&self) -> Result<Option<String>, String> {
-        let template = "tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>";
-        Ok(self.chat.then(|| template.to_owned()))
+        Ok(self.template.map(str::to_owned))
     }
 
     fn special_token(&self, _text: &str) -> Result<Option<u32>, String> {
@@ -242,12 +258,13 @@ impl Desk {
             output: Place::File(folder.path().join("out.jsonl")),
             mode: OutputMode::New,
             chat: false,
+            chats: ChatOptions::default(),
             max_tokens: None,
             seed: 0,
             defaults: Defaults::default(),
             ignore_unknown_fields: false,
         };
-        let codec = Some(Bytes { chat: true });
+        let codec = Some(Bytes::CHAT);
         Desk { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }
     }
 

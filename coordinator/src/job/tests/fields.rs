@@ -8,12 +8,13 @@ use crate::job::input::{Format, InputOptions};
 use crate::job::sink::OutputMode;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
+use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Item, Request};
 use crate::openai::prompt::Limits;
 
 use super::fake::{Bytes, Desk, Echo, read_items};
 
-const CODEC: Bytes = Bytes { chat: true };
+const CODEC: Bytes = Bytes::CHAT;
 
 struct Reading {
     format: Format,
@@ -32,6 +33,7 @@ impl Reading {
         let options = InputOptions {
             format: self.format,
             chat: self.chat,
+            chats: &ChatRules::default(),
             max_tokens: None,
             seed: 0,
             now_s: 0,

@@ -9,6 +9,7 @@ use crate::job::input::{Format, InputOptions};
 use crate::job::sink::OutputMode;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
+use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Item};
 use crate::openai::output::{Choice, FinishReason};
 use crate::openai::prompt::Limits;
@@ -76,12 +77,13 @@ fn lines_share_equal_forms() {
     let options = InputOptions {
         format: Format::JsonLines,
         chat: false,
+        chats: &ChatRules::default(),
         max_tokens: None,
         seed: 0,
         now_s: 0,
         defaults: &Defaults::default(),
         unread: &Unread::default(),
-        codec: Some(&Bytes { chat: true }),
+        codec: Some(&Bytes::CHAT),
         limits: Limits { context: 64, vocab_size: 300 },
     };
     let text = [line("yes"), line("no"), line("yes")].concat();

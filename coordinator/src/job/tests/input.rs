@@ -9,12 +9,13 @@ use crate::openai::prompt::Limits;
 
 use super::fake::{BOS, Bytes, Desk, read_items};
 
-const CODEC: Bytes = Bytes { chat: true };
+const CODEC: Bytes = Bytes::CHAT;
 
 fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
     InputOptions {
         format: Format::JsonLines,
         chat: false,
+        chats: Box::leak(Box::default()),
         max_tokens: None,
         seed: 7,
         now_s: 0,
@@ -371,7 +372,7 @@ fn without_tokenizer_only_token_ids_run() {
 #[test]
 fn text_that_the_model_refuses() {
     refused(r#"{"prompt": "\u0001"}"#, ErrorCode::Tokenizer, "no such character");
-    let plain = Bytes { chat: false };
+    let plain = Bytes::PLAIN;
     let line = br#"{"messages": [{"role": "user", "content": "a"}]}"#;
     let error = error_in(read_items(line, &options(Some(&plain))));
     assert_eq!(error.rejection.code, ErrorCode::ChatTemplate);

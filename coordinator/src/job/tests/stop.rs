@@ -6,7 +6,7 @@ use crate::openai::stop::{Answer, StopWatcher, finish};
 
 use super::fake::Bytes;
 
-const CODEC: Bytes = Bytes { chat: true };
+const CODEC: Bytes = Bytes::CHAT;
 
 fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
@@ -94,6 +94,7 @@ fn without_tokenizer_there_is_no_text() {
     let token_ids = vec![5, 6];
     let expected = Answer {
         calls: Vec::new(),
+        reasoning: String::new(),
         text: None,
         token_ids,
         generated: 3,

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::item::{Endpoint, ErrorCode, Rejection};
 use crate::boundary::engine::Sampling;
 pub use origin::Origin;
-pub use prompts::RawPrompt;
+pub use prompts::{RawPrompt, template_variables};
 pub use rules::Rules;
 pub use stream::StreamOptions;
 use tools::Tools;

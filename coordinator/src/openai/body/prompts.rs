@@ -28,15 +28,52 @@ pub(super) fn read(
 ) -> Result<Vec<RawPrompt>, Rejection> {
     match endpoint {
         Endpoint::Completions => {
-            misplaced(fields, "messages", "/v1/completions")?;
+            for name in ["messages", KWARGS, EFFORT] {
+                misplaced(fields, name, "/v1/completions")?;
+            }
             read_prompt(given(fields, "prompt").ok_or_else(|| missing("prompt"))?)
         }
         Endpoint::ChatCompletions => {
             misplaced(fields, "prompt", "/v1/chat/completions")?;
             let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
-            Ok(vec![RawPrompt::Chat(Conversation::new(read_messages(messages, rules)?))])
+            let (turns, variables) = (read_messages(messages, rules)?, read_variables(fields)?);
+            Ok(vec![RawPrompt::Chat(Conversation { variables, ..Conversation::new(turns) })])
         }
     }
+}
+
+const KWARGS: &str = "chat_template_kwargs";
+const EFFORT: &str = "reasoning_effort";
+/// Variables that a template is told anyway.
+const TOLD_ANYWAY: [&str; 6] =
+    ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
+
+/// What the template is told beside the messages: names and JSON texts.
+fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
+    let kwargs = given(fields, KWARGS)
+        .map(|kwargs| template_variables(kwargs).map_err(|wanted| invalid(KWARGS, &wanted)));
+    let mut variables = kwargs.transpose()?.unwrap_or_default();
+    if let Some(effort) = given(fields, EFFORT) {
+        let wanted = "a text, such as \"low\", \"medium\" or \"high\"";
+        let effort = effort.as_str().ok_or_else(|| invalid(EFFORT, wanted))?;
+        if variables.iter().all(|(name, _)| name != EFFORT) {
+            variables.push((EFFORT.to_owned(), Value::from(effort).to_string()));
+        }
+    }
+    Ok(variables)
+}
+
+/// Names and JSON texts of an object of variables.
+///
+/// # Errors
+/// What it must be.
+pub fn template_variables(value: &Value) -> Result<Vec<(String, String)>, String> {
+    let wanted = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
+    let variables = value.as_object().ok_or_else(wanted)?;
+    if let Some(told) = TOLD_ANYWAY.iter().find(|name| variables.contains_key(**name)) {
+        return Err(format!("an object without `{told}`, which templates are told anyway"));
+    }
+    Ok(variables.iter().map(|(name, value)| (name.clone(), value.to_string())).collect())
 }
 
 const PROMPT_FORMS: &str = "a text, a list of token ids, a list of texts or a list of lists of \
@@ -84,7 +121,7 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
 /// Roles that OpenAI has; `developer` is how its newer models call `system`.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Fields of a message that templates are told as they are.
-const TOLD: [&str; 2] = ["name", "tool_call_id"];
+const TOLD: [&str; 3] = ["name", "tool_call_id", "reasoning_content"];
 
 fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
     let form = "a list of objects with \"role\" and \"content\"";
@@ -134,6 +171,8 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
                     more.push((name.clone(), calls.to_string()));
                 }
             }
+            // As newer servers call it.
+            "reasoning" => more.push(("reasoning_content".to_owned(), value.to_string())),
             name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
             // What servers add to their answers comes back with the conversation.
             _ if rules.origin == Origin::Client => {}

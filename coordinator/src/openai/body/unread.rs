@@ -26,7 +26,7 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 21] = [
+pub const IMPLEMENTED: [&str; 23] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -48,6 +48,8 @@ pub const IMPLEMENTED: [&str; 21] = [
     "tools",
     "tool_choice",
     "parallel_tool_calls",
+    "chat_template_kwargs",
+    "reasoning_effort",
 ];
 
 /// Fields that are read of a client of the server alone.
@@ -73,21 +75,21 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         "function_call" => value == "none" || value == "auto",
         "suffix" => value == "",
         "modalities" => value == &serde_json::json!(["text"]),
-        "stream_options" | "audio" | "prediction" | "reasoning_effort" | "verbosity"
-        | "web_search_options" => false,
+        "stream_options" | "audio" | "prediction" | "verbosity" | "web_search_options" => false,
         // vLLM's.
         "repetition_penalty" | "length_penalty" => is(1.0),
         "min_tokens" => is(0.0),
         "skip_special_tokens"
         | "spaces_between_special_tokens"
         | "add_generation_prompt"
-        | "detokenize" => value == &Value::Bool(true),
+        | "detokenize"
+        | "include_reasoning" => value == &Value::Bool(true),
         "include_stop_str_in_output"
         | "use_beam_search"
         | "early_stopping"
         | "continue_final_message" => value == &Value::Bool(false),
         "stop_token_ids" | "bad_words" | "documents" => empty_list(),
-        "chat_template_kwargs" | "mm_processor_kwargs" => empty_object(),
+        "mm_processor_kwargs" => empty_object(),
         "guided_json"
         | "guided_regex"
         | "guided_choice"

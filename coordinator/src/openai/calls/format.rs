@@ -2,7 +2,7 @@
 
 use grammar::{CallSyntax, Word};
 
-use super::{hermes, llama, mistral};
+use super::{harmony, hermes, llama, mistral};
 
 /// A way to write calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,15 +15,18 @@ pub enum CallFormat {
     MistralList,
     /// Mistral's later: a name and JSON, each behind a token.
     MistralNamed,
+    /// OpenAI's Harmony, of gpt-oss: a message to a function.
+    Harmony,
 }
 
 /// Those that are known, for a sentence.
-pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, and Mistral";
+pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, Mistral, and gpt-oss";
 
 impl CallFormat {
     /// The one that a template shows its model; `None` where it shows none that is known.
     pub fn of_template(template: &str) -> Option<CallFormat> {
         let formats = [
+            (CallFormat::Harmony, harmony::is_shown(template)),
             (CallFormat::MistralNamed, mistral::is_named(template)),
             (CallFormat::MistralList, mistral::is_list(template)),
             (CallFormat::Hermes, hermes::is_shown(template)),
@@ -51,12 +54,14 @@ impl CallFormat {
             CallFormat::Llama => llama::syntax(&marker),
             CallFormat::MistralList => mistral::list_syntax(&marker),
             CallFormat::MistralNamed => mistral::named_syntax(&marker),
+            CallFormat::Harmony => harmony::syntax(&marker),
         }
     }
 
-    /// Whether one answer can have several calls: Llama's templates refuse them in a conversation.
+    /// Whether one answer can have several calls: Llama's templates refuse them in a conversation,
+    /// and a message to a function ends the turn of gpt-oss.
     pub fn takes_several(self) -> bool {
-        self != CallFormat::Llama
+        !matches!(self, CallFormat::Llama | CallFormat::Harmony)
     }
 }
 

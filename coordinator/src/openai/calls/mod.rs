@@ -1,6 +1,7 @@
 //! Function calls: how models write them, read out of what they say, and told to clients.
 
 pub mod format;
+mod harmony;
 mod hermes;
 mod llama;
 mod mistral;

@@ -2,37 +2,8 @@
 
 use grammar::{CallSyntax, Calls, Part, Trigger, Word, is_function_name};
 
-/// A call of a function.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Call {
-    pub name: String,
-    /// JSON as the model wrote it, perhaps not to its end.
-    pub arguments: String,
-}
-
-/// What a call has more than before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CallDelta {
-    pub index: usize,
-    /// At its first.
-    pub name: Option<String>,
-    pub arguments: String,
-}
-
-/// What was found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    /// Text beside calls.
-    pub content: String,
-    pub calls: Vec<CallDelta>,
-}
-
-/// What a model said next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Char(char),
-    Token(u32),
-}
+use crate::openai::parts::{CallDelta, Found};
+use crate::openai::said::Said;
 
 /// Where in an answer it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,16 +67,17 @@ impl CallReader {
         }
     }
 
-    /// Goes on with a text.
-    pub fn push_char(&mut self, char: char) {
-        self.said.push(Said::Char(char));
+    /// Goes on; of tokens only those matter that calls are written with.
+    pub fn push(&mut self, said: Said) {
+        match said {
+            Said::Token(token) if !self.has_token(token) => {}
+            said => self.said.push(said),
+        }
     }
 
-    /// Goes on with a token, which matters only where it has no text.
-    pub fn push_token(&mut self, token: u32) {
-        if self.syntax.has_token(token) {
-            self.said.push(Said::Token(token));
-        }
+    /// Whether calls are written with a token.
+    pub fn has_token(&self, token: u32) -> bool {
+        self.syntax.has_token(token)
     }
 
     /// What is certain and was not told.
@@ -281,16 +253,7 @@ impl CallReader {
     }
 
     fn tell_arguments(&mut self, arguments: &str) {
-        let index = self.calls - 1;
-        match self.found.calls.last_mut().filter(|call| call.index == index) {
-            Some(call) => call.arguments.push_str(arguments),
-            None if arguments.is_empty() => {}
-            None => self.found.calls.push(CallDelta {
-                index,
-                name: None,
-                arguments: arguments.to_owned(),
-            }),
-        }
+        self.found.push_argument(self.calls - 1, arguments);
     }
 }
 
@@ -361,26 +324,4 @@ fn match_all<'p>(parts: impl IntoIterator<Item = &'p Part>, said: &[Said]) -> Ma
         }
     }
     Match::Yes(length)
-}
-
-/// Adds to calls what they have more.
-pub fn extend(calls: &mut Vec<Call>, deltas: &[CallDelta]) {
-    for CallDelta { index, name, arguments } in deltas {
-        if *index == calls.len() {
-            calls.push(Call::default());
-        }
-        let call = &mut calls[*index];
-        call.name.push_str(name.as_deref().unwrap_or_default());
-        call.arguments.push_str(arguments);
-    }
-}
-
-/// The text beside calls, and the calls, of all that was found of an answer.
-pub fn joined(found: impl IntoIterator<Item = Found>) -> (String, Vec<Call>) {
-    let (mut content, mut calls) = (String::new(), Vec::new());
-    for Found { content: more, calls: deltas } in found {
-        content.push_str(&more);
-        extend(&mut calls, &deltas);
-    }
-    (content, calls)
 }

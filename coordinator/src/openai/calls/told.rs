@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reader::{Call, CallDelta};
 use crate::openai::fingerprint::call_id;
+use crate::openai::parts::{Call, CallDelta};
 
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,9 +8,11 @@ use super::formats::{functions, syntax};
 use crate::boundary::engine::{Finish, Generated};
 use crate::job::tests::fake::Bytes;
 use crate::openai::calls::format::CallFormat;
-use crate::openai::calls::reader::{Call, CallReader, Found, joined};
+use crate::openai::calls::reader::CallReader;
 use crate::openai::following::Following;
-use crate::openai::growing::Growing;
+use crate::openai::growing::{Delta, Growing};
+use crate::openai::parts::{Call, Found, Parts};
+use crate::openai::said::Said;
 use crate::openai::stop::finish;
 
 /// Stand for tokens in the texts of these tests.
@@ -22,10 +24,8 @@ fn calls(format: CallFormat) -> Calls {
 }
 
 fn push(reader: &mut CallReader, char: char) {
-    match TOKENS.iter().position(|token| *token == char) {
-        Some(token) => reader.push_token(token as u32),
-        None => reader.push_char(char),
-    }
+    let token = TOKENS.iter().position(|token| *token == char);
+    reader.push(token.map_or(Said::Char(char), |token| Said::Token(token as u32)));
 }
 
 /// What is found, taken after each of the places where the text is cut.
@@ -39,7 +39,8 @@ fn found(format: CallFormat, text: &str, cuts: &[usize]) -> (String, Vec<Call>) 
         }
     }
     all.push(reader.end());
-    joined(all)
+    let Parts { content, calls, .. } = Parts::of(all);
+    (content, calls)
 }
 
 fn call(name: &str, arguments: &str) -> Call {
@@ -158,8 +159,8 @@ fn arguments_are_told_as_they_come() {
     let mut reader = CallReader::new(&calls(CallFormat::Hermes));
     let mut told = Vec::new();
     for char in "Oh\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 1}}".chars() {
-        reader.push_char(char);
-        let Found { content, calls } = reader.take();
+        reader.push(Said::Char(char));
+        let Found { content, calls, .. } = reader.take();
         let calls = calls.into_iter().map(|call| {
             assert_eq!(call.index, 0);
             format!("{}({}", call.name.unwrap_or_default(), call.arguments)
@@ -173,7 +174,7 @@ fn arguments_are_told_as_they_come() {
 /// What is told in pieces is what is told whole, stop strings or not.
 #[test]
 fn pieces_of_calls_put_together_are_the_whole() {
-    let codec = Bytes { chat: true };
+    let codec = Bytes::CHAT;
     let mut found = 0;
     for (format, text, ..) in cases() {
         if text.contains(TOKENS) {
@@ -184,8 +185,8 @@ fn pieces_of_calls_put_together_are_the_whole() {
         for stop in ["", "}", "arguments", "l>", "\n", "é"] {
             let stop: Vec<String> =
                 Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
-            let following =
-                Following { is_streamed: true, stop, grammar: grammar.clone(), width: 0 };
+            let grammar = grammar.clone();
+            let following = Following { is_streamed: true, stop, grammar, ..Following::default() };
             let mut growing = Growing::new(Some(&codec), following.clone());
             let mut all = Vec::new();
             let mut ids = Vec::new();
@@ -195,11 +196,13 @@ fn pieces_of_calls_put_together_are_the_whole() {
                 }
                 let delta = growing.take();
                 ids.extend(delta.token_ids);
-                all.push(Found { content: delta.text, calls: delta.calls });
+                let Delta { text: content, reasoning, calls, .. } = delta;
+                all.push(Found { reasoning, content, calls });
             }
             let (rest, answer) = growing.end(Finish::Stop);
             ids.extend(rest.token_ids);
-            all.push(Found { content: rest.text, calls: rest.calls });
+            let Delta { text: content, reasoning, calls, .. } = rest;
+            all.push(Found { reasoning, content, calls });
             let generated = Generated {
                 tokens: tokens.clone(),
                 logprobs: Vec::new(),
@@ -209,7 +212,7 @@ fn pieces_of_calls_put_together_are_the_whole() {
             let whole = finish(generated, &following, Some(&codec));
             let context = format!("{format:?} {text} {:?}", following.stop);
             assert_eq!((&answer.text, &answer.calls), (&whole.text, &whole.calls), "{context}");
-            let (content, calls) = joined(all);
+            let Parts { content, calls, .. } = Parts::of(all);
             assert_eq!(content, whole.text.unwrap_or_default(), "{context}");
             assert_eq!(calls, whole.calls, "{context}");
             assert_eq!(ids, whole.token_ids, "{context}");

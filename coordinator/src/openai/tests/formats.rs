@@ -6,7 +6,7 @@ use crate::openai::calls::format::CallFormat;
 
 /// A token for each marker that is one.
 fn special(text: &str) -> Option<u32> {
-    ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+    ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|start|>", "<|channel|>", "<|message|>"]
         .iter()
         .position(|one| *one == text)
         .map(|at| at as u32)
@@ -47,7 +47,10 @@ fn formats_are_told_by_templates() {
         ),
         ("{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments", None),
         ("{% if tools %}<tool_call>name\n<arg_key>k</arg_key>arguments", None),
-        ("{% if tools %}<|channel|>commentary to=functions.name", None),
+        (
+            "{% if tools %}<|start|>assistant to=functions.name<|channel|>commentary<|message|>",
+            Some(CallFormat::Harmony),
+        ),
         ("{{ messages[0].content }}<tool_call>arguments</tool_call>", None),
         ("{{ messages[0].content }}", None),
     ] {
@@ -69,9 +72,13 @@ fn what_is_a_token_is_written_as_one() {
 #[test]
 fn each_format_is_one_that_answers_can_have() {
     let checker = Checker::new().expect("a checker");
-    for format in
-        [CallFormat::Hermes, CallFormat::Llama, CallFormat::MistralList, CallFormat::MistralNamed]
-    {
+    for format in [
+        CallFormat::Hermes,
+        CallFormat::Llama,
+        CallFormat::MistralList,
+        CallFormat::MistralNamed,
+        CallFormat::Harmony,
+    ] {
         for (is_required, are_several) in [(false, true), (true, false)] {
             let (syntax, functions) = (syntax(format), functions());
             let calls = Calls { syntax, functions, is_required, are_several };

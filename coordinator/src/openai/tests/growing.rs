@@ -7,7 +7,7 @@ use crate::openai::following::Following;
 use crate::openai::growing::{Delta, Growing};
 use crate::openai::stop::{Answer, finish};
 
-const CODEC: Bytes = Bytes { chat: true };
+const CODEC: Bytes = Bytes::CHAT;
 
 /// Numbers from a seed (SplitMix64).
 struct Numbers(u64);
@@ -95,7 +95,7 @@ fn pieces_put_together_are_the_whole() {
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
         let width = numbers.below(3) as usize;
-        let following = Following { is_streamed: true, stop, width, grammar: None };
+        let following = Following { is_streamed: true, stop, width, ..Following::default() };
         let ends = if numbers.below(2) == 0 { Finish::Stop } else { Finish::Length };
         let (heard, answer) = streamed(&tokens, &following, ends);
         let expected = whole(&tokens, &following, ends);

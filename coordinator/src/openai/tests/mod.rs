@@ -1,3 +1,4 @@
 mod calls;
 mod formats;
 mod growing;
+mod reasoning;

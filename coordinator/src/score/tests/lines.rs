@@ -7,7 +7,7 @@ use crate::score::item::Question;
 use crate::score::line::{LineOptions, read_line};
 use crate::score::tokens::Prefix;
 
-const CODEC: Bytes = Bytes { chat: false };
+const CODEC: Bytes = Bytes::PLAIN;
 const PREFIX: u32 = 7;
 
 fn options() -> LineOptions<'static> {

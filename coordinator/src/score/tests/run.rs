@@ -41,7 +41,7 @@ impl Desk {
         let of_lines = LineOptions {
             limits: Limits { context: 64, vocab_size: 1000 },
             prefix: Prefix(Some(1)),
-            codec: Some(&Bytes { chat: false }),
+            codec: Some(&Bytes::PLAIN),
         };
         let silent = &mut Reading::silent();
         let read = ReadJob::read(&options, &of_lines, silent, &|| false).expect("readable");

@@ -21,7 +21,7 @@ pub(super) fn card(name: &str) -> ModelCard {
         vocab_size: 300,
         max_positions: 4096,
         sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
-        codec: Some(Arc::new(Bytes { chat: true })),
+        codec: Some(Arc::new(Bytes::CHAT)),
     }
 }
 

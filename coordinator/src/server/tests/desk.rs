@@ -41,7 +41,7 @@ impl Desk {
             vocab_size: 300,
             max_positions: 4096,
             sampling: Sampling::GREEDY,
-            codec: Some(Arc::new(Bytes { chat: true })),
+            codec: Some(Arc::new(Bytes::CHAT)),
         };
         Desk::of(manner, options, model)
     }

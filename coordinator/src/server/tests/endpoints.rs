@@ -32,7 +32,7 @@ fn a_completion_is_told_whole() {
 #[test]
 fn a_chat_goes_on_to_the_end_of_the_context() {
     let desk = Desk::new();
-    let messages = json!([{"role": "user", "content": "Hi", "reasoning_content": "unknown"}]);
+    let messages = json!([{"role": "user", "content": "Hi", "annotations": "unknown"}]);
     let body = json!({"messages": messages, "user": "me", "store": false, "n": 2, "seed": 3});
     let answer = desk.post(CHAT, &body).json();
     assert_eq!(answer["object"], "chat.completion");

@@ -7,6 +7,7 @@ mod drain;
 mod endpoints;
 mod engine;
 mod http;
+mod reasoning;
 mod refusals;
 mod streams;
 mod tools;

@@ -1,0 +1,59 @@
+//! Arguments about conversations.
+
+use clap::{Args, ValueEnum};
+
+use crate::openai::body::template_variables;
+use crate::openai::chats::{ChatOptions, ReasoningFormat};
+
+/// How conversations become prompts, and answers messages.
+#[derive(Debug, Default, Args)]
+pub struct LowChats {
+    /// Variables of the chat template for chats that do not set them, as a JSON object:
+    /// '{"enable_thinking": false}'
+    #[arg(long, value_name = "JSON", value_parser = parse_variables, help_heading = "Chats")]
+    pub chat_template_kwargs: Option<Variables>,
+    /// What a model thinks before it answers
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "deepseek",
+        help_heading = "Chats"
+    )]
+    pub reasoning_format: ReasoningChoice,
+}
+
+/// Names and JSON texts.
+#[derive(Debug, Clone)]
+pub struct Variables(Vec<(String, String)>);
+
+/// `--reasoning-format`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReasoningChoice {
+    /// Stands beside the answer, as reasoning_content
+    #[default]
+    #[value(alias = "auto")]
+    Deepseek,
+    /// Stays in the answer as the model writes it
+    None,
+}
+
+impl LowChats {
+    /// As meant.
+    pub(super) fn options(&self) -> ChatOptions {
+        let variables = self.chat_template_kwargs.clone();
+        ChatOptions {
+            variables: variables.map(|Variables(variables)| variables).unwrap_or_default(),
+            reasoning: match self.reasoning_format {
+                ReasoningChoice::Deepseek => ReasoningFormat::Apart,
+                ReasoningChoice::None => ReasoningFormat::Within,
+            },
+        }
+    }
+}
+
+fn parse_variables(text: &str) -> Result<Variables, String> {
+    let value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let variables = template_variables(&value);
+    variables.map(Variables).map_err(|wanted| format!("it must be {wanted}"))
+}

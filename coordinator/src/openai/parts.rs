@@ -1,0 +1,89 @@
+//! The parts of an answer: what the model thinks, what it says, the functions that it calls.
+
+/// An answer, as far as it is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub reasoning: String,
+    pub content: String,
+    pub calls: Vec<Call>,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    pub name: String,
+    /// JSON as the model wrote it, perhaps not to its end.
+    pub arguments: String,
+}
+
+/// What parts have more than before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    pub reasoning: String,
+    pub content: String,
+    pub calls: Vec<CallDelta>,
+}
+
+/// What a call has more than before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallDelta {
+    /// Among the answer's calls.
+    pub index: usize,
+    /// At its first.
+    pub name: Option<String>,
+    pub arguments: String,
+}
+
+impl Parts {
+    /// Adds what there is more.
+    pub fn extend(&mut self, found: &Found) {
+        self.reasoning.push_str(&found.reasoning);
+        self.content.push_str(&found.content);
+        for CallDelta { index, name, arguments } in &found.calls {
+            if *index == self.calls.len() {
+                self.calls.push(Call::default());
+            }
+            let call = &mut self.calls[*index];
+            call.name.push_str(name.as_deref().unwrap_or_default());
+            call.arguments.push_str(arguments);
+        }
+    }
+
+    /// Of all that was found of an answer.
+    pub fn of(found: impl IntoIterator<Item = Found>) -> Parts {
+        let mut parts = Parts::default();
+        found.into_iter().for_each(|found| parts.extend(&found));
+        parts
+    }
+
+    /// What these have more than was told of them.
+    pub fn beyond(&self, told: &Parts) -> Found {
+        let rest = |all: &str, told: &str| all.get(told.len()..).unwrap_or_default().to_owned();
+        let calls = self.calls.iter().enumerate().filter_map(|(index, call)| {
+            let known = told.calls.get(index);
+            let arguments = rest(&call.arguments, known.map_or("", |known| &known.arguments));
+            let name = known.is_none().then(|| call.name.clone());
+            let is_more = name.is_some() || !arguments.is_empty();
+            is_more.then_some(CallDelta { index, name, arguments })
+        });
+        Found {
+            reasoning: rest(&self.reasoning, &told.reasoning),
+            content: rest(&self.content, &told.content),
+            calls: calls.collect(),
+        }
+    }
+}
+
+impl Found {
+    /// A bit of the arguments of the call of this index, which was found before.
+    pub fn push_argument(&mut self, index: usize, argument: &str) {
+        match self.calls.last_mut().filter(|call| call.index == index) {
+            Some(call) => call.arguments.push_str(argument),
+            None if argument.is_empty() => {}
+            None => {
+                let arguments = argument.to_owned();
+                self.calls.push(CallDelta { index, name: None, arguments });
+            }
+        }
+    }
+}

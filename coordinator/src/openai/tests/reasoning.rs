@@ -1,0 +1,235 @@
+//! Thoughts are told apart alike, however an answer comes in pieces.
+
+use std::sync::Arc;
+
+use grammar::{CallSyntax, Calls, Grammar, Marker, Word};
+
+use super::formats::{functions, syntax};
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::{Finish, Generated};
+use crate::job::tests::fake::Bytes;
+use crate::openai::calls::format::CallFormat;
+use crate::openai::following::Following;
+use crate::openai::growing::{Delta, Growing};
+use crate::openai::parts::{Call, Found, Parts};
+use crate::openai::reader::AnswerReader;
+use crate::openai::reasoning::Reasoning;
+use crate::openai::reasoning::syntax::{HarmonyTokens, ReasoningSyntax, Tags};
+use crate::openai::stop::finish;
+
+/// Stand for tokens in the texts of these tests: Harmony's start, channel, message, end and
+/// constrain, then `[THINK]` and `[/THINK]`.
+const TOKENS: &str = "①②③④⑤⑥⑦";
+
+fn tags(is_open: bool) -> Reasoning {
+    let (open, close) = (Word::Text("<think>".into()), Word::Text("</think>".into()));
+    Reasoning { syntax: ReasoningSyntax::Tags(Tags { open, close }), is_open }
+}
+
+fn token_tags() -> Reasoning {
+    let (open, close) = (Word::Token(5), Word::Token(6));
+    Reasoning { syntax: ReasoningSyntax::Tags(Tags { open, close }), is_open: false }
+}
+
+fn harmony() -> Reasoning {
+    let answer = vec![1, 9, 2];
+    let tokens =
+        HarmonyTokens { start: 0, channel: 1, message: 2, end: 3, constrain: Some(4), answer };
+    Reasoning { syntax: ReasoningSyntax::Harmony(tokens), is_open: false }
+}
+
+fn following(reasoning: Reasoning, calls: Option<CallSyntax>) -> Following {
+    let calls = calls.map(|syntax| {
+        let functions = functions();
+        Calls { syntax, functions, is_required: false, are_several: true }
+    });
+    let grammar = calls.map(|calls| Arc::new(Grammar::Calls(Box::new(calls))));
+    let reasoning = Some(Arc::new(reasoning));
+    Following { is_streamed: true, reasoning, grammar, ..Following::default() }
+}
+
+/// What is found, taken after each of the places where the text is cut.
+fn found(following: &Following, text: &str, cuts: &[usize]) -> Parts {
+    let mut reader = AnswerReader::new(following).expect("parts");
+    let mut all: Vec<Found> = Vec::new();
+    for (index, char) in text.chars().enumerate() {
+        match TOKENS.chars().position(|token| token == char) {
+            Some(token) => reader.push_token(token as u32),
+            None => reader.push_char(char),
+        }
+        if cuts.contains(&index) {
+            all.push(reader.take());
+        }
+    }
+    all.push(reader.end());
+    Parts::of(all)
+}
+
+fn call(name: &str, arguments: &str) -> Call {
+    Call { name: name.to_owned(), arguments: arguments.to_owned() }
+}
+
+/// How an answer thinks and calls, its text, what is thought and said in it, and its calls.
+type Case = (Reasoning, Option<CallSyntax>, &'static str, &'static str, &'static str, Vec<Call>);
+
+fn tagged() -> Vec<Case> {
+    let hermes = || Some(syntax(CallFormat::Hermes));
+    vec![
+        (tags(false), None, "Yes.\n", "", "Yes.\n", vec![]),
+        (tags(false), None, "\n <thin air", "", "\n <thin air", vec![]),
+        (
+            tags(false),
+            None,
+            "<think>\nA < b.\n\nSo </thin.\n</think>\n\nYes. <think>",
+            "A < b.\n\nSo </thin.",
+            "Yes. <think>",
+            vec![],
+        ),
+        (tags(false), None, "<think>\n\n</think>\n\nYes", "", "Yes", vec![]),
+        (tags(false), None, "<think>\nCut </thi", "Cut </thi", "", vec![]),
+        (tags(false), None, "<think>\nCut \n", "Cut", "", vec![]),
+        (tags(false), None, " <thi", "", " <thi", vec![]),
+        (tags(true), None, "Hm.\n</think>Yes", "Hm.", "Yes", vec![]),
+        (tags(true), None, "<<</think>", "<<", "", vec![]),
+        (token_tags(), None, "⑥Hm ⑦ Yes ⑦", "Hm", "Yes ", vec![]),
+        (token_tags(), None, " Yes", "", " Yes", vec![]),
+        (
+            tags(true),
+            hermes(),
+            "Call <tool_call>?</think>\n<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>",
+            "Call <tool_call>?",
+            "",
+            vec![call("get", "{}")],
+        ),
+        (tags(false), hermes(), "<think>a</think>\nb", "a", "b", vec![]),
+    ]
+}
+
+fn harmonies() -> Vec<Case> {
+    let calls = || Some(syntax(CallFormat::Hermes));
+    vec![
+        (harmony(), None, "②analysis③Hm.\n④①assistant②final③Yes. ", "Hm.\n", "Yes. ", vec![]),
+        (
+            harmony(),
+            None,
+            "②analysis③a④①assistant②analysis③b④①assistant②final③c",
+            "a\nb",
+            "c",
+            vec![],
+        ),
+        // Cut within a header, and within thoughts.
+        (harmony(), None, "②analysis③a④①assistant②fin", "a", "", vec![]),
+        (harmony(), None, "②analysis③a", "a", "", vec![]),
+        // No header, and the beginning of one that is none.
+        (harmony(), None, "Yes", "", "Yes", vec![]),
+        (harmony(), None, "to", "", "to", vec![]),
+        (harmony(), None, "to=", "", "to=", vec![]),
+        (harmony(), None, "②final③Yes④①assistant②final③And", "", "Yes\nAnd", vec![]),
+        (
+            harmony(),
+            calls(),
+            "②analysis③a④①assistant②commentary③I look.④①assistant②commentary to=functions.get ⑤json③{\"a\": 1}",
+            "a",
+            "I look.",
+            vec![call("get", "{\"a\": 1}")],
+        ),
+        (
+            harmony(),
+            calls(),
+            " to=functions.get_all②commentary json③{}",
+            "",
+            "",
+            vec![call("get_all", "{}")],
+        ),
+        // What is none of the functions is told.
+        (harmony(), calls(), "②commentary to=functions.other③{}", "", "{}", vec![]),
+    ]
+}
+
+#[test]
+fn thoughts_are_found_however_the_text_is_cut() {
+    for (reasoning, calls, text, thought, content, expected) in [tagged(), harmonies()].concat() {
+        let following = following(reasoning, calls);
+        let whole = found(&following, text, &[]);
+        let parts = Parts { reasoning: thought.into(), content: content.into(), calls: expected };
+        assert_eq!(whole, parts, "{text}");
+        let length = text.chars().count();
+        let all: Vec<usize> = (0..length).collect();
+        assert_eq!(found(&following, text, &all), whole, "{text}, each character");
+        for cut in 0..length {
+            assert_eq!(found(&following, text, &[cut]), whole, "{text} cut at {cut}");
+        }
+    }
+}
+
+/// What is told in pieces is what is told whole, stop strings or not.
+#[test]
+fn pieces_of_thoughts_put_together_are_the_whole() {
+    let codec = Bytes::CHAT;
+    let mut thoughts = 0;
+    for (reasoning, calls, text, ..) in tagged() {
+        if text.chars().any(|char| TOKENS.contains(char)) {
+            continue;
+        }
+        let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        for stop in ["", "</think>", "\n", "s", "k>"] {
+            let mut following = following(reasoning.clone(), calls.clone());
+            following.stop =
+                [stop.to_owned()].into_iter().filter(|stop| !stop.is_empty()).collect();
+            let mut growing = Growing::new(Some(&codec), following.clone());
+            let mut told = Vec::new();
+            let found =
+                |Delta { reasoning, text: content, calls, .. }| Found { reasoning, content, calls };
+            for token in &tokens {
+                if growing.push(*token, &[]) {
+                    break;
+                }
+                told.push(found(growing.take()));
+            }
+            let (rest, answer) = growing.end(Finish::Stop);
+            told.push(found(rest));
+            let (logprobs, prompt_logprobs) = (Vec::new(), Vec::new());
+            let tokens = tokens.clone();
+            let generated = Generated { tokens, logprobs, prompt_logprobs, finish: Finish::Stop };
+            let whole = finish(generated, &following, Some(&codec));
+            assert_eq!(answer, whole, "{text} {stop}");
+            let parts = Parts::of(told);
+            let content = whole.text.unwrap_or_default();
+            let expected = Parts { reasoning: whole.reasoning, content, calls: whole.calls };
+            assert_eq!(parts, expected, "{text} {stop}");
+            thoughts += usize::from(!parts.reasoning.is_empty());
+        }
+    }
+    assert!(thoughts > 20, "only {thoughts} with thoughts");
+}
+
+#[test]
+fn prompts_that_end_within_thoughts_are_known() {
+    let codec = Bytes::THINKING;
+    let syntax = ReasoningSyntax::of(&codec).expect("a tokenizer").expect("it thinks");
+    assert_eq!(ReasoningSyntax::of(&Bytes::CHAT), Ok(None));
+    assert_eq!(ReasoningSyntax::of(&Bytes::PLAIN), Ok(None));
+    for (prompt, is_open) in [
+        ("<user>Hi<think>\n", true),
+        ("<think>", true),
+        ("<think>\n\n</think>\n\n", false),
+        ("<user>Hi", false),
+        ("", false),
+    ] {
+        let tokens = codec.encode_part(prompt).expect("bytes");
+        assert_eq!(syntax.is_open(&tokens, &codec), is_open, "{prompt}");
+    }
+}
+
+/// A form stands behind thoughts that the prompt began, and elsewhere at the beginning.
+#[test]
+fn forms_stand_behind_thoughts() {
+    let form = Grammar::Regex("a".to_owned());
+    assert_eq!(tags(false).before(form.clone()), form);
+    let marker = |grammar: Grammar| match grammar {
+        Grammar::Behind(behind) => behind.marker,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(marker(tags(true).before(form.clone())), Marker::Text("</think>".to_owned()));
+    assert_eq!(marker(harmony().before(form)), Marker::Tokens(vec![1, 9, 2]));
+}

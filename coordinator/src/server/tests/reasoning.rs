@@ -1,0 +1,123 @@
+//! Answers of a model that thinks first.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::clients::card;
+use super::desk::{CHAT, COMPLETIONS, Desk};
+use super::engine::Manner;
+use crate::job::tests::fake::{Bytes, END_OF_TEXT};
+use crate::openai::chats::{ChatOptions, ReasoningFormat};
+use crate::server::facts::{ModelCard, ServerOptions};
+
+fn desk(chats: ChatOptions) -> Desk {
+    let manner = Manner { context: 2048, ..Manner::default() };
+    let mut card = ModelCard { codec: Some(Arc::new(Bytes::THINKING)), ..card("echo") };
+    card.sampling.temperature = 0.0;
+    Desk::of(manner, ServerOptions { chats, ..ServerOptions::default() }, card)
+}
+
+/// A request whose answer says `<user>` and this text, and ends.
+fn body(text: &str) -> Value {
+    let content = format!("{text}{END_OF_TEXT}");
+    json!({"messages": [{"role": "user", "content": content}], "max_tokens": 900})
+}
+
+/// With its prompt ending within thoughts.
+fn thinking(text: &str) -> Value {
+    let mut body = body(text);
+    body["chat_template_kwargs"] = json!({"think": true});
+    body
+}
+
+/// The message put together from a stream.
+fn streamed(desk: &Desk, body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    let mut parts = [("reasoning_content", String::new()), ("content", String::new())];
+    for event in desk.post(CHAT, &body).events() {
+        let delta = &event["choices"][0]["delta"];
+        for (name, text) in &mut parts {
+            text.push_str(delta[*name].as_str().unwrap_or_default());
+        }
+    }
+    let mut message = json!({"role": "assistant"});
+    for (name, text) in parts {
+        if name == "content" || !text.is_empty() {
+            message[name] = text.into();
+        }
+    }
+    message
+}
+
+#[test]
+fn thoughts_are_told_beside_the_answer() {
+    let desk = desk(ChatOptions::default());
+    for (body, expected) in [
+        (
+            thinking("So.\n</think>\n\nYes."),
+            json!({"role": "assistant", "reasoning_content": "<user>So.", "content": "Yes."}),
+        ),
+        (
+            thinking("cut"),
+            json!({"role": "assistant", "reasoning_content": "<user>cut", "content": ""}),
+        ),
+        // Not open, and not begun by the model.
+        (body("a</think>b"), json!({"role": "assistant", "content": "<user>a</think>b"})),
+    ] {
+        let answer = desk.post(CHAT, &body).json();
+        assert_eq!(answer["choices"][0]["message"], expected, "{answer}");
+        assert_eq!(streamed(&desk, &body), expected);
+    }
+}
+
+#[test]
+fn a_server_may_leave_thoughts_where_they_are_and_set_variables() {
+    let desk = desk(ChatOptions {
+        variables: vec![("think".to_owned(), "true".to_owned())],
+        reasoning: ReasoningFormat::Within,
+    });
+    let prompt = |body: &Value| desk.post(CHAT, body).json()["usage"]["prompt_tokens"].clone();
+    let answer = desk.post(CHAT, &body("a</think>b")).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "<user>a</think>b");
+    let with = prompt(&body("a")).as_u64().expect("a count");
+    let mut without = body("a");
+    without["chat_template_kwargs"] = json!({"think": false});
+    assert_eq!(with - prompt(&without).as_u64().expect("a count"), "<think>\n".len() as u64);
+}
+
+#[test]
+fn forms_hold_what_follows_the_thoughts() {
+    let desk = desk(ChatOptions::default());
+    let mut body = thinking("So.</think>17");
+    body["structured_outputs"] = json!({"regex": "[0-9]+"});
+    let message = desk.post(CHAT, &body).json()["choices"][0]["message"].clone();
+    assert_eq!(message["reasoning_content"], "<user>So.");
+    assert_eq!(message["content"], "17");
+}
+
+#[test]
+fn what_cannot_be_a_variable_is_refused() {
+    let desk = desk(ChatOptions::default());
+    for (field, value, said) in [
+        ("chat_template_kwargs", json!([]), "must be an object of variables"),
+        ("chat_template_kwargs", json!({"messages": []}), "an object without `messages`"),
+        ("reasoning_effort", json!(3), "must be a text"),
+    ] {
+        let mut wrong = body("a");
+        wrong[field] = value;
+        let reply = desk.post(CHAT, &wrong);
+        assert_eq!(reply.status, 400);
+        assert!(reply.text().contains(said), "{}", reply.text());
+    }
+    for field in ["chat_template_kwargs", "reasoning_effort"] {
+        let mut prompt = json!({"prompt": "a"});
+        prompt[field] = json!({"a": 1});
+        let reply = desk.post(COMPLETIONS, &prompt);
+        assert!(reply.text().contains("does not belong to /v1/completions"), "{}", reply.text());
+    }
+    let mut effort = body("a");
+    effort["reasoning_effort"] = json!("low");
+    assert_eq!(desk.post(CHAT, &effort).status, 200);
+}

@@ -1,0 +1,106 @@
+//! Looking for what calls begin with in a text that comes in pieces.
+
+use crate::calls::{Trigger, Word};
+
+/// A text in which something may begin.
+#[derive(Clone, Default)]
+pub(crate) struct Watch {
+    /// The end of the text, where a trigger may have begun.
+    said: Vec<u8>,
+    /// There was more than blanks, `said` aside.
+    is_within: bool,
+}
+
+impl Watch {
+    /// Whether a trigger may stand here.
+    pub(crate) fn is_at(&self, trigger: &Trigger) -> bool {
+        !trigger.at_start || (!self.is_within && self.said.is_empty())
+    }
+
+    /// Goes on with bytes; those from the first trigger on that they complete.
+    pub(crate) fn take(&mut self, triggers: &[Trigger], bytes: &[u8]) -> Option<Vec<u8>> {
+        let before = self.said.len();
+        self.said.extend(bytes);
+        if !self.is_within && before == 0 {
+            let blanks = self.said.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            self.said.drain(..blanks);
+        }
+        let texts = || {
+            triggers.iter().filter_map(|trigger| match &trigger.word {
+                Word::Text(text) => Some((text.as_bytes(), trigger.at_start)),
+                Word::Token(_) => None,
+            })
+        };
+        let found = texts().filter_map(|(text, at_start)| {
+            if at_start {
+                let is_it = !self.is_within && self.said.starts_with(text);
+                return is_it.then_some(0);
+            }
+            self.said.windows(text.len()).position(|window| window == text)
+        });
+        let found = found.min().map(|at| self.said[at..].to_vec());
+        // What may yet become a trigger is kept.
+        let may_become = |at: &usize| {
+            let rest = &self.said[*at..];
+            let is_first = !self.is_within && *at == 0;
+            texts().any(|(text, at_start)| {
+                text.len() > rest.len() && text.starts_with(rest) && (is_first || !at_start)
+            })
+        };
+        let kept = (0..self.said.len()).find(may_become).unwrap_or(self.said.len());
+        self.is_within |= kept > 0;
+        self.said.drain(..kept);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trigger(text: &str, at_start: bool) -> Trigger {
+        Trigger { word: Word::Text(text.to_owned()), at_start }
+    }
+
+    /// What a text is found to begin with a trigger, however it is cut into pieces.
+    fn found(triggers: &[Trigger], text: &str) -> Option<usize> {
+        let places = |length: usize| {
+            let mut watch = Watch::default();
+            let mut said = 0;
+            text.as_bytes().chunks(length).find_map(|piece| {
+                said += piece.len();
+                let begun = watch.take(triggers, piece)?;
+                Some(said - begun.len())
+            })
+        };
+        let whole = places(text.len());
+        for length in 1..text.len() {
+            assert_eq!(places(length), whole, "{text} in pieces of {length}");
+        }
+        whole
+    }
+
+    #[test]
+    fn triggers_are_found_in_any_pieces() {
+        let anywhere = [trigger("<call>", false)];
+        for (text, place) in [
+            ("<call>", Some(0)),
+            ("a<<call>{", Some(2)),
+            ("<cal<call>", Some(4)),
+            ("<cal l>", None),
+            ("  <call>", Some(2)),
+        ] {
+            assert_eq!(found(&anywhere, text), place, "{text}");
+        }
+        let at_start = [trigger("{\"a\"", true), trigger("{\"b\"", true)];
+        for (text, place) in [
+            ("{\"b\"", Some(0)),
+            (" \n{\"a\":", Some(2)),
+            ("x{\"a\"", None),
+            ("{\"c\"{\"a\"", None),
+            ("{{\"a\"", None),
+        ] {
+            assert_eq!(found(&at_start, text), place, "{text}");
+        }
+    }
+}
