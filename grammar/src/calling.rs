@@ -85,7 +85,7 @@ impl Calling {
         let is_it = |trigger: &Trigger| trigger.word == Word::Token(token);
         if triggers.iter().any(|trigger| is_it(trigger) && watch.is_at(trigger)) {
             let matcher = Matcher::new(Ok(self.parser.begin()));
-            let mut json = self.json(matcher);
+            let mut json = self.json(matcher, syntax);
             let error = json.take(vocabulary, token);
             self.state = State::Calls(Box::new(json));
             return error;
@@ -94,7 +94,7 @@ impl Calling {
         let begun = watch.take(triggers, word);
         let matcher = begun.as_ref().and_then(|bytes| begun_with(&self.parser, bytes));
         if let (Some(bytes), Some(matcher)) = (begun, matcher) {
-            let mut json = self.json(matcher);
+            let mut json = self.json(matcher, syntax);
             json.said(&bytes);
             self.state = State::Calls(Box::new(json));
         }
@@ -109,7 +109,9 @@ impl Calling {
         }
     }
 
-    fn json(&self, matcher: Matcher) -> Json {
-        Json::new(matcher, Arc::clone(&self.marked), self.runs_out)
+    fn json(&self, matcher: Matcher, syntax: &CallSyntax) -> Json {
+        let json = Json::new(matcher, Arc::clone(&self.marked), self.runs_out);
+        // Arguments one by one are no JSON as a whole.
+        if syntax.parameters.is_none() { json } else { json.without_keys() }
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
 use crate::error::GrammarError;
+use crate::parameters::{self, Parameter, ParameterTags};
 use crate::schema;
 use crate::whitespace::Whitespace;
 
@@ -35,7 +36,7 @@ pub struct Function {
 }
 
 /// How calls are written: `first`, calls with `between` them, `last`; each call is `open`, the
-/// name, `middle`, the arguments as JSON, `close`.
+/// name, `middle`, the arguments, `close`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallSyntax {
     /// What tells that calls begin, each the beginning of them.
@@ -45,6 +46,8 @@ pub struct CallSyntax {
     pub first: Vec<Part>,
     pub open: Vec<Part>,
     pub middle: Vec<Part>,
+    /// Around each of the arguments; `None`: they are one JSON object.
+    pub parameters: Option<ParameterTags>,
     pub close: Vec<Part>,
     pub between: Vec<Part>,
     pub last: Vec<Part>,
@@ -129,6 +132,12 @@ impl Calls {
         let mut grammars = Vec::new();
         for (index, function) in self.functions.iter().enumerate() {
             let (name, middle) = (literal(&function.name), written(&syntax.middle));
+            if let Some(tags) = &syntax.parameters {
+                let all = function.parameters()?;
+                let rule = parameters::add_rules(&all, tags, index, &mut lark, &mut grammars)?;
+                let _ = writeln!(lark, "f{index}: {name} {middle} {rule}");
+                continue;
+            }
             let _ = writeln!(lark, "f{index}: {name} {middle} @a{index}");
             grammars.push(GrammarWithLexer {
                 name: Some(format!("a{index}")),
@@ -177,6 +186,20 @@ impl Function {
         Ok(schema)
     }
 
+    /// The arguments that it may have.
+    fn parameters(&self) -> Result<Vec<Parameter>, GrammarError> {
+        let schema = schema::read(&self.parameters).map_err(|error| self.of(&error))?;
+        Parameter::of(&schema).map_err(|error| self.of(&error))
+    }
+
+    /// The names of those arguments that are texts.
+    pub fn text_parameters(&self) -> Vec<String> {
+        // What cannot be read was refused before.
+        let all = self.parameters().unwrap_or_default();
+        let texts = all.iter().filter(|one| one.is_text());
+        texts.map(|one| one.name().to_owned()).collect()
+    }
+
     /// What is wrong with its parameters.
     pub(crate) fn of(&self, error: &GrammarError) -> GrammarError {
         GrammarError(format!("the parameters of `{}`: {error}", self.name))
@@ -199,6 +222,6 @@ fn written(parts: &[Part], tokens: Tokens) -> String {
 }
 
 /// A text between quotes.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -19,7 +19,8 @@ const TRIED: usize = 512;
 #[derive(Clone)]
 pub(crate) struct Json {
     matcher: Matcher,
-    keys: Keys,
+    /// `None`: the text is no JSON as a whole, and its keys are not looked at.
+    keys: Option<Keys>,
     /// Tokens that can complete a key or be followed by one.
     marked: Arc<[u32]>,
     /// Whether all keys that an object may have can have been said.
@@ -28,7 +29,13 @@ pub(crate) struct Json {
 
 impl Json {
     pub(crate) fn new(matcher: Matcher, marked: Arc<[u32]>, runs_out: bool) -> Json {
-        Json { matcher, keys: Keys::default(), marked, runs_out }
+        Json { matcher, keys: Some(Keys::default()), marked, runs_out }
+    }
+
+    /// The same of a text whose keys are not looked at.
+    #[must_use]
+    pub(crate) fn without_keys(self) -> Json {
+        Json { keys: None, ..self }
     }
 
     /// Sets the bits of what can follow; why the parser gives up.
@@ -41,7 +48,7 @@ impl Json {
         if error.is_some() {
             return error;
         }
-        let Json { matcher, keys, marked, runs_out } = self;
+        let Json { matcher, keys: Some(keys), marked, runs_out } = self else { return None };
         let marked = marked.iter().copied().filter(|token| is_set(mask, *token));
         let refused = if *runs_out {
             // Within a key every token may lead to keys that were said, elsewhere only these.
@@ -63,13 +70,13 @@ impl Json {
     /// What its parser was begun with.
     pub(crate) fn said(&mut self, bytes: &[u8]) {
         // The parser has taken them, so they repeat no key that a parser would refuse.
-        let _ = self.keys.take(bytes);
+        let _ = self.keys.as_mut().map(|keys| keys.take(bytes));
     }
 
     /// Goes on with a token; why it cannot.
     pub(crate) fn take(&mut self, vocabulary: &Vocabulary, token: u32) -> Option<GrammarError> {
         let word = vocabulary.word(token).unwrap_or_default();
-        let repeated = self.keys.take(word).err();
+        let repeated = self.keys.as_mut().and_then(|keys| keys.take(word).err());
         let repeated = repeated.map(|key| GrammarError(format!("the key `{key}` comes twice")));
         taken(&mut self.matcher, token).or(repeated)
     }

@@ -178,6 +178,9 @@ fn begun(
         Grammar::Calls(calls) if !calls.is_required => {
             Way::Calling(Box::new(Calling::new(Arc::clone(parser), marked, runs_out)), form)
         }
+        Grammar::Calls(calls) if calls.syntax.parameters.is_some() => {
+            Way::Parsed(Box::new(matcher))
+        }
         Grammar::JsonSchema(..) | Grammar::Calls(_) => {
             let mut json = Json::new(matcher, marked, runs_out);
             json.said(said);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Headers, Part, Trigger,
-    Vocabulary, Walk, Word,
+    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Headers, ParameterTags,
+    Part, Trigger, Vocabulary, Walk, Word,
 };
 
 /// A token of its own.
@@ -257,4 +257,64 @@ fn two_hundred_functions_can_be_called() {
     let call = "<call>{\"name\": \"tool_177\", \"arguments\": {\"city\": \"Oslo\"}}</call>";
     let (count, _, may_end) = taken(&Grammar::Calls(Box::new(calls)), &bytes(call));
     assert_eq!((count, may_end), (call.len(), true));
+}
+
+/// Arguments one by one, each between tags.
+fn in_tags() -> CallSyntax {
+    let tag = |text: &str| text.to_owned();
+    CallSyntax {
+        triggers: vec![trigger(Word::Text("<call>".to_owned()))],
+        open: vec![text("<call><f=")],
+        middle: vec![text(">\n")],
+        parameters: Some(ParameterTags {
+            open: tag("<p="),
+            middle: tag(">\n"),
+            close: tag("\n</p>\n"),
+        }),
+        close: vec![text("</f>")],
+        ..CallSyntax::default()
+    }
+}
+
+fn of_places() -> Function {
+    let parameters = r##"{"type": "object", "$defs": {"day": {"enum": [1, 2]}}, "properties": {
+        "city": {"type": "string"}, "unit": {"enum": ["C", "F"]}, "day": {"$ref": "#/$defs/day"},
+        "near": {"type": "array", "items": {"type": "boolean"}}}, "required": ["city", "day"]}"##;
+    function("get", parameters)
+}
+
+#[test]
+fn arguments_may_stand_between_tags_each() {
+    let form = |is_required, functions: Vec<Function>| {
+        let (syntax, are_several) = (in_tags(), false);
+        Grammar::Calls(Box::new(Calls { syntax, functions, is_required, are_several }))
+    };
+    assert_eq!(of_places().text_parameters(), ["city", "unit"]);
+    let city = "<p=city>\n{\"a\": 1, \"a\":\n\"</p>\" é}\n</p>\n";
+    let day = "<p=day>\n2\n</p>\n";
+    for is_required in [true, false] {
+        let form = form(is_required, vec![of_places(), function("now", "{\"type\": \"object\"}")]);
+        for said in [
+            format!("<call><f=get>\n{city}{day}</f>"),
+            format!("<call><f=get>\n{city}<p=unit>\nF\n</p>\n{day}<p=near>\n[true]\n</p>\n</f>"),
+            "<call><f=now>\n</f>".to_owned(),
+        ] {
+            let (count, _, may_end) = taken(&form, &bytes(&said));
+            assert_eq!((count, may_end), (said.len(), true), "{said}");
+        }
+        for said in [
+            // Its last character is what cannot follow.
+            format!("<call><f=get>\n{day}"),
+            format!("<call><f=get>\n{city}<p=unit>\nK"),
+            format!("<call><f=get>\n{city}<p=day>\n3"),
+            format!("<call><f=get>\n{city}</"),
+            "<call><f=now>\n<p".to_owned(),
+        ] {
+            assert!(taken(&form, &bytes(&said)).0 < said.len(), "{said}");
+        }
+    }
+    let wrong = r#"{"type": "object", "properties": {"a>b": {"type": "string"}}}"#;
+    let wrong = form(true, vec![function("get", wrong)]);
+    let told = Checker::new().expect("a checker").check(&wrong).expect_err("refused").to_string();
+    assert!(told.contains("`a>b` has a name that is not plain"), "{told}");
 }

@@ -2,7 +2,7 @@
 
 use grammar::{CallSyntax, Word};
 
-use super::{harmony, hermes, llama, mistral};
+use super::{harmony, hermes, llama, mistral, qwen_coder};
 
 /// A way to write calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +15,15 @@ pub enum CallFormat {
     MistralList,
     /// Mistral's later: a name and JSON, each behind a token.
     MistralNamed,
+    /// Qwen3-Coder and Qwen3.5: each argument between tags.
+    QwenCoder,
     /// OpenAI's Harmony, of gpt-oss: a message to a function.
     Harmony,
 }
 
 /// Those that are known, for a sentence.
-pub const KNOWN: &str = "Hermes and Qwen 2.5 and 3, Llama 3, Mistral, and gpt-oss";
+pub const KNOWN: &str =
+    "Hermes and Qwen 2.5 and 3, Qwen3-Coder and Qwen3.5, Llama 3, Mistral, and gpt-oss";
 
 impl CallFormat {
     /// The one that a template shows its model; `None` where it shows none that is known.
@@ -30,6 +33,7 @@ impl CallFormat {
             (CallFormat::MistralNamed, mistral::is_named(template)),
             (CallFormat::MistralList, mistral::is_list(template)),
             (CallFormat::Hermes, hermes::is_shown(template)),
+            (CallFormat::QwenCoder, qwen_coder::is_shown(template)),
             (CallFormat::Llama, llama::is_shown(template)),
         ];
         let found = formats.into_iter().find(|(_, is_shown)| *is_shown && takes_tools(template));
@@ -54,6 +58,7 @@ impl CallFormat {
             CallFormat::Llama => llama::syntax(&marker),
             CallFormat::MistralList => mistral::list_syntax(&marker),
             CallFormat::MistralNamed => mistral::named_syntax(&marker),
+            CallFormat::QwenCoder => qwen_coder::syntax(&marker),
             CallFormat::Harmony => harmony::syntax(&marker),
         }
     }

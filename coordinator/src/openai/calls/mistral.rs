@@ -27,7 +27,7 @@ pub(super) fn list_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
         close: vec![text("}")],
         between: vec![text(","), maybe(" ")],
         last: vec![text("]")],
-        headers: None,
+        ..CallSyntax::default()
     })
 }
 

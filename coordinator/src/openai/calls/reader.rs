@@ -1,7 +1,8 @@
 //! Calls read out of what a model says, while it says it.
 
-use grammar::{CallSyntax, Calls, Part, Trigger, Word, is_function_name};
+use grammar::{CallSyntax, Calls, Function, ParameterTags, Trigger};
 
+use super::matching::{Match, match_all, match_text, match_word};
 use crate::openai::parts::{CallDelta, Found};
 use crate::openai::said::Said;
 
@@ -17,6 +18,14 @@ enum Place {
         is_first: bool,
     },
     Arguments(Nesting),
+    /// Between arguments that stand between tags; `is_first`: before the first.
+    Parameter {
+        is_first: bool,
+    },
+    /// In the value of such an argument.
+    Value {
+        is_text: bool,
+    },
     /// Behind the arguments.
     Tail,
     /// Behind a call.
@@ -36,6 +45,10 @@ struct Nesting {
 pub struct CallReader {
     syntax: CallSyntax,
     names: Vec<String>,
+    /// For each of the names, the arguments that are texts where they stand between tags.
+    texts: Vec<Vec<String>>,
+    /// The function of the call that is read, among the names.
+    function: usize,
     place: Place,
     /// What came last, of which so much is decided.
     said: Vec<Said>,
@@ -44,21 +57,18 @@ pub struct CallReader {
     found: Found,
 }
 
-/// Whether something begins as it should.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Match<T> {
-    No,
-    /// It does as far as it goes.
-    Partly,
-    Yes(T),
-}
-
 impl CallReader {
     /// At the beginning of an answer.
     pub fn new(calls: &Calls) -> CallReader {
+        let texts = |function: &Function| match &calls.syntax.parameters {
+            Some(_) => function.text_parameters(),
+            None => Vec::new(),
+        };
         CallReader {
             syntax: calls.syntax.clone(),
             names: calls.functions.iter().map(|function| function.name.clone()).collect(),
+            texts: calls.functions.iter().map(texts).collect(),
+            function: 0,
             place: Place::Text { is_within: false },
             said: Vec::new(),
             decided: 0,
@@ -126,6 +136,8 @@ impl CallReader {
             Place::Text { is_within } => self.in_text(is_within),
             Place::Head { is_first } => self.in_head(is_first),
             Place::Arguments(nesting) => self.in_arguments(nesting),
+            Place::Parameter { is_first } => self.at_parameter(is_first),
+            Place::Value { is_text } => self.in_value(is_text),
             Place::Tail => {
                 let closed = match_all(&self.syntax.close, self.waiting());
                 self.follow(closed, Place::Between)
@@ -170,10 +182,14 @@ impl CallReader {
     fn in_head(&mut self, is_first: bool) -> bool {
         let Match::Yes((name, length)) = self.head(is_first, self.waiting()) else { return false };
         self.decided += length;
+        self.function = self.names.iter().position(|known| *known == name).unwrap_or(0);
         let (index, name, arguments) = (self.calls, Some(name), String::new());
         self.found.calls.push(CallDelta { index, name, arguments });
         self.calls += 1;
-        self.place = Place::Arguments(Nesting::default());
+        self.place = match self.syntax.parameters {
+            Some(_) => Place::Parameter { is_first: true },
+            None => Place::Arguments(Nesting::default()),
+        };
         true
     }
 
@@ -203,6 +219,60 @@ impl CallReader {
         is_over
     }
 
+    /// Before an argument between tags, or behind the last.
+    fn at_parameter(&mut self, is_first: bool) -> bool {
+        let Some(ParameterTags { open, middle, .. }) = &self.syntax.parameters else {
+            return false;
+        };
+        let waiting = self.waiting();
+        let opened = match match_text(open, waiting) {
+            Match::Partly => return false,
+            Match::No => {
+                self.tell_arguments(if is_first { "{}" } else { "}" });
+                self.place = Place::Tail;
+                return true;
+            }
+            Match::Yes(length) => length,
+        };
+        let name: String = waiting[opened..].iter().map_while(|said| said.of_name()).collect();
+        let named = opened + name.len();
+        let length = match match_text(middle, &waiting[named..]) {
+            Match::Partly => return false,
+            Match::No => {
+                self.place = Place::Text { is_within: true };
+                return true;
+            }
+            Match::Yes(length) => named + length,
+        };
+        let is_text = self.texts[self.function].contains(&name);
+        let (before, quote) = (if is_first { "{" } else { ", " }, if is_text { "\"" } else { "" });
+        self.decided += length;
+        self.tell_arguments(&format!("{before}\"{name}\": {quote}"));
+        self.place = Place::Value { is_text };
+        true
+    }
+
+    fn in_value(&mut self, is_text: bool) -> bool {
+        let Some(ParameterTags { close, .. }) = &self.syntax.parameters else { return false };
+        match match_text(close, self.waiting()) {
+            Match::Partly => false,
+            Match::Yes(length) => {
+                self.decided += length;
+                self.tell_arguments(if is_text { "\"" } else { "" });
+                self.place = Place::Parameter { is_first: false };
+                true
+            }
+            Match::No => {
+                if let Said::Char(char) = self.waiting()[0] {
+                    let written = if is_text { escaped(char) } else { char.to_string() };
+                    self.tell_arguments(&written);
+                }
+                self.decided += 1;
+                true
+            }
+        }
+    }
+
     fn in_between(&mut self) -> bool {
         match self.head(false, self.waiting()) {
             Match::Partly => false,
@@ -226,11 +296,7 @@ impl CallReader {
             Match::Partly => return Match::Partly,
             Match::No => return Match::No,
         };
-        let of_name = |said: &Said| match said {
-            Said::Char(char) if is_function_name(char.encode_utf8(&mut [0; 4])) => Some(*char),
-            _ => None,
-        };
-        let name: String = said[length..].iter().map_while(of_name).collect();
+        let name: String = said[length..].iter().map_while(|said| said.of_name()).collect();
         let length = length + name.len();
         if length == said.len() {
             let begins = self.names.iter().any(|known| known.starts_with(&name));
@@ -257,6 +323,12 @@ impl CallReader {
     }
 }
 
+/// As it is written in a JSON text.
+fn escaped(char: char) -> String {
+    let quoted = serde_json::Value::from(char.to_string()).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
 /// How many blanks come first.
 fn blanks(said: &[Said]) -> usize {
     let is_blank = |said: &&Said| matches!(said, Said::Char(char) if char.is_ascii_whitespace());
@@ -274,54 +346,4 @@ impl Nesting {
             _ => {}
         }
     }
-}
-
-impl<T> Match<T> {
-    fn map<U>(self, to: impl FnOnce(T) -> U) -> Match<U> {
-        match self {
-            Match::No => Match::No,
-            Match::Partly => Match::Partly,
-            Match::Yes(value) => Match::Yes(to(value)),
-        }
-    }
-}
-
-/// How long a word is where something said begins with it.
-fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
-    let text = match word {
-        Word::Token(token) => {
-            return match said.first() {
-                None => Match::Partly,
-                Some(first) if *first == Said::Token(*token) => Match::Yes(1),
-                Some(_) => Match::No,
-            };
-        }
-        Word::Text(text) => text,
-    };
-    let mut length = 0;
-    for (char, said) in text.chars().zip(said) {
-        if *said != Said::Char(char) {
-            return Match::No;
-        }
-        length += 1;
-    }
-    if length == text.chars().count() { Match::Yes(length) } else { Match::Partly }
-}
-
-/// How long parts are where something said begins with them.
-fn match_all<'p>(parts: impl IntoIterator<Item = &'p Part>, said: &[Said]) -> Match<usize> {
-    let mut length = 0;
-    for part in parts {
-        let (word, may_lack) = match part {
-            Part::Must(word) => (word, false),
-            Part::May(word) => (word, true),
-        };
-        match match_word(word, &said[length..]) {
-            Match::Yes(one) => length += one,
-            Match::Partly => return Match::Partly,
-            Match::No if may_lack => {}
-            Match::No => return Match::No,
-        }
-    }
-    Match::Yes(length)
 }

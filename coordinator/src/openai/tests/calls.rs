@@ -51,7 +51,7 @@ fn call(name: &str, arguments: &str) -> Call {
 type Case = (CallFormat, &'static str, &'static str, Vec<Call>);
 
 fn cases() -> Vec<Case> {
-    [tagged(), others()].concat()
+    [tagged(), others(), one_by_one()].concat()
 }
 
 fn tagged() -> Vec<Case> {
@@ -137,6 +137,37 @@ fn others() -> Vec<Case> {
         ),
         // Tokens have no text.
         (MistralNamed, "a ①get_al②{}", "a get_al{}", vec![]),
+    ]
+}
+
+/// Arguments between tags.
+fn one_by_one() -> Vec<Case> {
+    use CallFormat::QwenCoder;
+    let tricky = r#"{"text": "a \"b\"\n</parameter> é", "n": 3}"#;
+    vec![
+        (
+            QwenCoder,
+            "Well.\n\n<tool_call>\n<function=get>\n</function>\n</tool_call>",
+            "Well.",
+            vec![call("get", "{}")],
+        ),
+        (
+            QwenCoder,
+            "<tool_call>\n<function=write>\n<parameter=text>\na \"b\"\n</parameter> é\n\
+             </parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>\n\
+             <tool_call>\n<function=write>\n<parameter=text>\n\n</parameter>\n</function>\n\
+             </tool_call>",
+            "",
+            vec![call("write", tricky), call("write", r#"{"text": ""}"#)],
+        ),
+        // The first tag left out, and cut within a value.
+        (
+            QwenCoder,
+            "So <function=write>\n<parameter=text>\nab\n</param",
+            "So",
+            vec![call("write", r#"{"text": "ab"#)],
+        ),
+        (QwenCoder, "a <function=other>", "a <function=other>", vec![]),
     ]
 }
 

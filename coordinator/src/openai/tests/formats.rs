@@ -19,9 +19,14 @@ pub(super) fn syntax(format: CallFormat) -> CallSyntax {
 /// Functions of which one's name begins another's.
 pub(super) fn functions() -> Vec<Function> {
     let any = r#"{"type": "object"}"#.to_owned();
-    ["get", "get_all", "put-1"]
-        .map(|name| Function { name: name.to_owned(), parameters: any.clone() })
-        .to_vec()
+    let text = r#"{"type": "object", "properties": {"text": {"type": "string"},
+        "n": {"type": "integer"}}, "required": ["text"]}"#;
+    let all = [("get", &*any), ("get_all", &*any), ("put-1", &*any), ("write", text)];
+    let function = |(name, parameters): (&str, &str)| Function {
+        name: name.to_owned(),
+        parameters: parameters.to_owned(),
+    };
+    all.map(function).to_vec()
 }
 
 #[test]
@@ -45,7 +50,10 @@ fn formats_are_told_by_templates() {
             "[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}",
             Some(CallFormat::MistralNamed),
         ),
-        ("{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments", None),
+        (
+            "{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments",
+            Some(CallFormat::QwenCoder),
+        ),
         ("{% if tools %}<tool_call>name\n<arg_key>k</arg_key>arguments", None),
         (
             "{% if tools %}<|start|>assistant to=functions.name<|channel|>commentary<|message|>",
@@ -77,6 +85,7 @@ fn each_format_is_one_that_answers_can_have() {
         CallFormat::Llama,
         CallFormat::MistralList,
         CallFormat::MistralNamed,
+        CallFormat::QwenCoder,
         CallFormat::Harmony,
     ] {
         for (is_required, are_several) in [(false, true), (true, false)] {

@@ -1,0 +1,69 @@
+//! Whether something said begins as it should.
+
+use grammar::{Part, Word};
+
+use crate::openai::said::Said;
+
+/// Whether something begins as it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Match<T> {
+    No,
+    /// It does as far as it goes.
+    Partly,
+    Yes(T),
+}
+
+impl<T> Match<T> {
+    pub(super) fn map<U>(self, to: impl FnOnce(T) -> U) -> Match<U> {
+        match self {
+            Match::No => Match::No,
+            Match::Partly => Match::Partly,
+            Match::Yes(value) => Match::Yes(to(value)),
+        }
+    }
+}
+
+/// How long a word is where something said begins with it.
+pub(super) fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
+    match word {
+        Word::Token(token) => match said.first() {
+            None => Match::Partly,
+            Some(first) if *first == Said::Token(*token) => Match::Yes(1),
+            Some(_) => Match::No,
+        },
+        Word::Text(text) => match_text(text, said),
+    }
+}
+
+/// The same of a text.
+pub(super) fn match_text(text: &str, said: &[Said]) -> Match<usize> {
+    let mut length = 0;
+    for (char, said) in text.chars().zip(said) {
+        if *said != Said::Char(char) {
+            return Match::No;
+        }
+        length += 1;
+    }
+    if length == text.chars().count() { Match::Yes(length) } else { Match::Partly }
+}
+
+/// How long parts are where something said begins with them.
+pub(super) fn match_all<'p>(
+    parts: impl IntoIterator<Item = &'p Part>,
+    said: &[Said],
+) -> Match<usize> {
+    let mut length = 0;
+    for part in parts {
+        let (word, may_lack) = match part {
+            Part::Must(word) => (word, false),
+            Part::May(word) => (word, true),
+        };
+        match match_word(word, &said[length..]) {
+            Match::Yes(one) => length += one,
+            Match::Partly => return Match::Partly,
+            Match::No if may_lack => {}
+            Match::No => return Match::No,
+        }
+    }
+    Match::Yes(length)
+}

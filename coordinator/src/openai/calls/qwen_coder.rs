@@ -1,0 +1,43 @@
+//! As Qwen3-Coder and Qwen3.5 write calls: each argument between tags of its own, texts as they
+//! are.
+//!
+//! ```text
+//! <tool_call>
+//! <function=f>
+//! <parameter=a>
+//! 1
+//! </parameter>
+//! </function>
+//! </tool_call>
+//! ```
+
+use grammar::{CallSyntax, ParameterTags, Part, Word};
+
+use super::parts::{Marker, maybe, text, trigger};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const FUNCTION: &str = "<function=";
+const PARAMETER: &str = "<parameter=";
+
+pub(super) fn is_shown(template: &str) -> bool {
+    [OPEN, FUNCTION, PARAMETER].iter().all(|shown| template.contains(shown))
+}
+
+pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let (open, close) = (marker(OPEN)?, marker(CLOSE)?);
+    Ok(CallSyntax {
+        // Models leave out the tag now and then.
+        triggers: vec![trigger(open.clone()), trigger(Word::Text(FUNCTION.to_owned()))],
+        open: vec![Part::May(open), maybe("\n"), text(FUNCTION)],
+        middle: vec![text(">\n")],
+        parameters: Some(ParameterTags {
+            open: PARAMETER.to_owned(),
+            middle: ">\n".to_owned(),
+            close: "\n</parameter>\n".to_owned(),
+        }),
+        close: vec![text("</function>"), maybe("\n"), Part::May(close)],
+        between: vec![maybe("\n")],
+        ..CallSyntax::default()
+    })
+}

@@ -1,0 +1,152 @@
+//! Arguments of a call that are written one by one, each behind its name.
+
+use std::fmt::Write as _;
+
+use llguidance::api::GrammarWithLexer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::calls::{is_function_name, literal};
+use crate::error::GrammarError;
+use crate::whitespace::Whitespace;
+
+/// What stands around an argument's name and its value: texts as they are, other values as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ParameterTags {
+    pub open: String,
+    /// Between name and value.
+    pub middle: String,
+    /// No text may have it.
+    pub close: String,
+}
+
+/// An argument that a function may have.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Parameter {
+    name: String,
+    is_required: bool,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Text,
+    /// One of these.
+    Choice(Vec<String>),
+    /// Of a schema.
+    Json(Value),
+}
+
+impl Parameter {
+    /// Those of an object's schema, in its order.
+    ///
+    /// # Errors
+    /// A name that cannot stand between tags.
+    pub(crate) fn of(schema: &Value) -> Result<Vec<Parameter>, GrammarError> {
+        let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+            return Ok(Vec::new());
+        };
+        let required = schema.get("required").and_then(Value::as_array);
+        let is_required =
+            |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
+        let parameter = |(name, of): (&String, &Value)| {
+            if !is_function_name(name) {
+                return Err(GrammarError(format!(
+                    "the parameter `{name}` has a name that is not plain, which this model cannot \
+                     write"
+                )));
+            }
+            let (is_required, kind) = (is_required(name), Kind::of(of, schema));
+            Ok(Parameter { name: name.clone(), is_required, kind })
+        };
+        properties.iter().map(parameter).collect()
+    }
+
+    /// Whether it is written as it is.
+    pub(crate) fn is_text(&self) -> bool {
+        !matches!(self.kind, Kind::Json(_))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Kind {
+    fn of(schema: &Value, root: &Value) -> Kind {
+        let texts = |values: &Vec<Value>| -> Option<Vec<String>> {
+            values.iter().map(|value| value.as_str().map(str::to_owned)).collect()
+        };
+        match (schema.get("enum").and_then(Value::as_array), schema.get("type")) {
+            (Some(values), _) => match texts(values).filter(|texts| !texts.is_empty()) {
+                Some(texts) => Kind::Choice(texts),
+                None => Kind::Json(within(schema, root)),
+            },
+            (None, Some(kind)) if kind == "string" => Kind::Text,
+            _ => Kind::Json(within(schema, root)),
+        }
+    }
+}
+
+/// A schema by itself, with the definitions that it may refer to.
+fn within(schema: &Value, root: &Value) -> Value {
+    let mut alone = match schema {
+        Value::Object(fields) => fields.clone(),
+        // False allows nothing, which no model should be asked for.
+        _ => Map::new(),
+    };
+    for name in ["$defs", "definitions"] {
+        if let Some(definitions) = root.get(name) {
+            alone.entry(name).or_insert_with(|| definitions.clone());
+        }
+    }
+    Value::Object(alone)
+}
+
+/// Adds the rules of a function's arguments; the name of the first of them. `number` is the
+/// function's.
+///
+/// # Errors
+/// A schema that cannot be followed.
+pub(crate) fn add_rules(
+    parameters: &[Parameter],
+    tags: &ParameterTags,
+    number: usize,
+    lark: &mut String,
+    grammars: &mut Vec<GrammarWithLexer>,
+) -> Result<String, GrammarError> {
+    let close = literal(&tags.close);
+    let mut all = String::new();
+    for (index, Parameter { name, is_required, kind }) in parameters.iter().enumerate() {
+        let rule = format!("p{number}_{index}");
+        let head = literal(&format!("{}{name}{}", tags.open, tags.middle));
+        let _ = write!(all, "{rule}{} ", if *is_required { "" } else { "?" });
+        let _ = match kind {
+            Kind::Text => {
+                writeln!(lark, "{rule}: {head} t{rule}\nt{rule}[suffix={close}]: /(?s:.*)/")
+            }
+            Kind::Choice(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+                writeln!(lark, "{rule}: {head} ({}) {close}", texts.join(" | "))
+            }
+            Kind::Json(schema) => {
+                let mut schema = schema.clone();
+                if let Value::Object(fields) = &mut schema {
+                    Whitespace::default().write(fields)?;
+                }
+                grammars.push(GrammarWithLexer {
+                    name: Some(format!("j{rule}")),
+                    json_schema: Some(schema),
+                    lark_grammar: None,
+                });
+                writeln!(lark, "{rule}: {head} @j{rule} {close}")
+            }
+        };
+    }
+    if all.is_empty() {
+        all = literal("");
+    }
+    let rule = format!("p{number}");
+    let _ = writeln!(lark, "{rule}: {all}");
+    Ok(rule)
+}
