@@ -58,8 +58,9 @@ impl CallSyntax {
     pub fn has_token(&self, token: u32) -> bool {
         let Self { triggers, first, open, middle, close, between, last, .. } = self;
         let parts = [first, open, middle, close, between, last].into_iter().flatten();
-        let words = parts.map(|part| match part {
-            Part::Must(word) | Part::May(word) => word,
+        let words = parts.flat_map(|part| match part {
+            Part::Must(word) | Part::May(word) => std::slice::from_ref(word),
+            Part::MayAll(words) => words,
         });
         words.chain(triggers.iter().map(|one| &one.word)).any(|word| *word == Word::Token(token))
     }
@@ -85,6 +86,8 @@ pub struct Trigger {
 pub enum Part {
     Must(Word),
     May(Word),
+    /// All of these or none.
+    MayAll(Vec<Word>),
 }
 
 /// Something that is written.
@@ -216,6 +219,10 @@ fn written(parts: &[Part], tokens: Tokens) -> String {
     let part = |part: &Part| match part {
         Part::Must(must) => word(must),
         Part::May(may) => format!("({})?", word(may)),
+        Part::MayAll(all) => {
+            let all: Vec<String> = all.iter().map(word).collect();
+            format!("({})?", all.join(" "))
+        }
     };
     let parts: Vec<String> = parts.iter().map(part).collect();
     if parts.is_empty() { literal("") } else { parts.join(" ") }

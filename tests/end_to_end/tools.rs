@@ -18,6 +18,12 @@ const HERMES: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% e
 const MISTRAL: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
      {% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}[TOOL_CALLS]name[ARGS]{}{% endif %}";
+const QWEN_CODER: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
+     {% for message in messages %}{{ message.content }}{% endfor %}\
+     {% if false %}<tool_call><function=name><parameter=key></tool_call>{% endif %}";
+const HARMONY: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
+     {% for message in messages %}{{ message.content }}{% endfor %}\
+     {% if false %}to=functions.name<|channel|>commentary<|message|>{% endif %}";
 /// One that says nothing of them, so that prompts are those of requests without.
 const SILENT: &str = "{% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}{{ tools }}<tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}";
@@ -132,16 +138,23 @@ fn gathered(body: &str) -> Value {
 
 #[test]
 fn required_calls_have_their_schema() {
-    for (template, specials) in
-        [(HERMES, ["<|im_start|>", "<|im_end|>"]), (MISTRAL, ["[TOOL_CALLS]", "[ARGS]"])]
-    {
+    for (template, specials) in [
+        (HERMES, ["<|im_start|>", "<|im_end|>"]),
+        (MISTRAL, ["[TOOL_CALLS]", "[ARGS]"]),
+        (QWEN_CODER, ["<|im_start|>", "<|im_end|>"]),
+        (HARMONY, ["<|channel|>", "<|message|>"]),
+    ] {
         let place = Place::new();
         let model = model(&place, template, specials);
-        let bodies: Vec<Value> = (0..SEEDS).map(|seed| body(seed, "required")).collect();
+        let mut bodies: Vec<Value> = (0..SEEDS).map(|seed| body(seed, "required")).collect();
+        // After some of the syntaxes such a model would only ever say one of the names.
+        let named = json!({"type": "function", "function": {"name": "pet"}});
+        bodies.iter_mut().step_by(2).for_each(|body| body["tool_choice"] = named.clone());
         let output = batch(&place, &model, &bodies, &["--batches", "2x4"]);
         let expected: Vec<(String, Value)> = choices(&output).iter().map(call).collect();
         let names: Vec<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
-        assert!(names.contains(&"\"pet\"") && names.contains(&"\"now\""), "{names:?}");
+        let both = names.contains(&"\"pet\"") && names.contains(&"\"now\"");
+        assert!(both, "{template}: {names:?}: {output}");
         // The same bytes again, also where they are taken up.
         let again = batch(&place, &model, &bodies, &["--batches", "1x5", "--force"]);
         assert_eq!(again, output);

@@ -19,9 +19,9 @@ pub(super) fn is_shown(template: &str) -> bool {
 
 pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
     let (channel, message) = (marker(CHANNEL)?, marker(MESSAGE)?);
-    let commentary = || [Part::May(channel.clone()), maybe("commentary")];
-    let kind = [maybe(" "), Part::May(marker(CONSTRAIN)?), maybe("json")];
-    let middle = commentary().into_iter().chain(kind).chain([Part::Must(message.clone())]);
+    let word = |text: &str| Word::Text(text.to_owned());
+    let commentary = || Part::MayAll(vec![channel.clone(), word("commentary")]);
+    let constrained = Part::MayAll(vec![word(" "), marker(CONSTRAIN)?, word("json")]);
     let token = |word: &Word| match word {
         Word::Token(token) => Some(*token),
         Word::Text(_) => None,
@@ -29,11 +29,11 @@ pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
     let opens = [marker(START)?, channel.clone()].iter().filter_map(token).collect();
     let closes = token(&message).into_iter().collect();
     Ok(CallSyntax {
-        triggers: vec![trigger(Word::Text(TO.to_owned()))],
+        triggers: vec![trigger(word(TO))],
         headers: Some(Headers { opens, closes }),
-        first: commentary().into_iter().chain([maybe(" ")]).collect(),
+        first: vec![commentary(), maybe(" ")],
         open: vec![text(TO)],
-        middle: middle.collect(),
+        middle: vec![commentary(), constrained, maybe(" json"), Part::Must(message)],
         ..CallSyntax::default()
     })
 }

@@ -54,15 +54,28 @@ pub(super) fn match_all<'p>(
 ) -> Match<usize> {
     let mut length = 0;
     for part in parts {
-        let (word, may_lack) = match part {
-            Part::Must(word) => (word, false),
-            Part::May(word) => (word, true),
+        let (words, may_lack) = match part {
+            Part::Must(word) => (std::slice::from_ref(word), false),
+            Part::May(word) => (std::slice::from_ref(word), true),
+            Part::MayAll(words) => (words.as_slice(), true),
         };
-        match match_word(word, &said[length..]) {
+        match match_words(words, &said[length..]) {
             Match::Yes(one) => length += one,
             Match::Partly => return Match::Partly,
             Match::No if may_lack => {}
             Match::No => return Match::No,
+        }
+    }
+    Match::Yes(length)
+}
+
+/// How long words are that follow each other.
+fn match_words(words: &[Word], said: &[Said]) -> Match<usize> {
+    let mut length = 0;
+    for word in words {
+        match match_word(word, &said[length..]) {
+            Match::Yes(one) => length += one,
+            other => return other,
         }
     }
     Match::Yes(length)
