@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
 use crate::error::GrammarError;
+use crate::names::{is_function_name, literal};
 use crate::parameters::{self, Parameter, ParameterTags};
 use crate::schema;
 use crate::whitespace::Whitespace;
@@ -97,12 +98,8 @@ pub enum Word {
     Text(String),
     /// A token that no text has.
     Token(u32),
-}
-
-/// Whether a function may be called so.
-pub fn is_function_name(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain)
+    /// So many ASCII letters and digits, in a place where no other texts may stand.
+    Alphanumeric(usize),
 }
 
 /// What stands for the tokens that no text has.
@@ -215,6 +212,7 @@ fn written(parts: &[Part], tokens: Tokens) -> String {
         (Word::Text(text), _) => literal(text),
         (Word::Token(token), Tokens::Theirs) => format!("<[{token}]>"),
         (Word::Token(_), Tokens::Left) => literal(""),
+        (Word::Alphanumeric(count), _) => format!("/[0-9A-Za-z]{{{count}}}/"),
     };
     let part = |part: &Part| match part {
         Part::Must(must) => word(must),
@@ -226,9 +224,4 @@ fn written(parts: &[Part], tokens: Tokens) -> String {
     };
     let parts: Vec<String> = parts.iter().map(part).collect();
     if parts.is_empty() { literal("") } else { parts.join(" ") }
-}
-
-/// A text between quotes.
-pub(crate) fn literal(text: &str) -> String {
-    Value::from(text).to_string()
 }

@@ -6,10 +6,10 @@ use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::behind::Behind;
 use crate::bounds;
 use crate::calls::{Calls, Tokens};
 use crate::error::GrammarError;
+use crate::marker::Marker;
 use crate::whitespace::Whitespace;
 use crate::{regex, schema};
 
@@ -29,6 +29,14 @@ pub enum Grammar {
     Calls(Box<Calls>),
     /// One of these behind a marker.
     Behind(Box<Behind>),
+}
+
+/// An answer that is a text of `grammar` from behind its first `marker` on, which must come.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Behind {
+    pub marker: Marker,
+    /// No such form itself.
+    pub grammar: Grammar,
 }
 
 /// What makes parsers over a vocabulary.

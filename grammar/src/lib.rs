@@ -4,7 +4,6 @@
 //! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a
 //! [`Walk`] follows one answer. The parsing is `llguidance`'s.
 
-mod behind;
 mod bounds;
 mod cache;
 mod calling;
@@ -18,7 +17,9 @@ mod form;
 mod grammars;
 mod json;
 mod keys;
+mod marker;
 mod mask;
+mod names;
 mod parameters;
 mod parser;
 mod regex;
@@ -26,18 +27,20 @@ mod room;
 mod schema;
 mod spell;
 mod vocabulary;
+mod waiting;
 mod walk;
 mod watch;
 mod whitespace;
 
-pub use behind::{Behind, Marker};
-pub use calls::{CallSyntax, Calls, Function, Headers, Part, Trigger, Word, is_function_name};
+pub use calls::{CallSyntax, Calls, Function, Headers, Part, Trigger, Word};
 pub use checker::Checker;
 pub use compiled::Compiled;
 pub use compiler::{Compiler, Ready};
 pub use error::GrammarError;
-pub use form::Grammar;
+pub use form::{Behind, Grammar};
 pub use grammars::{Form, Grammars};
+pub use marker::Marker;
+pub use names::is_function_name;
 pub use parameters::ParameterTags;
 pub use vocabulary::Vocabulary;
 pub use walk::Walk;

@@ -6,8 +6,8 @@ use llguidance::api::GrammarWithLexer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::calls::{is_function_name, literal};
 use crate::error::GrammarError;
+use crate::names::{is_function_name, literal};
 use crate::whitespace::Whitespace;
 
 /// What stands around an argument's name and its value: texts as they are, other values as JSON.

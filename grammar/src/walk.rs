@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use crate::behind::Waiting;
 use crate::calling::Calling;
 use crate::calls::CallSyntax;
 use crate::choosing::Choosing;
@@ -14,6 +13,7 @@ use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::mask::{is_set, set};
 use crate::parser::{Parser, allowed, begun_with, taken};
+use crate::waiting::Waiting;
 
 /// An answer on its way through a grammar.
 #[derive(Clone)]

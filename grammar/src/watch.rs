@@ -28,7 +28,7 @@ impl Watch {
         let texts = || {
             triggers.iter().filter_map(|trigger| match &trigger.word {
                 Word::Text(text) => Some((text.as_bytes(), trigger.at_start)),
-                Word::Token(_) => None,
+                Word::Token(_) | Word::Alphanumeric(_) => None,
             })
         };
         let found = texts().filter_map(|(text, at_start)| {

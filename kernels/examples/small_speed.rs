@@ -66,7 +66,7 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
     let mut drawn = vec![0; rows];
     let greedy = vec![Draw::GREEDY; rows];
     let sampling = Sampling { temperature: 0.8, top_p: 0.9, ..Sampling::GREEDY };
-    let nucleus = vec![Draw { sampling, random: 0.5, masked: false }; rows];
+    let nucleus = vec![Draw { sampling, random: 0.5, ..Draw::GREEDY }; rows];
     let mut cells = vec![Vec::new(); 5];
     for (limit, spin) in [(1, Duration::ZERO), (threads, Duration::ZERO), (threads, SPIN)] {
         kernels.set_thread_limits(ThreadLimits { small: limit, ..ThreadLimits::default() });
@@ -79,11 +79,11 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
         }));
         cells[2].push(median_us(|| kernels.embed(&tokens, &table, None, 1.0, &mut residual)));
         cells[3].push(median_us(|| {
-            kernels.sample_rows(&logits, &greedy, &[], &mut scratch, &mut drawn);
+            kernels.sample_rows(&logits, &greedy, &[], &[], &mut scratch, &mut drawn);
         }));
         cells[4].push(median_us(|| {
             if rows <= 8 {
-                kernels.sample_rows(&logits, &nucleus, &[], &mut scratch, &mut drawn);
+                kernels.sample_rows(&logits, &nucleus, &[], &[], &mut scratch, &mut drawn);
             }
         }));
     }

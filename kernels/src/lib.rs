@@ -26,6 +26,7 @@ mod logprobs;
 mod norm;
 mod norm_row;
 mod number;
+mod penalties;
 mod pool;
 mod processor;
 pub mod reference;
@@ -51,6 +52,7 @@ pub use linear::{
 };
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
+pub use penalties::{Change, Penalties};
 pub use pool::{Pool, PoolOptions};
 #[doc(hidden)]
 pub use processor::assume_other_processor;

@@ -5,6 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use crate::Kernels;
+use crate::penalties::{Change, Penalties, change};
 use crate::scratch::Shared;
 
 /// Logits looked at together: their largest is found with vector instructions, its place only in
@@ -59,26 +60,41 @@ pub struct Sampling {
     pub top_k: u32,
     /// Tokens at least this times as likely as the most likely one; 0 keeps every token.
     pub min_p: f32,
+    /// What was said becomes less likely, before all of these.
+    pub penalties: Penalties,
+    /// Tokens of the answer before which none can end it.
+    pub min_tokens: u32,
 }
 
 impl Sampling {
     /// The most likely token.
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0 };
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        penalties: Penalties::NONE,
+        min_tokens: 0,
+    };
 }
 
 /// How the token of one row is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
+    /// But for what depends on the tokens before: see `changes`.
     pub sampling: Sampling,
     /// In `[0, 1)`; see [`random_unit`].
     pub random: f32,
     /// Only tokens of the row's mask can follow.
     pub masked: bool,
+    /// Logits that are changed before: from where and to where among those of all rows.
+    pub changes: (u32, u32),
 }
 
 impl Draw {
     /// The most likely token.
-    pub const GREEDY: Draw = Draw { sampling: Sampling::GREEDY, random: 0.0, masked: false };
+    pub const GREEDY: Draw =
+        Draw { sampling: Sampling::GREEDY, random: 0.0, masked: false, changes: (0, 0) };
 }
 
 /// Room for one row's weights, allocated once.
@@ -86,6 +102,8 @@ impl Draw {
 pub struct SampleScratch {
     /// Logits of a row with a mask, minus infinity where a token cannot follow.
     masked: Vec<f32>,
+    /// Logits of a row some of which are changed.
+    changed: Vec<f32>,
     weights: Vec<f32>,
     /// Tokens of the bucket in which a set of most likely ones ends.
     edge: Vec<u32>,
@@ -96,6 +114,7 @@ impl SampleScratch {
     pub fn new(vocab: usize) -> Self {
         SampleScratch {
             masked: Vec::with_capacity(vocab),
+            changed: Vec::with_capacity(vocab),
             weights: Vec::with_capacity(vocab),
             edge: Vec::with_capacity(vocab),
         }
@@ -106,16 +125,17 @@ impl Kernels {
     /// `tokens[i]` is [`sample`]d from row `i` of `logits` `[rows, vocab]` as `draws[i]` says; rows
     /// are shared out over the threads, each of which uses its own entry of `scratch`. `masks` is
     /// `[rows, vocab / 32]`, rounded up, with a bit for each token, the lowest first; it may be
-    /// empty where no row has a mask.
+    /// empty where no row has a mask. `changes` are those of all rows, each with a token once.
     ///
     /// # Panics
-    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask is
-    /// missing.
+    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask or
+    /// changes are missing.
     pub fn sample_rows(
         &self,
         logits: &[f32],
         draws: &[Draw],
         masks: &[u32],
+        changes: &[Change],
         scratch: &mut [SampleScratch],
         tokens: &mut [u32],
     ) {
@@ -133,12 +153,21 @@ impl Kernels {
             // SAFETY: there is a scratch for every thread, and a thread has one task at a time.
             let scratch = unsafe { &mut *scratch.pointer().add(thread) };
             let (logits, draw) = (&logits[row * vocab..][..vocab], draws[row]);
+            let changes = &changes[draw.changes.0 as usize..draw.changes.1 as usize];
+            let mut changed = std::mem::take(&mut scratch.changed);
+            let logits = if changes.is_empty() {
+                logits
+            } else {
+                change(logits, changes, &mut changed);
+                &changed
+            };
             let token = if draw.masked {
                 let words = vocab.div_ceil(32);
                 sample_masked(logits, &masks[row * words..][..words], draw, scratch)
             } else {
                 sample(logits, draw, scratch)
             };
+            scratch.changed = changed;
             // SAFETY: `tokens` has an entry per row, and no other task writes this one.
             unsafe { *tokens.pointer().add(row) = token };
         });

@@ -2,7 +2,7 @@ use super::*;
 
 fn draw(temperature: f32, top_p: f32, random: f32) -> Draw {
     let sampling = Sampling { temperature, top_p, ..Sampling::GREEDY };
-    Draw { sampling, random, masked: false }
+    Draw { sampling, random, ..Draw::GREEDY }
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn what_is_left_is_that_of_the_sorted_vocabulary() {
             .into_iter()
             .flat_map(|k| [0.0, 0.001, 0.25, 0.5, 0.9, 0.999, 1.0].map(|p| (k, p)))
         {
-            let sampling = Sampling { temperature: 1.0, top_p, top_k, min_p: 0.0 };
+            let sampling = Sampling { temperature: 1.0, top_p, top_k, ..Sampling::GREEDY };
             let last = last_kept(&weights, sampling, &mut edge);
             let kept: Vec<u32> = (0u32..)
                 .zip(&weights)
@@ -133,7 +133,7 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
             .map(|i| {
                 sample(
                     &logits,
-                    Draw { sampling, random: random_unit(1, 2, i), masked: false },
+                    Draw { sampling, random: random_unit(1, 2, i), ..Draw::GREEDY },
                     &mut scratch,
                 )
             })
@@ -180,7 +180,12 @@ fn rows_are_sampled_as_if_alone() {
     let draws: Vec<Draw> = (0..rows)
         .map(|row| if row % 2 == 0 { Draw::GREEDY } else { draw(0.8, 0.9, unit(row)) })
         .map(|draw| Draw { masked: draw.random > 0.5 || draw.random == 0.0, ..draw })
+        .zip(0u32..)
+        .map(|(draw, row)| Draw { changes: (row * 2 / 3, row * 2 / 3 + row % 3), ..draw })
         .collect();
+    let changed = |i: u32| (i * 83 % vocab as u32, 0.5 + i as f32 / 9.0, i as f32 / 7.0);
+    let change = |(token, repetition, less)| Change { token, repetition, less };
+    let changes: Vec<Change> = (0..rows as u32).map(changed).map(change).collect();
     let words = vocab.div_ceil(32);
     // Two tokens in three, the last of all among them or not.
     let masks: Vec<u32> = (0..rows * words).map(|i| 0xb6db_6db6u32.rotate_left(i as u32)).collect();
@@ -188,9 +193,14 @@ fn rows_are_sampled_as_if_alone() {
         let kernels = Kernels::new(crate::Variant::Scalar, threads, limits).unwrap();
         let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(vocab)).collect();
         let mut tokens = vec![u32::MAX; rows];
-        kernels.sample_rows(&logits, &draws, &masks, &mut scratch, &mut tokens);
+        kernels.sample_rows(&logits, &draws, &masks, &changes, &mut scratch, &mut tokens);
         for row in 0..rows {
             let mut own = logits[row * vocab..][..vocab].to_vec();
+            let (from, to) = draws[row].changes;
+            for change in &changes[from as usize..to as usize] {
+                let logit = &mut own[change.token as usize];
+                *logit = change.of(*logit);
+            }
             if draws[row].masked {
                 let bit = |i: usize| masks[row * words + i / 32] >> (i % 32) & 1 == 1;
                 (0..vocab).filter(|i| !bit(*i)).for_each(|i| own[i] = f32::NEG_INFINITY);
@@ -212,4 +222,25 @@ fn random_numbers_depend_on_every_part_of_the_key_and_stay_what_they_are() {
     let pinned = [(0, 0, 0), (7, 11, 13), (u64::MAX, 1, u32::MAX)];
     let seen = pinned.map(|(seed, id, position)| random_unit(seed, id, position).to_bits());
     assert_eq!(seen, [1_044_364_288, 1_064_022_937, 1_063_980_678]);
+}
+
+#[test]
+fn what_was_said_becomes_less_likely() {
+    let penalties = Penalties { repetition: 2.0, presence: 0.5, frequency: 0.25 };
+    // Said by nobody but the prompt, once, and three times.
+    assert_eq!(penalties.change(7, 0).of(3.0), 1.5);
+    assert_eq!(penalties.change(7, 0).of(-3.0), -6.0);
+    assert_eq!(penalties.change(7, 1).of(3.0), 0.75);
+    assert_eq!(penalties.change(7, 3).of(3.0), 0.25);
+    assert_eq!(Penalties::NONE.change(7, 9).of(3.0), 3.0);
+    assert_eq!(Change::never(7).of(3.0), f32::NEG_INFINITY);
+    let limits =
+        crate::ScratchLimits { rows: 1, linear_inputs: 1, positions: 1, group: 1, head_dim: 2 };
+    let kernels = Kernels::new(crate::Variant::Scalar, 1, limits).unwrap();
+    let (mut scratch, mut tokens) = ([SampleScratch::new(3)], [0; 2]);
+    let draws = [Draw::GREEDY, Draw { changes: (1, 3), ..Draw::GREEDY }];
+    let changes = [Change::never(0), Change::never(1), penalties.change(2, 1)];
+    let logits = [1.0, 3.0, 2.0, 1.0, 3.0, 2.0];
+    kernels.sample_rows(&logits, &draws, &[], &changes, &mut scratch, &mut tokens);
+    assert_eq!(tokens, [1, 0], "2 / 2 - 0.75 is less than 1");
 }

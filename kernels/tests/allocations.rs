@@ -9,7 +9,7 @@ use common::{Random, kernels, variants};
 use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{
-    AttentionShape, Cache, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear,
+    AttentionShape, Cache, Change, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear,
     LinearGrouped, LinearOut, Logprob, Partial, RopeTables, Routed, Routing, SampleScratch,
     Sampling, SelectRule, Selection, StateRows, Unit,
 };
@@ -125,10 +125,12 @@ fn every_norm_call(kernels: &Kernels, gain: &[f32], x: &mut [bf16], residual: &m
 
 fn every_sample_call(kernels: &Kernels, logits: &[f32], scratch: &mut [SampleScratch]) {
     let random = kernels::random_unit(1, 2, 3);
-    let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
-    let draw = Draw { sampling, random, masked: true };
+    let sampling =
+        Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01, ..Sampling::GREEDY };
+    let draw = Draw { sampling, random, masked: true, changes: (0, 1) };
     let masks = [0xffff_fff0; ROWS * HIDDEN / 32];
-    kernels.sample_rows(logits, &[draw; ROWS], &masks, scratch, &mut [0; ROWS]);
+    let changes = [Change::never(3)];
+    kernels.sample_rows(logits, &[draw; ROWS], &masks, &changes, scratch, &mut [0; ROWS]);
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
 }
 

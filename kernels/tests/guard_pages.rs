@@ -277,8 +277,10 @@ fn quantisers_and_widening_stay_within_their_operands() {
 #[test]
 fn sampling_stays_within_the_logits() {
     let mut scratch = kernels::SampleScratch::new(200);
-    let sampling = kernels::Sampling { temperature: 0.8, top_p: 0.9, top_k: 50, min_p: 0.001 };
-    let draw = kernels::Draw { sampling, random: 0.4, masked: false };
+    let all = kernels::Sampling::GREEDY;
+    let sampling =
+        kernels::Sampling { temperature: 0.8, top_p: 0.9, top_k: 50, min_p: 0.001, ..all };
+    let draw = kernels::Draw { sampling, random: 0.4, ..kernels::Draw::GREEDY };
     for vocab in [1usize, 2, 15, 16, 17, 33, 63, 65, 127, 200] {
         set_case(format!("sampling from {vocab}"));
         let logits: Vec<f32> = Random::new(vocab as u64).vector(vocab);

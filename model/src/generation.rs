@@ -18,8 +18,8 @@ pub struct Generation {
     pub top_k: Option<u32>,
     /// 0 to 1.
     pub min_p: Option<f32>,
-    /// Repeated tokens would be made less likely, which nothing here does.
-    pub penalises: bool,
+    /// Above 0; 1 changes nothing.
+    pub repetition_penalty: Option<f32>,
 }
 
 /// Why it cannot be read.
@@ -71,7 +71,6 @@ impl Generation {
         };
         let whole = |number: f64| number >= -1.0 && number.fract() == 0.0 && number < 1e9;
         let top_k = number("top_k", "a whole number", whole)?;
-        let penalty = number("repetition_penalty", "a number above 0", |number| number > 0.0)?;
         Ok(Generation {
             temperature: number("temperature", "a number from 0 to 2", |number| {
                 (0.0..=2.0).contains(&number)
@@ -82,7 +81,9 @@ impl Generation {
             // -1 is every token, as 0 is.
             top_k: top_k.map(|most| most.max(0.0) as u32),
             min_p: number("min_p", "a number from 0 to 1", |number| (0.0..=1.0).contains(&number))?,
-            penalises: penalty.is_some_and(|penalty| penalty != 1.0),
+            repetition_penalty: number("repetition_penalty", "a number above 0", |number| {
+                number > 0.0
+            })?,
         })
     }
 
@@ -95,13 +96,12 @@ impl Generation {
             let number = metadata.number(key)?.filter(|number| accepts(*number));
             Ok::<_, MetadataError>(number.map(|number| number as f32))
         };
-        let penalty = number("general.sampling.penalty_repeat", |number| number > 0.0)?;
         Ok(Generation {
             temperature: number("general.sampling.temp", |number| (0.0..=2.0).contains(&number))?,
             top_p: number("general.sampling.top_p", |number| number > 0.0 && number <= 1.0)?,
             top_k: metadata.integer("general.sampling.top_k")?,
             min_p: number("general.sampling.min_p", |number| (0.0..=1.0).contains(&number))?,
-            penalises: penalty.is_some_and(|penalty| penalty != 1.0),
+            repetition_penalty: number("general.sampling.penalty_repeat", |number| number > 0.0)?,
         })
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             top_p: Some(0.95),
             top_k: Some(20),
             min_p: None,
-            penalises: true,
+            repetition_penalty: Some(1.05),
         };
         assert_eq!(read, Ok(expected));
         assert_eq!(parse(r#"{"top_k": -1}"#).map(|read| read.top_k), Ok(Some(0)));

@@ -35,6 +35,14 @@ pub enum Field {
     TopK,
     /// f32 bits.
     MinP,
+    /// f32 bits; 0 changes nothing, as 1 does.
+    Repetition,
+    /// f32 bits.
+    Presence,
+    /// f32 bits.
+    Frequency,
+    /// New tokens before which none ends the sequence.
+    MinTokens,
     SeedLow,
     SeedHigh,
     IdHashLow,

@@ -28,6 +28,8 @@ class Choice:
     error: Optional[str] = None
     logprobs: Optional[Mapping[str, Any]] = None
     """As in OpenAI's API, where the request asks for them."""
+    reasoning: Optional[str] = None
+    """What the model thought before, where it did."""
 
 
 @dataclass(frozen=True)
@@ -113,4 +115,5 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
         finish_reason=choice["finish_reason"],
         error=choice.get("error"),
         logprobs=choice.get("logprobs"),
+        reasoning=(choice if message is None else message).get("reasoning_content"),
     )

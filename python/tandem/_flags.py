@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Iterable, List, Mapping
 
 
@@ -9,8 +10,8 @@ def flags(options: Mapping[str, object], ours: Iterable[str] = ()) -> List[str]:
     """The options of the program that keyword arguments stand for.
 
     ``max_tokens=64`` is ``--max-tokens=64``, ``chat=True`` is ``--chat``, ``stop=["a", "b"]`` is
-    ``--stop=a --stop=b``; ``None`` and ``False`` are left out. Whether there is such an option,
-    and such a value, the program says.
+    ``--stop=a --stop=b``; a mapping is written as JSON; ``None`` and ``False`` are left out.
+    Whether there is such an option, and such a value, the program says.
 
     :param ours: options that the caller gives itself.
     :raises TypeError: one of ``ours`` is among ``options``.
@@ -32,5 +33,7 @@ def _flag(name: str, value: object) -> List[str]:
         return []
     if value is True:
         return [flag]
+    if isinstance(value, Mapping):
+        value = json.dumps(value)
     # Joined, so that a value may begin with a hyphen.
     return [f"{flag}={value}"]

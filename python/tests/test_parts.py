@@ -26,6 +26,10 @@ class Flags(unittest.TestCase):
         wanted = ["--stop=-", "--stop=--x", "--verbose", "--verbose", "--nvme=a", "--nvme=b"]
         self.assertEqual(flags(options), wanted)
 
+    def test_mappings_are_json(self):
+        options = {"chat_template_kwargs": {"enable_thinking": False}}
+        self.assertEqual(flags(options), ['--chat-template-kwargs={"enable_thinking": false}'])
+
     def test_what_the_package_chooses_is_refused_by_name(self):
         with self.assertRaisesRegex(TypeError, "input, output cannot be given"):
             flags({"output": "x", "input": "y"}, ["input", "output"])
@@ -125,6 +129,15 @@ class Answers(unittest.TestCase):
         choice = {**self.BODY["choices"][0], "finish_reason": "error", "error": "No form."}
         answer = of_body({**self.BODY, "choices": [choice]}, 0, "a")
         self.assertEqual((answer.text, answer.error), ("x", "No form."))
+
+    def test_thoughts_stand_beside_the_text(self):
+        message = {"role": "assistant", "reasoning_content": "Hm.", "content": "x"}
+        chat = {"index": 0, "message": message, "token_ids": [7], "finish_reason": "stop"}
+        text = {**self.BODY["choices"][0], "reasoning_content": "Hm."}
+        for choice in (chat, text):
+            answer = of_body({**self.BODY, "choices": [choice]}, 0, "a")
+            self.assertEqual((answer.text, answer.choices[0].reasoning), ("x", "Hm."))
+        self.assertIsNone(of_body(self.BODY, 0, "a").choices[0].reasoning)
 
     def test_columns_are_those_of_the_first_choice(self):
         self.assertEqual(

@@ -26,6 +26,7 @@ mod messages;
 mod nodes;
 mod nvme;
 mod outputs;
+mod penalties;
 mod placement;
 mod plan;
 mod profiled;

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
-pub use kernels::{Logprob, Sampling};
+pub use kernels::{Logprob, Penalties, Sampling};
 
 /// One prompt to continue.
 #[derive(Debug, Clone, PartialEq)]

@@ -39,9 +39,10 @@ Input, one request a line:
   {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": \
    {\"prompt\": \"Hi\"}}
   A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16, chats 1024) or
-  max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
+  max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p,
+  presence_penalty, frequency_penalty, repetition_penalty, min_tokens, n (1), seed (--seed),
   stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form), tools,
-  tool_choice, parallel_tool_calls (function calls).
+  tool_choice, parallel_tool_calls (function calls), chat_template_kwargs, reasoning_effort.
   Another field of OpenAI's, vLLM's or llama.cpp's with a value that is not its default gives
   that request an error line, or is left out with --ignore-unknown-fields. Columns of your own
   (id, label) go into the answer's line.

@@ -7,7 +7,7 @@ use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
 use super::item::{Endpoint, Request};
-use crate::boundary::engine::Sampling;
+use crate::boundary::engine::{Penalties, Sampling};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
 const FORMAT: &str = "tandem-9";
@@ -49,7 +49,7 @@ pub fn request_id(request: &Request) -> String {
     field(FORMAT.as_bytes());
     field(request.custom_id.as_bytes());
     field(&[u8::from(request.endpoint == Endpoint::ChatCompletions)]);
-    let Sampling { temperature, top_p, top_k, min_p } = request.sampling;
+    let Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens } = request.sampling;
     field(&temperature.to_le_bytes());
     field(&top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
@@ -64,6 +64,10 @@ pub fn request_id(request: &Request) -> String {
     };
     later("top_k", top_k > 0, &top_k.to_le_bytes());
     later("min_p", min_p > 0.0, &min_p.to_le_bytes());
+    let Penalties { repetition, presence, frequency } = penalties;
+    let of_penalties = [repetition, presence, frequency].map(f32::to_le_bytes).concat();
+    later("penalties", penalties != Penalties::NONE, &of_penalties);
+    later("min_tokens", min_tokens > 0, &min_tokens.to_le_bytes());
     later("n", request.n > 1, &(request.n as u64).to_le_bytes());
     later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
     let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();

@@ -3,7 +3,8 @@
 use super::calls::reader::CallReader;
 use super::following::Following;
 use super::parts::{CallDelta, Found};
-use super::reasoning::{Piece, ReasoningReader};
+use super::reasoning::ReasoningReader;
+use super::reasoning::piece::Piece;
 use super::said::Said;
 
 /// Follows an answer. However it comes in pieces, the same is found.

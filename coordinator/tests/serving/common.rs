@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use grammar::{Grammar, Grammars, Vocabulary};
 
 use coordinator::boundary::engine::{
-    Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict,
+    Engine, Finish, Generated, Observer, Penalties, Sampling, Sequence, Verdict,
 };
 use coordinator::boundary::serving::{
     Event, Listener, Listening, Logprob, Refused, Serving, Submission, SubmissionId,
@@ -208,7 +208,14 @@ pub fn jobs(count: usize) -> Vec<Job> {
         prompt: (0..1 + (index * 13) % 70).map(|i| ((index * 29 + i * 7) % 200) as u32).collect(),
         max_new: 1 + (index as u32 * 7) % 40,
         sampling: match index % 3 {
-            1 => Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 },
+            1 => Sampling {
+                temperature: 0.9,
+                top_p: 0.95,
+                top_k: 50,
+                min_p: 0.01,
+                penalties: Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 },
+                min_tokens: 3,
+            },
             _ => Sampling::GREEDY,
         },
         logprobs: index as u16 % (LOGPROBS + 1),

@@ -54,7 +54,9 @@ impl<'a> Setting<'a> {
             machine.tier.clear();
         }
         if scenario.nvme {
-            return Err("the planner keeps no weights on NVMe".to_owned());
+            return Err(
+                "the planner reads no weights from NVMe that memory has room for".to_owned()
+            );
         }
         let policy = scenario.policy.parse().map_err(|error: UnknownPolicy| error.to_string())?;
         let limits = Limits {

@@ -13,6 +13,7 @@ mod experts;
 mod linear;
 mod operands;
 mod owners;
+mod penalties;
 mod positions;
 pub mod sample;
 mod selected;

@@ -2,7 +2,7 @@
 //! have ended. The only place that writes the table during a group.
 
 use grammar::GrammarError;
-use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_unit};
+use kernels::{Draw, Kernels, Logprob, NO_TOKEN, Penalties, SampleScratch, Sampling, random_unit};
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{Field, Finish, List};
@@ -10,6 +10,7 @@ use schedule::Sequence;
 use shm::Control;
 
 use super::operands::Operands;
+use super::penalties::Changes;
 use super::walks::Walks;
 use crate::rows::{LogitsRow, SequenceRows, logits_rows, sequences};
 use crate::shared::forms::Forms;
@@ -25,6 +26,7 @@ pub(super) struct SampleState {
     scratch: Vec<SampleScratch>,
     draws: Vec<Draw>,
     tokens: Vec<u32>,
+    changes: Changes,
     /// How many log-probabilities each row wants.
     wanted: Vec<u32>,
     /// `[row][most that any can want]`.
@@ -53,6 +55,7 @@ impl SampleState {
             scratch: (0..threads).map(|_| scratch()).collect(),
             draws: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
+            changes: Changes::default(),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
             walks: forms.map(|forms| Walks::new(forms, plan, rows)).transpose()?,
@@ -76,7 +79,7 @@ pub(super) fn sample_batch(
 ) {
     let Operands { plan, table, program, .. } = *operands;
     let rows = Rows { table, program, at };
-    state.draw(kernels, rows, logits);
+    state.draw(kernels, rows, logits, &plan.config.eos_token_ids);
     if plan.shape.logprobs > 0 {
         state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
@@ -129,14 +132,19 @@ impl Rows<'_> {
 
 impl SampleState {
     /// Draws a token for each row.
-    fn draw(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32]) {
-        let SampleState { scratch, draws, tokens, walks, .. } = self;
+    fn draw(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], eos: &[u32]) {
+        let SampleState { scratch, draws, tokens, changes, walks, .. } = self;
         let batch = rows.batch();
         draws.clear();
         draws.extend(rows.all().map(|found| match found.is_drawn {
             true => draw_of(rows.table, batch, found.item.slot),
             false => Draw::GREEDY,
         }));
+        changes.clear();
+        let vocab = logits.len().checked_div(draws.len()).unwrap_or(0);
+        for (draw, found) in draws.iter_mut().zip(rows.all()).filter(|(_, found)| found.is_drawn) {
+            draw.changes = changes.add(rows.table, (batch, found.item.slot), vocab, eos);
+        }
         tokens.clear();
         tokens.resize(draws.len(), 0);
         if let Some(walks) = walks {
@@ -155,7 +163,7 @@ impl SampleState {
             }
         }
         let masks = walks.as_ref().map_or(&[][..], Walks::masks);
-        kernels.sample_rows(logits, draws, masks, scratch, tokens);
+        kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
         for (token, found) in tokens.iter_mut().zip(rows.all()) {
             if !found.is_drawn {
                 // Of what the prompt goes on with, which is known.
@@ -202,6 +210,9 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
         top_p: float(Field::TopP),
         top_k: table.field(batch, sequence, Field::TopK),
         min_p: float(Field::MinP),
+        // What they change is told with the tokens that are changed.
+        penalties: Penalties::NONE,
+        min_tokens: 0,
     };
     let masked = table.field(batch, sequence, Field::Grammar) > 0;
     if sampling.temperature == 0.0 {
@@ -210,7 +221,7 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
     let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
     let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
-    Draw { sampling, random, masked }
+    Draw { sampling, random, masked, ..Draw::GREEDY }
 }
 
 /// Writes a token for every row that is sampled, and lists the rows of the next step: anew where

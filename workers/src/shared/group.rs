@@ -225,11 +225,15 @@ pub fn place(table: &StepTable, placed: &Placed) {
     store(Field::Owner, 0);
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);
-    let Sampling { temperature, top_p, top_k, min_p } = request.sampling;
+    let Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens } = request.sampling;
     store(Field::Temperature, temperature.to_bits());
     store(Field::TopP, top_p.to_bits());
     store(Field::TopK, top_k);
     store(Field::MinP, min_p.to_bits());
+    store(Field::Repetition, penalties.repetition.to_bits());
+    store(Field::Presence, penalties.presence.to_bits());
+    store(Field::Frequency, penalties.frequency.to_bits());
+    store(Field::MinTokens, min_tokens);
     store(Field::Grammar, request.grammar);
     store(Field::Logprobs, u32::from(request.logprobs));
     store(Field::SeedLow, request.seed as u32);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kernels::{PoolOptions, Sampling, Variant};
+use kernels::{Penalties, PoolOptions, Sampling, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
@@ -51,8 +51,7 @@ pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
             let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
             let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
             if index % 3 == 1 {
-                request.sampling =
-                    Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 };
+                request.sampling = drawn();
                 request.seed = 11;
                 request.id_hash = index as u64;
             }
@@ -213,4 +212,11 @@ pub fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>)
 pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     device_map(&Policy::CpuOnly, config, true, homes)
+}
+
+/// A way to draw that looks at everything.
+pub fn drawn() -> Sampling {
+    let penalties = Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 };
+    let (temperature, top_p, top_k, min_p, min_tokens) = (0.9, 0.95, 50, 0.01, 3);
+    Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens }
 }

@@ -1,6 +1,6 @@
 //! Requests that come and are called off at any time, for the tests of runs that serve.
 
-use kernels::{Sampling, Variant};
+use kernels::Variant;
 use model::config::ModelConfig;
 use program::map::DeviceMap;
 use program::plan::RunShape;
@@ -12,7 +12,7 @@ use workers::shared::serving::{Offer, PromptLogprobs, free, offer, state};
 use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request};
 
-use super::placed::start;
+use super::placed::{drawn, start};
 
 pub const REQUESTS: usize = 12;
 
@@ -23,7 +23,7 @@ pub fn requests(config: &ModelConfig) -> Vec<Request> {
         let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
         let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
         if index % 3 == 1 {
-            request.sampling = Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 };
+            request.sampling = drawn();
             (request.seed, request.id_hash) = (11, index as u64);
         }
         request.logprobs = index as u16 % 5;

@@ -13,7 +13,7 @@ use model::generation::Generation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::run::{heed_stdin, kernels_of};
-use crate::boundary::engine::Sampling;
+use crate::boundary::engine::{Penalties, Sampling};
 use crate::boundary::serving::{Serving, State};
 use crate::cli::request::{ServeRequest, Verbosity};
 use crate::exit::Exit;
@@ -102,9 +102,6 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
     let run = &request.run;
     let config = &opened.config;
     let (generation, weights) = (opened.generation()?, opened.weights_identity()?);
-    if generation.penalises && run.verbosity != Verbosity::Quiet {
-        eprintln!("The model's repetition penalty is not implemented and left out.");
-    }
     let case = first_that_fits(run, opened, None);
     let formats = described(&formats(run, opened, case));
     let kernels = kernels_of(run)?;
@@ -125,13 +122,18 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
 
 /// What requests draw by that do not say.
 fn sampling(generation: Generation) -> Sampling {
-    let Generation { temperature, top_p, top_k, min_p, .. } = generation;
+    let Generation { temperature, top_p, top_k, min_p, repetition_penalty } = generation;
     let all = Sampling::GREEDY;
     Sampling {
         temperature: temperature.unwrap_or(1.0),
         top_p: top_p.unwrap_or(all.top_p),
         top_k: top_k.unwrap_or(all.top_k),
         min_p: min_p.unwrap_or(all.min_p),
+        penalties: Penalties {
+            repetition: repetition_penalty.unwrap_or(all.penalties.repetition),
+            ..all.penalties
+        },
+        ..all
     }
 }
 

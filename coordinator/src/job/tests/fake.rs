@@ -50,7 +50,8 @@ impl Bytes {
     pub(crate) const CHAT: Bytes = Bytes {
         template: Some("tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>"),
     };
-    /// A model that thinks before it answers; with the variable `think`, prompts end within thoughts.
+    /// A model that thinks before it answers; with the variable `think`, prompts end within
+    /// thoughts.
     pub(crate) const THINKING: Bytes = Bytes {
         template: Some(
             "tools: <think></think><tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>",

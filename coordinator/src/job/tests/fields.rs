@@ -68,13 +68,12 @@ fn object(value: Value) -> Map<String, Value> {
 #[test]
 fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
     for (field, neutral, other) in [
-        ("repetition_penalty", json!(1.0), json!(1.1)),
         ("repetition_penalty", json!(1), json!(0)),
         ("skip_special_tokens", json!(true), json!(false)),
-        ("min_tokens", json!(0), json!(3)),
+        ("min_tokens", json!(0), json!(-3)),
         ("min_p", json!(0), json!(1.5)),
-        ("presence_penalty", json!(0), json!(0.5)),
-        ("frequency_penalty", json!(0.0), json!(-1)),
+        ("presence_penalty", json!(0), json!(2.5)),
+        ("frequency_penalty", json!(0.0), json!(-3)),
         ("best_of", json!(1), json!(2)),
         ("stream", json!(false), json!(true)),
         ("logit_bias", json!({}), json!({"5": 1})),
@@ -159,12 +158,12 @@ fn messages_have_known_roles_and_what_templates_know() {
 #[test]
 fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
     let reading = Reading { unread: Unread::new(true), ..Reading::lines() };
-    reading.read(&batch(object(json!({"repetition_penalty": 1.2, "mood": "gay"})))).expect("read");
+    reading.read(&batch(object(json!({"length_penalty": 1.2, "mood": "gay"})))).expect("read");
     let message = json!({"messages": [{"role": "user", "content": "a", "weight": 1}]});
     reading.read(&message.to_string()).expect("read");
     let notes = reading.unread.notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].ends_with(": mood, repetition_penalty, weight."), "{notes:?}");
+    assert!(notes[0].ends_with(": length_penalty, mood, weight."), "{notes:?}");
     // What is wrong is still wrong.
     assert!(reading.read(&batch(object(json!({"temperature": 3})))).is_err());
     assert!(Reading::lines().unread.notes().is_empty());

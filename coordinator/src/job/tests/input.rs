@@ -1,7 +1,7 @@
 //! Every rule of the input, one line each.
 
 use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::Sampling;
+use crate::boundary::engine::{Penalties, Sampling};
 use crate::job::error::JobError;
 use crate::job::input::{Format, InputOptions};
 use crate::openai::item::{Endpoint, ErrorCode, Item, LineError, Request};
@@ -80,12 +80,14 @@ fn batch_lines_of_both_endpoints() {
     let text = request(
         r#"{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body":
             {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9,
-             "top_k": 40, "min_p": 0.1, "n": 3, "logprobs": 2, "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
+             "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.5, "presence_penalty": -2, "frequency_penalty": 0.5, "min_tokens": 2, "n": 3, "logprobs": 2, "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
             .replace('\n', " ")
             .as_str(),
     );
     assert_eq!((text.custom_id.as_str(), text.prompts[0].max_new), ("x", 3));
-    let sampling = Sampling { temperature: 0.5, top_p: 0.9, top_k: 40, min_p: 0.1 };
+    let penalties = Penalties { repetition: 1.5, presence: -2.0, frequency: 0.5 };
+    let (temperature, top_p, top_k, min_p, min_tokens) = (0.5, 0.9, 40, 0.1, 2);
+    let sampling = Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens };
     assert_eq!((text.sampling, text.seed, text.n), (sampling, 11, 3));
     assert_eq!((text.logprobs, text.logprobs_of_token()), (Some(2), 3));
     assert_eq!(text.stop, ["\n"]);
@@ -238,8 +240,6 @@ fn unimplemented_fields_pass_only_with_their_defaults() {
     for (field, default, other) in [
         ("best_of", "1", "3"),
         ("stream", "false", "true"),
-        ("presence_penalty", "0", "0.5"),
-        ("frequency_penalty", "0.0", "-1"),
         ("logit_bias", "{}", r#"{"50256": -100}"#),
         ("functions", "[]", r#"[{"name": "f"}]"#),
         ("suffix", "\"\"", "\"end\""),
@@ -291,6 +291,10 @@ fn values_out_of_range() {
         ("top_k", "0.5"),
         ("min_p", "-0.1"),
         ("min_p", "1.1"),
+        ("repetition_penalty", "0"),
+        ("presence_penalty", "2.5"),
+        ("frequency_penalty", "\"a\""),
+        ("min_tokens", "-1"),
         ("n", "0"),
         ("n", "129"),
         ("n", "true"),

@@ -74,13 +74,16 @@ pub fn read_body(
     let grammar = form::read(fields)?;
     let tools = tools::read(fields, endpoint)?;
     check_together(fields, grammar.as_ref(), tools.as_ref())?;
+    let sampling = sampling::sampling(fields, rules.sampling)?;
+    let max_tokens = read_max_tokens(fields, echo || prompt_logprobs.is_some())?;
+    check_min_tokens(sampling.min_tokens, max_tokens, grammar.is_some() || tools.is_some())?;
     let mut prompts = prompts::read(fields, endpoint, rules)?;
     tell_of(&mut prompts, tools.as_ref());
     Ok(Body {
         columns,
         prompts,
-        max_tokens: read_max_tokens(fields, echo || prompt_logprobs.is_some())?,
-        sampling: sampling::sampling(fields, rules.sampling)?,
+        max_tokens,
+        sampling,
         n: count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,
@@ -131,6 +134,17 @@ fn check_together(
     }
     if tools.is_some() && flag(fields, "ignore_eos")? {
         return Err(invalid("ignore_eos", "false where there are tools"));
+    }
+    Ok(())
+}
+
+/// `has_form`: the answer ends where its form does.
+fn check_min_tokens(least: u32, max_tokens: Option<u32>, has_form: bool) -> Result<(), Rejection> {
+    if least > 0 && has_form {
+        return Err(invalid("min_tokens", "0 where the answer must have a form, or has tools"));
+    }
+    if max_tokens.is_some_and(|most| most < least) {
+        return Err(invalid("min_tokens", "no more than \"max_tokens\""));
     }
     Ok(())
 }

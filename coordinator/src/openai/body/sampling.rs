@@ -5,14 +5,17 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use super::values::{Fields, count, flag, given, invalid, misplaced, number};
-use crate::boundary::engine::Sampling;
+use crate::boundary::engine::{Penalties, Sampling};
 use crate::openai::item::{Endpoint, Rejection};
+
+/// More than any context has.
+const MIN_TOKENS_MAX: usize = u32::MAX as usize;
 
 /// Most likely tokens of a place, at most, as at OpenAI.
 const MOST_LIKELY: usize = 20;
 
-/// What is not given is as in `unless_given`. `top_k` and `min_p` are vLLM's, where -1 keeps every
-/// token.
+/// What is not given is as in `unless_given`. `top_k`, `min_p`, `repetition_penalty` and
+/// `min_tokens` are vLLM's, where a `top_k` of -1 keeps every token.
 pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampling, Rejection> {
     let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
     let temperature = number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
@@ -27,7 +30,18 @@ pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampli
             u32::try_from(most).unwrap_or(u32::MAX)
         }
     };
+    let repetition = number(fields, "repetition_penalty", "above 0", |number| number > 0.0)?;
+    let less = |name: &str| number(fields, name, "from -2 to 2", within(-2.0..=2.0));
+    let (presence, frequency) = (less("presence_penalty")?, less("frequency_penalty")?);
+    let all = unless_given.penalties;
+    let min_tokens = count(fields, "min_tokens", 0..=MIN_TOKENS_MAX)?;
     Ok(Sampling {
+        penalties: Penalties {
+            repetition: repetition.unwrap_or(all.repetition),
+            presence: presence.unwrap_or(all.presence),
+            frequency: frequency.unwrap_or(all.frequency),
+        },
+        min_tokens: min_tokens.map_or(unless_given.min_tokens, |tokens| tokens as u32),
         temperature: temperature.unwrap_or(unless_given.temperature),
         top_p: top_p.unwrap_or(unless_given.top_p),
         top_k,

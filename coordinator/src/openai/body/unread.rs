@@ -26,7 +26,7 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 23] = [
+pub const IMPLEMENTED: [&str; 27] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -35,6 +35,10 @@ pub const IMPLEMENTED: [&str; 23] = [
     "top_p",
     "top_k",
     "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
     "n",
     "logprobs",
     "top_logprobs",
@@ -68,7 +72,6 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         // As many as are asked for: there is nothing to choose.
         "best_of" => is(given(fields, "n").and_then(Value::as_f64).unwrap_or(1.0)),
         "stream" => value == &Value::Bool(false),
-        "presence_penalty" | "frequency_penalty" => is(0.0),
         "logit_bias" => empty_object(),
         "functions" => empty_list(),
         // With no functions both mean that none is called.
@@ -77,8 +80,7 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         "modalities" => value == &serde_json::json!(["text"]),
         "stream_options" | "audio" | "prediction" | "verbosity" | "web_search_options" => false,
         // vLLM's.
-        "repetition_penalty" | "length_penalty" => is(1.0),
-        "min_tokens" => is(0.0),
+        "length_penalty" => is(1.0),
         "skip_special_tokens"
         | "spaces_between_special_tokens"
         | "add_generation_prompt"

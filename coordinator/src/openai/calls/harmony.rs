@@ -24,7 +24,7 @@ pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
     let constrained = Part::MayAll(vec![word(" "), marker(CONSTRAIN)?, word("json")]);
     let token = |word: &Word| match word {
         Word::Token(token) => Some(*token),
-        Word::Text(_) => None,
+        _ => None,
     };
     let opens = [marker(START)?, channel.clone()].iter().filter_map(token).collect();
     let closes = token(&message).into_iter().collect();

@@ -32,6 +32,16 @@ pub(super) fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
             Some(_) => Match::No,
         },
         Word::Text(text) => match_text(text, said),
+        Word::Alphanumeric(count) => {
+            let is_one =
+                |said: &&Said| matches!(said, Said::Char(char) if char.is_ascii_alphanumeric());
+            let length = said.iter().take(*count).take_while(is_one).count();
+            match length {
+                _ if length == *count => Match::Yes(length),
+                _ if length == said.len() => Match::Partly,
+                _ => Match::No,
+            }
+        }
     }
 }
 

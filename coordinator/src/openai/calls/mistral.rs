@@ -1,20 +1,22 @@
 //! `[TOOL_CALLS]` before a list of `{"name": "f", "arguments": {...}}`, or, later, before each
-//! name, which `[ARGS]` and the arguments follow.
+//! name, which `[ARGS]` and the arguments follow, in some versions behind an id of the call.
 
-use grammar::{CallSyntax, Part};
+use grammar::{CallSyntax, Part, Word};
 
 use super::parts::{Marker, maybe, name_end_and, object_and_name, text, trigger};
 
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGUMENTS: &str = "[ARGS]";
+const ID: &str = "[CALL_ID]";
+/// Letters and digits of an id.
+const ID_LENGTH: usize = 9;
 
 pub(super) fn is_list(template: &str) -> bool {
     template.contains(CALLS) && !template.contains(ARGUMENTS)
 }
 
 pub(super) fn is_named(template: &str) -> bool {
-    // Others have an id between the name and the arguments.
-    template.contains(CALLS) && template.contains(ARGUMENTS) && !template.contains("[CALL_ID]")
+    template.contains(CALLS) && template.contains(ARGUMENTS)
 }
 
 pub(super) fn list_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
@@ -36,7 +38,11 @@ pub(super) fn named_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
     Ok(CallSyntax {
         triggers: vec![trigger(calls.clone())],
         open: vec![Part::Must(calls)],
-        middle: vec![Part::Must(marker(ARGUMENTS)?)],
+        middle: vec![
+            // Clients are told ids of our own.
+            Part::MayAll(vec![marker(ID)?, Word::Alphanumeric(ID_LENGTH)]),
+            Part::Must(marker(ARGUMENTS)?),
+        ],
         ..CallSyntax::default()
     })
 }

@@ -1,6 +1,6 @@
 //! Messages in OpenAI's Harmony format: thoughts, calls and the answer each have their own.
 
-use super::Piece;
+use super::piece::Piece;
 use super::syntax::HarmonyTokens;
 use crate::openai::said::Said;
 

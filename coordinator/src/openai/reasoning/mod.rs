@@ -2,6 +2,7 @@
 //! is.
 
 mod harmony;
+pub mod piece;
 pub mod syntax;
 mod tags;
 
@@ -9,6 +10,7 @@ use grammar::{Behind, Grammar, Marker};
 
 use super::said::Said;
 use harmony::HarmonyReader;
+use piece::Piece;
 use syntax::ReasoningSyntax;
 use tags::TagReader;
 
@@ -18,18 +20,6 @@ pub struct Reasoning {
     pub syntax: ReasoningSyntax,
     /// The prompt ends within thoughts.
     pub is_open: bool,
-}
-
-/// A bit of an answer, by what it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
-    Thought(char),
-    /// Of the answer proper.
-    Said(Said),
-    /// A function of this name is called.
-    Call(String),
-    /// Of the arguments of the last call.
-    Argument(char),
 }
 
 /// Tells thoughts from the rest, however an answer comes in pieces.

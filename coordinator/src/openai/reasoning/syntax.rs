@@ -1,6 +1,6 @@
 //! How models write what they think, told by what their chat templates say.
 
-use grammar::{Marker, Word};
+use grammar::Marker;
 
 use crate::boundary::codec::TextCodec;
 
@@ -16,8 +16,17 @@ pub enum ReasoningSyntax {
 /// Markers around thoughts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tags {
-    pub open: Word,
-    pub close: Word,
+    pub open: Tag,
+    pub close: Tag,
+}
+
+/// How a marker is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tag {
+    /// Not empty.
+    Text(String),
+    /// A token that no text has.
+    Token(u32),
 }
 
 /// Of OpenAI's Harmony format: an answer is messages, each with a header that says its channel and
@@ -58,11 +67,11 @@ impl ReasoningSyntax {
         }
         let shown = TAGS.iter().find(|(_, close)| template.contains(close));
         let Some((open, close)) = shown else { return Ok(None) };
-        let word = |text: &str| {
+        let tag = |text: &str| {
             let token = codec.special_token(text)?;
-            Ok::<Word, String>(token.map_or_else(|| Word::Text(text.to_owned()), Word::Token))
+            Ok::<Tag, String>(token.map_or_else(|| Tag::Text(text.to_owned()), Tag::Token))
         };
-        Ok(Some(ReasoningSyntax::Tags(Tags { open: word(open)?, close: word(close)? })))
+        Ok(Some(ReasoningSyntax::Tags(Tags { open: tag(open)?, close: tag(close)? })))
     }
 
     /// Whether a prompt ends within thoughts.
@@ -70,11 +79,11 @@ impl ReasoningSyntax {
         let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
         let ReasoningSyntax::Tags(tags) = self else { return false };
         match &tags.open {
-            Word::Token(open) => {
+            Tag::Token(open) => {
                 let is_blank = |token: u32| codec.bytes(token).iter().all(u8::is_ascii_whitespace);
                 tail.iter().rfind(|token| !is_blank(**token)) == Some(open)
             }
-            Word::Text(open) => {
+            Tag::Text(open) => {
                 let said: Vec<u8> = tail.iter().flat_map(|token| codec.bytes(*token)).collect();
                 said.trim_ascii_end().ends_with(open.as_bytes())
             }
@@ -86,8 +95,8 @@ impl Tags {
     /// What an answer's form stands behind.
     pub fn closing(&self) -> Marker {
         match &self.close {
-            Word::Text(text) => Marker::Text(text.clone()),
-            Word::Token(token) => Marker::Tokens(vec![*token]),
+            Tag::Text(text) => Marker::Text(text.clone()),
+            Tag::Token(token) => Marker::Tokens(vec![*token]),
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Thoughts between two markers, before the answer.
 
-use grammar::Word;
-
-use super::Piece;
-use super::syntax::Tags;
+use super::piece::Piece;
+use super::syntax::{Tag, Tags};
 use crate::openai::said::Said;
 
 /// Tells what is between the markers from what follows. Blanks around thoughts belong to neither.
@@ -37,7 +35,7 @@ impl TagReader {
 
     /// Whether a token is one of the markers.
     pub fn has_token(&self, token: u32) -> bool {
-        [&self.tags.open, &self.tags.close].contains(&&Word::Token(token))
+        [&self.tags.open, &self.tags.close].contains(&&Tag::Token(token))
     }
 
     /// Goes on; what that makes certain is added to `pieces`.
@@ -58,7 +56,7 @@ impl TagReader {
                 pieces.push(Piece::Said(said));
             }
             (Place::Start, Said::Token(token)) => {
-                if self.tags.open == Word::Token(token) {
+                if self.tags.open == Tag::Token(token) {
                     self.held.clear();
                     self.place = Place::Within { is_first: true };
                 } else {
@@ -67,7 +65,7 @@ impl TagReader {
                 }
             }
             (Place::Within { .. }, Said::Token(token)) => {
-                if self.tags.close == Word::Token(token) {
+                if self.tags.close == Tag::Token(token) {
                     self.think(self.held.trim_end().len(), pieces);
                     self.held.clear();
                     self.place = Place::Behind;
@@ -88,19 +86,19 @@ impl TagReader {
     fn look_for_open(&mut self, pieces: &mut Vec<Piece>) {
         let begun = self.held.trim_start();
         match &self.tags.open {
-            Word::Text(open) if begun == open => {
+            Tag::Text(open) if begun == open => {
                 self.held.clear();
                 self.place = Place::Within { is_first: true };
             }
-            Word::Text(open) if open.starts_with(begun) => {}
-            Word::Token(_) if begun.is_empty() => {}
+            Tag::Text(open) if open.starts_with(begun) => {}
+            Tag::Token(_) if begun.is_empty() => {}
             _ => self.answer(pieces),
         }
     }
 
     fn look_for_close(&mut self, pieces: &mut Vec<Piece>) {
         let mut kept = 0;
-        if let Word::Text(close) = &self.tags.close {
+        if let Tag::Text(close) = &self.tags.close {
             if self.held.ends_with(close.as_str()) {
                 self.think(self.held[..self.held.len() - close.len()].trim_end().len(), pieces);
                 self.held.clear();

@@ -16,7 +16,7 @@ use crate::openai::said::Said;
 use crate::openai::stop::finish;
 
 /// Stand for tokens in the texts of these tests.
-const TOKENS: [char; 3] = ['①', '②', '③'];
+const TOKENS: [char; 4] = ['①', '②', '③', '④'];
 
 fn calls(format: CallFormat) -> Calls {
     let (syntax, functions) = (syntax(format), functions());
@@ -135,6 +135,9 @@ fn others() -> Vec<Case> {
             "",
             vec![call("get_all", "{\"a\": []}"), call("put-1", "{\"b\": {}}")],
         ),
+        // With an id, and one that is none.
+        (MistralNamed, "①get④a1B2c3D4e②{}", "", vec![call("get", "{}")]),
+        (MistralNamed, "①get④a1B2②{}", "geta1B2{}", vec![]),
         // Tokens have no text.
         (MistralNamed, "a ①get_al②{}", "a get_al{}", vec![]),
     ]

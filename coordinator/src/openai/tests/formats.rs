@@ -6,10 +6,18 @@ use crate::openai::calls::format::CallFormat;
 
 /// A token for each marker that is one.
 fn special(text: &str) -> Option<u32> {
-    ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|start|>", "<|channel|>", "<|message|>"]
-        .iter()
-        .position(|one| *one == text)
-        .map(|at| at as u32)
+    [
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<|python_tag|>",
+        "[CALL_ID]",
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+    ]
+    .iter()
+    .position(|one| *one == text)
+    .map(|at| at as u32)
 }
 
 pub(super) fn syntax(format: CallFormat) -> CallSyntax {
@@ -51,6 +59,10 @@ fn formats_are_told_by_templates() {
             Some(CallFormat::MistralNamed),
         ),
         (
+            "{{ tools }}[TOOL_CALLS]{{ name }}[CALL_ID]{{ id }}[ARGS]{{ arguments }}",
+            Some(CallFormat::MistralNamed),
+        ),
+        (
             "{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments",
             Some(CallFormat::QwenCoder),
         ),
@@ -70,7 +82,8 @@ fn formats_are_told_by_templates() {
 fn what_is_a_token_is_written_as_one() {
     let named = syntax(CallFormat::MistralNamed);
     assert_eq!(named.open, [Part::Must(Word::Token(0))]);
-    assert_eq!(named.middle, [Part::Must(Word::Token(1))]);
+    let id = Part::MayAll(vec![Word::Token(3), Word::Alphanumeric(9)]);
+    assert_eq!(named.middle, [id, Part::Must(Word::Token(1))]);
     let hermes = syntax(CallFormat::Hermes);
     assert_eq!(hermes.open[0], Part::Must(Word::Text("<tool_call>".to_owned())));
     let refused = CallFormat::Hermes.syntax(&|_| Err("it sleeps".to_owned()));

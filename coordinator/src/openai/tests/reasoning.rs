@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{CallSyntax, Calls, Grammar, Marker, Word};
+use grammar::{CallSyntax, Calls, Grammar, Marker};
 
 use super::formats::{functions, syntax};
 use crate::boundary::codec::TextCodec;
@@ -14,7 +14,7 @@ use crate::openai::growing::{Delta, Growing};
 use crate::openai::parts::{Call, Found, Parts};
 use crate::openai::reader::AnswerReader;
 use crate::openai::reasoning::Reasoning;
-use crate::openai::reasoning::syntax::{HarmonyTokens, ReasoningSyntax, Tags};
+use crate::openai::reasoning::syntax::{HarmonyTokens, ReasoningSyntax, Tag, Tags};
 use crate::openai::stop::finish;
 
 /// Stand for tokens in the texts of these tests: Harmony's start, channel, message, end and
@@ -22,12 +22,12 @@ use crate::openai::stop::finish;
 const TOKENS: &str = "①②③④⑤⑥⑦";
 
 fn tags(is_open: bool) -> Reasoning {
-    let (open, close) = (Word::Text("<think>".into()), Word::Text("</think>".into()));
+    let (open, close) = (Tag::Text("<think>".into()), Tag::Text("</think>".into()));
     Reasoning { syntax: ReasoningSyntax::Tags(Tags { open, close }), is_open }
 }
 
 fn token_tags() -> Reasoning {
-    let (open, close) = (Word::Token(5), Word::Token(6));
+    let (open, close) = (Tag::Token(5), Tag::Token(6));
     Reasoning { syntax: ReasoningSyntax::Tags(Tags { open, close }), is_open: false }
 }
 
@@ -96,7 +96,8 @@ fn tagged() -> Vec<Case> {
         (
             tags(true),
             hermes(),
-            "Call <tool_call>?</think>\n<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>",
+            "Call <tool_call>?</think>\n<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n\
+             </tool_call>",
             "Call <tool_call>?",
             "",
             vec![call("get", "{}")],
@@ -128,7 +129,8 @@ fn harmonies() -> Vec<Case> {
         (
             harmony(),
             calls(),
-            "②analysis③a④①assistant②commentary③I look.④①assistant②commentary to=functions.get ⑤json③{\"a\": 1}",
+            "②analysis③a④①assistant②commentary③I look.④①assistant②commentary \
+             to=functions.get ⑤json③{\"a\": 1}",
             "a",
             "I look.",
             vec![call("get", "{\"a\": 1}")],

@@ -1,51 +1,13 @@
-//! Forms that begin behind a marker: what a model thinks before it is held to nothing.
+//! Before a marker, which an answer's form stands behind.
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::calls::{Trigger, Word};
-use crate::form::Grammar;
+use crate::marker::Marker;
 use crate::mask::clear;
 use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 use crate::watch::Watch;
-
-/// An answer that is a text of `grammar` from behind its first `marker` on, which must come.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Behind {
-    pub marker: Marker,
-    /// No such form itself.
-    pub grammar: Grammar,
-}
-
-/// What a model writes between its thoughts and its answer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Marker {
-    /// Not empty.
-    Text(String),
-    /// At least one; they follow each other.
-    Tokens(Vec<u32>),
-}
-
-impl Marker {
-    /// The bytes that an answer's tokens have behind the marker; `None` where it has none. `bytes`
-    /// are those of a token.
-    pub fn behind(&self, tokens: &[u32], bytes: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        let spelled = |tokens: &[u32]| tokens.iter().flat_map(|token| bytes(*token)).collect();
-        match self {
-            Marker::Text(text) => {
-                let mut said: Vec<u8> = spelled(tokens);
-                let place = said.windows(text.len()).position(|window| window == text.as_bytes());
-                Some(said.split_off(place? + text.len()))
-            }
-            Marker::Tokens(marker) => {
-                let place = tokens.windows(marker.len()).position(|window| window == marker);
-                Some(spelled(&tokens[place? + marker.len()..]))
-            }
-        }
-    }
-}
 
 /// An answer before its marker.
 #[derive(Clone)]

@@ -1,0 +1,120 @@
+//! Tokens that were said become less likely, through the whole program.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+/// Tokens of an answer and the most likely ones of each place, by their names.
+struct Said {
+    tokens: Vec<String>,
+    likely: Vec<HashMap<String, f64>>,
+    finish_reason: String,
+}
+
+fn answers(place: &Place, lines: &[Value], options: &[&str]) -> (String, Vec<Said>) {
+    let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let path = place.path("in.jsonl");
+    // Answers are as old as the file that asks for them.
+    if std::fs::read_to_string(&path).ok().as_deref() != Some(input.as_str()) {
+        std::fs::write(path, input).expect("a writable folder");
+    }
+    let mut command = coordinator();
+    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
+    command.arg("--output").arg(place.path("out.jsonl")).args(["--quiet", "--force"]).args(options);
+    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+    let output = std::fs::read_to_string(place.path("out.jsonl")).expect("answers");
+    let said = output.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let choice = &line["response"]["body"]["choices"][0];
+        // Nothing where an answer has no token.
+        let of = |name: &str| choice["logprobs"][name].as_array().cloned().unwrap_or_default();
+        Said {
+            tokens: of("tokens").iter().map(|token| token.as_str().unwrap().to_owned()).collect(),
+            likely: of("top_logprobs")
+                .iter()
+                .map(|likely| serde_json::from_value(likely.clone()).expect("numbers"))
+                .collect(),
+            finish_reason: choice["finish_reason"].as_str().expect("a reason").to_owned(),
+        }
+    });
+    let said = said.collect();
+    (output, said)
+}
+
+fn line(index: usize, more: &Value) -> Value {
+    let mut line = json!({"custom_id": index.to_string(), "prompt": [5 + index, 40, 41, 40],
+        "max_tokens": 30, "logprobs": 20, "ignore_eos": true});
+    let more = more.as_object().expect("fields").clone();
+    line.as_object_mut().expect("fields").extend(more);
+    line
+}
+
+/// Of the most likely tokens the one is said that is the most likely once those said before are
+/// less so; log-probabilities are told as they were before.
+#[test]
+fn presence_and_frequency_are_taken_from_what_was_said() {
+    let place = Place::new();
+    let (presence, frequency) = (0.7, 0.45);
+    let more = json!({"presence_penalty": presence, "frequency_penalty": frequency});
+    let lines: Vec<Value> = (0..6).map(|index| line(index, &more)).collect();
+    let (_, with) = answers(&place, &lines, &["--batches", "2x2"]);
+    let plain: Vec<Value> = (0..6).map(|index| line(index, &json!({}))).collect();
+    let (_, without) = answers(&place, &plain, &["--batches", "2x2"]);
+    let mut changed = 0;
+    for said in &with {
+        let mut before: HashMap<&str, u32> = HashMap::new();
+        for (token, likely) in said.tokens.iter().zip(&said.likely) {
+            let less = |name: &str| match before.get(name) {
+                Some(count) => presence + frequency * f64::from(*count),
+                None => 0.0,
+            };
+            let of = |name: &str| likely.get(name).map(|logprob| logprob - less(name));
+            let mine = of(token).expect("none of the most likely ones");
+            let best = likely.keys().filter_map(|name| of(name)).fold(f64::MIN, f64::max);
+            assert!(mine > best - 1e-4, "{token}: {mine} where {best} is the most, {likely:?}");
+            let first = likely.values().copied().fold(f64::MIN, f64::max);
+            changed += usize::from(likely[token] < first - 1e-4);
+            *before.entry(token).or_default() += 1;
+        }
+    }
+    assert!(changed > 10, "only {changed} other tokens");
+    let kinds = |all: &[Said]| -> usize {
+        let of = |said: &Said| said.tokens.iter().collect::<std::collections::HashSet<_>>().len();
+        all.iter().map(of).sum()
+    };
+    assert!(kinds(&with) > kinds(&without), "{} and {}", kinds(&with), kinds(&without));
+}
+
+/// An answer is the same beside others and in any batch, and repeats less.
+#[test]
+fn penalties_are_an_answers_own() {
+    let place = Place::new();
+    let more =
+        json!({"repetition_penalty": 1.4, "frequency_penalty": 0.2, "temperature": 0.8, "seed": 5});
+    let lines: Vec<Value> = (0..6).map(|index| line(index, &more)).collect();
+    let (expected, with) = answers(&place, &lines, &["--batches", "1x6"]);
+    for options in [["--batches", "2x2"], ["--batches", "1x1"], ["--prefill-chunk", "2"]] {
+        assert_eq!(answers(&place, &lines, &options).0, expected, "{options:?}");
+    }
+    assert!(with.iter().all(|said| said.tokens.len() == 30 && said.finish_reason == "length"));
+}
+
+#[test]
+fn no_answer_ends_before_its_least_tokens() {
+    let place = Place::new();
+    let draws = json!({"ignore_eos": false, "temperature": 2.0, "logprobs": 1});
+    let all: Vec<Value> = (0..60).map(|index| line(index, &draws)).collect();
+    let short = |said: &Said| said.finish_reason == "stop" && said.tokens.len() < 12;
+    let (_, without) = answers(&place, &all, &["--batches", "1x16"]);
+    assert!(without.iter().any(short), "no answer is short");
+    let mut least = draws.clone();
+    least["min_tokens"] = json!(12);
+    let all: Vec<Value> = (0..60).map(|index| line(index, &least)).collect();
+    let (_, with) = answers(&place, &all, &["--batches", "1x16"]);
+    assert!(!with.iter().any(short), "an answer is short");
+    assert!(with.iter().any(|said| said.finish_reason == "stop"), "none ends by itself");
+}
