@@ -55,8 +55,91 @@ FUNCTIONS = [
     {"type": "function", "function": {"name": "now"}},
 ]
 
-# Templates that tell of functions, in the four ways of writing calls that are known.
+# What templates are told beside the messages.
+VARIABLES = [
+    ("qwen3", {"enable_thinking": False}),
+    ("qwen3", {"enable_thinking": True}),
+    ("gpt-oss", {"reasoning_effort": "high", "model_identity": "You are 'another' one: <é>."}),
+    ("gpt-oss", {"builtin_tools": ["browser"]}),
+]
+
+# Templates that tell of functions, in the ways of writing calls that are known.
 TOOL_TEMPLATES = {
+    "qwen coder with tools": r"""
+{% macro others(fields, known) %}
+    {%- if fields is mapping %}
+        {%- for key in fields if key not in known %}
+            {%- if fields[key] is mapping or (fields[key] is sequence and fields[key] is not string) %}
+                {{- '\n<' ~ key ~ '>' ~ (fields[key] | tojson | safe) ~ '</' ~ key ~ '>' }}
+            {%- else %}
+                {{- '\n<' ~ key ~ '>' ~ (fields[key] | string) ~ '</' ~ key ~ '>' }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+{% endmacro %}
+{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- if not tools is defined %}{%- set tools = [] %}{%- endif %}
+{%- if system_message is defined %}{{- "<|im_start|>system\n" + system_message }}
+{%- elif tools is iterable and tools | length > 0 %}{{- "<|im_start|>system\nYou may call functions." }}
+{%- endif %}
+{%- if tools is iterable and tools | length > 0 %}
+    {{- "\n\n<tools>" }}
+    {%- for tool in tools %}
+        {%- if tool.function is defined %}{%- set tool = tool.function %}{%- endif %}
+        {{- "\n<function>\n<name>" ~ tool.name ~ "</name>" }}
+        {%- if tool.description is defined %}{{- '\n<description>' ~ (tool.description | trim) ~ '</description>' }}{%- endif %}
+        {{- '\n<parameters>' }}
+        {%- if tool.parameters is defined and tool.parameters is mapping and tool.parameters.properties is defined and tool.parameters.properties is mapping %}
+            {%- for name, fields in tool.parameters.properties|items %}
+                {{- '\n<parameter>\n<name>' ~ name ~ '</name>' }}
+                {%- if fields.type is defined %}{{- '\n<type>' ~ (fields.type | string) ~ '</type>' }}{%- endif %}
+                {{- others(fields, ['name', 'type', 'description']) }}
+                {{- '\n</parameter>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- others(tool.parameters, ['type', 'properties']) }}
+        {{- '\n</parameters>' }}{{- others(tool, ['type', 'name', 'description', 'parameters']) }}{{- '\n</function>' }}
+    {%- endfor %}
+    {{- '\n</tools>\n\nWrite a call as\n<tool_call>\n<function=its_name>\n<parameter=its_parameter>\nvalue\n</parameter>\n</function>\n</tool_call>' }}
+{%- endif %}
+{%- if system_message is defined or (tools is iterable and tools | length > 0) %}{{- '<|im_end|>\n' }}{%- endif %}
+{%- for message in loop_messages %}
+    {%- if message.role == "assistant" and message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content is defined and message.content is string and message.content | trim | length > 0 %}{{- '\n' + message.content | trim + '\n' }}{%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\n<tool_call>\n<function=' + tool_call.name + '>\n' }}
+            {%- if tool_call.arguments is defined %}
+                {%- for name, value in tool_call.arguments|items %}
+                    {{- '<parameter=' + name + '>\n' }}
+                    {%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}
+                    {{- value }}
+                    {{- '\n</parameter>\n' }}
+                {%- endfor %}
+            {%- endif %}
+            {{- '</function>\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "user" or message.role == "system" or message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.previtem and loop.previtem.role != "tool" %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response>\n' }}{{- message.content }}{{- '\n</tool_response>' }}
+        {%- if not loop.last and loop.nextitem.role != "tool" %}{{- '<|im_end|>\n' }}
+        {%- elif loop.last %}{{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+""",
     "hermes with tools": r"""
 {%- if tools %}
     {{- '<|im_start|>system\n' }}
@@ -402,9 +485,10 @@ TEMPLATES = {
 }
 
 
-def render(template, messages, tools):
+def render(template, messages, tools, variables):
     compiled = _compile_jinja_template(template)
     return compiled.render(
+        **variables,
         messages=messages,
         tools=tools,
         documents=None,
@@ -417,15 +501,18 @@ def render(template, messages, tools):
 
 def main():
     cases = []
-    asked = [(name, template, None) for name, template in TEMPLATES.items()]
-    asked += [(name, template, tools) for name, template in TOOL_TEMPLATES.items() for tools in [FUNCTIONS, None]]
-    for name, template, tools in asked:
+    asked = [(name, template, None, {}) for name, template in TEMPLATES.items()]
+    asked += [(name, template, tools, {}) for name, template in TOOL_TEMPLATES.items() for tools in [FUNCTIONS, None]]
+    asked += [(name, TEMPLATES[name], None, variables) for name, variables in VARIABLES]
+    for name, template, tools, variables in asked:
         for messages in [TURNS, TOOLS]:
             case = {"name": name, "template": template, "messages": messages}
             if tools is not None:
                 case["tools"] = tools
+            if variables:
+                case["variables"] = variables
             try:
-                case["expected"] = render(template, messages, tools)
+                case["expected"] = render(template, messages, tools, variables)
             except jinja2.exceptions.TemplateError as error:
                 case["refusal"] = str(error)
             cases.append(case)

@@ -190,10 +190,13 @@ fn constructs_of_published_templates_are_rendered_as_elsewhere() {
             case["messages"].as_array().expect("a list").iter().map(message).collect();
         let tools: Vec<String> =
             case["tools"].as_array().into_iter().flatten().map(ToString::to_string).collect();
+        let variables = case["variables"].as_object().into_iter().flatten();
+        let variables: Vec<(String, String)> =
+            variables.map(|(name, value)| (name.clone(), value.to_string())).collect();
         let name = text(&case["name"]).expect("a name");
         let source = text(&case["template"]).expect("a template");
         let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).expect(&name);
-        match (template.render(&messages, &tools, &[], now), text(&case["expected"])) {
+        match (template.render(&messages, &tools, &variables, now), text(&case["expected"])) {
             (Ok(rendered), Some(expected)) => assert_eq!(rendered, expected, "{name}"),
             (Err(ChatError::Render(words)), None) => {
                 assert_eq!(Some(words), text(&case["refusal"]), "{name}");
