@@ -118,3 +118,36 @@ fn no_answer_ends_before_its_least_tokens() {
     assert!(!with.iter().any(short), "an answer is short");
     assert!(with.iter().any(|said| said.finish_reason == "stop"), "none ends by itself");
 }
+
+/// transformers' greedy answers (`scripts/fixtures_penalties.py`), which end with their
+/// end-of-sequence token where they have one.
+#[test]
+fn answers_are_those_of_transformers() {
+    let path = fixture("llama").join("penalties.json");
+    let cases = std::fs::read_to_string(path).expect("a fixture");
+    let cases: Vec<Value> = serde_json::from_str(&cases).expect("JSON");
+    let place = Place::new();
+    let line = |(index, case): (usize, &Value)| {
+        let mut line = json!({"custom_id": index.to_string(), "max_tokens": 40, "logprobs": 0});
+        for name in ["prompt", "repetition_penalty", "min_tokens"] {
+            line[name] = case[name].clone();
+        }
+        line
+    };
+    let lines: Vec<Value> = cases.iter().enumerate().map(line).collect();
+    for options in [&["--dtype", "f32", "--batches", "2x7"][..], &["--dtype", "f32"]] {
+        let (output, _) = answers(&place, &lines, options);
+        let mut ended = 0;
+        for (line, case) in output.lines().zip(&cases) {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            let choice = &line["response"]["body"]["choices"][0];
+            let mut said = choice["token_ids"].clone();
+            if choice["finish_reason"] == "stop" {
+                said.as_array_mut().expect("tokens").push(json!(2));
+                ended += 1;
+            }
+            assert_eq!(said, case["tokens"], "{case}");
+        }
+        assert!(ended > 10, "only {ended} ended by themselves");
+    }
+}
