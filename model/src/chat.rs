@@ -71,6 +71,9 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat";
 
+/// Stands at the end of a message that is continued; the blank tells whether ends are stripped.
+const END_OF_MESSAGE: &str = "\u{f8ff}end of the message\u{f8ff} ";
+
 /// Steps that a template may take: some for itself and some for each message.
 const STEPS: u64 = 5_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
@@ -128,6 +131,52 @@ impl ChatTemplate {
         variables: &[(String, String)],
         now: SystemTime,
     ) -> Result<String, ChatError> {
+        self.written(messages, tools, variables, true, now)
+    }
+
+    /// The same up to the end of the last message, which the assistant goes on with.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], or a template that leaves out what the message says.
+    pub fn render_continued(
+        &self,
+        messages: &[Message],
+        tools: &[String],
+        variables: &[(String, String)],
+        now: SystemTime,
+    ) -> Result<String, ChatError> {
+        let mut messages = messages.to_vec();
+        if let Some(last) = messages.last_mut() {
+            last.content.push_str(END_OF_MESSAGE);
+        }
+        let mut text = self.written(&messages, tools, variables, false, now)?;
+        // A template that strips messages strips the end of this one.
+        let (end, is_stripped) = match text.rfind(END_OF_MESSAGE) {
+            Some(end) => (end, false),
+            None => {
+                let found = text.rfind(END_OF_MESSAGE.trim_end());
+                let left_out = || {
+                    let words = "it leaves out the message that is to be continued";
+                    ChatError::Render(words.to_owned())
+                };
+                (found.ok_or_else(left_out)?, true)
+            }
+        };
+        text.truncate(end);
+        if is_stripped {
+            text.truncate(text.trim_end().len());
+        }
+        Ok(text)
+    }
+
+    fn written(
+        &self,
+        messages: &[Message],
+        tools: &[String],
+        variables: &[(String, String)],
+        adds_prompt: bool,
+        now: SystemTime,
+    ) -> Result<String, ChatError> {
         let refused = |error: Error| {
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             ChatError::Render(detail)
@@ -145,7 +194,7 @@ impl ChatTemplate {
         let rendered = template.render_captured_to(
             context! {
                 messages => messages,
-                add_generation_prompt => true,
+                add_generation_prompt => adds_prompt,
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,
                 // transformers passes these as None, and templates ask "is not none".

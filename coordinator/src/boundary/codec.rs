@@ -35,6 +35,8 @@ pub struct Conversation {
     pub tools: Vec<String>,
     /// Variables of the template, such as `enable_thinking`: names and JSON texts.
     pub variables: Vec<(String, String)>,
+    /// The answer goes on with the last turn, which is the assistant's.
+    pub continues: bool,
 }
 
 impl Conversation {

@@ -42,7 +42,8 @@ Input, one request a line:
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p,
   presence_penalty, frequency_penalty, repetition_penalty, min_tokens, n (1), seed (--seed),
   stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form), tools,
-  tool_choice, parallel_tool_calls (function calls), chat_template_kwargs, reasoning_effort.
+  tool_choice, parallel_tool_calls (function calls), chat_template_kwargs,
+  reasoning_effort, continue_final_message.
   Another field of OpenAI's, vLLM's or llama.cpp's with a value that is not its default gives
   that request an error line, or is left out with --ignore-unknown-fields. Columns of your own
   (id, label) go into the answer's line.

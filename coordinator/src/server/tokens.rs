@@ -16,6 +16,7 @@ use super::reply::json;
 use super::shared::Shared;
 use crate::boundary::codec::TextCodec;
 use crate::openai::body::{RawPrompt, read_prompts};
+use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::prompt::tokenise;
 
@@ -36,7 +37,7 @@ struct Detokenized {
 /// `/tokenize`.
 pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, request, |fields, codec, shared| {
-        let tokens = tokens_of(fields, codec)?;
+        let tokens = tokens_of(fields, codec, &shared.chats)?;
         let spelled = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
         let shows = is_set(fields, "return_token_strs", false)?;
         let token_strs = shows.then(|| tokens.iter().map(spelled).collect());
@@ -77,11 +78,11 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
     }
 }
 
-fn tokens_of(fields: &Map<String, Value>, codec: &dyn TextCodec) -> Result<Vec<u32>, ApiError> {
-    if !is_set(fields, "add_generation_prompt", true)? {
-        let message = "The field \"add_generation_prompt\" is only implemented as true.";
-        return Err(Rejection::new(ErrorCode::UnsupportedField, message).into());
-    }
+fn tokens_of(
+    fields: &Map<String, Value>,
+    codec: &dyn TextCodec,
+    chats: &ChatRules,
+) -> Result<Vec<u32>, ApiError> {
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
         let message = "The field \"prompt\" must be one text.";
@@ -89,7 +90,7 @@ fn tokens_of(fields: &Map<String, Value>, codec: &dyn TextCodec) -> Result<Vec<u
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |since| since.as_secs());
-    match &prompt {
+    match &*chats.told(&prompt) {
         RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
             codec.encode_part(text).map_err(|reason| {
                 let message = format!("The prompt cannot be tokenised: {reason}.");

@@ -75,13 +75,17 @@ impl ModelText {
         let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
         };
-        let Conversation { turns, tools, variables } = chat;
+        let Conversation { turns, tools, variables, continues } = chat;
         let message = |Turn { role, content, more }| {
             Message::new(role, content, more).with_thoughts_for(template)
         };
         let messages: Vec<Message> = turns.into_iter().map(message).collect();
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
-        let rendered = template.render(&messages, &tools, &variables, now)?;
+        let rendered = if continues {
+            template.render_continued(&messages, &tools, &variables, now)?
+        } else {
+            template.render(&messages, &tools, &variables, now)?
+        };
         // The template writes the special tokens itself; adding them again would double the BOS.
         Ok(self.tokenizer.encode(&rendered, false)?)
     }

@@ -19,6 +19,23 @@ fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
 }
 
 #[test]
+fn the_last_message_may_be_continued() {
+    let continued = |template: &str, said: &str| {
+        let messages = turns(&[("user", "Hi"), ("assistant", said)]);
+        let template = ChatTemplate::new(template, None, None).expect("a template");
+        template.render_continued(&messages, &[], &[], UNIX_EPOCH).map_err(|e| e.to_string())
+    };
+    let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}\
+         {% if add_generation_prompt %}<assistant>{% endif %}";
+    assert_eq!(continued(plain, "So, "), Ok("<user>Hi</><assistant>So, ".to_owned()));
+    let strips = plain.replace("m.content", "m.content | trim");
+    assert_eq!(continued(&strips, "So, "), Ok("<user>Hi</><assistant>So,".to_owned()));
+    let silent = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
+    let refused = continued(silent, "So").expect_err("refused");
+    assert!(refused.contains("leaves out the message that is to be continued"), "{refused}");
+}
+
+#[test]
 fn thoughts_have_the_name_that_a_template_asks_for() {
     let more = || vec![("reasoning_content".to_owned(), "\"hm\"".to_owned())];
     let message = || Message::new("assistant".into(), "a".into(), more());

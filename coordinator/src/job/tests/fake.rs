@@ -82,7 +82,12 @@ impl TextCodec for Bytes {
         let turns = chat.turns.iter();
         let turns = turns.map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content));
         let thinks = chat.variables.iter().any(|(name, value)| name == "think" && value == "true");
-        let rendered = tools + &turns.collect::<String>() + if thinks { "<think>\n" } else { "" };
+        let end = match (thinks, chat.continues) {
+            (true, _) => "<think>\n",
+            (false, true) => "<continued>",
+            (false, false) => "",
+        };
+        let rendered = tools + &turns.collect::<String>() + end;
         let token = |byte| if byte == END_OF_TEXT as u8 { EOS } else { u32::from(byte) };
         Ok(rendered.bytes().map(token).collect())
     }

@@ -156,6 +156,30 @@ fn messages_have_known_roles_and_what_templates_know() {
 }
 
 #[test]
+fn an_answer_may_go_on_with_the_last_message() {
+    let line = |role: &str, more: Value| {
+        let mut line = json!({"messages": [{"role": "user", "content": "a"},
+            {"role": role, "content": "b"}], "continue_final_message": true});
+        line.as_object_mut().expect("fields").extend(object(more));
+        line.to_string()
+    };
+    for more in [json!({}), json!({"add_generation_prompt": false})] {
+        let prompt = Reading::lines().prompt(&line("assistant", more));
+        assert_eq!(prompt, "<user>a<assistant>b<continued>");
+    }
+    let begins = line("assistant", json!({"continue_final_message": false}));
+    assert_eq!(Reading::lines().prompt(&begins), "<user>a<assistant>b");
+    for (role, more) in [
+        ("user", json!({})),
+        ("assistant", json!({"continue_final_message": false, "add_generation_prompt": false})),
+        ("assistant", json!({"continue_final_message": 1})),
+    ] {
+        let (code, _) = Reading::lines().read(&line(role, more)).expect_err("refused");
+        assert_eq!(code, ErrorCode::InvalidValue, "{role}");
+    }
+}
+
+#[test]
 fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
     let reading = Reading { unread: Unread::new(true), ..Reading::lines() };
     reading.read(&batch(object(json!({"length_penalty": 1.2, "mood": "gay"})))).expect("read");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::origin::Origin;
 use super::rules::Rules;
 use super::tools::earlier_calls;
-use super::values::{Fields, given, invalid, misplaced, missing};
+use super::values::{Fields, flag, given, invalid, misplaced, missing};
 use crate::boundary::codec::{Conversation, Turn};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 
@@ -28,6 +28,7 @@ pub(super) fn read(
 ) -> Result<Vec<RawPrompt>, Rejection> {
     match endpoint {
         Endpoint::Completions => {
+            continues(fields, &[])?;
             for name in ["messages", KWARGS, EFFORT] {
                 misplaced(fields, name, "/v1/completions")?;
             }
@@ -37,11 +38,32 @@ pub(super) fn read(
             misplaced(fields, "prompt", "/v1/chat/completions")?;
             let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
             let (turns, variables) = (read_messages(messages, rules)?, read_variables(fields)?);
-            Ok(vec![RawPrompt::Chat(Conversation { variables, ..Conversation::new(turns) })])
+            let continues = continues(fields, &turns)?;
+            let chat = Conversation { variables, continues, ..Conversation::new(turns) };
+            Ok(vec![RawPrompt::Chat(chat)])
         }
     }
 }
 
+/// Whether the answer goes on with the last message.
+fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
+    let continues = flag(fields, CONTINUES)?;
+    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
+    if !adds_prompt && !continues {
+        let wanted = "true, or left out, unless \"continue_final_message\" is true";
+        return Err(invalid(ADDS_PROMPT, wanted));
+    }
+    let is_answer = |turn: &Turn| turn.role == "assistant" && turn.more.is_empty();
+    if continues && !turns.last().is_some_and(is_answer) {
+        let wanted = "false unless the last message is a text of the assistant";
+        return Err(invalid(CONTINUES, wanted));
+    }
+    Ok(continues)
+}
+
+const CONTINUES: &str = "continue_final_message";
+/// Where it is true the template would begin an answer of its own.
+const ADDS_PROMPT: &str = "add_generation_prompt";
 const KWARGS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
 /// Variables that a template is told anyway.

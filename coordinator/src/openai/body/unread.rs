@@ -26,7 +26,7 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 27] = [
+pub const IMPLEMENTED: [&str; 29] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -54,6 +54,8 @@ pub const IMPLEMENTED: [&str; 27] = [
     "parallel_tool_calls",
     "chat_template_kwargs",
     "reasoning_effort",
+    "continue_final_message",
+    "add_generation_prompt",
 ];
 
 /// Fields that are read of a client of the server alone.
@@ -83,13 +85,11 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         "length_penalty" => is(1.0),
         "skip_special_tokens"
         | "spaces_between_special_tokens"
-        | "add_generation_prompt"
         | "detokenize"
         | "include_reasoning" => value == &Value::Bool(true),
-        "include_stop_str_in_output"
-        | "use_beam_search"
-        | "early_stopping"
-        | "continue_final_message" => value == &Value::Bool(false),
+        "include_stop_str_in_output" | "use_beam_search" | "early_stopping" => {
+            value == &Value::Bool(false)
+        }
         "stop_token_ids" | "bad_words" | "documents" => empty_list(),
         "mm_processor_kwargs" => empty_object(),
         "guided_json"
