@@ -214,9 +214,9 @@ pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
     device_map(&Policy::CpuOnly, config, true, homes)
 }
 
-/// A way to draw that looks at everything.
+/// A way to draw that looks at all tokens before, and cuts in every way.
 pub fn drawn() -> Sampling {
     let penalties = Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 };
-    let (temperature, top_p, top_k, min_p, min_tokens) = (0.9, 0.95, 50, 0.01, 3);
-    Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens }
+    let (temperature, top_p, top_k, min_p) = (0.9, 0.95, 50, 0.01);
+    Sampling { temperature, top_p, top_k, min_p, penalties, ..Sampling::GREEDY }
 }

@@ -48,11 +48,13 @@ pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32
         ids.extend(token_id(metadata, &format!("tokenizer.ggml.{name}_token_id"), vocab)?);
     }
     let tokens = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
-    // In gpt-oss's format it ends a message, of which an answer has several.
-    let of_message = tokens.iter().any(|token| token == "<|return|>");
-    let is_end = |token: &str| ENDS.contains(&token) && !(of_message && token == "<|end|>");
+    let is_end = |token: &str| ENDS.contains(&token);
     ids.extend((0u32..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(id, _)| id));
+    // In gpt-oss's format it ends a message, of which an answer has several, whatever a key says.
+    let of_message = tokens.iter().any(|token| token == "<|return|>");
+    let ends_message =
+        |id: u32| of_message && tokens.get(id as usize).is_some_and(|token| token == "<|end|>");
     let mut seen = std::collections::HashSet::new();
-    ids.retain(|id| seen.insert(*id));
+    ids.retain(|id| !ends_message(*id) && seen.insert(*id));
     Ok(ids)
 }

@@ -80,6 +80,13 @@ fn end_tokens_of_llama3_are_found_by_spelling() {
     let tokens = ["a", "b", "<|eot_id|>", "<|eom_id|>", "c", "<|end_of_text|>"];
     writer.texts("tokenizer.ggml.tokens", &tokens);
     assert_eq!(open(&writer).expect("a good file").config().eos_token_ids, [5, 2, 3]);
+
+    // Messages of gpt-oss end with a token that ends no answer, whatever a key says of it.
+    let mut writer = small_model("llama");
+    writer.integer("tokenizer.ggml.eos_token_id", 4);
+    writer.integer("tokenizer.ggml.eot_token_id", 1);
+    writer.texts("tokenizer.ggml.tokens", &["a", "<|end|>", "<|call|>", "b", "<|return|>", "c"]);
+    assert_eq!(open(&writer).expect("a good file").config().eos_token_ids, [4, 2]);
 }
 
 #[test]
