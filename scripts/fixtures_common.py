@@ -13,16 +13,17 @@ FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 MARGIN = 1e-3
 
 
-def greedy(model, prompt, steps, eos_token_ids=None):
-    """Continues `prompt` (token ids) greedily by up to `steps` tokens.
+def greedy(model, prompt, steps, eos_token_ids=None, **more):
+    """Continues `prompt` (token ids) greedily by up to `steps` tokens, with `more` of a GenerationConfig.
 
     Returns the new tokens (a final EOS included), the smallest difference between the best and the
-    second logit over all steps, and the logits of the first step `[vocab_size]`.
+    second score (a logit, as `more` changes it) over all steps, and the logits of the first step
+    `[vocab_size]`.
     """
     # What a GenerationConfig leaves open, generate() takes from the model's own.
     model.generation_config = GenerationConfig()
     config = GenerationConfig(
-        max_new_tokens=steps, do_sample=False, eos_token_id=eos_token_ids, pad_token_id=0
+        max_new_tokens=steps, do_sample=False, eos_token_id=eos_token_ids, pad_token_id=0, **more
     )
     ids = torch.tensor([prompt])
     with torch.inference_mode():
@@ -31,10 +32,11 @@ def greedy(model, prompt, steps, eos_token_ids=None):
             attention_mask=torch.ones_like(ids),
             generation_config=config,
             output_logits=True,
+            output_scores=True,
             return_dict_in_generate=True,
         )
     tokens = out.sequences[0, len(prompt) :].tolist()
-    best = torch.stack([step[0].topk(2).values for step in out.logits])
+    best = torch.stack([step[0].topk(2).values for step in out.scores])
     margin = (best[:, 0] - best[:, 1]).min().item()
     return tokens, margin, out.logits[0][0]
 

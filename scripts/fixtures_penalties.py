@@ -11,35 +11,12 @@ step are far apart. Last made with transformers 5.24.
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
-from fixtures_common import MARGIN, write_json
+from fixtures_common import MARGIN, greedy, write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "llama"
 STEPS = 40
-
-
-def answer(model, prompt, penalty, least):
-    config = GenerationConfig(
-        max_new_tokens=STEPS,
-        min_new_tokens=least or None,
-        repetition_penalty=penalty,
-        do_sample=False,
-        eos_token_id=model.config.eos_token_id,
-        pad_token_id=0,
-    )
-    ids = torch.tensor([prompt])
-    model.generation_config = GenerationConfig()
-    with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            generation_config=config,
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-    best = torch.stack([step[0].topk(2).values for step in out.scores])
-    return out.sequences[0, len(prompt) :].tolist(), (best[:, 0] - best[:, 1]).min().item()
 
 
 def main():
@@ -50,7 +27,8 @@ def main():
         length = 1 + index % 17
         prompt = torch.randint(3, model.config.vocab_size, (length,), generator=numbers).tolist()
         penalty, least = [1.0, 1.05, 1.3, 2.0, 0.8][index % 5], [0, 0, 6, 25][index % 4]
-        tokens, margin = answer(model, prompt, penalty, least)
+        more = {"repetition_penalty": penalty, "min_new_tokens": least or None}
+        tokens, margin, _ = greedy(model, prompt, STEPS, model.config.eos_token_id, **more)
         if margin >= MARGIN:
             cases.append({"prompt": prompt, "repetition_penalty": penalty, "min_tokens": least, "tokens": tokens})
     write_json(FOLDER / "penalties.json", cases)

@@ -221,8 +221,8 @@ fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
         dtype: low.dtype.dtype(),
         compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches,
-        prompt_len: low.prompt_len,
-        gen_len: low.gen_len,
+        prompt_len: low.lengths.prompt_len,
+        gen_len: low.lengths.gen_len,
         policy: low.policy,
         chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
     }))
@@ -242,8 +242,8 @@ fn here(low: LowPlan) -> LowRun {
             ..LowModel::default()
         },
         batches: Some(low.batches),
-        prompt_len: Some(low.prompt_len),
-        gen_len: Some(low.gen_len),
+        prompt_len: Some(low.lengths.prompt_len),
+        gen_len: Some(low.lengths.gen_len),
         placement: LowPlacement {
             device: low.device,
             policy: Some(low.policy),

@@ -15,7 +15,7 @@ use super::prompt_cache::{LowCache, LowPrompts};
 use super::report::LowReport;
 use super::score::LowScore;
 use super::serve::LowServe;
-use super::shared::{LowModel, LowPlacement};
+use super::shared::{LowLengths, LowModel, LowPlacement};
 use super::stage::{LowNvme, LowStage};
 use super::values::{
     BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches_choice, parse_device,
@@ -363,22 +363,8 @@ pub struct LowPlan {
     #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice)]
     #[arg(allow_hyphen_values = true)]
     pub batches: BatchesChoice,
-    /// Tokens of each prompt
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub prompt_len: u32,
-    /// New tokens of each sequence
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 32,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub gen_len: u32,
+    #[command(flatten)]
+    pub lengths: LowLengths,
     /// Number format
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,

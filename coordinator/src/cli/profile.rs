@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::cuda;
 use super::request::{ModelChoice, ProfileRequest};
+use super::shared::LowLengths;
 use super::usage_error::UsageError;
 use super::values::{
     Batches, CompressChoice, DeviceChoice, DtypeChoice, parse_batches, parse_device,
@@ -30,22 +31,8 @@ pub struct LowProfile {
         allow_hyphen_values = true
     )]
     pub batches: Batches,
-    /// Tokens of each prompt
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub prompt_len: u32,
-    /// New tokens of each sequence
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 32,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub gen_len: u32,
+    #[command(flatten)]
+    pub lengths: LowLengths,
     /// Number format
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
@@ -108,8 +95,8 @@ pub(super) fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
         dtype: low.dtype.dtype(),
         compress: low.compress,
         batches: low.batches,
-        prompt_len: low.prompt_len,
-        gen_len: low.gen_len,
+        prompt_len: low.lengths.prompt_len,
+        gen_len: low.lengths.gen_len,
         device,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,

@@ -60,6 +60,27 @@ pub struct LowModel {
     pub kv_select_text: Option<PathBuf>,
 }
 
+/// How long prompts and answers are.
+#[derive(Debug, Args)]
+pub struct LowLengths {
+    /// Tokens of each prompt
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub prompt_len: u32,
+    /// New tokens of each sequence
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub gen_len: u32,
+}
+
 /// Who computes what, and with how much memory.
 #[derive(Debug, Default, Args)]
 pub struct LowPlacement {

@@ -44,7 +44,7 @@ impl ChatRules {
     }
 
     /// A prompt with the variables that it does not set.
-    pub fn told<'p>(&self, prompt: &'p RawPrompt) -> Cow<'p, RawPrompt> {
+    pub fn with_variables<'p>(&self, prompt: &'p RawPrompt) -> Cow<'p, RawPrompt> {
         let RawPrompt::Chat(chat) = prompt else { return Cow::Borrowed(prompt) };
         let is_set = |name: &str| chat.variables.iter().any(|(set, _)| set == name);
         let lacking: Vec<_> =

@@ -61,8 +61,9 @@ impl Building<'_> {
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
         let most = body.max_tokens.or(self.max_tokens).unwrap_or(default);
-        let fitted =
-            |raw: &RawPrompt| fit(&self.chats.told(raw), most, self.codec, self.now_s, self.limits);
+        let fitted = |raw: &RawPrompt| {
+            fit(&self.chats.with_variables(raw), most, self.codec, self.now_s, self.limits)
+        };
         let prompts = body.prompts.iter().map(fitted).collect::<Result<Vec<_>, _>>()?;
         let reasoning = self.codec.zip(self.chats.reasoning.clone()).filter(|_| is_chat);
         let reasoning = reasoning.map(|(codec, syntax)| {

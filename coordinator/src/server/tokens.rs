@@ -90,7 +90,7 @@ fn tokens_of(
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |since| since.as_secs());
-    match &*chats.told(&prompt) {
+    match &*chats.with_variables(&prompt) {
         RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
             codec.encode_part(text).map_err(|reason| {
                 let message = format!("The prompt cannot be tokenised: {reason}.");

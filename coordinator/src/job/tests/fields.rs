@@ -167,6 +167,9 @@ fn an_answer_may_go_on_with_the_last_message() {
         let prompt = Reading::lines().prompt(&line("assistant", more));
         assert_eq!(prompt, "<user>a<assistant>b<continued>");
     }
+    let thought = json!([{"role": "assistant", "content": "b", "reasoning_content": "hm"}]);
+    let prompt = Reading::lines().prompt(&line("user", json!({"messages": thought})));
+    assert_eq!(prompt, "<assistant reasoning_content=\"hm\">b<continued>");
     let begins = line("assistant", json!({"continue_final_message": false}));
     assert_eq!(Reading::lines().prompt(&begins), "<user>a<assistant>b");
     for (role, more) in [

@@ -45,39 +45,40 @@ pub(super) fn read(
     }
 }
 
-/// Whether the answer goes on with the last message.
-fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
-    let continues = flag(fields, CONTINUES)?;
-    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
-    if !adds_prompt && !continues {
-        let wanted = "true, or left out, unless \"continue_final_message\" is true";
-        return Err(invalid(ADDS_PROMPT, wanted));
-    }
-    let is_answer = |turn: &Turn| turn.role == "assistant" && turn.more.is_empty();
-    if continues && !turns.last().is_some_and(is_answer) {
-        let wanted = "false unless the last message is a text of the assistant";
-        return Err(invalid(CONTINUES, wanted));
-    }
-    Ok(continues)
-}
-
 const CONTINUES: &str = "continue_final_message";
 /// Where it is true the template would begin an answer of its own.
 const ADDS_PROMPT: &str = "add_generation_prompt";
 const KWARGS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
 /// Variables that a template is told anyway.
-const TOLD_ANYWAY: [&str; 6] =
+const RESERVED: [&str; 6] =
     ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
+
+/// Whether the answer goes on with the last message.
+fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
+    let continues = flag(fields, CONTINUES)?;
+    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
+    if !adds_prompt && !continues {
+        let expected = "true, or left out, unless \"continue_final_message\" is true";
+        return Err(invalid(ADDS_PROMPT, expected));
+    }
+    let calls = |turn: &Turn| turn.more.iter().any(|(name, _)| name == "tool_calls");
+    let is_text = |turn: &Turn| turn.role == "assistant" && !calls(turn);
+    if continues && !turns.last().is_some_and(is_text) {
+        let expected = "false unless the last message is a text of the assistant";
+        return Err(invalid(CONTINUES, expected));
+    }
+    Ok(continues)
+}
 
 /// What the template is told beside the messages: names and JSON texts.
 fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
     let kwargs = given(fields, KWARGS)
-        .map(|kwargs| template_variables(kwargs).map_err(|wanted| invalid(KWARGS, &wanted)));
+        .map(|kwargs| template_variables(kwargs).map_err(|expected| invalid(KWARGS, &expected)));
     let mut variables = kwargs.transpose()?.unwrap_or_default();
     if let Some(effort) = given(fields, EFFORT) {
-        let wanted = "a text, such as \"low\", \"medium\" or \"high\"";
-        let effort = effort.as_str().ok_or_else(|| invalid(EFFORT, wanted))?;
+        let expected = "a text, such as \"low\", \"medium\" or \"high\"";
+        let effort = effort.as_str().ok_or_else(|| invalid(EFFORT, expected))?;
         if variables.iter().all(|(name, _)| name != EFFORT) {
             variables.push((EFFORT.to_owned(), Value::from(effort).to_string()));
         }
@@ -90,10 +91,10 @@ fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
 /// # Errors
 /// What it must be.
 pub fn template_variables(value: &Value) -> Result<Vec<(String, String)>, String> {
-    let wanted = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
-    let variables = value.as_object().ok_or_else(wanted)?;
-    if let Some(told) = TOLD_ANYWAY.iter().find(|name| variables.contains_key(**name)) {
-        return Err(format!("an object without `{told}`, which templates are told anyway"));
+    let expected = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
+    let variables = value.as_object().ok_or_else(expected)?;
+    if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+        return Err(format!("an object without `{name}`, which templates are told anyway"));
     }
     Ok(variables.iter().map(|(name, value)| (name.clone(), value.to_string())).collect())
 }

@@ -14,7 +14,7 @@ const MESSAGE: &str = "<|message|>";
 const CONSTRAIN: &str = "<|constrain|>";
 
 pub(super) fn is_shown(template: &str) -> bool {
-    [CHANNEL, MESSAGE, "to=functions."].iter().all(|shown| template.contains(shown))
+    [CHANNEL, MESSAGE, TO].iter().all(|shown| template.contains(shown))
 }
 
 pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {

@@ -44,11 +44,9 @@ struct Nesting {
 #[derive(Debug, Clone)]
 pub struct CallReader {
     syntax: CallSyntax,
-    names: Vec<String>,
-    /// For each of the names, the arguments that are texts where they stand between tags.
-    texts: Vec<Vec<String>>,
-    /// The function of the call that is read, among the names.
-    function: usize,
+    functions: Vec<Function>,
+    /// Of the call that is read: the arguments that are texts, where they stand between tags.
+    texts: Vec<String>,
     place: Place,
     /// What came last, of which so much is decided.
     said: Vec<Said>,
@@ -60,15 +58,10 @@ pub struct CallReader {
 impl CallReader {
     /// At the beginning of an answer.
     pub fn new(calls: &Calls) -> CallReader {
-        let texts = |function: &Function| match &calls.syntax.parameters {
-            Some(_) => function.text_parameters(),
-            None => Vec::new(),
-        };
         CallReader {
             syntax: calls.syntax.clone(),
-            names: calls.functions.iter().map(|function| function.name.clone()).collect(),
-            texts: calls.functions.iter().map(texts).collect(),
-            function: 0,
+            functions: calls.functions.clone(),
+            texts: Vec::new(),
             place: Place::Text { is_within: false },
             said: Vec::new(),
             decided: 0,
@@ -182,14 +175,15 @@ impl CallReader {
     fn in_head(&mut self, is_first: bool) -> bool {
         let Match::Yes((name, length)) = self.head(is_first, self.waiting()) else { return false };
         self.decided += length;
-        self.function = self.names.iter().position(|known| *known == name).unwrap_or(0);
+        let called = self.functions.iter().find(|function| function.name == name);
         let (index, name, arguments) = (self.calls, Some(name), String::new());
         self.found.calls.push(CallDelta { index, name, arguments });
         self.calls += 1;
-        self.place = match self.syntax.parameters {
-            Some(_) => Place::Parameter { is_first: true },
-            None => Place::Arguments(Nesting::default()),
-        };
+        self.place = Place::Arguments(Nesting::default());
+        if self.syntax.parameters.is_some() {
+            self.texts = called.map(Function::text_parameters).unwrap_or_default();
+            self.place = Place::Parameter { is_first: true };
+        }
         true
     }
 
@@ -244,7 +238,7 @@ impl CallReader {
             }
             Match::Yes(length) => named + length,
         };
-        let is_text = self.texts[self.function].contains(&name);
+        let is_text = self.texts.contains(&name);
         let (before, quote) = (if is_first { "{" } else { ", " }, if is_text { "\"" } else { "" });
         self.decided += length;
         self.tell_arguments(&format!("{before}\"{name}\": {quote}"));
@@ -299,10 +293,10 @@ impl CallReader {
         let name: String = said[length..].iter().map_while(|said| said.of_name()).collect();
         let length = length + name.len();
         if length == said.len() {
-            let begins = self.names.iter().any(|known| known.starts_with(&name));
+            let begins = self.functions.iter().any(|known| known.name.starts_with(&name));
             return if begins { Match::Partly } else { Match::No };
         }
-        if !self.names.contains(&name) {
+        if self.functions.iter().all(|known| known.name != name) {
             return Match::No;
         }
         match_all(middle, &said[length..]).map(|middle| (name, length + middle))

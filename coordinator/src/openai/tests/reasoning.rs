@@ -109,7 +109,7 @@ fn tagged() -> Vec<Case> {
 fn harmonies() -> Vec<Case> {
     let calls = || Some(syntax(CallFormat::Hermes));
     vec![
-        (harmony(), None, "②analysis③Hm.\n④①assistant②final③Yes. ", "Hm.\n", "Yes. ", vec![]),
+        (harmony(), None, "②analysis③Hm\n④①assistant②final③Yes ", "Hm\n", "Yes ", vec![]),
         (
             harmony(),
             None,
