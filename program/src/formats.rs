@@ -1,7 +1,8 @@
-//! In which form the weights and the KV cache of a run are kept.
+//! Formats in which the weights and the KV cache of a run are stored.
 //!
-//! The form belongs to the device map, since it decides bytes, and with them where things fit. Both
-//! devices compute from the same form with the same meaning, so it never depends on the placement.
+//! The format is part of the device map, since it determines sizes and therefore what fits where.
+//! Both devices compute from the same format with the same meaning, so it never depends on the
+//! placement.
 
 use model::compressed::{Bits, Grouped, Scales, WeightFormat, kv4_position_bytes};
 use model::config::{Dtype, ModelConfig};
@@ -10,25 +11,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::weights::Weights;
 
-/// The form of every weight matrix.
+/// Format of every weight matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightFormats {
-    /// Also the head of a tied model.
+    /// Format of the embedding, which is also the head of a tied model.
     pub embedding: WeightFormat,
     pub head: WeightFormat,
-    /// Per layer, per operation of `ModelConfig::layer_ops`; `Plain` where there is no matrix.
+    /// Formats per layer and per operation of `ModelConfig::layer_ops`; `Plain` if there is no
+    /// matrix.
     pub layers: Vec<Vec<WeightFormat>>,
 }
 
 impl WeightFormats {
-    /// Everything in the run's dtype.
+    /// Returns formats that store everything in the run's dtype.
     pub fn plain(config: &ModelConfig) -> WeightFormats {
         WeightFormats::with_layers(config, WeightFormat::Plain)
     }
 
-    /// The linears of the layers in `format`; embedding, head, routers and the rates of states stay
-    /// in the run's dtype, since the first is looked up by row, and the others decide between
-    /// tokens, between experts, or what is forgotten.
+    /// Returns formats that store the linears of the layers in `format`. Embedding, head, routers
+    /// and the decay rates of states stay in the run's dtype: the embedding is looked up by row,
+    /// and the others decide between tokens, between experts, or what is forgotten.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
         let of = |op: &Op| match op {
             Op::Router | Op::DeltaBa => WeightFormat::Plain,
@@ -43,7 +45,7 @@ impl WeightFormats {
         }
     }
 
-    /// The form of a blob's matrix.
+    /// Returns the format of a blob's matrix.
     pub fn of(&self, config: &ModelConfig, weights: Weights) -> WeightFormat {
         match weights {
             Weights::Embedding => self.embedding,
@@ -58,15 +60,15 @@ impl WeightFormats {
         }
     }
 
-    /// Whether any matrix is kept in fewer bits than the run's dtype.
+    /// Returns true if any matrix is stored in fewer bits than the run's dtype.
     pub fn any_grouped(&self) -> bool {
         let grouped = |format: &WeightFormat| *format != WeightFormat::Plain;
         grouped(&self.embedding) || grouped(&self.head) || self.layers.iter().flatten().any(grouped)
     }
 }
 
-/// What the GPU widens a matrix of this form to before it multiplies; `None` where it reads the
-/// form as it is: plain, 8 bits, and 4 bits with f16 scales and minimums.
+/// Returns the format to which the GPU expands a matrix before multiplying it, or `None` if it
+/// reads the format directly: plain, 8 bits, and 4 bits with f16 scales and minimums.
 pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
     let WeightFormat::Grouped(grouped) = format else { return None };
     match (grouped.bits, grouped.scales) {
@@ -75,29 +77,29 @@ pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
     }
 }
 
-/// The form in which a GPU multiplies a matrix that is kept in `stored`.
+/// Returns the format in which a GPU multiplies a matrix stored as `stored`.
 pub fn on_device(stored: WeightFormat) -> WeightFormat {
     decompressed(stored).map_or(stored, WeightFormat::Grouped)
 }
 
-/// Whether a matrix is kept in fewer than 8 bits.
+/// Returns true if a matrix is stored in fewer than 8 bits.
 pub fn is_narrow(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::Grouped(grouped) if grouped.bits != Bits::Eight)
 }
 
-/// The form of the KV cache.
+/// Format of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvFormat {
     /// The run's dtype.
     #[default]
     Plain,
-    /// 4-bit groups along the head, quantised when appended.
+    /// 4-bit groups along the head, quantised on append.
     Four,
 }
 
 impl KvFormat {
-    /// Bytes of one position of one KV head, of K or of V.
+    /// Returns the bytes of one position of one KV head, for K or V.
     ///
     /// # Panics
     /// For 4-bit groups of a head of odd size, which the compiler refuses.

@@ -15,22 +15,24 @@ use crate::topology::{LaneId, LaneSet};
 pub struct ProgramId(pub u8);
 
 impl ProgramId {
-    /// The program that computes prompts, of every plan of a batch job.
+    /// The program that computes prompts, in every plan of a batch job.
     pub const PREFILL: ProgramId = ProgramId(0);
-    /// The program that computes the newest token of each sequence, likewise.
+    /// The program that computes the newest token of each sequence, in every plan of a batch job.
     pub const DECODE: ProgramId = ProgramId(1);
-    /// The only program of a run that serves: rows of any sequences, whatever of them is known.
-    /// Where sequences have owners, that in which the device attends for all rows.
+    /// The only program of a serving run: rows of any sequences, whether prompt or newest token. If
+    /// sequences have owners, the program in which the device computes attention for all rows.
     pub const STEP: ProgramId = ProgramId(0);
-    /// Where sequences have owners: two streams in turn, each owner attends for its own.
+    /// If sequences have owners: two alternating streams, with attention computed by each row's
+    /// owner.
     pub const PIPELINED: ProgramId = ProgramId(1);
-    /// Likewise: caches go from the device to the host.
+    /// If sequences have owners: caches migrate from the device to the host.
     pub const MOVE_OUT: ProgramId = ProgramId(2);
-    /// Likewise: caches go from the host to the device.
+    /// If sequences have owners: caches migrate from the host to the device.
     pub const MOVE_IN: ProgramId = ProgramId(3);
-    /// Likewise, for models whose rows may lag: the host's rows get a layer further.
+    /// If sequences have owners and the model supports deferred rows: the host's rows advance by
+    /// one layer.
     pub const ASYNC: ProgramId = ProgramId(4);
-    /// All that there may be where sequences have owners.
+    /// All possible programs if sequences have owners.
     pub const OF_OWNERS: [ProgramId; 5] = [
         ProgramId::STEP,
         ProgramId::PIPELINED,
@@ -39,32 +41,32 @@ impl ProgramId {
         ProgramId::ASYNC,
     ];
 
-    /// Place in `Plan::programs`.
+    /// Returns the index into `Plan::programs`.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What the rows of a program's work lists are.
+/// Kind of the rows in a program's work lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Rows {
-    /// Prompts from their first position on: nothing of them is cached.
+    /// Prompts from their first position; nothing of them is cached.
     WholePrompts,
-    /// Any number of rows of a sequence, behind the positions that the caches hold of it.
+    /// Any number of rows of a sequence, following its cached positions.
     Chunks,
-    /// One row of a sequence, behind the positions that the caches hold of it.
+    /// One row of a sequence, following its cached positions.
     Single,
-    /// None: the caches of the sequences that are listed go to this side.
+    /// No rows: the caches of the listed sequences migrate to this side.
     Moves(Device),
 }
 
 impl Rows {
-    /// Whether positions before the rows are in the caches.
+    /// Returns true if positions before the rows are in the caches.
     pub const fn are_behind_caches(self) -> bool {
         !matches!(self, Rows::WholePrompts)
     }
 
-    /// The placement and the prices that they follow.
+    /// Returns the phase whose placement and costs apply.
     pub const fn phase(self) -> Phase {
         match self {
             Rows::WholePrompts | Rows::Chunks | Rows::Moves(_) => Phase::Prefill,
@@ -73,26 +75,26 @@ impl Rows {
     }
 }
 
-/// What a program is compiled for.
+/// Shape for which a program is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProgramShape {
     pub rows: Rows,
-    /// Streams of a batch, each with a work list of its own.
+    /// Number of streams of a batch, each with its own work list.
     pub streams: u16,
-    /// Most sequences of a work list.
+    /// Maximum number of sequences in a work list.
     pub sequences: u16,
-    /// Most rows of a work list.
+    /// Maximum number of rows in a work list.
     pub stream_rows: u32,
-    /// Most of them whose logits are computed.
+    /// Maximum number of rows whose logits are computed.
     pub logits_rows: u32,
-    /// The program with the sampled tokens as rows: in the first work list of a batch each
-    /// `Sample` lists them.
+    /// Program whose rows are the sampled tokens: `Sample` lists them in the first work list of a
+    /// batch.
     pub next: ProgramId,
     pub attending: Attending,
 }
 
 impl ProgramShape {
-    /// What reports and errors call such a program.
+    /// Returns the name used in reports and errors.
     pub const fn name(&self) -> &'static str {
         match (self.rows, self.attending) {
             (Rows::Moves(Device::Cpu), _) => "moves to the host",
@@ -104,7 +106,7 @@ impl ProgramShape {
         }
     }
 
-    /// Tokens are drawn so many times in a step of a batch.
+    /// Returns how many times tokens are sampled in a step of a batch.
     pub const fn samples(&self) -> u32 {
         match self.rows {
             Rows::Moves(_) => 0,
@@ -112,8 +114,8 @@ impl ProgramShape {
         }
     }
 
-    /// Streams whose rows are computed apart from those of all others. Rows that lag join those of
-    /// the first.
+    /// Returns the number of streams whose rows are computed separately from those of all others.
+    /// Deferred rows join those of the first stream.
     pub const fn joint_streams(&self) -> u16 {
         match self.attending {
             Attending::Lagging => 1,
@@ -121,8 +123,8 @@ impl ProgramShape {
         }
     }
 
-    /// Whether each step is a stage of its own, behind a barrier: what rows that lag find is what
-    /// the step before left of others.
+    /// Returns true if each step is a stage of its own, separated by a barrier: deferred rows read
+    /// what the previous step left for other rows.
     pub const fn is_single_step(&self) -> bool {
         matches!(self.attending, Attending::Lagging)
     }
@@ -146,7 +148,7 @@ impl Region {
         Region { buffer, chunk: None }
     }
 
-    /// Whether both may touch the same bytes.
+    /// Returns true if both may access the same bytes.
     pub fn overlaps(&self, other: &Region) -> bool {
         self.buffer == other.buffer
             && match (self.chunk, other.chunk) {
@@ -156,13 +158,13 @@ impl Region {
     }
 }
 
-/// Which part of the work an instruction belongs to.
+/// Identifies the part of the work to which an instruction belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct At {
-    /// `None` for what stands around the layers.
+    /// `None` for operations outside the layers.
     pub layer: Option<u16>,
     pub batch: u16,
-    /// Of the streams of the batch, whose rows are in a work list of the step table.
+    /// Stream of the batch, whose rows are in a work list of the step table.
     pub stream: u16,
 }
 
@@ -171,22 +173,23 @@ pub struct At {
 pub struct Compute {
     pub op: Op,
     pub at: At,
-    /// `None`: all units or rows.
+    /// `None` for all units or rows.
     pub chunk: Option<Chunk>,
     /// In the order of `Op::reads`.
     pub inputs: Vec<Region>,
-    /// In the order of `Op::caches`; empty where nothing is cached yet. Written too by what
-    /// updates a state, which has it in every program.
+    /// Caches in the order of `Op::caches`; empty if nothing is cached yet. Also written by
+    /// operations that update a state, which have it in every program.
     pub caches: Vec<Region>,
-    /// The weight blob; for `Embed` of a model with learned positions also that table.
+    /// The weight blob; for `Embed` in a model with learned positions, also the position table.
     pub weights: Vec<Region>,
     /// `None` for `Sample`. In-place for the residual stream.
     pub output: Option<Region>,
-    /// Step table of the batch: read by all, written by `Sample`.
+    /// Step table of the batch, read by all operations and written by `Sample`.
     pub table: Region,
 }
 
-/// What a `Copy` moves, which decides how many bytes of the regions at a given step.
+/// Kind of data that a `Copy` moves, which determines how many bytes of the regions are copied at a
+/// given step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Moved {
     /// A whole weight blob.
@@ -195,10 +198,10 @@ pub enum Moved {
     Value(Value),
     /// Cached positions `0..past` of the chunk's units.
     Cache(Kv),
-    /// Cached positions of the listed sequences from their places with the other owner to those
-    /// with the owner whose chunk it is.
+    /// Cached positions of the listed sequences, from their locations with one owner to those with
+    /// the owner of the chunk.
     Sequences(Kv),
-    /// The rows of a value that lag, to where they are kept between two steps, or from there
+    /// The deferred rows of a value, to or from the buffer that keeps them between two steps
     /// (`crate::lagging`).
     Lagging(Value),
 }
@@ -216,7 +219,7 @@ pub struct Copy {
     pub table: Option<Region>,
 }
 
-/// Fresh K or V rows into the units of one chunk of the cache.
+/// Appends fresh K or V rows to the units of one chunk of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Append {
     pub kv: Kv,
@@ -227,8 +230,8 @@ pub struct Append {
     pub table: Region,
 }
 
-/// A weight blob from its stored form to the wider one that the GPU multiplies, both in device
-/// memory (Park-Egger §4.3).
+/// Expands a weight blob from its stored format to the wider one that the GPU multiplies, both in
+/// device memory (Park-Egger §4.3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decompress {
     pub op: Op,
@@ -237,9 +240,9 @@ pub struct Decompress {
     pub to: Region,
 }
 
-/// One storage's share of a weight blob into its place in a slot of host or device memory. Both
-/// regions are the same chunk of as many as there are storages; `crate::shares` says which bytes
-/// that is.
+/// Reads one storage's share of a weight blob into its part of a slot in host or device memory.
+/// Both regions are the same chunk of as many as there are storages; `crate::shares` defines its
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     pub op: Op,
@@ -248,8 +251,8 @@ pub struct Read {
     pub to: Region,
 }
 
-/// Blocks until `lane`'s timeline has reached `base + step * signals_per_step + offset`, where
-/// `step` is the current one, or the one before it.
+/// Blocks until `lane`'s timeline reaches `base + step * signals_per_step + offset`, where `step`
+/// is the current step or the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Wait {
     pub lane: LaneId,
@@ -272,7 +275,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Whether it draws tokens.
+    /// Returns true if the instruction samples tokens.
     pub fn is_sample(&self) -> bool {
         matches!(self, Instruction::Compute(compute) if compute.op == Op::Sample)
     }
@@ -312,15 +315,15 @@ impl Instruction {
         }
     }
 
-    /// Regions touched, and whether they are written. One that is read and written is listed as
-    /// both.
+    /// Returns the accessed regions, and whether each is written. A region that is read and written
+    /// is listed twice.
     pub fn accesses(&self) -> Vec<(Region, bool)> {
         let reads = self.reads().into_iter().map(|region| (region, false));
         let writes = self.writes().into_iter().map(|region| (region, true));
         reads.chain(writes).collect()
     }
 
-    /// Where in the model this instruction belongs; `None` for `Wait` and `Signal`.
+    /// Returns the instruction's place in the model; `None` for `Wait` and `Signal`.
     pub fn at(&self) -> Option<At> {
         match self {
             Instruction::Compute(compute) => Some(compute.at),
@@ -332,7 +335,7 @@ impl Instruction {
         }
     }
 
-    /// Whether this is work (a span in the trace) rather than order.
+    /// Returns true if this is work (a span in the trace) rather than synchronisation.
     pub fn is_work(&self) -> bool {
         !matches!(self, Instruction::Wait(_) | Instruction::Signal)
     }
@@ -346,7 +349,7 @@ pub struct ProgramWork<'a> {
     pub instructions: Vec<&'a Instruction>,
 }
 
-/// A lane's list.
+/// The instruction list of a lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneProgram {
     pub lane: LaneId,
@@ -355,27 +358,27 @@ pub struct LaneProgram {
     pub signals_per_step: u32,
 }
 
-/// What all lanes do in a step. Lanes without work have no entry.
+/// The work of all lanes in a step. Lanes without work have no entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Its place in the plan.
+    /// Identity of the program within the plan.
     pub id: ProgramId,
     pub shape: ProgramShape,
     pub lanes: Vec<LaneProgram>,
 }
 
 impl Program {
-    /// What reports and errors call it.
+    /// Returns the name used in reports and errors.
     pub const fn name(&self) -> &'static str {
         self.shape.name()
     }
 
-    /// The list of `lane`, if it has any work.
+    /// Returns the list of `lane`, if it has any work.
     pub fn lane(&self, lane: LaneId) -> Option<&LaneProgram> {
         self.lanes.iter().find(|program| program.lane == lane)
     }
 
-    /// The work of some lanes, lane by lane.
+    /// Returns the work of some lanes, lane by lane.
     pub fn work_of(&self, lanes: LaneSet) -> ProgramWork<'_> {
         let lists = self.lanes.iter().filter(|list| lanes.contains(list.lane));
         let all = lists.flat_map(|list| &list.instructions);

@@ -1,42 +1,43 @@
-//! Rows of the host's sequences that get a layer further in each step (APEX's asynchronous
-//! overlap, section 3.3).
+//! Deferred rows: rows of the host's sequences that advance by one layer in each step (APEX's
+//! asynchronous overlap, section 3.3).
 //!
-//! The program has one batch for linears. Its first stream are rows that pass all layers, for which
-//! the device attends. A further one for each number of layers, 0 to all, are the rows of sequences
-//! of the host that have so many layers behind them: stream `1 + n` joins the first one's rows from
-//! where layer `n - 1` has attended to where layer `n` does. There its residual stream, query, key
-//! and value leave for host memory, where they are *kept*: in the next step, in which the row is of
-//! the stream behind, the host attends for it beside all that the device does before that layer,
-//! and it joins again.
+//! The program has one batch for linears. Its first stream contains the rows that pass all layers,
+//! for which the device computes attention. There is one further stream for each number of
+//! completed layers, from 0 to all, with the rows of host sequences that have completed that many
+//! layers: stream `1 + n` joins the rows of the first from the attention of layer `n - 1` to that
+//! of layer `n`. There its residual stream, query, key and value are copied to host memory, where
+//! they are *kept*: in the next step, in which the row belongs to the following stream, the host
+//! computes its attention concurrently with everything the device does before that layer, and the
+//! row joins again.
 //!
-//! Kept values have a row for each slot. Chunk `n` of such a buffer are the rows that have `n`
-//! layers behind them, whichever these are in a step.
+//! Kept values have a row for each slot. Chunk `n` of such a buffer contains the rows that have
+//! completed `n` layers, whichever these are in a step.
 
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
 
 use crate::map::Chunk;
 
-/// What a row leaves on the host until the next step.
+/// Values of a deferred row that stay on the host until the next step.
 pub const KEPT: [Value; 4] = [Value::Hidden, Value::Query, Value::Key, Value::Value];
 
-/// The stream of the rows that have so many layers behind them.
+/// Returns the stream of the rows that have completed `layers` layers.
 pub const fn stream_behind(layers: u16) -> u16 {
     1 + layers
 }
 
-/// Streams of the program of a model with so many layers.
+/// Returns the number of streams in the program of a model with `layers` layers.
 pub const fn streams(layers: u16) -> u16 {
     stream_behind(layers) + 1
 }
 
-/// The rows of a kept value that have `behind` of a model's layers behind them.
+/// Returns the rows of a kept value that have completed `behind` of a model's layers.
 pub const fn kept(behind: u16, layers: u16) -> Chunk {
     Chunk { index: behind, of: layers + 1 }
 }
 
-/// Whether rows of a model may lag: in each layer what follows attention works on nothing that
-/// precedes it but the residual stream.
+/// Returns true if rows of a model can be deferred: in each layer, the operations after attention
+/// use no earlier value except the residual stream.
 pub fn can_lag(config: &ModelConfig) -> bool {
     let is_cut = |layer: usize| {
         let ops = config.layer_ops(layer);

@@ -1,11 +1,11 @@
-//! From a device map to programs that workers only interpret.
+//! Compiles a device map into programs that workers only interpret.
 //!
-//! [`topology::Topology`] says which memories, workers and lanes the machine has;
-//! [`map::DeviceMap`] says which device runs which operation and where weights and KV live.
+//! [`topology::Topology`] describes the memories, workers and lanes of the machine;
+//! [`map::DeviceMap`] assigns operations to devices and weights and KV caches to memories.
 //! [`compile::compile`] turns it into a [`plan::Plan`]: buffers, and one list of instructions
-//! ([`ir::Instruction`]) per lane for prefill and one for decode. [`validate`] proves a plan free
-//! of deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists
-//! against costs. Everything here is pure: no I/O, no clock, no threads.
+//! ([`ir::Instruction`]) per lane, for prefill and for decode. [`validate`] proves a plan free of
+//! deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists against
+//! costs. Everything here is pure: no I/O, no clock, no threads.
 
 mod chunk;
 pub mod compile;

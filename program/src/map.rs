@@ -1,4 +1,4 @@
-//! The device map: what a policy decides, and all that it decides.
+//! The device map: the complete set of decisions that a policy makes.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
@@ -11,7 +11,7 @@ use crate::select::KvSelect;
 use crate::shares::ReadShares;
 use crate::topology::MemoryId;
 
-/// The two sides of the machine.
+/// One of the two compute devices of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
@@ -19,7 +19,7 @@ pub enum Device {
     Gpu,
 }
 
-/// What is cut, and in which order the chunks stand in the layer's list.
+/// Operations that are split, and the order of their chunks in the layer's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChunkOrder {
@@ -31,7 +31,7 @@ pub enum ChunkOrder {
     Linears,
 }
 
-/// How operations are split in decode.
+/// Split of operations in decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Chunking {
     pub order: ChunkOrder,
@@ -39,7 +39,7 @@ pub struct Chunking {
 }
 
 impl Chunking {
-    /// Number of parts of the K cache and of the V cache.
+    /// Returns the number of parts of the K cache or of the V cache.
     pub fn parts(self, kv: Kv) -> u16 {
         match (self.order, kv) {
             (ChunkOrder::Scores, Kv::V) | (ChunkOrder::Linears, _) => 1,
@@ -47,7 +47,7 @@ impl Chunking {
         }
     }
 
-    /// Itself where attention is what is split.
+    /// Returns `Some(self)` if attention, not a linear, is split.
     pub fn of_attention(self) -> Option<Chunking> {
         (self.order != ChunkOrder::Linears).then_some(self)
     }
@@ -62,7 +62,7 @@ pub struct OpChunk {
 }
 
 impl OpChunk {
-    /// `q`, or `scores.3` for a chunk.
+    /// Returns the name: `q`, or `scores.3` for a chunk.
     pub fn name(&self, config: &ModelConfig) -> String {
         let name = self.op.name(config.family);
         match self.chunk {
@@ -72,12 +72,13 @@ impl OpChunk {
     }
 }
 
-/// The ordered list of a decoder layer with operations split as `chunking` says.
+/// Returns the ordered list of a decoder layer, with operations split according to `chunking`.
 pub fn layer_list(config: &ModelConfig, layer: usize, chunking: Option<Chunking>) -> Vec<OpChunk> {
     list_of(config, config.layer_ops(layer), chunking)
 }
 
-/// The same of the layer by whose operations placements go (`ModelConfig::leading_ops`).
+/// Returns the ordered list of the layer by whose operations placements are specified
+/// (`ModelConfig::leading_ops`).
 pub fn leading_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
     list_of(config, config.leading_ops(), chunking)
 }
@@ -106,22 +107,22 @@ fn list_of(config: &ModelConfig, ops: &[Op], chunking: Option<Chunking>) -> Vec<
     list
 }
 
-/// How far the lanes run ahead of each other.
+/// Constraint on how far the lanes run ahead of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Schedule {
-    /// As far as data and slots allow.
+    /// No constraint beyond data dependencies and slots.
     #[default]
     Overlapped,
-    /// FlexGen's loop: layer by layer, batch by batch, all lanes meeting after each batch. While a
-    /// batch is computed the next one's KV is streamed, and while a layer's first batch is computed
-    /// all weights of the next layer.
+    /// FlexGen's loop: layer by layer and batch by batch, with a barrier for all lanes after each
+    /// batch. While a batch is computed, the KV of the next one is streamed, and while a layer's
+    /// first batch is computed, all weights of the next layer.
     Barrier,
-    /// The same with the weights of the next layer spread over the layer's batches.
+    /// FlexGen's loop with the weights of the next layer spread over the layer's batches.
     BarrierSpread,
 }
 
-/// A placement of the map: where prompts are computed, and where the newest tokens are.
+/// Phase of the map: placement of prompt computation (prefill) or of the newest tokens (decode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -130,7 +131,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// As reports and errors name it.
+    /// Returns the name used in reports and errors.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",
@@ -139,30 +140,30 @@ impl Phase {
     }
 }
 
-/// Who runs what in one phase.
+/// Device assignment of one phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseMap {
     pub embed: Device,
-    /// Per layer, one device per entry of the layer's list (decode: [`layer_list`] with the map's
-    /// chunking; prefill: without chunking, and `Scores`, `Softmax`, `Wv` on one device).
+    /// One device per entry of each layer's list (decode: [`layer_list`] with the map's chunking;
+    /// prefill: without chunking, and `Scores`, `Softmax`, `Wv` on one device).
     pub layers: Vec<Vec<Device>>,
     pub final_norm: Device,
-    /// Head and sampling.
+    /// Device of the head and of sampling.
     pub head: Device,
 }
 
-/// The memory in which a layer's KV cache lives, per part.
+/// Memory in which each part of a layer's KV cache is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerKv {
     pub k: Vec<MemoryId>,
     pub v: Vec<MemoryId>,
-    /// The caches of so many batches, the first ones, live in the memory of the device instead
-    /// (Park-Egger keep one batch's there).
+    /// Number of batches, from the first, whose caches are stored in device memory instead
+    /// (Park-Egger keep the cache of one batch there).
     pub device_batches: u16,
 }
 
 impl LayerKv {
-    /// The home of a part of a batch's cache.
+    /// Returns the memory that stores a part of a batch's cache.
     pub fn home(&self, kv: Kv, part: u16, batch: u16) -> MemoryId {
         match batch < self.device_batches {
             true => MemoryId::VRAM,
@@ -170,14 +171,14 @@ impl LayerKv {
         }
     }
 
-    /// Whether any cache lives in the memory of a device.
+    /// Returns true if any cache is stored in the memory of a device.
     pub fn any_on(&self, memory: MemoryId) -> bool {
         let all = self.k.iter().chain(&self.v);
         (self.device_batches > 0 && memory == MemoryId::VRAM)
             || all.into_iter().any(|home| *home == memory)
     }
 
-    /// Homes of the parts of one of the two caches.
+    /// Returns the memories of the parts of one of the two caches.
     pub fn homes(&self, kv: Kv) -> &[MemoryId] {
         match kv {
             Kv::K => &self.k,
@@ -189,47 +190,47 @@ impl LayerKv {
 /// A complete placement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMap {
-    /// Name of the policy that made it, for reports.
+    /// Name of the policy that created the map, for reports.
     pub policy: String,
-    /// Split of attention or of linears in decode, where both devices take part in it.
+    /// Split of attention or of linears in decode, if both devices take part in it.
     pub chunking: Option<Chunking>,
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
-    /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
-    /// Those in a device's memory are loaded once; those on the host, in the memory that it works
-    /// in or in a further one ([`MemoryId::far`]), are streamed whenever the GPU runs the
-    /// operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from there, in
-    /// every step, or as `direct_reads` says.
+    /// Memory of the weights, per layer and per operation of `ModelConfig::layer_ops`. Weights in
+    /// device memory are loaded once. Those on the host, in its near memory or in another one
+    /// ([`MemoryId::far`]), are streamed whenever the GPU runs the operation. Those on
+    /// [`MemoryId::STORAGES`] are read to the host, and streamed from there, in every step, or as
+    /// `direct_reads` specifies.
     pub weights: Vec<Vec<MemoryId>>,
-    /// The same for the final norm and the head.
+    /// Memory of the final norm and the head.
     pub outer_weights: MemoryId,
     pub kv: Vec<LayerKv>,
-    /// Attention whole on one device runs as one operation.
+    /// Attention computed entirely on one device runs as one fused operation.
     pub fuse_attention: bool,
-    /// How many layers' streamed weights may be on the device at once (at least 1).
+    /// Maximum number of layers whose streamed weights are on the device at once (at least 1).
     pub weight_slots: u16,
-    /// Weights on storages that the GPU multiplies are read straight into their slots on the
-    /// device, past the host (Park-Egger §3.4).
+    /// Weights on storages that the GPU multiplies are read directly into their slots on the
+    /// device, bypassing the host (Park-Egger §3.4).
     #[serde(default)]
     pub direct_reads: bool,
-    /// The storages, and what part each reads of a weight.
+    /// The storages, and the share of a weight that each reads.
     #[serde(default)]
     pub shares: ReadShares,
-    /// How many streamed KV parts of a kind may be on the device at once (at least 1); where
-    /// attention is cut, two of the caches that are whole.
+    /// Maximum number of streamed KV parts of a kind on the device at once (at least 1); if
+    /// attention is split, of two caches those that are whole.
     pub kv_slots: u16,
-    /// Hidden states of prefill stay on the device between layers, or spill to the host.
+    /// Memory of prefill's hidden states between layers: the device, or the host if they spill.
     pub prefill_hidden: MemoryId,
     pub weight_formats: WeightFormats,
     pub kv_format: KvFormat,
-    /// New tokens attend to some cached positions only, on the CPU.
+    /// Selection of cached positions to which new tokens attend, on the CPU.
     #[serde(default)]
     pub kv_select: Option<KvSelect>,
     pub schedule: Schedule,
 }
 
 impl DeviceMap {
-    /// Who runs what in a phase.
+    /// Returns the device assignment of a phase.
     pub const fn of_phase(&self, phase: Phase) -> &PhaseMap {
         match phase {
             Phase::Prefill => &self.prefill,
@@ -237,19 +238,19 @@ impl DeviceMap {
         }
     }
 
-    /// Whether any weights are read from storages.
+    /// Returns true if any weights are read from storages.
     pub fn uses_storages(&self) -> bool {
         let mut homes = self.weights.iter().flatten().chain([&self.outer_weights]);
         homes.any(|home| *home == MemoryId::STORAGES)
     }
 
-    /// Further memories of the host that the map needs.
+    /// Returns the number of additional host memories that the map needs.
     pub fn far_memories(&self) -> u8 {
         let homes = self.weights.iter().flatten().chain([&self.outer_weights]);
         homes.filter_map(|home| home.far_number()).map(|number| number + 1).max().unwrap_or(0)
     }
 
-    /// Whether any operation runs on the GPU.
+    /// Returns true if any operation runs on the GPU.
     pub fn uses_gpu(&self) -> bool {
         [&self.prefill, &self.decode].iter().any(|phase| {
             [phase.embed, phase.final_norm, phase.head].contains(&Device::Gpu)
@@ -257,7 +258,8 @@ impl DeviceMap {
         })
     }
 
-    /// Where the weights of an operation stay; `layer` is `None` for final norm and head.
+    /// Returns the memory of an operation's weights; `layer` is `None` for the final norm and the
+    /// head.
     pub fn weights_of(&self, config: &ModelConfig, layer: Option<u16>, op: Op) -> MemoryId {
         match layer {
             None => self.outer_weights,
@@ -268,8 +270,8 @@ impl DeviceMap {
         }
     }
 
-    /// The chunking of attention that a layer really uses in decode: none when one device runs all
-    /// its chunks.
+    /// Returns the chunking of attention in effect for a layer in decode: none if one device runs
+    /// all of its chunks.
     pub fn layer_chunking(&self, config: &ModelConfig, layer: usize) -> Option<Chunking> {
         let chunking = self.attention_chunking()?;
         let list = layer_list(config, layer, Some(chunking));
@@ -282,13 +284,13 @@ impl DeviceMap {
         devices.any(|device| device != first).then_some(chunking)
     }
 
-    /// The split of attention in decode.
+    /// Returns the split of attention in decode.
     pub fn attention_chunking(&self) -> Option<Chunking> {
         self.chunking.and_then(Chunking::of_attention)
     }
 
-    /// The decode list of a layer with its devices, chunks collapsed where one device runs them
-    /// all.
+    /// Returns the decode list of a layer with its devices, with chunks merged if one device runs
+    /// them all.
     pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
         let devices = &self.decode.layers[layer];
         let full = layer_list(config, layer, self.chunking);
@@ -309,7 +311,7 @@ impl DeviceMap {
     }
 }
 
-/// A list with the pieces of each operation as one where one device runs them all.
+/// Merges the pieces of each operation that one device runs entirely.
 fn whole_where_alike(list: &[(OpChunk, Device)]) -> Vec<(OpChunk, Device)> {
     let of_one = list.chunk_by(|(one, _), (other, _)| one.op == other.op);
     let collapsed = of_one.flat_map(|pieces| {

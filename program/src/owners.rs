@@ -1,10 +1,10 @@
-//! Sequences that belong to the device or to the host, in a run that serves.
+//! Sequences owned by the device or by the host, in a serving run.
 //!
-//! All linears are the device's. K and V of a sequence lie with its owner, who attends for it; but
-//! whole prompts, which need no cache, the device attends for. A cache is in two parts,
-//! [`DEVICE`] and [`HOST`], so an instruction that names a chunk of two means an owner: for
-//! queries and attended values the rows for which that side attends, for keys and values the rows
-//! of its sequences, for a cache its part.
+//! All linears run on the device. K and V of a sequence are stored with its owner, which computes
+//! its attention; for whole prompts, which need no cache, the device computes attention. A cache
+//! has two parts, [`DEVICE`] and [`HOST`], so an instruction that names a chunk of two refers to an
+//! owner: for queries and attended values the rows for which that side computes attention, for keys
+//! and values the rows of its sequences, and for a cache its part.
 
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
@@ -13,41 +13,41 @@ use serde::{Deserialize, Serialize};
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, LayerKv, OpChunk, layer_list};
 use crate::topology::MemoryId;
 
-/// The device's sequences.
+/// Sequences owned by the device.
 pub const DEVICE: Chunk = Chunk { index: 0, of: 2 };
-/// The host's sequences.
+/// Sequences owned by the host.
 pub const HOST: Chunk = Chunk { index: 1, of: 2 };
 
-/// Who attends for the rows of a program.
+/// Assignment of attention for the rows of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attending {
-    /// Whom the map says, for sequences of any slot.
+    /// The assignment of the device map, for sequences of any slot.
     Mapped,
     /// The device, for all rows.
     Device,
-    /// The owner of each sequence. Sequences of streams behind the first are the host's, and none
-    /// of these is a whole prompt.
+    /// The owner of each sequence. Sequences of all streams after the first belong to the host, and
+    /// none of them is a whole prompt.
     Owners,
-    /// The device, but the host for its rows that lag (`crate::lagging`).
+    /// The device, except for deferred rows, which the host computes (`crate::lagging`).
     Lagging,
 }
 
-/// The same of one stream.
+/// Assignment of attention for one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Mapped,
-    /// The device for all rows; sequences are of both owners.
+    /// The device for all rows; the sequences may belong to either owner.
     Device,
     /// Both owners.
     Both,
-    /// The host for all rows; all sequences are its own.
+    /// The host for all rows; it owns all sequences.
     Host,
-    /// The device, but the host for rows that lag, which come and go between layers.
+    /// The device, except for deferred rows on the host, which join and leave between layers.
     Lagging,
 }
 
 impl Attending {
-    /// Who attends for the rows of a stream.
+    /// Returns the assignment of attention for the rows of a stream.
     pub const fn side(self, stream: u16) -> Side {
         match (self, stream) {
             (Attending::Mapped, _) => Side::Mapped,
@@ -60,7 +60,7 @@ impl Attending {
 }
 
 impl Side {
-    /// Whether attention of a chunk is among a stream's work.
+    /// Returns true if attention of a chunk is part of a stream's work.
     pub fn attends(self, chunk: Option<Chunk>) -> bool {
         match self {
             Side::Mapped => true,
@@ -70,7 +70,7 @@ impl Side {
         }
     }
 
-    /// Whether it is the last attention among a stream's work in a layer.
+    /// Returns true if this is the last attention of a stream's work in a layer.
     pub fn attends_last(self, chunk: Option<Chunk>) -> bool {
         match self {
             Side::Mapped => chunk.is_none_or(|chunk| chunk.index + 1 == chunk.of),
@@ -79,12 +79,12 @@ impl Side {
         }
     }
 
-    /// Whether a stream has rows for a part of the caches.
+    /// Returns true if a stream has rows for a part of the caches.
     pub fn fills(self, part: Chunk) -> bool {
         self != Side::Host || part == HOST
     }
 
-    /// Whether a value is cut by owner.
+    /// Returns true if a value is split by owner.
     pub fn cuts(self, value: Value) -> bool {
         match value {
             Value::Query | Value::Attended => matches!(self, Side::Both | Side::Lagging),

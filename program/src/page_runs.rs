@@ -1,4 +1,4 @@
-//! Where the bytes of a page of caches lie: a run for each KV head in each cache of its batch.
+//! Locations of the bytes of a cache page: a run for each KV head in each cache of its batch.
 
 use model::ops::Kv;
 
@@ -7,18 +7,18 @@ use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::topology::MemoryKind;
 
-/// The caches of a batch that hold all that a sequence keeps, layer by layer, K before V.
+/// The caches of a batch that hold the complete state of a sequence, layer by layer, K before V.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRuns {
     caches: Vec<BufferId>,
     heads: usize,
-    /// Bytes of a page's positions of a KV head.
+    /// Bytes of a page's positions for one KV head.
     pub size_bytes: usize,
 }
 
 impl PageRuns {
-    /// Of a batch; `None` where not all that a sequence keeps is whole caches in pages in the
-    /// host's memory: a ring, a state, parts, extents, partial keys.
+    /// Returns the page runs of a batch; `None` unless the complete state of a sequence is in whole
+    /// paged caches in the host's memory (no ring, state, parts, extents or partial keys).
     pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
         let (config, shape) = (&plan.config, &plan.shape);
         let is_whole = shape.page_positions > 0
@@ -49,7 +49,8 @@ impl PageRuns {
         &self.caches
     }
 
-    /// Buffer and first byte of each run of a page, in the order in which they are stored.
+    /// Returns the buffer and the first byte of each run of a page, in the order in which they are
+    /// stored.
     pub fn of_page(&self, page: u32) -> impl Iterator<Item = (BufferId, usize)> + '_ {
         let first = page as usize * self.heads;
         let heads = move |cache: &BufferId| {
@@ -60,7 +61,7 @@ impl PageRuns {
     }
 }
 
-/// The buffer that a cache's rows are appended to.
+/// Returns the buffer to which a cache's rows are appended.
 fn appended(plan: &Plan, (layer, kv, batch): (u16, Kv, u16)) -> Option<BufferId> {
     let lists = plan.programs.iter().flat_map(|program| &program.lanes);
     lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {

@@ -1,6 +1,6 @@
 //! Dense linears in equal pieces of their output rows. A piece has its rows of the matrix and of
-//! the bias, and writes its columns of the linear's value; an output's bits do not depend on the
-//! pieces.
+//! the bias, and writes its columns of the linear's value; the bits of an output do not depend on
+//! the pieces.
 
 use std::ops::Range;
 
@@ -10,11 +10,12 @@ use model::ops::{Op, Value};
 
 use crate::chunk::Chunk;
 
-/// Rows of a piece are a multiple: the blocks of grouped forms, whose bytes then lie together.
+/// Rows of a piece are a multiple of this number: the blocks of quantised formats, whose bytes are
+/// then contiguous.
 const STEP_ROWS: usize = 16;
 
-/// Whether an operation is a linear that goes in `of` pieces. K and V are whole, as caches take
-/// them; so is what a norm of heads or a rotation follows in one go.
+/// Returns true if an operation is a linear that can be split into `of` pieces. K and V are whole,
+/// as caches take them; so are linears followed by a norm of heads or a rotation in the same pass.
 pub fn divides(config: &ModelConfig, op: Op, of: u16) -> bool {
     let is_plain_query = || {
         let mut kinds = config.layers.kinds().iter();
@@ -29,13 +30,13 @@ pub fn divides(config: &ModelConfig, op: Op, of: u16) -> bool {
     is_dense && of > 0 && rows > 0 && rows.is_multiple_of(usize::from(of) * STEP_ROWS)
 }
 
-/// The input of which a piece reads only the columns that it writes: the gate, or the residual
-/// stream.
+/// Returns the input of which a piece reads only the columns that it writes: the gate, or the
+/// residual stream.
 pub fn own_input(config: &ModelConfig, op: Op) -> Option<Value> {
     op.reads(config).get(1).copied()
 }
 
-/// The columns of a piece in the linear's value, which are the rows of its matrix.
+/// Returns the columns of a piece in the linear's value, which are the rows of its matrix.
 ///
 /// # Panics
 /// For an operation without a matrix.
@@ -47,8 +48,8 @@ pub fn columns(config: &ModelConfig, op: Op, piece: Chunk) -> Range<usize> {
     first..first + each
 }
 
-/// Where a piece's rows of the matrix, in `format`, and of the bias lie in the linear's blob,
-/// bytes; the second is empty where there is no bias.
+/// Returns the byte ranges of a piece's rows of the matrix, in `format`, and of the bias in the
+/// linear's blob; the second is empty if there is no bias.
 ///
 /// # Panics
 /// For an operation without a matrix.
@@ -107,7 +108,7 @@ mod tests {
         let llama = known("llama-3.2-1b").expect("known").config;
         let divided = |op| divides(&llama, op, 8);
         assert!([Op::Out, Op::Gate, Op::Up, Op::Down].into_iter().all(divided));
-        // Queries are rotated; attention and norms are no linears; caches take K and V.
+        // Queries are rotated; attention and norms are not linears; caches take K and V.
         assert!(![Op::Q, Op::K, Op::V, Op::Scores, Op::Norm0].into_iter().any(divided));
         assert!(!divides(&llama, Op::Out, 3) && !divides(&llama, Op::Out, 0));
     }

@@ -1,4 +1,4 @@
-//! A plan: everything workers need to know, in one value that travels to them.
+//! A plan: everything that workers need, in one serialisable value.
 
 use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
@@ -15,64 +15,64 @@ use crate::weights::Weights;
 /// The maxima that bound every size in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunShape {
-    /// N of `--batches NxB`.
+    /// Number of batches, N of `--batches NxB`.
     pub batches: u16,
-    /// B of `--batches NxB`, sequences.
+    /// Sequences per batch, B of `--batches NxB`.
     pub batch_size: u16,
-    /// Longest prompt of any group, positions.
+    /// Length of the longest prompt of any group, in positions.
     pub max_prompt: u32,
-    /// Positions with which all prompts of all groups begin alike, and which prefill computes once;
-    /// 0: each prompt is computed whole.
+    /// Length of the prefix that all prompts of all groups share, and which prefill computes once,
+    /// in positions; 0: each prompt is computed whole.
     pub shared_prompt: u32,
-    /// Longest prompt + output of any sequence, positions.
+    /// Maximum length of a sequence, prompt and output, in positions.
     pub max_context: u32,
-    /// Largest number of new tokens of any sequence.
+    /// Maximum number of new tokens of a sequence.
     pub max_new: u32,
-    /// Log-probabilities that are kept of each new token, at most: its own, then those of the most
+    /// Maximum number of log-probabilities kept for each new token: its own and those of the most
     /// likely tokens.
     pub logprobs: u16,
-    /// Whole prompts of a stream of prefill, where prompts are not cut into chunks.
+    /// Number of whole prompts in a stream of prefill, if prompts are not split into chunks.
     pub micro_sequences: u16,
-    /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the
-    /// positions that the cache holds of it; 0: prompts are whole.
+    /// Maximum number of rows in a stream of prefill, which is then a chunk of prompts whose
+    /// earlier positions are cached; 0: prompts are whole.
     pub prefill_chunk: u32,
-    /// Sequences come while the run goes on: there is one program, each step of which computes at
-    /// most `prefill_chunk` rows, of prompts and of newest tokens alike.
+    /// Serving run: sequences arrive while the run continues. There is one program, each step of
+    /// which computes at most `prefill_chunk` rows, of prompts and of newest tokens.
     pub serves: bool,
-    /// Positions of a page, of which the caches of layers without a window then are lists, a
-    /// multiple of 16; 0: each sequence has an extent of them.
+    /// Positions of a page, if the caches of layers without a window are lists of pages, a multiple
+    /// of 16; 0: each sequence has a contiguous extent.
     pub page_positions: u32,
-    /// Pages of a batch in each of these caches.
+    /// Number of pages of a batch in each of these caches.
     pub kv_pages: u32,
-    /// Of a run that serves: most rows of a step whose logits are computed; fewer than the batch's
-    /// sequences are as many as these.
+    /// Serving run: maximum number of rows of a step whose logits are computed, at least the number
+    /// of sequences of the batch.
     pub logits_rows: u32,
-    /// Of a run that serves: the caches of so many sequences lie in device memory, an extent each,
-    /// and the device attends for them; those of others lie in host memory, and the host attends
-    /// (`crate::owners`). 0: caches are where the map says.
+    /// Serving run: number of sequences whose caches are in device memory, an extent each, and
+    /// whose attention the device computes. The caches of all others are in host memory, and the
+    /// host computes their attention (`crate::owners`). 0: caches are placed by the map.
     pub device_slots: u16,
     pub dtype: Dtype,
 }
 
 impl RunShape {
-    /// The longest prompt behind which a sequence has room for `new_tokens`, positions: the longest
-    /// prompts of a run may have fewer new tokens than others of it.
+    /// Returns the longest prompt after which a sequence has capacity for `new_tokens`, in
+    /// positions: the longest prompts of a run may have fewer new tokens than others.
     #[must_use]
     pub fn longest_prompt(&self, new_tokens: u32) -> u32 {
         self.max_prompt.min(self.max_context.saturating_sub(new_tokens)).max(1)
     }
 
-    /// Whether sequences belong to the device or to the host.
+    /// Returns true if sequences are owned by the device or by the host.
     pub fn has_owners(&self) -> bool {
         self.device_slots > 0
     }
 
-    /// Whether prompts are cut into chunks.
+    /// Returns true if prompts are split into chunks.
     pub fn is_chunked(&self) -> bool {
         self.prefill_chunk > 0
     }
 
-    /// Streams of a batch in prefill, if they can be numbered.
+    /// Returns the number of streams of a batch in prefill, if it fits its type.
     pub fn checked_streams(&self) -> Option<u16> {
         if self.serves {
             return Some(1);
@@ -84,15 +84,15 @@ impl RunShape {
         u16::try_from(rows.div_ceil(u64::from(self.prefill_chunk))).ok()
     }
 
-    /// Streams of a batch in prefill.
+    /// Returns the number of streams of a batch in prefill.
     ///
     /// # Panics
-    /// A shape that the compiler refuses, with too many of them.
+    /// For a shape with too many streams, which the compiler refuses.
     pub fn streams(&self) -> u16 {
         self.checked_streams().expect("a shape that was compiled has few enough streams")
     }
 
-    /// Most rows of a stream in prefill.
+    /// Returns the maximum number of rows of a stream in prefill.
     pub fn stream_rows(&self) -> usize {
         if self.serves {
             return self.prefill_chunk as usize;
@@ -105,7 +105,7 @@ impl RunShape {
         self.max_prompt as usize + others * self.own_rows() as usize
     }
 
-    /// Most sequences of a stream in prefill.
+    /// Returns the maximum number of sequences of a stream in prefill.
     pub fn stream_sequences(&self) -> u16 {
         match u16::try_from(self.prefill_chunk) {
             Ok(0) => self.micro_sequences,
@@ -114,7 +114,7 @@ impl RunShape {
         }
     }
 
-    /// What the compiler makes programs for, in the order of their ids.
+    /// Returns the shapes of the programs to compile, in the order of their ids.
     ///
     /// # Panics
     /// As [`RunShape::streams`].
@@ -143,8 +143,8 @@ impl RunShape {
         vec![prefill, decode]
     }
 
-    /// One program; where sequences have owners, one for each shape of a step that the model can
-    /// have, and one for caches that move in either direction.
+    /// Returns one program; if sequences have owners, one for each kind of step that the model
+    /// supports, and one for each direction in which caches migrate.
     fn serving_programs(&self, config: &ModelConfig) -> Vec<ProgramShape> {
         let step = ProgramShape {
             rows: Rows::Chunks,
@@ -172,7 +172,7 @@ impl RunShape {
         all
     }
 
-    /// The step table of a run whose decode attention is cut into so many parts.
+    /// Returns the step table of a run whose decode attention is split into `chunks` parts.
     pub fn table(&self, config: &ModelConfig, chunks: u32) -> StepTableLayout {
         let list_size = |program: &ProgramShape| ListSize {
             streams: program.streams.into(),
@@ -199,8 +199,8 @@ impl RunShape {
         }
     }
 
-    /// Most rows of a sequence of a stream in prefill that is not its first, where prompts are
-    /// whole.
+    /// Returns the maximum number of rows of a sequence in a stream of prefill that is not its
+    /// first, if prompts are whole.
     pub fn own_rows(&self) -> u32 {
         self.max_prompt.saturating_sub(self.shared_prompt).max(1)
     }
@@ -215,14 +215,14 @@ pub struct Buffer {
     pub size_bytes: u64,
 }
 
-/// Which weights fill a buffer of the host or of a storage at load.
+/// Assignment of weights to a buffer of the host or of a storage, filled at load time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightPlacement {
     pub buffer: BufferId,
     pub weights: Weights,
 }
 
-/// Host weights that the transfer worker puts into device memory once, at load.
+/// Host weights that the transfer worker copies to device memory once, at load time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidentWeights {
     pub from: BufferId,
@@ -234,44 +234,44 @@ pub struct ResidentWeights {
 pub struct Plan {
     pub config: ModelConfig,
     pub shape: RunShape,
-    /// The machine that the plan is for.
+    /// The machine for which the plan was compiled.
     pub topology: Topology,
     pub map: DeviceMap,
     pub buffers: Vec<Buffer>,
     pub weights: Vec<WeightPlacement>,
     pub resident: Vec<ResidentWeights>,
     pub table: StepTableLayout,
-    /// Each at the place of its id.
+    /// The programs, indexed by id.
     pub programs: Vec<Program>,
 }
 
-/// What memory a plan takes, bytes.
+/// Memory that a plan takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     pub host_weights_bytes: u64,
-    /// In further memories of the host, by their numbers.
+    /// Weights in additional host memories, by the numbers of these memories.
     pub far_weights_bytes: [u64; FAR_MAX],
     pub host_kv_bytes: u64,
     pub host_activations_bytes: u64,
-    /// The plan's buffers in the device arena.
+    /// Size of the plan's buffers in the device arena.
     pub device_bytes: u64,
-    /// What the device needs behind them.
+    /// Scratch of the device, located after these buffers.
     pub device_scratch_bytes: u64,
     pub step_table_bytes: u64,
 }
 
-/// What device memory a plan of a single program would take, bytes.
+/// Device memory that a plan with a single program would take, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramFootprint {
-    /// Weights that stay and caches, which are there for every program.
+    /// Resident weights and caches, which are the same for every program.
     pub kept_bytes: u64,
-    /// The program's activations and slots. Those of programs share addresses.
+    /// The program's activations and slots. Programs share these addresses.
     pub own_bytes: u64,
-    /// What the device needs behind them for what it computes in the program.
+    /// Scratch of the device for the work of the program.
     pub scratch_bytes: u64,
 }
 
-/// What a device computes in a plan, by which its scratch is sized.
+/// The work of a device in a plan, which determines the size of its scratch.
 #[derive(Debug, Clone)]
 pub struct DeviceWork<'a> {
     pub config: &'a ModelConfig,
@@ -279,11 +279,11 @@ pub struct DeviceWork<'a> {
     pub map: &'a DeviceMap,
     /// End of the plan's buffers in the arena.
     pub buffers_bytes: u64,
-    /// Work of the lanes that compute there.
+    /// Work of the lanes that compute on the device.
     pub programs: Vec<ProgramWork<'a>>,
 }
 
-/// Bytes that a device needs beside a plan's buffers.
+/// Function that returns the bytes a device needs in addition to a plan's buffers.
 pub type DeviceScratch = fn(&DeviceWork<'_>) -> u64;
 
 impl Footprint {
@@ -295,7 +295,7 @@ impl Footprint {
         Footprint::of_ends(topology, |segment| end_bytes(buffers, segment), table)
     }
 
-    /// Of segments that end there.
+    /// Returns the footprint of segments with these ends.
     pub(crate) fn of_ends(
         topology: &Topology,
         end_bytes: impl Fn(SegmentId) -> u64,
@@ -326,7 +326,7 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// The same on a device that needs `scratch` for `work`; none where the plan has nothing to do
+    /// Adds the scratch of a device that needs `scratch` for `work`; none if the plan has no work
     /// there.
     pub(crate) fn with_scratch<'a>(
         self,
@@ -341,7 +341,7 @@ impl Footprint {
     }
 }
 
-/// The end of the last buffer of a segment.
+/// Returns the end of the last buffer of a segment.
 fn end_bytes(buffers: &[Buffer], segment: SegmentId) -> u64 {
     buffers
         .iter()
@@ -352,18 +352,18 @@ fn end_bytes(buffers: &[Buffer], segment: SegmentId) -> u64 {
 }
 
 impl Plan {
-    /// Size of a segment: the end of its last buffer.
+    /// Returns the size of a segment, which is the end of its last buffer.
     pub fn segment_bytes(&self, segment: SegmentId) -> u64 {
         end_bytes(&self.buffers, segment)
     }
 
-    /// What memory the plan takes, on a device that needs `scratch` beside it.
+    /// Returns the memory that the plan takes, with the scratch of the device.
     pub fn footprint(&self, scratch: Option<DeviceScratch>) -> Footprint {
         let footprint = Footprint::new(&self.topology, &self.buffers, &self.table);
         footprint.with_scratch(scratch, || self.device_work())
     }
 
-    /// What a device computes.
+    /// Returns the work of the device.
     pub fn device_work(&self) -> DeviceWork<'_> {
         let computes = self.topology.device_computes();
         let device = self.topology.device();
@@ -377,7 +377,7 @@ impl Plan {
         }
     }
 
-    /// Bytes that a read moves, while no storage is lost.
+    /// Returns the number of bytes that a read transfers while no storage is lost.
     pub fn read_bytes(&self, read: &Read) -> u64 {
         let size_bytes = self.buffer(read.from.buffer).size_bytes;
         let storage = read.from.chunk.map_or(0, |chunk| chunk.index);
@@ -386,38 +386,38 @@ impl Plan {
         bytes.end - bytes.start
     }
 
-    /// A program by id.
+    /// Returns a program by id.
     pub fn program(&self, id: ProgramId) -> &Program {
         &self.programs[id.index()]
     }
 
-    /// The same, to change it.
+    /// Returns a program by id, mutably.
     pub fn program_mut(&mut self, id: ProgramId) -> &mut Program {
         &mut self.programs[id.index()]
     }
 
-    /// The program that computes prompts.
+    /// Returns the program that computes prompts.
     pub fn prefill(&self) -> &Program {
         self.program(ProgramId::PREFILL)
     }
 
-    /// The program that computes the newest token of each sequence.
+    /// Returns the program that computes the newest token of each sequence.
     pub fn decode(&self) -> &Program {
         self.program(ProgramId::DECODE)
     }
 
-    /// A buffer by id.
+    /// Returns a buffer by id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
     }
 
-    /// Lanes with work in any program, in timeline order.
+    /// Returns the lanes with work in any program, in timeline order.
     pub fn lanes(&self) -> Vec<LaneId> {
         let works = |lane| self.programs.iter().any(|program| program.lane(lane).is_some());
         self.topology.lane_ids().filter(|lane| works(*lane)).collect()
     }
 
-    /// A lane's name.
+    /// Returns a lane's name.
     pub fn lane_name(&self, lane: LaneId) -> &str {
         self.topology.lane_name(lane)
     }

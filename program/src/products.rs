@@ -1,4 +1,4 @@
-//! Which linears a device multiplies as plain matrices with a library, where it has one.
+//! Selects the linears that a device multiplies as plain matrices with a library, if it has one.
 
 use model::compressed::WeightFormat;
 use model::config::Dtype;
@@ -7,14 +7,14 @@ use model::ops::Op;
 use crate::ir::Rows;
 use crate::plan::RunShape;
 
-/// Whether an operation of a program of such rows multiplies its matrix, in the form that the
-/// device reads, as a plain one: a grouped matrix is made plain before. It goes by the program and
-/// not by how many rows there are, so that a row's bits depend on that row alone.
+/// Returns true if an operation, in a program with rows of this kind, multiplies its matrix as a
+/// plain one, in the format that the device reads; a quantised matrix is expanded first. The
+/// decision depends on the program and not on the number of rows, so that a row's bits depend on
+/// that row alone.
 ///
-/// Programs of single rows are bound by reading weights, and the head has a row a sequence. Rows of
-/// experts are not one behind the other. The steps of a run that serves are mostly newest tokens,
-/// for which making a matrix plain would take longer than multiplying it. f32 runs are for exact
-/// comparison.
+/// Programs of single rows are bound by reading weights, and the head has one row per sequence.
+/// Rows of experts are not contiguous. Steps of a serving run consist mostly of newest tokens, for
+/// which expanding a matrix would take longer than multiplying it. f32 runs serve exact comparison.
 pub fn multiplies_plain(shape: &RunShape, rows: Rows, op: Op, on_device: WeightFormat) -> bool {
     let is_grouped = on_device != WeightFormat::Plain;
     shape.dtype == Dtype::Bf16

@@ -1,53 +1,53 @@
-//! Decode that attends to some of its cached positions (InfiniGen, as Park-Egger §5.6 runs it).
+//! Decode that attends to a subset of the cached positions (InfiniGen, as Park-Egger §5.6 uses it).
 //!
-//! Beside each cached key lie a few columns of it, *skewed* so that these few say most of a score.
-//! A new token's query is multiplied with them first, and attends to the positions whose
-//! approximate scores are near the largest. Rows of prompts attend to everything.
+//! Each cached key is stored together with a few of its columns, *skewed* so that these determine
+//! most of a score. A new token's query is first multiplied with them, and attends to the positions
+//! whose approximate scores are close to the maximum. Prompt rows attend to all positions.
 
 use serde::{Deserialize, Serialize};
 
-/// Which of the cached positions a new token attends to; part of a run's formats, since it changes
-/// answers.
+/// Selection of the cached positions to which a new token attends. It belongs to a run's formats,
+/// since it changes answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KvSelect {
-    /// Positions are counted whose approximate score is at most so far below the largest, in
-    /// thousandths. A score is what the softmax takes the exponential of.
+    /// Maximum distance of an approximate score from the largest one for its position to count, in
+    /// thousandths. A score is the argument of the softmax's exponential.
     pub alpha_thousandths: u32,
-    /// As many of all positions are chosen at most, in thousandths.
+    /// Maximum share of all positions that is selected, in thousandths.
     pub max_thousandths: u16,
-    /// Share of a key's columns that its partial key has, in thousandths. With all of them the
-    /// approximate scores are those of attention, but for rounding.
+    /// Share of a key's columns in its partial key, in thousandths. With all columns, approximate
+    /// scores equal those of attention up to rounding.
     pub columns_thousandths: u16,
-    /// Identity of the text whose queries and keys the skew follows from.
+    /// Identity of the text whose queries and keys determine the skew.
     pub text: u64,
 }
 
-/// The current position and those right before it, which are attended to whatever their scores.
+/// Number of most recent positions, including the current one, that are always attended to.
 pub const RECENT: u32 = 32;
 
-/// Elements of a partial key, which are bf16: bytes.
+/// Size of an element of a partial key (bf16), in bytes.
 const ELEMENT_BYTES: usize = 2;
 
-/// Partial keys have a multiple of so many columns, which are summed side by side.
+/// Partial keys have a multiple of this number of columns, which are summed in parallel.
 const COLUMN_STEP: usize = 8;
 
-/// A quarter of a key's columns.
+/// Default share of a key's columns: a quarter.
 pub const COLUMNS_THOUSANDTHS: u16 = 250;
 
 impl KvSelect {
-    /// Columns of the partial key of a head.
+    /// Returns the number of columns in the partial key of a head.
     pub const fn partial_columns(&self, head_dim: usize) -> usize {
         (head_dim * self.columns_thousandths as usize / 1000).next_multiple_of(COLUMN_STEP)
     }
 
-    /// Bytes of the partial key of a position of a KV head.
+    /// Returns the bytes of the partial key of one position of a KV head.
     pub const fn partial_key_bytes(&self, head_dim: usize) -> usize {
         self.partial_columns(head_dim) * ELEMENT_BYTES
     }
 }
 
-/// Where a cache of keys of so many bytes has its partial keys, which lie behind the keys in the
-/// order of their places; `position_bytes` of one key, `partial_bytes` of one partial key.
+/// Returns the offset of the partial keys in a cache of keys; they follow the keys in the same
+/// order. `position_bytes` is the size of one key, `partial_bytes` of one partial key.
 pub const fn partial_keys_offset(
     size_bytes: usize,
     position_bytes: usize,
@@ -56,7 +56,7 @@ pub const fn partial_keys_offset(
     size_bytes / (position_bytes + partial_bytes) * position_bytes
 }
 
-/// Tokens to find a skew by where nobody gives a text: the same for every run of a model.
+/// Returns the tokens for finding a skew if no text is given, the same for every run of a model.
 pub fn seeded_text(vocab_size: usize, count: usize) -> Vec<u32> {
     let mut state = 0x5eed_u64;
     let mut next = || {

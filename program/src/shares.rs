@@ -1,41 +1,41 @@
-//! What part of a weight each storage reads.
+//! The share of a weight that each storage reads.
 //!
-//! Every storage holds all weights that live on storages, so a weight may be cut between them
-//! anywhere; it is cut at blocks, which have checksums. How fast storages read beside each other
-//! decides where (Park-Egger §4.1), and a storage that is lost reads nothing any more.
+//! Every storage holds all weights that are stored on drives, so a weight may be divided between
+//! them anywhere; it is divided at blocks, which have checksums. The speed of the storages when
+//! they read concurrently determines the division (Park-Egger §4.1); a lost storage reads nothing.
 
 use std::ops::Range;
 
 use model::ops::Op;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a block, but for a weight's last one.
+/// Bytes of a block, except for a weight's last one.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
-/// The storages of a map, and their shares of each operation's weights, in any unit.
+/// The storages of a map, and their shares of each operation's weights, in arbitrary units.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReadShares {
-    /// By storage.
+    /// Default shares, by storage.
     shares: Vec<u32>,
-    /// Those of operations whose weights were balanced by themselves.
+    /// Shares of operations whose weights were balanced separately.
     of_ops: Vec<(Op, Vec<u32>)>,
 }
 
 impl ReadShares {
-    /// The same share of everything for each of so many storages.
+    /// Returns equal shares for the given number of storages.
     pub fn equal(storages: u16) -> ReadShares {
         ReadShares { shares: vec![1; usize::from(storages)], of_ops: Vec::new() }
     }
 
-    /// Shares by storage.
+    /// Returns shares by storage.
     pub fn new(shares: Vec<u32>) -> ReadShares {
         ReadShares { shares, of_ops: Vec::new() }
     }
 
-    /// The same with other shares of an operation's weights.
+    /// Replaces the shares of an operation's weights.
     ///
     /// # Panics
-    /// Shares of another number of storages.
+    /// If the number of storages differs.
     #[must_use]
     pub fn with(mut self, op: Op, shares: Vec<u32>) -> ReadShares {
         assert_eq!(shares.len(), self.shares.len(), "shares of the same storages");
@@ -49,14 +49,14 @@ impl ReadShares {
         self.shares.len() as u16
     }
 
-    /// Shares of an operation's weights, by storage.
+    /// Returns the shares of an operation's weights, by storage.
     pub fn of(&self, op: Op) -> &[u32] {
         let own = self.of_ops.iter().find(|(other, _)| *other == op);
         own.map_or(&self.shares, |(_, shares)| shares)
     }
 
-    /// Which of a weight's `blocks` blocks a storage reads, where those for which `is_lost` holds
-    /// read nothing.
+    /// Returns the range of a weight's `blocks` blocks that a storage reads; storages for which
+    /// `is_lost` returns true read nothing.
     pub fn blocks(
         &self,
         op: Op,
@@ -69,7 +69,7 @@ impl ReadShares {
         let of = |shares: &[u32]| (0..).zip(shares).map(|(i, share)| left(i, *share)).sum::<u128>();
         let total = of(shares);
         if total == 0 {
-            // Who is left had no share: the first of them reads everything.
+            // The remaining storages had no share: the first of them reads everything.
             let first = (0..self.storages()).find(|index| !is_lost(*index));
             return if first == Some(storage) { 0..blocks } else { 0..0 };
         }
@@ -79,13 +79,13 @@ impl ReadShares {
     }
 }
 
-/// Where the bytes of some blocks of a weight of so many bytes lie in it.
+/// Returns the byte range of some blocks of a weight of `size_bytes` bytes.
 pub fn bytes_of(blocks: &Range<u64>, size_bytes: u64) -> Range<u64> {
     let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
     at(blocks.start)..at(blocks.end)
 }
 
-/// Blocks of a weight of so many bytes.
+/// Returns the number of blocks of a weight of `size_bytes` bytes.
 pub const fn blocks_of(size_bytes: u64) -> u64 {
     size_bytes.div_ceil(BLOCK_BYTES)
 }

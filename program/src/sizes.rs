@@ -1,4 +1,4 @@
-//! Bytes of what a plan's buffers hold: the one place that knows them.
+//! Sizes of a plan's buffers, in bytes: the only place that computes them.
 
 use model::config::{Dtype, ModelConfig};
 use model::layers::LayerKind;
@@ -10,30 +10,31 @@ use crate::select::KvSelect;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
-/// Slots that storages are read into begin and end with a page of so many bytes.
+/// Alignment of slots that storages are read into, in bytes.
 pub const READ_ALIGN_BYTES: u64 = 4096;
 
-/// What sizes follow from.
+/// Parameters that determine the sizes.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes<'a> {
     pub config: &'a ModelConfig,
     pub dtype: Dtype,
-    /// Sequences of a batch.
+    /// Number of sequences of a batch.
     pub batch_size: u16,
-    /// Of which so many have caches in device memory, where they have owners.
+    /// Number of those sequences whose caches are in device memory, if sequences have owners.
     pub device_slots: u16,
-    /// Positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub max_context: u32,
     pub weight_formats: &'a WeightFormats,
     pub kv_format: KvFormat,
-    /// Keys have partial keys beside them.
+    /// KV selection, if keys have partial keys.
     pub kv_select: Option<KvSelect>,
-    /// Positions of all pages of a batch, where caches are in pages; 0: they are not.
+    /// Number of positions in all pages of a batch; 0 if caches are not paged.
     pub paged_positions: u64,
 }
 
 impl Sizes<'_> {
-    /// A value of so many rows; scores and probabilities are of one row for each of `sequences`.
+    /// Returns the size of a value of `rows` rows; scores and probabilities have one row per
+    /// sequence.
     pub fn value_bytes(&self, value: Value, rows: usize, sequences: usize) -> usize {
         let elements = match value.row_elements(self.config) {
             Some(elements) => rows * elements,
@@ -42,8 +43,8 @@ impl Sizes<'_> {
         elements * value.element_bytes(self.dtype)
     }
 
-    /// One of `parts` parts of the K or V cache of a layer and batch. Of a layer with a state it
-    /// is what each sequence keeps, which is never in parts.
+    /// Returns the size of one of `parts` parts of the K or V cache of a layer and batch. For a
+    /// layer with a state, returns the size of the states of all sequences, which are never split.
     pub fn cache_bytes(&self, layer: usize, kv: Kv, parts: u16) -> usize {
         let kind = self.config.layers.of(layer);
         let Some(delta) = self.config.delta.filter(|_| kind.has_state()) else {
@@ -56,8 +57,8 @@ impl Sizes<'_> {
             }
     }
 
-    /// The part of the device or of the host of the K or V cache of a layer whose sequences have
-    /// owners.
+    /// Returns the size of the device's or the host's part of the K or V cache of a layer whose
+    /// sequences have owners.
     pub fn owned_cache_bytes(&self, layer: usize, part: u16) -> usize {
         let all = if part == DEVICE.index { self.device_slots } else { self.batch_size };
         let kept = self.config.layers.of(layer).kept_positions(self.max_context as usize);
@@ -65,7 +66,7 @@ impl Sizes<'_> {
         usize::from(all) * kept * self.config.num_kv_heads * position_bytes
     }
 
-    /// [`Sizes::cache_bytes`] of the kind of layer with the largest caches of those that attend.
+    /// Returns [`Sizes::cache_bytes`] of the attention layer with the largest caches.
     pub fn largest_cache_bytes(&self, parts: u16) -> usize {
         let kinds = self.config.layers.kinds().iter().filter(|kind| !kind.has_state());
         kinds.map(|kind| self.cache_bytes_of(kind, Kv::K, parts)).max().unwrap_or(0)
@@ -91,13 +92,13 @@ impl Sizes<'_> {
         pairs as usize * position_bytes
     }
 
-    /// A weight blob as it is stored.
+    /// Returns the size of a weight blob as stored.
     pub fn weights_bytes(&self, weights: Weights) -> usize {
         let format = self.weight_formats.of(self.config, weights);
         weights.size_bytes(self.config, self.dtype, format)
     }
 
-    /// The same as a device multiplies it.
+    /// Returns the size of a weight blob as multiplied by a device.
     pub fn wide_bytes(&self, weights: Weights) -> usize {
         let format = on_device(self.weight_formats.of(self.config, weights));
         weights.size_bytes(self.config, self.dtype, format)

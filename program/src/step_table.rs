@@ -1,6 +1,6 @@
-//! Layout of the step table: the only thing that changes between two runs of the same program.
+//! Layout of the step table: the only data that changes between two runs of the same program.
 //!
-//! Pure index arithmetic over u32 words; the words themselves lie in the control segment. The
+//! Pure index arithmetic over u32 words; the words themselves are in the control segment. The
 //! coordinator fills the table before it releases a group; from then on only `Sample` writes it
 //! (and the coordinator the `Cancel` field), ordered by the lanes' timelines.
 
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::ir::ProgramId;
 
-/// A u32 per sequence.
+/// A per-sequence field of one u32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
     /// Tokens of the prompt; 0 marks a slot without a sequence in this group.
     PromptLen,
-    /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier
-    /// group began.
+    /// Number of tokens that prefill computes, the last ones of the prompt; 0 for a sequence that
+    /// was started in an earlier group.
     Fresh,
-    /// Where there are tokens before them: the slot, counted from 1, of the sequence that computes
-    /// them, whose prompt begins alike.
+    /// If other tokens precede them: the slot, counted from 1, of the sequence that computes those
+    /// tokens, with which the prompt shares a prefix.
     Owner,
-    /// New tokens still allowed.
+    /// Number of new tokens still allowed.
     Remaining,
-    /// New tokens written to the output so far, a final EOS included.
+    /// Number of new tokens written to the output, including a final EOS.
     Generated,
     /// First position of the sequence's extent, in positions of the batch's cache.
     KvStart,
-    /// Positions of the extent: prompt + max new tokens.
+    /// Capacity of the extent in positions: prompt length + maximum number of new tokens.
     KvCapacity,
     /// f32 bits; 0 is greedy.
     Temperature,
@@ -35,85 +35,88 @@ pub enum Field {
     TopK,
     /// f32 bits.
     MinP,
-    /// f32 bits; 0 changes nothing, as 1 does.
+    /// f32 bits; 0 has no effect, like 1.
     Repetition,
     /// f32 bits.
     Presence,
     /// f32 bits.
     Frequency,
-    /// New tokens before which none ends the sequence.
+    /// Minimum number of new tokens before an EOS token may end the sequence.
     MinTokens,
     SeedLow,
     SeedHigh,
     IdHashLow,
     IdHashHigh,
-    /// Log-probabilities to keep of each new token.
+    /// Number of log-probabilities to keep for each new token.
     Logprobs,
-    /// Of a run that serves: the same of each token of the prompt behind the position in
-    /// `LogitsFrom`. They are kept where those of new tokens are, from the last place downwards.
+    /// Serving runs: number of log-probabilities to keep for each prompt token after the position
+    /// in `LogitsFrom`. They share the storage of those of new tokens, from the last entry
+    /// downwards.
     PromptLogprobs,
-    /// Likewise: the first position of the prompt whose logits are computed for that.
+    /// Serving runs: first prompt position whose logits are computed for log-probabilities.
     LogitsFrom,
-    /// The form of the answer: a grammar of the sampler's, counted from 1; 0: none.
+    /// Output grammar, an index counted from 1 into the sampler's grammars; 0 for none.
     Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
     IgnoreEos,
-    /// 1: logits that are not finite do not end the sequence either, and stand for token 0
-    /// (measurements, whose programs compute on whatever is in memory).
+    /// 1: logits that are not finite do not end the sequence and select token 0 (for measurements,
+    /// whose programs compute on uninitialised memory).
     AnyLogits,
     /// A [`Finish`] code.
     Finish,
-    /// 1: the coordinator has seen a stop string; the sequence ends at the next `Sample`.
+    /// 1: the coordinator has found a stop string; the sequence ends at the next `Sample`.
     Cancel,
-    /// Of a run that serves: a [`SlotState`].
+    /// Serving runs: a [`SlotState`].
     State,
-    /// Likewise: positions whose keys and values are cached.
+    /// Serving runs: number of positions whose keys and values are cached.
     Computed,
-    /// Likewise: positions that the coordinator has given caches to; it grows while the sequence
-    /// runs.
+    /// Serving runs: number of positions for which the coordinator has allocated caches; it grows
+    /// while the sequence runs.
     Room,
-    /// Likewise: in which place the sequence came, a number that may wrap around.
+    /// Serving runs: arrival number of the sequence, which may wrap around.
     Arrival,
-    /// Where sequences have owners: whose it is, a [`Home`].
+    /// If sequences have owners: the owner, a [`Home`].
     Home,
-    /// Likewise: its extent in the device's caches, while it has or had one.
+    /// If sequences have owners: the extent in the device's caches, while the sequence has or had
+    /// one.
     Seat,
-    /// Likewise: its place in its owner's queue.
+    /// If sequences have owners: the position in its owner's queue.
     Turn,
-    /// Likewise: steps since it was last computed.
+    /// If sequences have owners: number of steps since the sequence was last computed.
     Waited,
-    /// Likewise: layers of its newest token that were begun in earlier steps; 0: it does not lag.
+    /// If sequences have owners: number of layers of its newest token that were computed in earlier
+    /// steps; 0 if it is not deferred.
     Layer,
 }
 
 const FIELDS: usize = Field::Layer as usize + 1;
 
-/// Who a slot of a run that serves belongs to.
+/// Owner of a slot in a serving run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SlotState {
-    /// The coordinator: there is no sequence.
+    /// The coordinator: the slot holds no sequence.
     Free = 0,
-    /// The sampler may take it: the coordinator has written a sequence.
+    /// The coordinator has written a sequence, and the sampler may take it.
     Offered = 1,
-    /// The sampler, step by step.
+    /// The sampler, from step to step.
     Running = 2,
-    /// The coordinator: no list names the slot any more.
+    /// The coordinator: the sequence has ended and no work list refers to the slot.
     Ended = 3,
 }
 
-/// Where the caches of a sequence are that has an owner.
+/// Location of the caches of a sequence that has an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Home {
-    /// Nothing of it is cached.
+    /// Nothing of the sequence is cached.
     Nowhere = 0,
     Device = 1,
     Host = 2,
 }
 
-/// A work list of a batch. Those of a group's first program are written before the group is
-/// released; each `Sample` lists the rows of the step that follows it.
+/// A work list of a batch. The lists of a group's first program are written before the group is
+/// released; each `Sample` lists the rows of the following step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct List {
     pub program: ProgramId,
@@ -121,26 +124,26 @@ pub struct List {
 }
 
 impl List {
-    /// The list of prefill for a stream.
+    /// Returns the prefill list of a stream.
     pub const fn prefill(stream: u16) -> List {
         List { program: ProgramId::PREFILL, stream }
     }
 
-    /// The list of decode.
+    /// The decode list.
     pub const DECODE: List = List { program: ProgramId::DECODE, stream: 0 };
 }
 
-/// The work lists of a program in a batch.
+/// Sizes of the work lists of a program in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListSize {
-    /// Of which each has a list.
+    /// Number of streams, each with its own list.
     pub streams: u32,
-    /// Most items of a list.
+    /// Maximum number of items in a list.
     pub items: u32,
 }
 
 impl ListSize {
-    /// Of a list: a count, and items.
+    /// Returns the words of a list: a count and the items.
     const fn list_words(self) -> usize {
         1 + self.items as usize * ITEM_WORDS
     }
@@ -151,25 +154,23 @@ impl ListSize {
 }
 
 /// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
-/// from which the positions before it lie in the same stream (0: in the cache), and how many of
-/// its last rows have their logits computed, twice, with whether the last is sampled in the lowest
-/// bit.
+/// from which the positions before it are in the same stream (0: in the cache), and twice the
+/// number of its last rows whose logits are computed, plus 1 if the last row is sampled.
 pub const ITEM_WORDS: usize = 5;
 
-/// Words of the time that a step of a run that serves should take, in microseconds, of what a row
-/// takes for a position, in picoseconds, and of up to eight pairs of rows and the time of a step
-/// with so many, in microseconds.
+/// Words of the step budget of a serving run: target duration of a step in microseconds, cost of a
+/// row per position in picoseconds, and up to eight pairs of rows and the duration of a step with
+/// that many rows, in microseconds.
 pub const BUDGET_WORDS: usize = 18;
 
-/// Words of what an iteration may be where sequences have owners: who decides, its limits, what it
-/// costs, the programs of the stages that follow, up to two, counted from 1, and how often each
-/// program ran.
+/// Words of the iteration parameters if sequences have owners: policy, limits, costs, the programs
+/// of up to two following stages (counted from 1), and how often each program ran.
 pub const OWNERS_WORDS: usize = 40;
 
 /// Words of a log-probability.
 pub const LOGPROB_WORDS: usize = 2;
 
-/// Why a sequence ended.
+/// Reason for which a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Finish {
@@ -177,7 +178,7 @@ pub enum Finish {
     /// An EOS token, or a stop string.
     Stop = 1,
     Length = 2,
-    /// Its next logits were not finite.
+    /// The next logits contained infinities or NaN.
     NotFinite = 3,
 }
 
@@ -186,37 +187,37 @@ pub enum Finish {
 pub struct StepTableLayout {
     pub batches: u32,
     pub batch_size: u32,
-    /// By program.
+    /// Sizes of the work lists, by program.
     pub lists: Vec<ListSize>,
     pub max_prompt: u32,
     pub max_new: u32,
     /// See [`crate::plan::RunShape::logprobs`].
     pub logprobs: u32,
-    /// Parts of split attention; 1 when it is not split.
+    /// Number of parts of split attention; 1 if it is not split.
     pub chunks: u32,
-    /// The different windows of layers whose caches keep less than a sequence may have.
+    /// Distinct windows of layers whose caches are smaller than the longest sequence.
     pub windows: Vec<u32>,
     pub routers: Routers,
-    /// Pages that a sequence may have, where caches are in pages; 0: they are not.
+    /// Maximum number of pages of a sequence; 0 if caches are not paged.
     pub pages: u32,
-    /// Whether sequences belong to the device or to the host.
+    /// True if sequences are owned by the device or by the host.
     pub has_owners: bool,
 }
 
-/// Words of what new tokens attended to where they choose: positions read, then those that there
-/// were, of all layers and KV heads, two words each, the lower one first.
+/// Words of the KV selection statistics: number of positions read, then number of positions
+/// available, over all layers and KV heads, two words each, the lower one first.
 pub const SELECTED_WORDS: usize = 4;
 
-/// The routers whose choices are counted; all 0 where no layer has one.
+/// Routers whose choices are counted; all 0 if no layer has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Routers {
     pub layers: u32,
-    /// Of each layer.
+    /// Number of experts of each layer.
     pub experts: u32,
 }
 
-/// Words of a router before those of its experts: how many decode steps of a batch it had, their
-/// rows, and the sum of the experts that each step went to.
+/// Words of a router before those of its experts: number of decode steps of a batch, number of
+/// their rows, and total number of distinct experts per step.
 pub const ROUTER_SUMS: usize = 3;
 
 impl StepTableLayout {
@@ -231,44 +232,45 @@ impl StepTableLayout {
             + size * self.pages as usize
     }
 
-    /// Of the work lists of a batch.
+    /// Returns the words of the work lists of a batch.
     fn lists_words(&self) -> usize {
         self.lists.iter().map(|list| list.words()).sum()
     }
 
-    /// Of a sequence.
+    /// Returns the words of the log-probabilities of a sequence.
     fn logprobs_words(&self) -> usize {
         LOGPROB_WORDS * self.logprobs as usize * self.max_new as usize
     }
 
-    /// Words of the whole table.
+    /// Returns the size of the whole table in words.
     pub fn words(&self) -> usize {
         self.owners() + if self.has_owners { OWNERS_WORDS } else { 0 }
     }
 
-    /// First of [`OWNERS_WORDS`] words, where sequences have owners.
+    /// Returns the first of [`OWNERS_WORDS`] words, if sequences have owners.
     pub fn owners(&self) -> usize {
         self.selected() + SELECTED_WORDS
     }
 
-    /// First of [`BUDGET_WORDS`] words: what a step of a run that serves may take.
+    /// Returns the first of [`BUDGET_WORDS`] words.
     pub fn budget(&self) -> usize {
         self.router(self.routers.layers as usize)
     }
 
-    /// First of [`SELECTED_WORDS`] words.
+    /// Returns the first of [`SELECTED_WORDS`] words.
     pub fn selected(&self) -> usize {
         self.budget() + BUDGET_WORDS
     }
 
-    /// First of the words of a layer's router: [`ROUTER_SUMS`], then of each expert the rows of all
-    /// programs that went to it.
+    /// Returns the first word of a layer's router: [`ROUTER_SUMS`] words, then for each expert the
+    /// number of rows of all programs routed to it.
     pub fn router(&self, layer: usize) -> usize {
         self.enough() + 1 + layer * (ROUTER_SUMS + self.routers.experts as usize)
     }
 
-    /// Running sequences of all batches with which the group ends early, so that others can take
-    /// the slots of those that have ended; 0: it goes on until all have.
+    /// Returns the word with the number of running sequences in all batches at which the group ends
+    /// early, so that other sequences can take the slots of ended ones; 0: the group continues
+    /// until all have ended.
     pub fn enough(&self) -> usize {
         self.batches as usize * self.batch_words()
     }
@@ -278,12 +280,12 @@ impl StepTableLayout {
         batch * self.batch_words()
     }
 
-    /// Most items of a list.
+    /// Returns the maximum number of items in a list.
     pub fn items_max(&self, list: List) -> usize {
         self.lists[list.program.index()].items as usize
     }
 
-    /// The number of items of a list; its items follow, [`ITEM_WORDS`] each.
+    /// Returns the word with the number of items of a list; its items follow, [`ITEM_WORDS`] each.
     pub fn list(&self, batch: usize, list: List) -> usize {
         let own = self.lists[list.program.index()];
         assert!(u32::from(list.stream) < own.streams, "{list:?} of {} streams", own.streams);
@@ -291,53 +293,54 @@ impl StepTableLayout {
         self.batch(batch) + others + usize::from(list.stream) * own.list_words()
     }
 
-    /// A field of a sequence.
+    /// Returns the word of a field of a sequence.
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> usize {
         let size = self.batch_size as usize;
         assert!(sequence < size, "sequence {sequence} of {size}");
         self.batch(batch) + self.lists_words() + sequence * FIELDS + field as usize
     }
 
-    /// First of `chunks + 1` words: chunk `c` covers units `[word c, word c + 1)`, where unit
-    /// `sequence * kv_heads + head`.
+    /// Returns the first of `chunks + 1` words: chunk `c` covers units `[word c, word c + 1)`,
+    /// where a unit is `sequence * kv_heads + head`.
     pub fn chunk_bounds(&self, batch: usize) -> usize {
         self.batch(batch) + self.lists_words() + self.batch_size as usize * FIELDS
     }
 
-    /// The first position of a sequence's extent in the caches of the layers with one of
-    /// `windows`, where [`Field::KvStart`] is that of the layers without.
+    /// Returns the word with the first position of a sequence's extent in the caches of the layers
+    /// with one of `windows`; [`Field::KvStart`] is that of the layers without a window.
     pub fn windowed_start(&self, batch: usize, sequence: usize, window: usize) -> usize {
         let first = self.chunk_bounds(batch) + self.chunks as usize + 1;
         first + window * self.batch_size as usize + sequence
     }
 
-    /// First of `max_prompt` words: the prompt's tokens.
+    /// Returns the first of `max_prompt` words with the prompt's tokens.
     pub fn prompt(&self, batch: usize, sequence: usize) -> usize {
         self.windowed_start(batch, 0, self.windows.len()) + sequence * self.max_prompt as usize
     }
 
-    /// First of `max_new` words: the tokens sampled.
+    /// Returns the first of `max_new` words with the sampled tokens.
     pub fn output(&self, batch: usize, sequence: usize) -> usize {
         self.prompt(batch, self.batch_size as usize) + sequence * self.max_new as usize
     }
 
-    /// First of `logprobs` entries of a token of the output, [`LOGPROB_WORDS`] each: a token, and
-    /// the f32 bits of its log-probability.
+    /// Returns the first of `logprobs` entries of an output token, [`LOGPROB_WORDS`] each: a token,
+    /// and the f32 bits of its log-probability.
     pub fn logprobs(&self, batch: usize, sequence: usize, position: usize) -> usize {
         let first = self.output(batch, self.batch_size as usize);
         let of_token = LOGPROB_WORDS * self.logprobs as usize;
         first + sequence * self.logprobs_words() + position * of_token
     }
 
-    /// First of `pages` words: the pages of a sequence's positions in their order.
+    /// Returns the first of `pages` words with the pages of a sequence, in the order of its
+    /// positions.
     pub fn pages(&self, batch: usize, sequence: usize) -> usize {
         self.logprobs(batch, self.batch_size as usize, 0) + sequence * self.pages as usize
     }
 }
 
-/// Unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent of
-/// sequence `s` in positions (0 for an empty slot); each sequence has `kv_heads` equal units.
-/// No part exceeds [`chunk_positions_max`].
+/// Computes unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent
+/// of sequence `s` in positions (0 for an empty slot); each sequence has `kv_heads` equal units. No
+/// part exceeds [`chunk_positions_max`].
 pub fn balance_units(capacities: &[u32], kv_heads: u32, chunks: u32) -> Vec<u32> {
     let total: u64 = capacities.iter().map(|c| u64::from(*c)).sum::<u64>() * u64::from(kv_heads);
     let units = capacities.len() as u32 * kv_heads;
@@ -357,7 +360,7 @@ pub fn balance_units(capacities: &[u32], kv_heads: u32, chunks: u32) -> Vec<u32>
     bounds
 }
 
-/// Most (unit, position) pairs that one part of [`balance_units`] can hold.
+/// Returns the maximum number of (unit, position) pairs in one part of [`balance_units`].
 pub fn chunk_positions_max(batch_size: u64, max_context: u64, kv_heads: u64, chunks: u64) -> u64 {
     let total = batch_size * max_context * kv_heads;
     if chunks == 1 { total } else { total.div_ceil(chunks) + max_context }

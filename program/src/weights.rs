@@ -1,4 +1,4 @@
-//! The weight blobs of a model, as the operations name them.
+//! Weight blobs of a model, as named by its operations.
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
@@ -12,7 +12,7 @@ pub enum Weights {
     /// Learned positions, `[max_positions + learned_positions, hidden]` in the run's dtype.
     Positions,
     FinalNorm,
-    /// Only when not tied to the embedding.
+    /// Only if it is not tied to the embedding.
     Head,
     Layer {
         layer: u16,
@@ -21,7 +21,7 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// The blob of an operation.
+    /// Returns the blob of an operation.
     pub fn of(op: Op, layer: Option<u16>) -> Weights {
         match (op, layer) {
             (Op::Embed, _) => Weights::Embedding,
@@ -31,7 +31,8 @@ impl Weights {
         }
     }
 
-    /// Bytes of the blob, a multiple of 64: its matrix in `format`, all else in the run's dtype.
+    /// Returns the size of the blob in bytes, a multiple of 64: its matrix in `format`, everything
+    /// else in the run's dtype.
     pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype, format: WeightFormat) -> usize {
         match self {
             Weights::Embedding => Op::Embed.weight_bytes_in(config, dtype, format),
@@ -44,7 +45,7 @@ impl Weights {
         }
     }
 
-    /// Name in buffer lists and errors.
+    /// Returns the name used in buffer lists and errors.
     pub fn name(self, config: &ModelConfig) -> String {
         match self {
             Weights::Embedding => "weights.embedding".to_owned(),

@@ -1,4 +1,4 @@
-//! FlexGen's loop: proved, and slower by exactly what its barriers cost.
+//! FlexGen's loop is proved, and is slower by exactly the cost of its barriers.
 
 mod common;
 
@@ -11,7 +11,7 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneSet, MemoryId};
 use program::validate::validate;
 
-/// 60 a layer for its six matrices over the link, 20 for each batch's computation.
+/// Costs: 60 per layer for its six matrices over the link, 20 for each batch's computation.
 struct SixtyAndTwenty;
 
 impl Costs for SixtyAndTwenty {
@@ -40,7 +40,7 @@ fn steady_step_ns(schedule: Schedule) -> f64 {
     let mut config = opt();
     // The six matrices have equal sizes, so four batches can share them evenly.
     config.ffn_size = config.hidden_size;
-    // An even number of layers keeps the two slots taking turns from step to step.
+    // With an even number of layers the two slots alternate from step to step.
     config.num_layers = 4;
     let entries = layer_list(&config, 0, None).len();
     let choices = Choices { gpu_kv: MemoryId::VRAM, schedule, ..PLAIN };
@@ -54,10 +54,10 @@ fn steady_step_ns(schedule: Schedule) -> f64 {
 fn a_layer_takes_its_weights_or_a_batch_and_then_the_other_batches() {
     // Four layers, four batches each: computation alone is 4 x 80.
     assert_eq!(steady_step_ns(Schedule::Overlapped), 320.0);
-    // The first layer's weights beside the embedding, 60. Layers 0 to 2: max(60, 20) + 3 x 20. The
-    // last one streams nothing: 80.
+    // The first layer's weights during the embedding, 60. Layers 0 to 2: max(60, 20) + 3 x 20. The
+    // last layer streams nothing: 80.
     assert_eq!(steady_step_ns(Schedule::Barrier), 60.0 + 3.0 * 120.0 + 80.0);
-    // Six matrices over four batches: 10 or 20 beside each batch's 20.
+    // Six matrices over four batches: 10 or 20 during each batch's 20.
     assert_eq!(steady_step_ns(Schedule::BarrierSpread), 60.0 + 4.0 * 80.0);
 }
 

@@ -1,4 +1,4 @@
-//! What the validator says when a read would find something else than it is for.
+//! Errors of the validator if a read would find content other than it needs.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn a_slot_that_holds_another_layer() {
     let text = without_copy(Moved::Weights(Op::Q), 2, 0);
     assert!(text.contains("(q, layer 2, batch 0) in step 0 needs weights.layer2.q"), "{text}");
     assert!(text.contains("but finds weights.layer0.q, left there by decode"), "{text}");
-    // Layer 1 has the second slot for itself: in the first step nothing is there.
+    // Layer 1 has the second slot to itself: in the first step it is empty.
     let text = without_copy(Moved::Weights(Op::Q), 1, 0);
     assert!(text.contains("which nothing wrote; it needs weights.layer1.q"), "{text}");
     let text = without_copy(Moved::Cache(Kv::K), 2, 1);
@@ -74,8 +74,8 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let list = &compiled.decode().lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
     assert_eq!(count, 6 * config.num_layers);
-    // What is streamed is the stored form, what is multiplied has 8 bits. Records are of 256 inputs
-    // and of 32.
+    // The streamed format is the stored one, the multiplied format has 8 bits. Records have 256
+    // inputs and 32.
     let index = list.iter().position(of(Op::Fc0, 1)).unwrap();
     let Instruction::Decompress(decompress) = &list[index] else { unreachable!() };
     let bytes = [decompress.from, decompress.to].map(|r| compiled.buffer(r.buffer).size_bytes);
@@ -86,7 +86,7 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_DECOMPRESS).remove(index);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("weights.layer1.fc0, decompressed"), "{text}");
-    // Multiplying the stored form itself is refused.
+    // Multiplying the stored format itself is refused.
     let mut plan = compiled.clone();
     let from = decompress.from;
     let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
@@ -161,7 +161,7 @@ fn a_program_leaves_what_others_rely_on() {
         matches!(i, Instruction::Append(a)
             if (a.kv, a.at.layer, a.at.batch) == (Kv::K, Some(0), 0))
     };
-    // Prefill reads no caches: only others miss these rows.
+    // Prefill reads no caches: only other programs miss these rows.
     instructions(plan.program_mut(ProgramId::PREFILL), LaneId::CPU_APPEND).retain(|i| !of_k(i));
     let error = validate(&plan).unwrap_err();
     assert!(
@@ -198,7 +198,7 @@ fn wrong_weights_or_places() {
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("finds weights.layer0.v"), "{text}");
 
-    // Two activations of decode at one address: prefill's buffers may lie there, these may not.
+    // Two activations of decode at one address: prefill's buffers may be there, these may not.
     let plan = gpu_only();
     let of_decode: Vec<usize> = (0..plan.buffers.len())
         .filter(|i| plan.buffers[*i].segment == SegmentId::DEVICE)
@@ -211,7 +211,7 @@ fn wrong_weights_or_places() {
         matches!(error, ValidateError::Overlap { program, .. } if program.id == ProgramId::DECODE),
         "{error}"
     );
-    // Caches live through both phases, also where only one of them is at work.
+    // Caches persist through both phases, even if only one phase uses them.
     let cache =
         plan.buffers.iter().position(|buffer| buffer.segment == SegmentId::HOST_KV).unwrap();
     let mut moved = plan.clone();
@@ -224,8 +224,8 @@ fn wrong_weights_or_places() {
     assert!(matches!(error, ValidateError::BufferRange { .. }), "{error}");
 }
 
-/// The size of a real run, so that a check that compares all pairs would be noticed by whoever
-/// waits for this test.
+/// The size of a real run, so that a check that compares all pairs would be noticed by its
+/// duration.
 #[test]
 fn a_plan_of_48_layers_and_4_batches() {
     let mut config = opt();

@@ -1,5 +1,5 @@
-//! Compiled programs are proved, and each of their copies, signals and waits is needed: without any
-//! one of them the validator refuses the plan.
+//! Compiled programs are proved, and each of their copies, signals and waits is needed: if any one
+//! of them is removed, the validator refuses the plan.
 
 mod common;
 
@@ -15,11 +15,11 @@ use program::topology::MemoryId;
 use program::validate::{describe, validate};
 
 const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
-/// A form that a device widens first.
+/// A format that a device expands first.
 const Q4_K: WeightFormat = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
 
-/// The plan without one instruction. Without a signal, its lane says that it gives one fewer, as if
-/// the signal had never been planned.
+/// Returns the plan without one instruction. Without a signal, its lane declares one signal fewer,
+/// as if it had never been planned.
 fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
     let mut plan = plan.clone();
     let program = plan.program_mut(program);
@@ -31,7 +31,7 @@ fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
 
 fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
     let plan = compile(config, shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
-    // What the scratch is sized by is the same too.
+    // The inputs of the scratch size are identical too.
     let scratch: DeviceScratch = |work| {
         let computed =
             work.programs[0].instructions.len() + 1000 * work.programs[1].instructions.len();
@@ -117,7 +117,7 @@ fn every_interval() {
             for to in from + 1..=entries {
                 let map = split(config, from, to, choices);
                 let name = format!("{} {from}..{to} {choices:?}", config.name);
-                // Each interval is proved; of some of them every instruction is dropped.
+                // Each interval is proved; for some of them every instruction is dropped.
                 if (7 * from + to) % 83 == 0 {
                     dropped += each_is_needed(&name, config, &shape(2, 2), &map);
                 } else {
@@ -160,7 +160,7 @@ fn pieces_of_linears() {
     assert!(dropped > 1000, "{dropped}");
 }
 
-/// What a piece names must be its own.
+/// A piece must refer to its own rows.
 #[test]
 fn pieces_name_their_own_rows() {
     let config = ModelConfig { hidden_size: 32, head_dim: 8, ffn_size: 64, ..llama() };

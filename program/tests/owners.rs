@@ -1,5 +1,5 @@
-//! Sequences with owners: each shape of a step, and moves in both directions, are proved; without
-//! any one of their copies, appends, signals and waits the validator refuses the plan.
+//! Sequences with owners: each kind of step, and migrations in both directions, are proved; if any
+//! one of their copies, appends, signals and waits is removed, the validator refuses the plan.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn map(config: &ModelConfig, choices: Choices) -> DeviceMap {
     with_owners(&split(config, 0, all, choices), config)
 }
 
-/// Weights that stream, that stay, and that are decompressed.
+/// Weights that are streamed, resident, and decompressed.
 fn maps(config: &ModelConfig) -> Vec<(&'static str, DeviceMap)> {
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
     let resident = Choices { weights: MemoryId::VRAM, hidden: MemoryId::VRAM, slots: 1, ..gpu };
@@ -36,7 +36,7 @@ fn maps(config: &ModelConfig) -> Vec<(&'static str, DeviceMap)> {
         .into()
 }
 
-/// The plan without one instruction; a lane without a signal says that it gives one fewer.
+/// Returns the plan without one instruction; a lane without a signal declares one fewer.
 fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
     let mut plan = plan.clone();
     let list = &mut plan.program_mut(program).lanes[lane];
@@ -87,7 +87,7 @@ fn instructions(plan: &Plan, id: ProgramId, lane: LaneId) -> Vec<&Instruction> {
     work.filter(|instruction| instruction.is_work()).collect()
 }
 
-/// The attention of a lane in a layer: stream and owner.
+/// Returns the attention of a lane in a layer: stream and owner.
 fn attention(plan: &Plan, id: ProgramId, lane: LaneId) -> Vec<(u16, u16)> {
     let of_layer = instructions(plan, id, lane).into_iter().filter_map(|instruction| {
         let Instruction::Compute(compute) = instruction else { return None };
@@ -114,8 +114,8 @@ fn owners_attend_for_their_own() {
     assert_eq!(shapes[4].attending, Attending::Lagging);
 }
 
-/// NEO's order (section 3.1): the device passes the linears of both streams before it attends, so
-/// that beside those of one the host attends for the other.
+/// NEO's order (section 3.1): the device passes the linears of both streams before its attention,
+/// so that the host computes attention for one stream concurrently with the linears of the other.
 #[test]
 fn the_device_attends_behind_the_linears_of_both_streams() {
     let config = llama();
@@ -140,8 +140,8 @@ fn the_device_attends_behind_the_linears_of_both_streams() {
     assert!(order.is_sorted(), "{order:?}");
 }
 
-/// Of a layer all that the first stream sends, its queries too, is in front of what the second
-/// does, whose linears come later.
+/// In each layer, everything that the first stream sends, including its queries, precedes what the
+/// second sends, whose linears are later.
 #[test]
 fn queries_leave_before_what_the_next_stream_sends() {
     for config in [opt(), llama()] {
@@ -161,7 +161,7 @@ fn queries_leave_before_what_the_next_stream_sends() {
     }
 }
 
-/// What leaves the device is of the host's sequences alone.
+/// Only rows of the host's sequences leave the device.
 #[test]
 fn rows_of_the_device_stay_there() {
     let config = llama();
@@ -180,8 +180,8 @@ fn rows_of_the_device_stay_there() {
     }
 }
 
-/// APEX's asynchronous overlap (section 3.3): one batch for the linears, as many operations as
-/// where the device attends for everybody, and the host's attention beside them.
+/// APEX's asynchronous overlap (section 3.3): one batch for the linears, as many operations as if
+/// the device computed attention for all rows, and the host's attention concurrently with them.
 #[test]
 fn rows_that_lag_join_the_linears_of_the_others() {
     let config = llama();
@@ -217,7 +217,7 @@ fn rows_that_lag_join_the_linears_of_the_others() {
     assert_eq!(attended, layers);
 }
 
-/// What the host keeps for the next step is the rows' of that layer, and nobody else's.
+/// The host keeps for the next step only values of the rows of that layer.
 #[test]
 fn what_is_kept_of_other_rows_is_refused() {
     let config = llama();
@@ -239,7 +239,7 @@ fn what_is_kept_of_other_rows_is_refused() {
             };
             end.chunk = Some(kept((behind + 1) % (layers + 1), layers));
             assert!(matches!(validate(&other), Err(ValidateError::Malformed { .. })));
-            // The same rows at another place of the model.
+            // The same rows at another place in the model.
             let Instruction::Copy(copy) =
                 &mut other.program_mut(ProgramId::ASYNC).lanes[lane].instructions[index]
             else {
@@ -262,8 +262,8 @@ fn what_is_kept_of_other_rows_is_refused() {
     assert!(matches!(validate(&shared), Err(ValidateError::Overlap { .. })));
 }
 
-/// Where a gate of the attended values is computed from what precedes attention, rows that joined
-/// behind it would have none.
+/// If a gate of the attended values is computed from a value that precedes attention, rows that
+/// join after attention would have no gate.
 #[test]
 fn rows_of_models_with_a_gate_of_attention_do_not_lag() {
     let gated = ModelConfig { output_gate: true, ..llama() };

@@ -1,5 +1,5 @@
-//! Traces of compiled programs, simulated under several timings, replay through the validator; a
-//! disturbed trace does not.
+//! Traces of compiled programs, simulated under several timings, pass the replay check; a disturbed
+//! trace does not.
 
 mod common;
 
@@ -12,7 +12,7 @@ use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::{LaneId, LaneSet};
 use program::validate::{ReplayError, replay, validate};
 
-/// Work that differs from instruction to instruction and from step to step.
+/// Costs that differ between instructions and between steps.
 struct Uneven(u64);
 
 impl Costs for Uneven {
@@ -38,7 +38,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// Prefill, and behind it five steps of decode.
+/// Returns the trace of prefill followed by five steps of decode.
 fn trace(plan: &Plan, seed: u64) -> Vec<Span> {
     let prefill = simulate(plan.prefill(), &Uneven(seed), 1).unwrap();
     let decode = simulate(plan.decode(), &Uneven(seed), 5).unwrap();
@@ -65,7 +65,7 @@ fn simulated_runs_replay() {
     }
 }
 
-/// Every span that is moved to before the work it waits for is noticed.
+/// Every span that is moved before the work it waits for is detected.
 #[test]
 fn disturbed_runs_do_not() {
     let plan = plan();

@@ -1,5 +1,5 @@
-//! Layers with a state: their programs are proved, each instruction of them is needed, and a map
-//! that keeps a state elsewhere than where it is brought up to date is refused.
+//! Layers with a state: their programs are proved, each of their instructions is needed, and a map
+//! that stores a state elsewhere than where it is updated is refused.
 
 mod common;
 
@@ -15,7 +15,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::{ValidateError, validate};
 
-/// All layers keep a state.
+/// A configuration in which all layers have a state.
 fn delta() -> ModelConfig {
     let net = DeltaNet {
         key_heads: 1,
@@ -35,8 +35,8 @@ fn delta() -> ModelConfig {
     }
 }
 
-/// The GPU runs entries `from..to` of every layer in decode, and in prefill what `choices` say but
-/// for the states.
+/// Returns a map in which the GPU runs entries `from..to` of every layer in decode, and in prefill
+/// what `choices` specifies, except for the states.
 fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
     let mut map = split(config, from, to, choices);
     for layer in 0..config.num_layers {
@@ -120,7 +120,7 @@ fn barriers_are_proved() {
     }
 }
 
-/// Where a state is kept, as the compiler is asked.
+/// The memory of a state, as requested from the compiler.
 #[test]
 fn a_state_elsewhere_is_refused() {
     let config = delta();

@@ -1,4 +1,5 @@
-//! Weights that live on storages: what the compiler makes of them, and that all of it is needed.
+//! Weights on storages: the programs that the compiler makes for them, and that every part of these
+//! is needed.
 
 mod common;
 
@@ -17,7 +18,7 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId, Topology};
 use program::validate::{ValidateError, describe, replay, validate};
 
-/// All weights on storages, of which two read unequal shares.
+/// All weights on storages, two of which read unequal shares.
 fn on_storages(mut map: DeviceMap) -> DeviceMap {
     map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
     map.outer_weights = MemoryId::STORAGES;
@@ -25,7 +26,7 @@ fn on_storages(mut map: DeviceMap) -> DeviceMap {
     map
 }
 
-/// The same weights, read straight to the device.
+/// All weights on storages, read directly to the device.
 fn directly(map: DeviceMap) -> DeviceMap {
     DeviceMap { direct_reads: true, ..map }
 }
@@ -125,7 +126,7 @@ fn plans_are_proved_and_both_storages_are_read() {
         }));
         let replayed = replay(&plan, &spans).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(replayed.waits > 0 && replayed.separated > 0, "{name}");
-        // No blob of a storage lies on the host but in slots.
+        // No blob of a storage is in host memory outside of slots.
         let host = plan.segment_bytes(program::topology::SegmentId::HOST_WEIGHTS);
         let blobs = plan.weights.iter().map(|w| (w.weights, plan.buffer(w.buffer).size_bytes));
         let all: u64 = blobs.collect::<HashMap<_, _>>().values().sum();
@@ -135,7 +136,7 @@ fn plans_are_proved_and_both_storages_are_read() {
     }
 }
 
-/// Every copy of weights to the device takes them from a slot that they are read into.
+/// Every copy of weights to the device reads a slot into which they were read.
 #[test]
 fn reads_come_before_what_they_are_for() {
     for (name, plan) in plans().into_iter().filter(|(_, plan)| !plan.map.direct_reads) {
@@ -159,8 +160,8 @@ fn reads_come_before_what_they_are_for() {
     }
 }
 
-/// What the device multiplies is in the slots that storages read to, and was never on the host;
-/// what the host multiplies is read there.
+/// Weights that the device multiplies are in the slots into which storages read, and never on the
+/// host; weights that the host multiplies are read to the host.
 #[test]
 fn direct_reads_pass_the_host_by() {
     for (name, plan) in plans().into_iter().filter(|(_, plan)| plan.map.direct_reads) {
@@ -207,7 +208,7 @@ fn direct_reads_pass_the_host_by() {
     }
 }
 
-/// Device memory of a program by itself is no less than it takes beside whatever stays.
+/// The device memory of a single program is at least what it takes in addition to resident data.
 #[test]
 fn footprints_have_room_for_whole_pages() {
     for (name, plan) in plans() {
@@ -235,7 +236,7 @@ fn a_slot_of_part_of_a_page_is_refused() {
     assert!(error.contains("end with a page"), "{name}: {error}");
 }
 
-/// The slots that a program's reads land in, and what is read.
+/// Returns the slots into which a program's reads go, and what is read.
 fn slots_of_reads(program: &Program) -> Vec<(Op, Option<u16>, Region)> {
     let reads = all_works(program).filter_map(|(_, work)| match work {
         Instruction::Read(read) => Some((read.op, read.at.layer, Region::whole(read.to.buffer))),
@@ -269,7 +270,7 @@ fn without_any_instruction_of_a_storage_the_plan_is_refused() {
                 if plan.topology.lane(list.lane).kind != LaneKind::Read {
                     continue;
                 }
-                // Barriers order more than data asks for.
+                // Barriers impose more order than the data requires.
                 let ordered = plan.map.schedule == Schedule::Overlapped;
                 for index in 0..list.instructions.len() {
                     if !ordered && !list.instructions[index].is_work() {
@@ -295,7 +296,7 @@ fn a_read_by_another_storages_worker_is_refused() {
     let (name, mut plan) = plans().remove(0);
     let reads = |lane: LaneId, plan: &Plan| plan.topology.lane(lane).kind == LaneKind::Read;
     let lanes: Vec<LaneId> = plan.lanes().into_iter().filter(|lane| reads(*lane, &plan)).collect();
-    // The lists change places; waits for them too, so that nothing but the memory is wrong.
+    // The lists are swapped, and waits for them too, so that only the memory is wrong.
     let [first, second] = lanes[..] else { panic!("{name}: {lanes:?}") };
     let other = |lane: LaneId| match lane {
         lane if lane == first => second,
@@ -334,7 +335,7 @@ fn homes_that_the_machine_lacks_are_refused() {
     let mut map = alone.clone();
     map.outer_weights = MemoryId(8);
     assert_eq!(refused(&map, &topology), CompileError::NoMemory { what: "weights", memory: 8 });
-    // One storage alone is no home: what lives on storages lives on each.
+    // A single storage is not a tier: everything on storages is on each of them.
     map.outer_weights = storages[0];
     let memory = storages[0].0;
     assert_eq!(refused(&map, &topology), CompileError::NoMemory { what: "weights", memory });
@@ -345,7 +346,7 @@ fn homes_that_the_machine_lacks_are_refused() {
     let map = split(&config, 1, 4, PLAIN);
     let error = refused(&map, &Topology::cpu_alone());
     assert!(matches!(error, CompileError::NoLane { .. }), "{error}");
-    // Storages that read to the host alone.
+    // Storages that read only to the host.
     let error = refused(&directly(on_storages(map)), &with_storages(Topology::with_device()).0);
     assert_eq!(error, CompileError::NoLane { what: "reads the storage of weights to the device" });
 }

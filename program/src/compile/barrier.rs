@@ -1,11 +1,11 @@
-//! FlexGen's loop as a schedule, flaw and all, to compare with (its
-//! `generation_loop_overlap_multi_batch`).
+//! FlexGen's loop as a schedule, including its known inefficiency, for comparison
+//! (`generation_loop_overlap_multi_batch` in its code).
 //!
-//! The entries come layer by layer and batch by batch; each (layer, batch) is an iteration that
-//! ends with a barrier. Beside its computation run the copies for what comes next: the KV of the
-//! next batch, and the weights of the next layer, all of them beside the first batch. So a layer
-//! takes the longer of all its weights and one batch, plus its other batches; `BarrierSpread` lifts
-//! that.
+//! Entries are ordered layer by layer and batch by batch; each (layer, batch) pair is an iteration
+//! that ends with a barrier. The copies for what comes next run concurrently with its computation:
+//! the KV of the next batch, and the weights of the next layer, all during the first batch. A layer
+//! therefore takes the maximum of its weight transfer and one batch, plus its other batches;
+//! `BarrierSpread` removes this restriction.
 
 use model::ops::Op;
 
@@ -36,15 +36,15 @@ pub(super) fn emit(emitter: &mut Emitter<'_, '_>, entries: &[Entry]) {
     }
 }
 
-/// Batches (and streams) that pass each layer.
+/// Returns the number of batches (and streams) that pass each layer.
 fn streams(iterations: &[&[Entry]]) -> usize {
     let first = |iteration: &&[Entry]| (iteration[0].layer, iteration[0].op);
     let Some(head) = iterations.first().map(first) else { return 1 };
     iterations.iter().take_while(|iteration| first(iteration) == head).count()
 }
 
-/// The operations of the next layer whose weights are streamed beside iteration `stream` of this
-/// one. Spread by bytes, whole blobs at a time.
+/// Returns the operations of the next layer whose weights are streamed during iteration `stream` of
+/// this layer. The weights are distributed by bytes, whole blobs at a time.
 fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usize) -> Vec<Entry> {
     let streamed = next.iter().filter(|entry| entry.device == Device::Gpu && entry.op != Op::Embed);
     if emitter.map.schedule == Schedule::Barrier {
@@ -56,7 +56,7 @@ fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usiz
     let mut before = 0;
     let mut mine = Vec::new();
     for entry in streamed {
-        // The batch in whose share of all bytes the blob's middle lies.
+        // The batch whose share of the total bytes contains the middle of the blob.
         let middle = before + bytes(entry) / 2;
         if middle * streams / total.max(1) == stream {
             mine.push(*entry);
@@ -66,8 +66,8 @@ fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usiz
     mine
 }
 
-/// Where streams are of one sequence, the next one's cache is not whole before this one's rows are
-/// appended.
+/// Prefetches the caches of the next iteration. If streams belong to one sequence, the cache of the
+/// next stream is incomplete until the rows of this one are appended.
 fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
     if emitter.program.rows != Rows::Single {
         return;

@@ -1,4 +1,4 @@
-//! Buffers of a plan and their places in memory.
+//! Buffers of a plan and their addresses in memory.
 //!
 //! Weights, KV caches and resident weights are laid out once. Activations and streaming slots are
 //! laid out per program; programs share addresses, since a barrier separates them.
@@ -18,8 +18,8 @@ use crate::weights::Weights;
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
 
-/// Caches in pages begin with a page of the processor: it prefetches to the end of one, for nothing
-/// where a run of positions ends before it.
+/// Alignment of paged caches, one page of the processor: hardware prefetching stops at a page
+/// boundary, so an unaligned run of positions would prefetch data that is not read.
 const PAGED_ALIGN_BYTES: u64 = 4096;
 
 /// Identity of an activation or slot buffer within a program.
@@ -34,14 +34,14 @@ pub(super) enum ProgramBuffer {
         op: Op,
         layer_slot: u16,
     },
-    /// What a weight of the slot is decompressed to.
+    /// Target buffer for decompressing the weights of a slot.
     WideSlot {
         op: Op,
         layer_slot: u16,
     },
     PositionsSlot,
-    /// Host memory that an operation's weights are read into from storages, one layer's at a time:
-    /// it is read anew as soon as what it held was used.
+    /// Host memory into which storages read the weights of an operation, one layer at a time. It is
+    /// refilled as soon as its contents have been used.
     ReadSlot {
         op: Op,
     },
@@ -63,16 +63,16 @@ pub(super) struct Buffers<'a> {
     ends: FxHashMap<SegmentId, u64>,
     program_starts: FxHashMap<SegmentId, u64>,
     program: FxHashMap<ProgramBuffer, BufferId>,
-    /// Where blobs are loaded to on the host.
+    /// Host buffers into which blobs are loaded.
     loaded: FxHashMap<Weights, BufferId>,
-    /// Blobs that every storage holds, in the order of the storages.
+    /// Blobs that every storage holds, in storage order.
     stored: FxHashMap<Weights, Vec<BufferId>>,
     placements: Vec<WeightPlacement>,
     caches: FxHashMap<(u16, u16, Kv, u16), BufferId>,
     tables: Vec<BufferId>,
-    /// What rows that lag leave on the host, a row for each slot.
+    /// Host buffers that keep the state of deferred rows between steps, one row per slot.
     kept: FxHashMap<Value, BufferId>,
-    /// Resident weights in the order in which they are loaded.
+    /// Resident weights in loading order.
     pub(super) resident: Vec<(Weights, BufferId)>,
 }
 
@@ -126,13 +126,13 @@ impl<'a> Buffers<'a> {
         buffers
     }
 
-    /// Forgets the activations and slots of the program before; their addresses are reused.
+    /// Discards the activations and slots of the previous program; their addresses are reused.
     pub(super) fn begin_program(&mut self) {
         self.program.clear();
         self.ends = self.program_starts.clone();
     }
 
-    /// The end of each segment, with the buffers of the program that was emitted last.
+    /// Returns the end of each segment, including the buffers of the most recently emitted program.
     pub(super) const fn ends(&self) -> &FxHashMap<SegmentId, u64> {
         &self.ends
     }
@@ -268,8 +268,8 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Bytes of a slot through which an operation's weights pass: enough for every layer's, as they
-    /// are streamed, or `wide`, as they are multiplied.
+    /// Returns the size of a slot through which an operation's weights pass, large enough for every
+    /// layer: as streamed, or as multiplied if `wide`.
     fn slot_bytes(&self, op: Op, (layer_slot, slots): (u16, u16), wide: bool) -> usize {
         let bytes = |layer: Option<u16>| {
             let weights = Weights::of(op, layer);
@@ -293,7 +293,7 @@ impl<'a> Buffers<'a> {
         self.sizes.value_bytes(value, rows, sequences)
     }
 
-    /// The activation or slot buffer of this identity, made on first use.
+    /// Returns the activation or slot buffer with this identity, creating it on first use.
     pub(super) fn program_buffer(
         &mut self,
         program: ProgramShape,
@@ -332,27 +332,28 @@ impl<'a> Buffers<'a> {
         id
     }
 
-    /// Bytes of a slot of whole pages, which is the next buffer of a segment: drives read whole
-    /// pages past the page cache.
+    /// Returns the size of a slot rounded up to whole pages. The slot is the next buffer of a
+    /// segment: drives bypass the page cache and read whole pages.
     fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
         let end = self.ends.entry(segment).or_insert(0);
         *end = end.next_multiple_of(READ_ALIGN_BYTES);
         size_bytes.next_multiple_of(READ_ALIGN_BYTES as usize)
     }
 
-    /// Where a weight blob is loaded to on the host; the head of a tied model is the embedding.
+    /// Returns the host buffer into which a weight blob is loaded; the head of a tied model is the
+    /// embedding.
     pub(super) fn loaded_weights(&self, weights: Weights) -> BufferId {
         let tied = weights == Weights::Head && self.config.tied_embeddings;
         let weights = if tied { Weights::Embedding } else { weights };
         self.loaded[&weights]
     }
 
-    /// Whether a blob lives on the storages.
+    /// Returns true if a blob is stored on the storages.
     fn is_stored(&self, weights: Weights) -> bool {
         self.home(weights) == MemoryId::STORAGES
     }
 
-    /// Where a blob stays: the embedding on the host.
+    /// Returns the memory in which a blob stays; the embedding stays on the host.
     fn home(&self, weights: Weights) -> MemoryId {
         match weights {
             Weights::Embedding | Weights::Positions => MemoryId::DRAM,
@@ -362,7 +363,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The segment of the host that a blob is loaded to.
+    /// Returns the host segment into which a blob is loaded.
     fn loaded_segment(&self, weights: Weights) -> SegmentId {
         let far = self.home(weights).far_number();
         match far.and_then(|number| self.routes.topology.far(number)) {
@@ -371,12 +372,12 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// A blob on each of the storages; `None` where it lives elsewhere.
+    /// Returns a blob's buffer on each storage, or `None` if it is stored elsewhere.
     pub(super) fn stored_weights(&self, weights: Weights) -> Option<&[BufferId]> {
         self.stored.get(&weights).map(Vec::as_slice)
     }
 
-    /// Device copy of a blob that stays there.
+    /// Returns the device copy of a blob that stays on the device.
     pub(super) fn resident_weights(&self, weights: Weights) -> Option<BufferId> {
         self.resident.iter().find(|(other, _)| *other == weights).map(|(_, id)| *id)
     }
@@ -389,7 +390,7 @@ impl<'a> Buffers<'a> {
         Region::whole(self.tables[batch as usize])
     }
 
-    /// Where the host has a value of rows that lag.
+    /// Returns the host buffer that keeps a value of deferred rows.
     pub(super) fn kept(&self, value: Value) -> BufferId {
         self.kept[&value]
     }
@@ -403,12 +404,12 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Parts of a layer's K or V cache.
+/// Returns the number of parts of a layer's K or V cache.
 pub(super) fn parts(chunking: Option<Chunking>, kv: Kv) -> u16 {
     chunking.map_or(1, |chunking| chunking.parts(kv))
 }
 
-/// The chunk that names part `index` of `of`; `None` when there is one part.
+/// Returns the chunk for part `index` of `of`, or `None` if there is only one part.
 pub(super) fn chunk_of(index: u16, of: u16) -> Option<Chunk> {
     (of > 1).then_some(Chunk { index, of })
 }

@@ -1,4 +1,4 @@
-//! What a map must satisfy before it is compiled.
+//! Checks that a device map must pass before it is compiled.
 
 use model::compressed::kv4_position_bytes;
 use model::config::ModelConfig;
@@ -14,7 +14,7 @@ use crate::weights::Weights;
 use super::error::CompileError;
 use super::routes::Routes;
 
-/// Heads whose keys have partial keys are of a multiple of so many elements.
+/// Head sizes whose keys have partial keys are multiples of this number of elements.
 const HEAD_STEP: usize = 8;
 
 pub(super) fn check(
@@ -87,7 +87,8 @@ pub(super) fn check(
     })
 }
 
-/// What `crate::owners::with_owners` makes of a map, for models whose layers all attend.
+/// Checks a map produced by `crate::owners::with_owners`, for models in which every layer has
+/// attention.
 fn check_owners(
     config: &ModelConfig,
     shape: &RunShape,
@@ -114,7 +115,7 @@ fn check_owners(
     Err(CompileError::Owners { problem })
 }
 
-/// What linears in pieces do not go with.
+/// Refuses combinations that linears in pieces do not support.
 fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
     let Some(cut) = map.chunking.filter(|cut| cut.order == ChunkOrder::Linears) else {
         return Ok(());
@@ -138,7 +139,8 @@ fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     Err(CompileError::Pieces { problem })
 }
 
-/// Only the CPU's fused attention over whole caches without windows chooses positions.
+/// Checks KV selection: only the CPU's fused attention over whole caches without windows can select
+/// positions.
 fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
     let refused = |reason| Err(CompileError::Select { reason });
     if map.uses_gpu() {
@@ -165,7 +167,7 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     }
 }
 
-/// Only kernels of the CPU read caches in pages, whole ones.
+/// Checks paged caches: only CPU kernels read pages, and only whole caches.
 fn check_pages(
     config: &ModelConfig,
     shape: &RunShape,
@@ -200,8 +202,8 @@ fn check_pages(
     }
 }
 
-/// Weights and caches live on the host or on a device, weights also in a further memory of the host
-/// and on a storage that a lane reads.
+/// Checks a tier: weights and caches are stored on the host or on a device, weights also in another
+/// host memory or on a storage that a lane reads.
 fn check_home(what: &'static str, home: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
     match routes.topology.memory_kind(home) {
         _ if home == MemoryId::STORAGES && what == "weights" => {
@@ -267,7 +269,7 @@ fn check_layer(
         };
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
         let on_device = |batch| map.kv[layer].home(kv, part as u16, batch);
-        // The first batch and the last: those between have the home of one of them.
+        // The first and the last batch: batches in between have the tier of one of them.
         let homes = [on_device(0), on_device(u16::MAX)];
         if homes.iter().any(|home| routes.topology.is_vram(*home)) && device == Device::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
@@ -276,7 +278,7 @@ fn check_layer(
     Ok(())
 }
 
-/// What a layer keeps of sequences is brought up to date in place, so it lives where that is
+/// Checks the states of a layer. They are updated in place, so they are stored where they are
 /// computed, in all programs and for all batches.
 fn check_states(
     config: &ModelConfig,
@@ -298,7 +300,7 @@ fn check_states(
     Ok(())
 }
 
-/// Attention of chunks reads caches in prefill too, from its own side or streamed to it.
+/// Checks chunked attention in prefill: it reads caches too, from its own side or streamed to it.
 pub(super) fn check_chunked(
     config: &ModelConfig,
     map: &DeviceMap,

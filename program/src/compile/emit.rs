@@ -1,5 +1,5 @@
-//! One schedule entry to instructions: finds the operands, inserts the copies that bring them to
-//! the device. What becomes of fresh K and V is `fresh`'s.
+//! Turns one schedule entry into instructions: locates the operands and inserts the copies that
+//! bring them to the device. Fresh K and V are handled in `fresh`.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
@@ -18,22 +18,24 @@ use super::pieces::Pieces;
 use super::routes::Routes;
 use super::schedule::Entry;
 
-/// Slots of activations in prefill when no value outlives a segment: one is computed on while the
-/// other is still being copied.
+/// Number of activation slots in prefill if no value outlives a segment: one is used for
+/// computation while the other is still being copied.
 const PREFILL_SLOTS: u32 = 2;
-/// Slots of streamed caches that are whole though others are in parts: one is read, the next comes.
+/// Number of slots for streamed caches that are whole although others are in parts: one is read
+/// while the next arrives.
 const WHOLE_KV_SLOTS: u16 = 2;
 
-/// An instruction and the lane it goes to, in global order.
+/// An instruction and its lane, in global order.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) lane: LaneId,
     pub(super) instruction: Instruction,
-    /// No lane begins it, or what follows it, before every lane is through with what precedes it.
+    /// No lane starts this instruction, or any later one, before all lanes have finished the
+    /// preceding ones.
     pub(super) barrier: bool,
 }
 
-/// What is compiled.
+/// Inputs of a compilation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compiling<'a> {
     pub(super) config: &'a ModelConfig,
@@ -42,7 +44,7 @@ pub(super) struct Compiling<'a> {
     pub(super) routes: &'a Routes<'a>,
 }
 
-/// On which devices the parts of a value are up to date.
+/// Devices on which the parts of a value are up to date.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Valid {
     cpu: bool,
@@ -65,21 +67,21 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) map: &'a DeviceMap,
     pub(super) routes: &'a Routes<'a>,
     pub(super) buffers: &'b mut Buffers<'a>,
-    /// Slots that activations rotate through; `None`: one per stream.
+    /// Number of slots through which activations rotate; `None`: one per stream.
     rotate: Option<u32>,
     nodes: Vec<Node>,
-    /// The next node begins after a barrier.
+    /// The next node starts after a barrier.
     pub(super) barrier: bool,
-    /// Slots of caches that were streamed before the entry that reads them was reached.
+    /// Slots of caches that were streamed before the entry that reads them.
     pub(super) prefetched: FxHashMap<(u16, u16, Kv), Region>,
     pieces: Pieces,
-    /// Where the parts of each value of a stream lie, by batch and stream.
+    /// Locations of the parts of each value of a stream, by batch and stream.
     valid: FxHashMap<(u16, u16), FxHashMap<Value, Vec<Valid>>>,
     pub(super) read: FxHashSet<Weights>,
     pub(super) streamed: FxHashSet<(Weights, Option<Chunk>)>,
     pub(super) decompressed: FxHashSet<Weights>,
     kv_used: FxHashMap<(Kv, u16), u32>,
-    /// Of each kind of cache the one that was last streamed whole, and its slot.
+    /// For each kind of cache, the one most recently streamed whole, and its slot.
     streamed_whole: FxHashMap<Kv, (At, Region)>,
 }
 
@@ -155,14 +157,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.after(entry);
     }
 
-    /// Whether streams are chunks of prompts, so that attention reads what earlier streams of the
-    /// layer have appended.
+    /// Returns true if streams are chunks of prompts, so that attention reads the rows that earlier
+    /// streams of the layer appended.
     fn is_chunked(&self) -> bool {
         self.program.rows == Rows::Chunks
     }
 
-    /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
-    /// each segment, when it does not stay there.
+    /// Copies results off the device: fresh K and V as soon as they exist, and in prefill the
+    /// residual stream after each segment unless it stays on the device.
     fn after(&mut self, entry: &Entry) {
         let is_last_part = self.side(entry).attends_last(entry.chunk);
         if self.is_chunked() && entry.op.is_attention() && is_last_part {
@@ -193,12 +195,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.map.layer_chunking(self.config, usize::from(layer))
     }
 
-    /// Who attends for an entry's rows.
+    /// Returns the side that computes attention for an entry's rows.
     pub(super) fn side(&self, entry: &Entry) -> Side {
         self.program.attending.side(entry.stream)
     }
 
-    /// Into how many parts linears or attention cut a value of an entry's layer.
+    /// Returns the number of parts into which linears or attention split a value of an entry's
+    /// layer.
     pub(super) fn value_parts(&self, entry: &Entry, value: Value) -> u16 {
         let pieces = self.pieces.parts(entry.layer, value);
         if pieces > 1 {
@@ -212,7 +215,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         match (value, chunking.order) {
             (Value::Scores, _) => chunking.chunks,
-            // Here the fused operation is split, whatever is in decode.
+            // The fused operation is split here, regardless of decode.
             (Value::Attended, _) if self.is_chunked() => chunking.chunks,
             (Value::Probabilities | Value::Attended, ChunkOrder::Attention) => chunking.chunks,
             _ => 1,
@@ -221,14 +224,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
         if self.is_lagging() {
-            // Rows of all streams stand behind those of the first.
+            // Rows of all streams follow those of the first stream.
             return 0;
         }
         let streams = u32::from(self.program.streams);
         let stream = u32::from(entry.batch) * streams + u32::from(entry.stream);
         let outlives_segments = match value {
             Value::Hidden => device == Device::Cpu || self.is_vram(self.map.prefill_hidden),
-            // Between the final norm and a head on the other device all streams pass.
+            // All streams pass between the final norm and a head on the other device.
             Value::LastNormed => true,
             _ => false,
         };
@@ -238,7 +241,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    /// Whether another stream's residual stream overwrites this one's on the device.
+    /// Returns true if another stream's residual stream overwrites this one on the device.
     fn shares_hidden_slot(&self, entry: &Entry) -> bool {
         let Some(slots) = self.rotate.filter(|_| !self.is_vram(self.map.prefill_hidden)) else {
             return false;
@@ -253,7 +256,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.buffers.program_buffer(self.program, ProgramBuffer::Value { value, device, slot })
     }
 
-    /// Values of the layer before must not look valid in this one.
+    /// Invalidates the values of the previous layer.
     fn forget_layer_values(&mut self, entry: &Entry) {
         let rows = self.rows_of(entry);
         if let Some(valid) = self.valid.get_mut(&rows) {
@@ -270,12 +273,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
             .or_insert_with(|| vec![Valid::default(); parts])
     }
 
-    /// The batch and the stream whose buffers an entry's values are in.
+    /// Returns the batch and the stream whose buffers hold an entry's values.
     fn rows_of(&self, entry: &Entry) -> (u16, u16) {
         (entry.batch, if self.is_lagging() { 0 } else { entry.stream })
     }
 
-    /// The rows of a value that lag have joined the others on the device.
+    /// Marks the deferred rows of a value as joined with the other rows on the device.
     pub(super) fn mark_joined(&mut self, entry: &Entry, value: Value) {
         self.valid_parts(entry, value)[usize::from(HOST.index)].gpu = true;
     }
@@ -293,7 +296,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
-        // The device attends for whole prompts of either owner, so it reads K and V of all.
+        // The device computes attention for whole prompts of either owner, so it reads K and V of
+        // all rows.
         let is_whole = self.side(entry) != Side::Mapped
             && matches!(value, Value::Key | Value::Value)
             && entry.chunk == Some(DEVICE);
@@ -304,7 +308,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         entry.chunk.filter(|_| is_own && !is_whole && self.value_parts(entry, value) > 1)
     }
 
-    /// The region of an input on the entry's device; copies what is not there yet.
+    /// Returns the region of an input on the entry's device, copying the missing parts.
     fn input(&mut self, entry: &Entry, value: Value) -> Region {
         let parts = self.value_parts(entry, value);
         let chunk = self.output_chunk(entry, value);
@@ -329,7 +333,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.copy_value(entry, value, chunk, device);
     }
 
-    /// Whether all of a value that linears cut is on the other device, and nothing of it here.
+    /// Returns true if every part of a value split by linears is on the other device and none is on
+    /// this one.
     fn is_elsewhere(&mut self, entry: &Entry, value: Value) -> bool {
         let other = entry.device.other();
         self.pieces.parts(entry.layer, value) > 1
@@ -339,7 +344,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             })
     }
 
-    /// Copies all of a value to the entry's device at once.
+    /// Copies a whole value to the entry's device in one transfer.
     fn bring_whole(&mut self, entry: &Entry, value: Value) {
         for valid in self.valid_parts(entry, value) {
             *valid.on(entry.device) = true;
@@ -363,8 +368,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.routes.topology.is_vram(memory)
     }
 
-    /// Caches read by an attention operation, streamed to the device where it needs them; none
-    /// where nothing is cached yet. A state is where it is computed, in every program.
+    /// Returns the caches read by an attention operation, streamed to the device where necessary;
+    /// none if nothing is cached yet. A state is stored where it is computed, in every program.
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
         let behind_caches = self.program.rows.are_behind_caches() || entry.op.updates_state();
         let Some(layer) = entry.layer.filter(|_| behind_caches) else { return Vec::new() };
@@ -383,7 +388,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 if let Some(slot) = self.prefetched.remove(&(layer, entry.batch, *kv)) {
                     return slot;
                 }
-                // Parts of an operation that all read one whole cache follow each other.
+                // Parts of an operation that all read one whole cache are consecutive.
                 match self.streamed_whole.get(kv) {
                     Some((of, slot)) if *of == at(entry) => *slot,
                     _ => self.stream_cache(entry, *kv, Chunk { index: part, of }, cache),
@@ -415,8 +420,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 }
 
-/// Slots through which caches in so many parts pass. Where a map cuts attention, its slots are for
-/// parts, and a whole cache is as large as all of them.
+/// Returns the number of slots for streamed caches in `parts` parts. If a map splits attention, its
+/// slots hold parts, and a whole cache takes all of them.
 fn kv_slots(map: &DeviceMap, parts: u16) -> u16 {
     match map.attention_chunking() {
         Some(_) if parts == 1 => map.kv_slots.min(WHOLE_KV_SLOTS),

@@ -1,10 +1,10 @@
-//! Why a map is refused.
+//! Errors of the compiler.
 
 use model::ops::Kv;
 
 use crate::topology::TopologyError;
 
-/// Why a map cannot be compiled.
+/// Reason for which a map cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     #[error("the machine's topology does not hold together: {0}")]
@@ -13,7 +13,7 @@ pub enum CompileError {
     NoLane { what: &'static str },
     #[error("the map keeps {what} in memory {memory}, which cannot hold them on this machine")]
     NoMemory { what: &'static str, memory: u8 },
-    /// More chunks than can be numbered.
+    /// The number of chunks exceeds their index type.
     #[error(
         "prefill in chunks of {chunk} tokens is more than 65,535 chunks a batch; use a larger \
          --prefill-chunk, or smaller batches"

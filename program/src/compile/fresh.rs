@@ -1,4 +1,4 @@
-//! What becomes of fresh K and V, and caches that move between owners.
+//! Fresh K and V, and the migration of caches between owners.
 
 use model::ops::{Kv, Op, Value};
 
@@ -11,7 +11,8 @@ use super::emit::{Emitter, at};
 use super::schedule::Entry;
 
 impl Emitter<'_, '_> {
-    /// Fresh K and V leave the device as soon as they exist, where any cache of them is elsewhere.
+    /// Copies fresh K and V off the device as soon as they exist, if any of their caches is stored
+    /// elsewhere.
     pub(super) fn send_fresh(&mut self, entry: &Entry) {
         let (kv, value) = match entry.op {
             Op::K => (Kv::K, Value::Key),
@@ -23,15 +24,15 @@ impl Emitter<'_, '_> {
         let home = |part| homes.home(kv, part, entry.batch);
         let mut all = 0..homes.homes(kv).len() as u16;
         if all.any(|part| !self.is_vram(home(part))) {
-            // Where sequences have owners, the host's part is the last.
+            // If sequences have owners, the host's part is the last.
             let part = self.value_parts(entry, value) - 1;
             self.bring(entry, value, part, Device::Cpu);
         }
     }
 
-    /// Queries of the host's rows leave as soon as they exist, in front of what a next stream
-    /// sends: a lane of the link keeps its order, and would hold them until that stream's linears
-    /// are done.
+    /// Copies the queries of the host's rows off the device as soon as they exist and before the
+    /// next stream's transfers: a link's lane keeps its order and would delay them until that
+    /// stream's linears are done.
     pub(super) fn send_queries(&mut self, entry: &Entry) {
         let is_sent = entry.op == Op::Q && entry.device == Device::Gpu;
         if is_sent && self.program.attending == Attending::Owners {
@@ -40,8 +41,8 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Fresh K and V into the caches. Listed after the attention of the layer, which reads only the
-    /// positions before, so that a streamed cache need not wait for this step's append.
+    /// Appends fresh K and V to the caches. The append follows the layer's attention, which reads
+    /// only the preceding positions, so that a streamed cache need not wait for this step's append.
     pub(super) fn append_fresh(&mut self, entry: &Entry) {
         let Some(layer) = entry.layer else { return };
         let chunking = self.chunking(entry.layer);
@@ -58,7 +59,7 @@ impl Emitter<'_, '_> {
                 let on_gpu_before = self.valid_parts(entry, value)[usize::from(rows)].gpu;
                 self.bring(entry, value, rows, device);
                 let lane = match (device, on_gpu_before || chunking.is_some()) {
-                    // The append waits for a copy, which must not hold up the CPU's own work.
+                    // The append waits for a copy, which must not block the CPU's own work.
                     (Device::Cpu, true) => self.routes.append,
                     (device, _) => self.routes.compute(device),
                 };
@@ -76,7 +77,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// All caches of the listed sequences to a side, layer by layer.
+    /// Copies all caches of the listed sequences to a side, layer by layer.
     pub(super) fn move_caches(&mut self, to: Device, layers: &[usize]) {
         let (from, chunk, lane) = match to {
             Device::Cpu => (DEVICE.index, HOST, self.routes.copy_to(to)),

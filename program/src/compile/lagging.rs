@@ -1,5 +1,5 @@
-//! Rows that lag: what leaves for the host once a layer has their keys, and how they join the
-//! other rows in the next step.
+//! Deferred rows (APEX): what is copied to the host once a layer has their keys, and how they join
+//! the other rows in the next step.
 
 use model::ops::{Op, Value};
 
@@ -12,7 +12,7 @@ use super::emit::{Emitter, at};
 use super::schedule::Entry;
 
 impl Emitter<'_, '_> {
-    /// Whether the host attends for an entry's rows, which lag.
+    /// Returns true if the host computes attention for an entry's rows and defers them.
     pub(super) fn lags(&self, entry: &Entry) -> bool {
         self.is_lagging() && entry.op.is_attention() && entry.chunk == Some(HOST)
     }
@@ -21,8 +21,9 @@ impl Emitter<'_, '_> {
         self.program.attending == Attending::Lagging
     }
 
-    /// Attention on the host, from what the step before has left there, and what then joins the
-    /// device's rows. Fresh keys and values of the rows that were in the layer before are appended.
+    /// Emits attention on the host, over what the previous step left there, and the copies that
+    /// join its output with the device's rows. Appends the fresh keys and values of the rows that
+    /// were in the previous layer.
     pub(super) fn attend_lagging(&mut self, entry: &Entry) {
         let region = |emitter: &Self, value| {
             let part = emitter.kept_part(entry);
@@ -50,7 +51,7 @@ impl Emitter<'_, '_> {
         self.mark_joined(entry, Value::Attended);
     }
 
-    /// What leaves of the rows that lag behind an operation of theirs.
+    /// Emits the copies that take deferred rows off the device after one of their operations.
     pub(super) fn leave(&mut self, entry: &Entry) {
         let value = match entry.op {
             Op::Norm0 => Value::Hidden,
@@ -83,7 +84,7 @@ impl Emitter<'_, '_> {
         self.push(self.routes.copy_to(device), Instruction::Copy(copy));
     }
 
-    /// The rows of a value on the device that lag.
+    /// Returns the deferred rows of a value on the device.
     fn joined(&mut self, entry: &Entry, value: Value) -> Region {
         let buffer = self.value_buffer(entry, value, Device::Gpu);
         Region { buffer, chunk: Some(HOST) }

@@ -52,10 +52,10 @@ pub fn compile(
     compile_on(&machine_of(map), config, shape, map)
 }
 
-/// The same on a machine of another shape.
+/// Compiles a placement as [`compile`] does, on a machine of another shape.
 ///
 /// # Errors
-/// As [`compile`], and a topology that lacks what the map asks for.
+/// As [`compile`], and a topology without a lane or memory that the map requires.
 pub fn compile_on(
     topology: &Topology,
     config: &ModelConfig,
@@ -92,10 +92,10 @@ pub fn compile_on(
     })
 }
 
-/// The memory that [`compile`]'s plan takes, in a fraction of its time: what is done is listed, the
-/// order is not worked out.
+/// Computes the memory that [`compile`]'s plan takes, in a fraction of its time: the work is listed
+/// but not ordered.
 ///
-/// `scratch`: what the device needs beside the plan.
+/// `scratch` is the device memory required in addition to the plan.
 ///
 /// # Errors
 /// As [`compile`].
@@ -108,8 +108,8 @@ pub fn footprint(
     Ok(footprints(config, shape, map, scratch, None)?.1)
 }
 
-/// Device memory of that plan if it had but one of its programs. Of the plan's programs the buffers
-/// of the largest count, and their scratch is no more than the sum.
+/// Computes the device memory of that plan if it had only one of its programs. The largest buffers
+/// of the plan's programs count, and their scratch is at most the sum.
 ///
 /// # Errors
 /// As [`compile`].
@@ -122,7 +122,7 @@ pub fn program_footprint(
 ) -> Result<ProgramFootprint, CompileError> {
     let (kept, with) = footprints(config, shape, map, scratch, Some(program))?;
     let (kept_bytes, with_bytes) = (kept.device_bytes, with.device_bytes);
-    // Where slots begin with pages, what precedes them ends anywhere in one.
+    // If slots start at pages, the preceding buffers may end anywhere within one.
     let own_bytes = match map.direct_reads {
         true if with_bytes > kept_bytes => {
             with_bytes - kept_bytes.next_multiple_of(READ_ALIGN_BYTES) + READ_ALIGN_BYTES
@@ -132,7 +132,8 @@ pub fn program_footprint(
     Ok(ProgramFootprint { kept_bytes, own_bytes, scratch_bytes: with.device_scratch_bytes })
 }
 
-/// Without the buffers of any program, and with those of all or of `only` one.
+/// Returns the footprint without the buffers of any program, and with those of all programs or of
+/// `only` one.
 fn footprints(
     config: &ModelConfig,
     shape: &RunShape,
@@ -171,13 +172,13 @@ fn footprints(
     Ok((kept, footprint.with_scratch(scratch, work)))
 }
 
-/// Whether a map can compute prompts in chunks.
+/// Returns true if a map can compute prompts in chunks.
 pub fn runs_in_chunks(config: &ModelConfig, map: &DeviceMap) -> bool {
     let topology = machine_of(map);
     (0..config.num_layers).all(|layer| check::check_chunked(config, map, layer, &topology).is_ok())
 }
 
-/// The canonical machine that a map is for: with a device where it uses one, or its memory.
+/// Returns the canonical machine for a map: with a device if the map uses one or its memory.
 pub fn machine_of(map: &DeviceMap) -> Topology {
     let keeps_kv = map.kv.iter().any(|kv| kv.any_on(MemoryId::VRAM));
     let mut homes = map.weights.iter().flatten().chain([&map.outer_weights]);
@@ -189,7 +190,7 @@ pub fn machine_of(map: &DeviceMap) -> Topology {
     with_storages(topology, map)
 }
 
-/// The same with the storages that a map reads weights from.
+/// Adds the storages from which a map reads weights.
 fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
     if map.uses_storages() {
         (0..map.shares.storages()).for_each(|_| {
@@ -206,7 +207,8 @@ fn table(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> StepTableLa
     shape.table(config, map.attention_chunking().map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
-/// The work of a program in some layers in one global order; its buffers are laid out on the way.
+/// Lists the work of a program in some layers in one global order; lays out its buffers in the
+/// process.
 fn emit<'a>(
     program: ProgramShape,
     of: Compiling<'a>,
@@ -230,15 +232,16 @@ fn emit<'a>(
     emitter.into_nodes()
 }
 
-/// Streams of a program whose buffers tell those of any number: each one more adds the same.
+/// Number of streams whose buffers determine those of any larger number: each additional stream
+/// adds the same amount.
 const STREAMS: u16 = 4;
 
-/// The ends of segments, over programs that share addresses.
+/// Ends of segments, over programs that share addresses.
 #[derive(Debug, Default)]
 struct Ends(FxHashMap<SegmentId, u64>);
 
 impl Ends {
-    /// Lists the work of a program, of some of its streams where it has many.
+    /// Lists the work of a program, of a limited number of streams if it has many.
     fn add<'a>(
         &mut self,
         shape: ProgramShape,
@@ -273,12 +276,12 @@ impl Ends {
     }
 }
 
-/// Layers whose work uses every buffer that the work of all layers does: the first of each kind of
-/// layer behind each kind, in each slot of weights, with the layer before it, and of each kind that
-/// streams caches so many that all slots of these are used.
+/// Returns layers whose work uses every buffer that the work of all layers uses: the first layer of
+/// each kind after each other kind, in each weight slot, with its preceding layer, and for each
+/// kind that streams caches enough layers to use all of their slots.
 fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<usize> {
     let count = map.weights.len();
-    // Each layer streams at least one part of a kind for each batch whose caches it streams.
+    // Each layer streams at least one part of each kind for each batch whose caches it streams.
     let streaming = |layer: usize| {
         let batches = shape.batches.saturating_sub(map.kv[layer].device_batches);
         usize::from(map.kv_slots.div_ceil(batches.max(1)))
@@ -313,7 +316,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
     (0..count).filter(|layer| firsts.contains(layer) || firsts.contains(&(layer + 1))).collect()
 }
 
-/// Whether the GPU reads caches of a layer that live elsewhere.
+/// Returns true if the GPU reads caches of a layer that are stored elsewhere.
 fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer: usize) -> bool {
     let mut homes = map.kv[layer].k.iter().chain(&map.kv[layer].v);
     let attends = |chunking, devices: &[Device]| {
@@ -327,7 +330,7 @@ fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer
 }
 
 impl Device {
-    /// The other side.
+    /// Returns the opposite side.
     fn other(self) -> Device {
         match self {
             Device::Cpu => Device::Gpu,

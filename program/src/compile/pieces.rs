@@ -1,4 +1,4 @@
-//! Which values of a program are in parts because linears are.
+//! Values of a program that are in parts because linears are split.
 
 use model::config::ModelConfig;
 use model::ops::Value;
@@ -7,13 +7,13 @@ use crate::ir::{ProgramShape, Rows};
 use crate::map::{ChunkOrder, DeviceMap};
 use crate::pieces::own_input;
 
-/// Of the programs that follow the decode map; others have whole linears.
+/// Parts of the programs that follow the decode map; other programs have whole linears.
 #[derive(Debug)]
 pub(super) struct Pieces {
     of: u16,
     /// Values in parts, for each layer.
     layers: Vec<Vec<Value>>,
-    /// The residual stream is in parts in some layer, and so in all.
+    /// The residual stream is in parts in some layer, and hence in all.
     hidden: bool,
 }
 
@@ -34,7 +34,8 @@ impl Pieces {
         Pieces { of: cut.chunks, layers, hidden }
     }
 
-    /// Into how many parts linears cut a value of a layer, or of what stands around all layers.
+    /// Returns the number of parts into which linears split a value of a layer, or of the
+    /// operations around all layers.
     pub(super) fn parts(&self, layer: Option<u16>, value: Value) -> u16 {
         let of_layer = layer.and_then(|layer| self.layers.get(usize::from(layer)));
         let is_cut = match value {

@@ -1,4 +1,4 @@
-//! Which lane of the topology does what, and which memory is near which device.
+//! Assigns lanes of the topology to tasks, and memories to devices.
 
 use crate::map::{Device, DeviceMap};
 use crate::topology::{
@@ -7,8 +7,8 @@ use crate::topology::{
 
 use super::error::CompileError;
 
-/// Lanes and memories by what the compiler wants of them. Those of a device stand for the host's
-/// where the topology has none; a map that asks for them was refused.
+/// Lanes and memories by purpose. If the topology has no device, the host's take its place; a map
+/// that requires a device was refused.
 #[derive(Debug)]
 pub(super) struct Routes<'a> {
     pub(super) topology: &'a Topology,
@@ -16,7 +16,7 @@ pub(super) struct Routes<'a> {
     device: MemoryId,
     cpu_compute: LaneId,
     gpu_compute: LaneId,
-    /// Appends to the host's caches that must not hold up the CPU.
+    /// Lane for appends to the host's caches, which must not block the CPU.
     pub(super) append: LaneId,
     pub(super) decompress: LaneId,
     pub(super) upload_weights: LaneId,
@@ -25,8 +25,10 @@ pub(super) struct Routes<'a> {
 }
 
 impl<'a> Routes<'a> {
+    /// Creates the routes of a topology.
+    ///
     /// # Errors
-    /// A topology that lacks a lane or a memory which the map asks for.
+    /// A topology without a lane or memory that the map requires.
     pub(super) fn new(topology: &'a Topology, map: &DeviceMap) -> Result<Self, CompileError> {
         topology.check()?;
         let on_gpu = |lane: &Lane| matches!(lane.engine, Engine::Gpu { .. });
@@ -66,7 +68,7 @@ impl<'a> Routes<'a> {
         })
     }
 
-    /// The lane that computes on a device.
+    /// Returns the lane that computes on a device.
     pub(super) const fn compute(&self, device: Device) -> LaneId {
         match device {
             Device::Cpu => self.cpu_compute,
@@ -74,7 +76,7 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// The lane that copies values to a device.
+    /// Returns the lane that copies values to a device.
     pub(super) const fn copy_to(&self, device: Device) -> LaneId {
         match device {
             Device::Cpu => self.download,
@@ -82,7 +84,7 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// The memory on which a device works.
+    /// Returns the memory on which a device works.
     pub(super) const fn near(&self, device: Device) -> MemoryId {
         match device {
             Device::Cpu => self.host,
@@ -90,12 +92,12 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// The segment near a device for what it holds.
+    /// Returns the segment near a device for a kind of content.
     pub(super) fn segment(&self, device: Device, holds: Holds) -> SegmentId {
         self.segment_of(self.near(device), holds)
     }
 
-    /// The segment of a memory for what it holds.
+    /// Returns the segment of a memory for a kind of content.
     pub(super) fn segment_of(&self, memory: MemoryId, holds: Holds) -> SegmentId {
         let kind = self.topology.memory_kind(memory);
         let found = kind.and_then(|kind| kind.segment(holds));

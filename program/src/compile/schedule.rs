@@ -23,15 +23,14 @@ pub(super) struct Entry {
     pub(super) device: Device,
     pub(super) batch: u16,
     pub(super) stream: u16,
-    /// Last of its segment.
+    /// This entry is the last of its segment.
     pub(super) ends_segment: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) entries: Vec<Entry>,
-    /// Whether every layer runs on one device: then no value but the residual stream outlives a
-    /// segment.
+    /// Every layer runs on one device, so that only the residual stream outlives a segment.
     pub(super) uniform: bool,
 }
 
@@ -43,7 +42,7 @@ struct Item {
     device: Device,
 }
 
-/// The order of a program's work in some layers of the model.
+/// Orders a program's work in some layers of the model.
 pub(super) fn schedule(
     program: ProgramShape,
     config: &ModelConfig,
@@ -80,7 +79,7 @@ pub(super) fn schedule(
             behind = match entry.layer {
                 None if entry.op == Op::Embed => 0,
                 None => config.num_layers as u16,
-                // The host attends for those that come behind it.
+                // The host computes attention for the rows that follow.
                 Some(layer) if entry.op.is_attention() && entry.chunk == Some(HOST) => layer + 1,
                 Some(layer) => behind.max(layer),
             };
@@ -94,8 +93,8 @@ fn is_uniform(layer: &[Item]) -> bool {
     layer.iter().all(|item| item.device == layer[0].device)
 }
 
-/// Cuts the list at device changes, and where a layer that one device runs whole ends: then all
-/// streams pass the layer before any goes on, so that its weights are read or streamed once.
+/// Splits the list at device changes, and after each layer that runs entirely on one device: all
+/// streams pass that layer before any continues, so that its weights are read or streamed once.
 fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
     let phase = program.rows.phase();
     let places = map.of_phase(phase);
@@ -112,8 +111,9 @@ fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec
         for (i, item) in items.iter().enumerate() {
             let last = segments.last().and_then(|segment| segment.last());
             let device_changes = last.is_some_and(|last| last.device != item.device);
-            // With barriers a layer is computed whole for one batch before the next batch.
-            // Beside the host's attention the device passes the linears of all streams first.
+            // With barriers a layer is computed completely for one batch before the next batch.
+            // Concurrently with the host's attention, the device passes the linears of all streams
+            // first.
             let attends_last = program.attending == Attending::Owners && item.op.is_attention();
             let changes = device_changes || attends_last;
             let cuts = if by_layer { i == 0 } else { changes || (i == 0 && cut) };
@@ -148,7 +148,7 @@ fn layer_items(
             .map(|(entry, device)| (entry.op, entry.chunk, device))
             .collect(),
     };
-    // Prefill has no separate form: its scores would not fit anywhere.
+    // Prefill has no unfused variant: its scores would not fit in memory.
     let fuse = phase == Phase::Prefill || map.fuse_attention;
     let mut items = Vec::new();
     let mut rest = list.as_slice();
@@ -160,7 +160,7 @@ fn layer_items(
         let (op, taken) = if fused { (Op::Attention, 3) } else { (op, 1) };
         let item = Item { op, chunk, layer: u16::try_from(layer).ok(), device };
         match map.layer_chunking(config, layer).filter(|_| rows == Rows::Chunks) {
-            // Caches lie in parts, so they are read part by part.
+            // Caches are stored in parts and are read part by part.
             Some(Chunking { chunks: of, .. }) if op == Op::Attention => {
                 let chunks = (0..of).map(|index| Some(Chunk { index, of }));
                 items.extend(chunks.filter_map(|chunk| part(program.attending, item, chunk)));
@@ -172,7 +172,8 @@ fn layer_items(
     items
 }
 
-/// Attention of a chunk; `None` where nobody attends for it. An owner's is its own.
+/// Returns the attention item of a chunk, or `None` if no side computes it. An owner computes its
+/// own.
 fn part(attending: Attending, item: Item, chunk: Option<Chunk>) -> Option<Item> {
     let device = match attending {
         Attending::Mapped => item.device,

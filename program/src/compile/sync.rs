@@ -1,10 +1,10 @@
 //! Lanes, waits and signals.
 //!
-//! The global order is walked for three consecutive steps. Each instruction must come after the
-//! earlier ones that touch an overlapping region, one of the two writing; where such an instruction
-//! is in another lane, and nothing that this lane already waited for implies it, a wait is needed.
-//! What the third walk needs is the steady state and becomes the program. A wait on the step
-//! before is trivially satisfied in the first step. A program of single steps is walked once.
+//! The global order is walked for three consecutive steps. Each instruction must follow the earlier
+//! ones that access an overlapping region if either of the two writes; if such an instruction is in
+//! another lane and no earlier wait of this lane implies it, a wait is inserted. The third walk is
+//! the steady state and becomes the program. A wait for the previous step is trivially satisfied in
+//! the first step. A program of single steps is walked once.
 
 use crate::ir::{BufferId, Instruction, LaneProgram, Region, Wait};
 use crate::topology::LaneId;
@@ -13,8 +13,8 @@ use super::emit::Node;
 
 const STEPS: i64 = 3;
 
-/// Clocks of many owners, one behind the other. A clock says how far each lane is known to have
-/// come: `step * nodes + index + 1`, 0 for nothing.
+/// Vector clocks of several owners, stored consecutively. A clock gives the known progress of each
+/// lane: `step * nodes + index + 1`, or 0 for none.
 #[derive(Debug, Clone)]
 struct Clocks {
     lanes: usize,
@@ -39,12 +39,12 @@ impl Clocks {
 struct Access {
     region: Region,
     node: usize,
-    /// Position in global time, over steps.
+    /// Position in global time, across steps.
     time: i64,
     write: bool,
 }
 
-/// Of each buffer, by id.
+/// Accesses of each buffer, by id.
 type Accesses = Vec<Vec<Access>>;
 
 /// A wait for an instruction, identified by its node and how many steps back it is.
@@ -101,7 +101,7 @@ pub(super) fn synchronise(
         .collect()
 }
 
-/// The waits that each node needs in the last of so many steps.
+/// Returns the waits that each node needs in the last of `steps` steps.
 fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
     let touched: Vec<Vec<(Region, bool)>> =
@@ -110,11 +110,11 @@ fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
     let mut accesses: Accesses = vec![Vec::new(); buffers.unwrap_or(0)];
     let mut candidates = Vec::new();
     let mut lane_clocks = Clocks::new(lane_count, lane_count);
-    // What completion of a node implies, per node, for its latest walk.
+    // Per node, the clock implied by its completion in the latest walk.
     let mut completed = Clocks::new(nodes.len(), lane_count);
     let mut previous = completed.clone();
     let mut needs = vec![Vec::new(); nodes.len()];
-    // The last node of each lane, and what it was when the last barrier was passed.
+    // The last node of each lane, and its value when the last barrier was passed.
     let mut last: Vec<Option<Access>> = vec![None; lane_count];
     let mut at_barrier = last.clone();
     let mut latest = last.clone();
@@ -134,7 +134,7 @@ fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
             };
             candidates.clear();
             conflicts(nodes, &touched[index], index, time, &mut accesses, &mut candidates);
-            // The latest dependency of each lane stands for the earlier ones of that lane.
+            // The latest dependency in each lane subsumes the earlier ones of that lane.
             latest.fill(None);
             for access in candidates.iter().chain(at_barrier.iter().flatten()).copied() {
                 let other = nodes[access.node].lane.index();
@@ -197,8 +197,8 @@ fn conflicts(
     for &(region, write) in mine {
         let list = &mut accesses[region.buffer.0 as usize];
         list.retain(|other| {
-            // A write stands for all that it covers, since it is ordered after it; a read for the
-            // earlier reads of its lane.
+            // A write subsumes all accesses that it covers, since it is ordered after them; a read
+            // subsumes the earlier reads of its lane.
             let covered = region.chunk.is_none() || region.chunk == other.region.chunk;
             let same_lane = nodes[other.node].lane == nodes[index].lane;
             !(covered && (write || (!other.write && same_lane)))

@@ -1,4 +1,4 @@
-//! Where an operation finds its weights: in place, or in a slot that they are streamed or read to.
+//! Locates the weights of an operation: in place, or in a slot that they are streamed or read into.
 
 use crate::formats::decompressed;
 use crate::ir::{At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region};
@@ -42,13 +42,13 @@ impl Emitter<'_, '_> {
         wide
     }
 
-    /// The part of a buffer of weights that an entry multiplies.
+    /// Returns the part of a weight buffer that an entry multiplies.
     fn part_of(entry: &Entry, buffer: BufferId) -> Region {
         let chunk = entry.chunk.filter(|_| !entry.op.is_attention());
         Region { buffer, chunk }
     }
 
-    /// Where the host finds a blob: in place, or in a slot that it is read into.
+    /// Returns the host region of a blob: in place, or in a slot that it is read into.
     fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
         if self.buffers.stored_weights(blob).is_none() {
             return Self::part_of(entry, self.buffers.loaded_weights(blob));
@@ -61,7 +61,8 @@ impl Emitter<'_, '_> {
         Self::part_of(entry, slot)
     }
 
-    /// Each storage reads its share of a blob into a slot; false: the blob is on no storage.
+    /// Emits the reads of each storage's share of a blob into a slot. Returns false if the blob is
+    /// on no storage.
     fn read_to(&mut self, entry: &Entry, blob: Weights, slot: BufferId) -> bool {
         let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
             return false;
@@ -77,8 +78,8 @@ impl Emitter<'_, '_> {
         true
     }
 
-    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed or read
-    /// to.
+    /// Returns the device region of a blob as stored: in place, or in a slot that it is streamed or
+    /// read into.
     fn device_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
         if self.is_vram(self.map.weights_of(self.config, entry.layer, entry.op))
             && let Some(resident) = self.buffers.resident_weights(blob)

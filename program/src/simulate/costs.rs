@@ -1,4 +1,4 @@
-//! What instructions cost.
+//! Costs of instructions.
 
 use std::collections::HashMap;
 
@@ -10,25 +10,27 @@ use super::span::Span;
 
 /// Costs of a machine.
 pub trait Costs {
-    /// Work of a work instruction in a step (from 0), as the nanoseconds it takes at rate 1: alone
-    /// on the machine. Finite, not negative.
+    /// Returns the work of an instruction in a step (from 0): its duration in nanoseconds at rate
+    /// 1, without contention. Finite and not negative.
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64;
 
-    /// Nanoseconds of work that the lane of `place`, inside that instruction, does per nanosecond
-    /// while `busy`, which contains it, are the lanes inside work. Positive.
+    /// Returns the rate, in nanoseconds of work per nanosecond, of the lane of `place` executing
+    /// that instruction while the lanes in `busy`, including this one, are executing work.
+    /// Positive.
     fn rate(&self, place: Place, busy: LaneSet) -> f64;
 
-    /// Nanoseconds from a signal to the first instruction of a lane that was blocked on it.
+    /// Returns the nanoseconds from a signal to the first instruction of a lane that was blocked on
+    /// it.
     fn wake_ns(&self) -> f64;
 }
 
-/// An instruction without a measurement.
+/// Error: an instruction has no measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the trace has no span of {0:?}, so its cost is not known")]
 pub struct MissingCost(pub Place);
 
-/// Costs of this very run: the median of each instruction's spans. Contention is part of what was
-/// measured, so the rate is always 1.
+/// Costs measured in a run: the median of each instruction's spans. Contention is part of the
+/// measurement, so the rate is always 1.
 #[derive(Debug, Clone)]
 pub struct MeasuredCosts {
     medians_ns: ByPlace<f64>,
@@ -36,10 +38,10 @@ pub struct MeasuredCosts {
 }
 
 impl MeasuredCosts {
-    /// Medians over `spans` for every work instruction of `programs`.
+    /// Computes the medians over `spans` for every work instruction of `programs`.
     ///
     /// # Errors
-    /// When an instruction has no span.
+    /// An instruction without a span.
     pub fn new(
         programs: &[&Program],
         spans: &[Span],
@@ -71,7 +73,7 @@ impl MeasuredCosts {
 
 impl Costs for MeasuredCosts {
     /// # Panics
-    /// For an instruction of a program that the costs were not made for.
+    /// For an instruction of a program that is not part of the costs.
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
         self.medians_ns[place]
     }
@@ -85,7 +87,7 @@ impl Costs for MeasuredCosts {
     }
 }
 
-/// Of at least one number; the mean of the middle two of an even count.
+/// Returns the median of at least one number; the mean of the middle two for an even count.
 fn median(values: &mut [u64]) -> f64 {
     values.sort_unstable();
     let middle = values.len() / 2;

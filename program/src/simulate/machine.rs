@@ -1,4 +1,4 @@
-//! The event loop.
+//! Event loop of the simulator.
 
 use crate::ir::{Instruction, LaneProgram, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet, Topology};
@@ -13,20 +13,20 @@ use super::usage::Usage;
 pub struct Timeline {
     /// Sorted by start, then lane; times are rounded to nanoseconds.
     pub spans: Vec<Span>,
-    /// Until the last instruction ends, from 0.
+    /// Time from 0 to the end of the last instruction.
     pub total_ns: f64,
-    /// When the last instruction of each step ends.
+    /// End of the last instruction of each step.
     pub step_end_ns: Vec<f64>,
 }
 
 impl Timeline {
-    /// Busy times, overlap and time outside.
+    /// Returns busy times, overlap and idle time.
     pub fn usage(&self, topology: &Topology) -> Usage {
         Usage::of(&self.spans, topology)
     }
 }
 
-/// Why a simulation has no result.
+/// Reason for which a simulation has no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulateError {
     #[error("lane {lane} is stuck at instruction {instruction} of step {step}")]
@@ -41,15 +41,15 @@ pub enum SimulateError {
 enum State {
     /// Can execute its next instruction.
     Ready,
-    /// Its next instruction waits; since when.
+    /// Blocked on its next instruction, a wait, since this time.
     Blocked {
         since_ns: f64,
     },
-    /// Released; goes on at this time.
+    /// Released; continues at this time.
     Waking {
         until_ns: f64,
     },
-    /// Inside its next instruction.
+    /// Executing its next instruction.
     Working {
         start_ns: f64,
         remaining_ns: f64,
@@ -61,7 +61,7 @@ struct Runner<'a> {
     program: &'a LaneProgram,
     index: usize,
     step: u32,
-    /// Whether the current step is known to take place.
+    /// True if the current step is known to take place.
     admitted: bool,
     state: State,
     signals: i64,
@@ -71,7 +71,7 @@ struct Machine<'a> {
     program: ProgramId,
     costs: &'a dyn Costs,
     runners: Vec<Runner<'a>>,
-    /// The lane and index of the last sampling of a step.
+    /// Lane and index of the last sampling instruction of a step.
     sample: Option<(LaneId, usize)>,
     sampled_steps: u32,
     steps: u32,
@@ -79,10 +79,10 @@ struct Machine<'a> {
     timeline: Timeline,
 }
 
-/// Runs `steps` consecutive steps of a program.
+/// Simulates `steps` consecutive steps of a program.
 ///
 /// # Errors
-/// When lanes block each other for ever, or a cost is not a number that time can be made of.
+/// Lanes that block each other forever, or a cost that is not a valid duration.
 pub fn simulate(
     program: &Program,
     costs: &dyn Costs,
@@ -137,7 +137,7 @@ fn last_sample(program: &Program) -> Option<(LaneId, usize)> {
 }
 
 impl Machine<'_> {
-    /// Executes whatever takes no time, until every lane works, sleeps or is done.
+    /// Executes everything that takes no time, until every lane works, sleeps or is done.
     fn settle(&mut self) -> Result<(), SimulateError> {
         let mut progress = true;
         while progress {
@@ -151,7 +151,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Moves a lane on by one instruction or state; `false` when only time can.
+    /// Advances a lane by one instruction or state; returns `false` if only time can advance it.
     fn advance(&mut self, lane: usize) -> Result<bool, SimulateError> {
         let runner = &self.runners[lane];
         match runner.state {
@@ -170,7 +170,7 @@ impl Machine<'_> {
             return Ok(!blocked);
         }
         if let State::Blocked { since_ns } = runner.state {
-            // Released in the instant in which it arrived: it never slept.
+            // Released at the instant of its arrival: it never slept.
             let wake_ns = if since_ns < self.now_ns { self.costs.wake_ns() } else { 0.0 };
             let runner = &mut self.runners[lane];
             runner.state = if wake_ns > 0.0 {
@@ -183,11 +183,11 @@ impl Machine<'_> {
         self.execute(lane)
     }
 
-    /// Whether the next instruction, or the step it would start, is not released yet.
+    /// Returns true if the next instruction, or the step it would start, is not released yet.
     fn must_wait(&self, lane: usize) -> bool {
         let Runner { program, index, step, admitted, .. } = self.runners[lane];
         if !admitted {
-            // The last step but one decides whether this one takes place.
+            // The step before the previous one determines whether this one takes place.
             return self.sample.is_some() && step >= 2 && self.sampled_steps < step - 1;
         }
         let Some(Instruction::Wait(wait)) = program.instructions.get(index) else { return false };
@@ -228,7 +228,7 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    /// Goes to the next instant at which something ends; `false` when nothing is under way.
+    /// Advances to the next instant at which something ends; returns `false` if nothing is running.
     fn pass_time(&mut self) -> Result<bool, SimulateError> {
         let working = |runner: &&Runner<'_>| matches!(runner.state, State::Working { .. });
         let busy = self
@@ -236,7 +236,7 @@ impl Machine<'_> {
             .iter()
             .filter(working)
             .fold(LaneSet::EMPTY, |busy, runner| busy.with(runner.program.lane));
-        // Time until each lane's state ends, and the rate at which its work advances.
+        // Remaining time of each lane's state, and the rate at which its work advances.
         let mut ends: Vec<(f64, f64)> = Vec::with_capacity(self.runners.len());
         for runner in &self.runners {
             ends.push(match runner.state {

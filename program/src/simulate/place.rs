@@ -1,10 +1,10 @@
-//! Places of instructions, and values by place, found without hashing: simulations ask for costs by
-//! the million.
+//! Places of instructions, and values indexed by place without hashing: simulations look up costs
+//! millions of times.
 
 use crate::ir::ProgramId;
 use crate::topology::LaneId;
 
-/// Where an instruction stands.
+/// Position of an instruction within the programs of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub program: ProgramId,
@@ -13,10 +13,10 @@ pub struct Place {
     pub instruction: u32,
 }
 
-/// A value for some of the instructions of some programs.
+/// Values for some of the instructions of some programs.
 #[derive(Debug, Clone)]
 pub struct ByPlace<T> {
-    /// Few lists, each by index of instruction.
+    /// A small number of lists, each indexed by instruction.
     lists: Vec<(ProgramId, LaneId, Vec<Option<T>>)>,
 }
 
@@ -31,7 +31,7 @@ impl<T> ByPlace<T> {
         ByPlace::default()
     }
 
-    /// Sets the value of an instruction, in place of what it had.
+    /// Sets the value of an instruction, replacing any previous one.
     pub fn insert(&mut self, place: Place, value: T) {
         let list = match self.list(place) {
             Some(list) => list,
@@ -48,7 +48,7 @@ impl<T> ByPlace<T> {
         values[index] = Some(value);
     }
 
-    /// `None` of an instruction without a value.
+    /// Returns the value of an instruction, if it has one.
     pub fn get(&self, place: Place) -> Option<&T> {
         self.lists[self.list(place)?].2.get(place.instruction as usize)?.as_ref()
     }

@@ -3,22 +3,22 @@
 use crate::ir::ProgramId;
 use crate::topology::LaneId;
 
-/// When a work instruction ran.
+/// Execution interval of a work instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     pub lane: LaneId,
     pub program: ProgramId,
-    /// Of the program, from 0 or any other number; consecutive.
+    /// Step of the program; consecutive, starting anywhere.
     pub step: u32,
     /// Index in the lane's list.
     pub instruction: u32,
-    /// Nanoseconds on one clock for all lanes.
+    /// Nanoseconds on a clock shared by all lanes.
     pub start_ns: u64,
     pub end_ns: u64,
 }
 
 impl Span {
-    /// How long it took.
+    /// Returns the duration of the span.
     pub const fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }

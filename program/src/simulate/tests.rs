@@ -11,10 +11,10 @@ use crate::topology::{LaneId, LaneSet, Topology};
 
 use super::{Costs, MeasuredCosts, Place, SimulateError, Span, Usage, simulate};
 
-/// Work is `layer` nanoseconds, so that a program carries its own costs.
+/// Costs taken from the program itself: an instruction's work is `layer` nanoseconds.
 struct ByLayer {
     wake_ns: f64,
-    /// Rate of each of the CPU and host-to-device lanes while the other is busy.
+    /// Rate of the CPU and host-to-device lanes while the other one is busy.
     beside: f64,
 }
 
@@ -91,8 +91,9 @@ fn times(spans: &[Span], lane: LaneId) -> Vec<(u64, u64)> {
     own.into_iter().map(|span| (span.start_ns, span.end_ns)).collect()
 }
 
-/// Transfer, GPU, CPU: per step the transfer lane brings two inputs, the GPU works on each, the CPU
-/// on each result; the transfer lane may fill a slot again once the GPU has read it.
+/// Returns a pipeline of transfer, GPU and CPU: in each step the transfer lane brings two inputs,
+/// the GPU works on each, and the CPU on each result; the transfer lane may refill a slot once the
+/// GPU has read it.
 fn pipeline() -> Program {
     use Instruction::Signal;
     let (h2d, gpu, cpu) = (LaneId::H2D_WEIGHTS, LaneId::GPU_COMPUTE, LaneId::CPU_COMPUTE);
@@ -118,7 +119,7 @@ fn three_lanes_by_hand() {
     assert_eq!((timeline.total_ns, timeline.step_end_ns), (64.0, vec![39.0, 64.0]));
 }
 
-/// The same with 3 ns to wake up:
+/// Three lanes by hand, with a wake-up latency of 3 ns:
 /// h2d: nothing blocks: 0-10, 10-20; step 1 finds gpu's first signal (17, below): 20-30. The second
 ///      is given at 30, the instant at which it is needed: 30-40.
 /// gpu: blocked until 10, awake 13-17; blocked until 20, awake 23-30; step 1: the input came at 30,
@@ -134,8 +135,8 @@ fn waking_up_costs() {
     assert_eq!(of(LaneId::CPU_COMPUTE), [(20, 40), (40, 45), (45, 65), (65, 70)]);
 }
 
-/// The CPU has 30 ns of work, the copy 10; beside each other both go at half speed. The copy ends
-/// at 20; the CPU has then done 10 and does the other 20 alone, until 40.
+/// The CPU has 30 ns of work, the copy 10; run concurrently, both advance at half speed. The copy
+/// ends at 20; the CPU has then done 10 and does the remaining 20 alone, until 40.
 #[test]
 fn contention_slows_both() {
     let both =
@@ -149,8 +150,8 @@ fn contention_slows_both() {
     assert_eq!((usage.overlap(), usage.time_outside()), (Some(1.0), 0.0));
 }
 
-/// A lane without any wait stays at most one step ahead of the sampling: its step 2 starts when
-/// step 0 is sampled (10), step 3 when step 1 is (20).
+/// A lane without waits stays at most one step ahead of the sampling: its step 2 starts when step 0
+/// is sampled (10), step 3 when step 1 is (20).
 #[test]
 fn run_ahead_is_one_step() {
     let free = program(vec![
@@ -174,7 +175,7 @@ fn sums_of_spans() {
     let spans = [
         span(LaneId::CPU_COMPUTE, 100, 130),
         span(LaneId::H2D_WEIGHTS, 110, 120),
-        // Overlaps the copy before it on the other lane: that time counts once.
+        // Overlaps the previous copy on the other lane: that time counts once.
         span(LaneId::H2D_ACTIVATIONS, 115, 140),
         span(LaneId::CPU_COMPUTE, 130, 135),
         span(LaneId::D2H, 180, 200),
@@ -193,7 +194,7 @@ fn medians_predict_what_was_measured() {
     let list = pipeline();
     let timeline = simulate(&list, &ALONE, 5).unwrap();
     let mut spans = timeline.spans.clone();
-    // One outlier among five does not move a median.
+    // One outlier in five does not change a median.
     spans[0].start_ns = 0;
     spans[0].end_ns = 5000;
     let costs = MeasuredCosts::new(&[&list], &spans, 0.0).unwrap();
@@ -224,10 +225,10 @@ fn bad_costs_are_refused() {
     assert!(matches!(run(1.0, 0.0), SimulateError::Rate { .. }));
 }
 
-/// When each instruction of each step starts and ends, found by repeating the definitions until
-/// nothing changes: a lane goes on when the instruction before has ended; a wait ends when its
-/// signal is given, and a wake-up later if that is after it was asked for; a step starts when the
-/// last but one is sampled.
+/// Computes start and end of each instruction of each step by iterating the definitions to a fixed
+/// point: a lane continues when its previous instruction has ended; a wait ends when its signal is
+/// given, plus a wake-up latency if it had blocked; a step starts when the step before the previous
+/// one is sampled.
 fn naive(program: &Program, costs: &ByLayer, steps: usize) -> Vec<Span> {
     let lanes = &program.lanes;
     let mut ends: Vec<Vec<Option<f64>>> =
@@ -281,7 +282,7 @@ fn naive(program: &Program, costs: &ByLayer, steps: usize) -> Vec<Span> {
     spans
 }
 
-/// When a step is sampled; at once in a program that never samples.
+/// Returns the time at which a step is sampled; zero for a program that never samples.
 fn sampling(
     program: &Program,
     ends: &[Vec<Option<f64>>],
@@ -301,7 +302,7 @@ fn sampling(
     Some(0.0)
 }
 
-/// When the signal of a wait is given.
+/// Returns the time at which the signal of a wait is given.
 fn signalled(
     program: &Program,
     ends: &[Vec<Option<f64>>],
@@ -316,7 +317,7 @@ fn signalled(
     ends[l][step * instructions.len() + index]
 }
 
-/// A splitmix generator: tests replay.
+/// A splitmix generator, so that tests are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -329,7 +330,7 @@ impl Random {
     }
 }
 
-/// A program made in one global order, whose waits all look back in it.
+/// Generates a program from one global order, in which all waits point backwards.
 fn legal_program(random: &mut Random) -> Program {
     let lane_count = 1 + random.below(6) as usize;
     let mut lists: Vec<Vec<Instruction>> = vec![Vec::new(); lane_count];

@@ -1,12 +1,12 @@
-//! What the lanes did with their time, from the spans of a run or of a simulation.
+//! Usage of the lanes, computed from the spans of a run or of a simulation.
 
 use super::span::Span;
 use crate::topology::{Engine, LaneId, LaneKind, LaneSet, Topology};
 
-/// Sums over a set of spans, which need not be complete or sorted.
+/// Sums over a set of spans, which may be incomplete or unsorted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub total_ns: u64,
     /// Time inside work, by [`LaneId::index`].
     pub busy_ns: Vec<u64>,
@@ -19,7 +19,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Sums up `spans` of a machine's lanes; spans of one lane do not overlap.
+    /// Computes the usage from `spans` of a machine's lanes; spans of one lane do not overlap.
     pub fn of(spans: &[Span], topology: &Topology) -> Usage {
         let uploads = topology.lane_set(|lane| lane.kind.uploads());
         let computes =
@@ -31,7 +31,7 @@ impl Usage {
             h2d_and_cpu_ns: 0,
             idle_ns: 0,
         };
-        // Ends before starts at the same instant, so that a lane's next span finds it free.
+        // Ends come before starts at the same instant, so that a lane's next span finds it idle.
         let mut edges: Vec<(u64, bool, LaneId)> = Vec::with_capacity(2 * spans.len());
         for span in spans.iter().filter(|span| span.duration_ns() > 0) {
             usage.busy_ns[span.lane.index()] += span.duration_ns();

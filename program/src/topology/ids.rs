@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Further memories of the host that weights may live in, at most.
+/// Maximum number of additional host memories that can store weights.
 pub const FAR_MAX: usize = 2;
 
 /// Index into `Topology::memories`.
@@ -26,22 +26,22 @@ impl MemoryId {
     pub const DRAM: MemoryId = MemoryId(1);
     /// The device's memory in [`super::Topology::with_device`].
     pub const VRAM: MemoryId = MemoryId(2);
-    /// All storages of the machine: whatever lives there, each of them holds.
+    /// All storages of the machine: each of them holds everything that is stored there.
     pub const STORAGES: MemoryId = MemoryId(u8::MAX);
 
-    /// A further memory of the host, by its number among them: a home of weights whatever place it
-    /// has in a topology's list.
+    /// Returns the identity of an additional host memory, by its number among these. It is a tier
+    /// of weights independent of its index in a topology's list.
     pub const fn far(number: u8) -> MemoryId {
         MemoryId(u8::MAX - 1 - number)
     }
 
-    /// The number of such a memory; `None` of any other.
+    /// Returns the number of an additional host memory; `None` for any other memory.
     pub const fn far_number(self) -> Option<u8> {
         let number = (u8::MAX - 1).wrapping_sub(self.0);
         if (number as usize) < FAR_MAX { Some(number) } else { None }
     }
 
-    /// Place in the topology's list.
+    /// Returns the index in the topology's list.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -53,7 +53,7 @@ impl WorkerId {
     pub const GPU: WorkerId = WorkerId(1);
     pub const TRANSFER: WorkerId = WorkerId(2);
 
-    /// Place in the topology's list.
+    /// Returns the index in the topology's list.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -61,18 +61,18 @@ impl WorkerId {
 
 impl LaneId {
     pub const CPU_COMPUTE: LaneId = LaneId(0);
-    /// Fresh K and V that came from the device into the host cache.
+    /// Appends fresh K and V from the device to the host cache.
     pub const CPU_APPEND: LaneId = LaneId(1);
     /// In [`super::Topology::with_device`], as all below.
     pub const GPU_COMPUTE: LaneId = LaneId(2);
-    /// Stored weights to the wider form that the device multiplies.
+    /// Expands stored weights to the wider format that the device multiplies.
     pub const GPU_DECOMPRESS: LaneId = LaneId(3);
     /// Streamed weights and KV, host to device.
     pub const H2D_WEIGHTS: LaneId = LaneId(4);
     pub const H2D_ACTIVATIONS: LaneId = LaneId(5);
     pub const D2H: LaneId = LaneId(6);
 
-    /// Place in the topology's list.
+    /// Returns the index in the topology's list.
     pub const fn index(self) -> usize {
         self.0 as usize
     }

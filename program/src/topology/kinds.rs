@@ -1,15 +1,15 @@
-//! What each kind of lane may run, and which kinds of memory that may touch: one table.
+//! The work that each kind of lane may run, and the memory kinds that it may access: one table.
 
 use serde::{Deserialize, Serialize};
 
-/// What a lane is for.
+/// Purpose of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LaneKind {
     /// Operations of the model, and appends.
     Compute,
-    /// Appends that must not hold up the lane that computes.
+    /// Appends that must not block the compute lane.
     Append,
-    /// Weights to the wider form that a device multiplies.
+    /// Expansion of weights to the wider format that a device multiplies.
     Decompress,
     /// Streamed weights and caches, host to device.
     UploadWeights,
@@ -17,12 +17,13 @@ pub enum LaneKind {
     UploadValues,
     /// Activations, device to host.
     Download,
-    /// Weights from storage to the host, or straight to a device.
+    /// Reads of weights from a storage to the host, or directly to a device.
     Read,
 }
 
 impl LaneKind {
-    /// Whether lanes of this kind move or compute on much at a time, so that they slow others down.
+    /// Returns true if lanes of this kind transfer or compute large amounts at a time, so that they
+    /// slow others down.
     pub const fn is_heavy(self) -> bool {
         match self {
             LaneKind::Compute | LaneKind::Decompress | LaneKind::UploadWeights | LaneKind::Read => {
@@ -32,13 +33,13 @@ impl LaneKind {
         }
     }
 
-    /// Whether the lane copies from the host to a device.
+    /// Returns true if the lane copies from the host to a device.
     pub const fn uploads(self) -> bool {
         matches!(self, LaneKind::UploadWeights | LaneKind::UploadValues)
     }
 }
 
-/// A kind of memory, without its number.
+/// Kind of a memory, without its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     Control,
@@ -47,7 +48,7 @@ pub enum MemoryKind {
     Storage,
 }
 
-/// A kind of work that lanes do.
+/// Kind of work of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
     Compute,
@@ -55,14 +56,14 @@ pub enum Work {
     Decompress,
     CopyWeights,
     CopyCache,
-    /// Caches that stay where they are brought to.
+    /// Migration of caches, which stay at the destination.
     MoveCache,
     CopyValue,
     Read,
 }
 
-/// A row of the table: `lane` may do `work` on operands in `from`, with results in `to`. Beyond
-/// that a lane touches only what its worker maps.
+/// A row of the table: `lane` may do `work` on operands in `from`, with results in `to`. In
+/// addition, a lane may access only what its worker maps.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub lane: LaneKind,
@@ -71,7 +72,7 @@ pub struct Rule {
     pub to: &'static [MemoryKind],
 }
 
-/// All that lanes may do.
+/// All permitted combinations.
 pub const RULES: &[Rule] = {
     use MemoryKind::{Dram, Storage, Vram};
     const NEAR: &[MemoryKind] = &[Dram, Vram];
@@ -94,25 +95,25 @@ pub const RULES: &[Rule] = {
     ]
 };
 
-/// The row of a kind of lane for a kind of work; `None`: such lanes do not do it.
+/// Returns the rule of a kind of lane for a kind of work; `None` if such lanes do not do it.
 pub fn rule(lane: LaneKind, work: Work) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.lane == lane && rule.work.contains(&work))
 }
 
-/// What a segment of a memory is for.
+/// Content of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Holds {
     Weights,
     Kv,
     Activations,
-    /// A device's arena: all of its buffers.
+    /// A device's arena, with all of its buffers.
     Arena,
     /// The step table; buffers here have no address.
     Table,
 }
 
 impl MemoryKind {
-    /// The segments that a memory of this kind is divided into.
+    /// Returns the segments into which a memory of this kind is divided.
     pub const fn segments(self) -> &'static [Holds] {
         match self {
             MemoryKind::Control => &[Holds::Table],
@@ -122,7 +123,7 @@ impl MemoryKind {
         }
     }
 
-    /// The segment of such a memory for `wanted`; `None` where it keeps no such thing.
+    /// Returns the segment of such a memory for `wanted`; `None` if it stores no such content.
     pub fn segment(self, wanted: Holds) -> Option<Holds> {
         let segments = self.segments();
         segments.iter().copied().find(|holds| *holds == wanted || *holds == Holds::Arena)

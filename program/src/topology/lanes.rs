@@ -2,7 +2,7 @@
 
 use super::ids::LaneId;
 
-/// Most lanes of a topology.
+/// Maximum number of lanes of a topology.
 pub const LANES_MAX: usize = u64::BITS as usize;
 
 /// A set of lanes.
@@ -12,35 +12,35 @@ pub struct LaneSet(u64);
 impl LaneSet {
     pub const EMPTY: LaneSet = LaneSet(0);
 
-    /// The set and `lane`.
+    /// Returns the set with `lane` added.
     #[must_use]
     pub const fn with(self, lane: LaneId) -> LaneSet {
         LaneSet(self.0 | 1 << lane.index())
     }
 
-    /// The set but `lane`.
+    /// Returns the set without `lane`.
     #[must_use]
     pub const fn without(self, lane: LaneId) -> LaneSet {
         LaneSet(self.0 & !(1 << lane.index()))
     }
 
-    /// Whether `lane` is in the set.
+    /// Returns true if `lane` is in the set.
     pub const fn contains(self, lane: LaneId) -> bool {
         self.0 & 1 << lane.index() != 0
     }
 
-    /// Those lanes of the set that are in `other` too.
+    /// Returns the intersection with `other`.
     #[must_use]
     pub const fn within(self, other: LaneSet) -> LaneSet {
         LaneSet(self.0 & other.0)
     }
 
-    /// The lanes in the order of their ids.
+    /// Returns the lanes in the order of their ids.
     pub fn iter(self) -> impl Iterator<Item = LaneId> {
         (0..LANES_MAX as u8).map(LaneId).filter(move |lane| self.contains(*lane))
     }
 
-    /// Whether the sets have a lane in common.
+    /// Returns true if the sets have a lane in common.
     pub const fn intersects(self, other: LaneSet) -> bool {
         self.0 & other.0 != 0
     }

@@ -1,10 +1,10 @@
 //! The shape of a machine: its memories, the worker processes that map them, and the workers'
 //! lanes.
 //!
-//! A topology is part of a plan. Whoever wants to know which lanes or workers there are asks it;
-//! nothing else lists them. The two canonical machines have ids with names ([`LaneId`],
-//! [`WorkerId`], [`MemoryId`]), by which policies and profiles speak of them; a topology that
-//! extends them keeps these ids.
+//! A topology is part of a plan and the only source of its lanes and workers. The lanes, workers
+//! and memories of the two canonical machines have named ids ([`LaneId`], [`WorkerId`],
+//! [`MemoryId`]), which policies and profiles use; a topology that extends these machines keeps the
+//! ids.
 
 mod ids;
 mod kinds;
@@ -16,21 +16,21 @@ pub use ids::{FAR_MAX, LaneId, MemoryId, WorkerId};
 pub use kinds::{Holds, LaneKind, MemoryKind, RULES, Rule, Work, rule};
 pub use lanes::{LANES_MAX, LaneSet};
 
-/// A memory with a name of its own.
+/// A memory of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Memory {
     /// The control segment, which every worker maps.
     Control,
-    /// A NUMA node's memory; node 0 is the one that the host works in.
+    /// A NUMA node's memory; node 0 is the one on which the host computes.
     Dram { node: u16 },
     /// A device's memory.
     Vram { device: u16 },
-    /// A disk, which lanes read and nobody maps.
+    /// A drive, which lanes read and no worker maps.
     Storage { device: u16 },
 }
 
 impl Memory {
-    /// Its kind.
+    /// Returns the kind of the memory.
     pub const fn kind(self) -> MemoryKind {
         match self {
             Memory::Control => MemoryKind::Control,
@@ -41,30 +41,30 @@ impl Memory {
     }
 }
 
-/// What a worker process is for.
+/// Role of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
-    /// Computes on the host, whose weights it loads.
+    /// Computes on the host and loads its weights.
     Cpu,
-    /// Computes on a device, or an emulated one, whose memory it makes.
+    /// Computes on a real or emulated device and allocates its memory.
     Gpu,
     /// Copies between host and device.
     Transfer,
-    /// Reads a storage, to the host or straight to a device.
+    /// Reads a storage, to the host or directly to a device.
     Storage,
 }
 
 /// A worker process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
-    /// In errors and reports.
+    /// Name in errors and reports.
     pub name: String,
     pub role: Role,
-    /// The memories that its lanes may touch, beside the control segment.
+    /// Memories that its lanes may access, in addition to the control segment.
     pub memories: Vec<MemoryId>,
 }
 
-/// What carries out a lane's work.
+/// Hardware that executes a lane's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Engine {
     /// Threads of the host.
@@ -77,17 +77,17 @@ pub enum Engine {
     Storage { device: u16 },
 }
 
-/// An in-order queue of a worker, with a timeline of its own.
+/// An in-order queue of a worker, with its own timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// In traces and reports.
+    /// Name in traces and reports.
     pub name: String,
     pub kind: LaneKind,
     pub worker: WorkerId,
     pub engine: Engine,
 }
 
-/// A segment of a memory: what is allocated and mapped as one.
+/// A segment of a memory: the unit of allocation and mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SegmentId {
     pub memory: MemoryId,
@@ -107,7 +107,7 @@ impl SegmentId {
     }
 }
 
-/// Why a topology cannot be used.
+/// Reason for which a topology is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     #[error("its first memory is not the control segment")]
@@ -122,7 +122,7 @@ pub enum TopologyError {
     NoWorker { lane: String, worker: u8 },
 }
 
-/// A machine; see the module header.
+/// A machine; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     pub memories: Vec<Memory>,
@@ -131,7 +131,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The host alone.
+    /// Returns a machine with only the host.
     pub fn cpu_alone() -> Topology {
         let mut topology =
             Topology { memories: vec![Memory::Control], workers: Vec::new(), lanes: Vec::new() };
@@ -142,7 +142,7 @@ impl Topology {
         topology
     }
 
-    /// The host, a device, and a worker that copies between them.
+    /// Returns a machine with the host, a device, and a worker that copies between them.
     pub fn with_device() -> Topology {
         let mut topology = Topology::cpu_alone();
         let vram = topology.add_memory(Memory::Vram { device: 0 });
@@ -158,9 +158,9 @@ impl Topology {
         topology
     }
 
-    /// Adds a further memory of the host, slower than the one that it works in (a far NUMA node, or
-    /// CXL), which holds weights alone: the CPU multiplies from there, and they are copied to a
-    /// device from there.
+    /// Adds a host memory slower than the one on which it computes (another NUMA node, or CXL). It
+    /// stores only weights: the CPU multiplies them in place, and they are copied to a device from
+    /// there.
     pub fn add_far(&mut self) -> MemoryId {
         let is_dram = |memory: &&Memory| memory.kind() == MemoryKind::Dram;
         let node = self.memories.iter().filter(is_dram).count() as u16;
@@ -170,14 +170,14 @@ impl Topology {
         memory
     }
 
-    /// A further memory of the host by its number; `None` where there are fewer.
+    /// Returns an additional host memory by its number, or `None` if there are fewer.
     pub fn far(&self, number: u8) -> Option<MemoryId> {
         let wanted = Memory::Dram { node: u16::from(number) + 1 };
         let place = self.memories.iter().position(|memory| *memory == wanted)?;
         Some(MemoryId(place as u8))
     }
 
-    /// The number of a further memory of the host; `None` of any other memory.
+    /// Returns the number of an additional host memory; `None` for any other memory.
     pub fn far_number(&self, id: MemoryId) -> Option<usize> {
         match self.memories.get(id.index())? {
             Memory::Dram { node } => usize::from(*node).checked_sub(1),
@@ -185,12 +185,12 @@ impl Topology {
         }
     }
 
-    /// Adds a storage with a worker that reads it to the host, on a lane of its own.
+    /// Adds a storage with a worker that reads it to the host, on its own lane.
     pub fn add_storage(&mut self) -> MemoryId {
         self.add_storage_that_reads_to(&[self.host()])
     }
 
-    /// The same with a worker that reads it to the device too, if there is one.
+    /// Adds a storage with a worker that reads it to the host, and to the device if there is one.
     pub fn add_direct_storage(&mut self) -> MemoryId {
         let memories: Vec<MemoryId> = [self.host()].into_iter().chain(self.device()).collect();
         self.add_storage_that_reads_to(&memories)
@@ -223,10 +223,10 @@ impl Topology {
         self.lanes.push(Lane { name: name.to_owned(), kind, worker, engine });
     }
 
-    /// Checks that ids name what is there.
+    /// Checks that all ids are valid.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid id.
     pub fn check(&self) -> Result<(), TopologyError> {
         if self.memories.first() != Some(&Memory::Control) {
             return Err(TopologyError::NoControl);
@@ -253,43 +253,43 @@ impl Topology {
         }
     }
 
-    /// A lane by id.
+    /// Returns a lane by id.
     ///
     /// # Panics
-    /// An id of another topology.
+    /// For an id of another topology.
     pub fn lane(&self, id: LaneId) -> &Lane {
         &self.lanes[id.index()]
     }
 
-    /// A lane's name, also of one that the topology does not have.
+    /// Returns a lane's name, or "unknown" for a lane of another topology.
     pub fn lane_name(&self, id: LaneId) -> &str {
         self.lanes.get(id.index()).map_or("unknown", |lane| &lane.name)
     }
 
-    /// A worker by id.
+    /// Returns a worker by id.
     ///
     /// # Panics
-    /// An id of another topology.
+    /// For an id of another topology.
     pub fn worker(&self, id: WorkerId) -> &Worker {
         &self.workers[id.index()]
     }
 
-    /// Kind of a memory; `None` of one that the topology does not have.
+    /// Returns the kind of a memory; `None` if the topology does not have it.
     pub fn memory_kind(&self, id: MemoryId) -> Option<MemoryKind> {
         self.memories.get(id.index()).map(|memory| memory.kind())
     }
 
-    /// Whether `id` is a device's memory.
+    /// Returns true if `id` is a device's memory.
     pub fn is_vram(&self, id: MemoryId) -> bool {
         self.memory_kind(id) == Some(MemoryKind::Vram)
     }
 
-    /// Whether `id` is a storage.
+    /// Returns true if `id` is a storage.
     pub fn is_storage(&self, id: MemoryId) -> bool {
         self.memory_kind(id) == Some(MemoryKind::Storage)
     }
 
-    /// All storages, each with the lane that reads it, in the order of their numbers.
+    /// Returns all storages, each with the lane that reads it, in the order of their numbers.
     pub fn storages(&self) -> Vec<(MemoryId, LaneId)> {
         let memories = (0..self.memories.len() as u8).map(MemoryId);
         let reads = |storage| {
@@ -299,7 +299,7 @@ impl Topology {
         storages.filter_map(|storage| reads(storage).map(|lane| (storage, lane))).collect()
     }
 
-    /// Whether the storages' lanes may read straight to the device.
+    /// Returns true if the storages' lanes may read directly to the device.
     pub fn reads_directly(&self) -> bool {
         let storages = self.storages();
         let maps =
@@ -307,53 +307,53 @@ impl Topology {
         !storages.is_empty() && self.device().is_some_and(maps)
     }
 
-    /// Ids of all lanes, in the order of their timelines.
+    /// Returns the ids of all lanes, in the order of their timelines.
     pub fn lane_ids(&self) -> impl Iterator<Item = LaneId> + use<> {
         (0..self.lanes.len() as u8).map(LaneId)
     }
 
-    /// Ids of all workers.
+    /// Returns the ids of all workers.
     pub fn worker_ids(&self) -> impl Iterator<Item = WorkerId> + use<> {
         (0..self.workers.len() as u8).map(WorkerId)
     }
 
-    /// Ids of the workers of a role.
+    /// Returns the ids of the workers with a role.
     pub fn workers_of(&self, role: Role) -> impl Iterator<Item = WorkerId> + '_ {
         self.worker_ids().filter(move |id| self.worker(*id).role == role)
     }
 
-    /// Lanes of a worker.
+    /// Returns the lanes of a worker.
     pub fn lanes_of(&self, worker: WorkerId) -> Vec<LaneId> {
         self.lane_ids().filter(|id| self.lane(*id).worker == worker).collect()
     }
 
-    /// The lanes for which `wanted` holds.
+    /// Returns the lanes that satisfy `wanted`.
     pub fn lane_set(&self, wanted: impl Fn(&Lane) -> bool) -> LaneSet {
         self.lane_ids().filter(|id| wanted(self.lane(*id))).collect()
     }
 
-    /// Lanes that compute on a device.
+    /// Returns the lanes that compute on a device.
     pub fn device_computes(&self) -> LaneSet {
         let on_device = |lane: &Lane| matches!(lane.engine, Engine::Gpu { .. });
         self.lane_set(|lane| lane.kind == LaneKind::Compute && on_device(lane))
     }
 
-    /// Lanes that slow others down.
+    /// Returns the lanes that slow others down.
     pub fn heavy_lanes(&self) -> LaneSet {
         self.lane_set(|lane| lane.kind.is_heavy())
     }
 
-    /// The first lane for which `wanted` holds.
+    /// Returns the first lane that satisfies `wanted`.
     pub fn find_lane(&self, wanted: impl Fn(&Lane) -> bool) -> Option<LaneId> {
         self.lane_ids().find(|id| wanted(self.lane(*id)))
     }
 
-    /// The host's memory: the first of its kind.
+    /// Returns the host's memory, the first of its kind.
     pub fn host(&self) -> MemoryId {
         self.memory_of(MemoryKind::Dram).unwrap_or(MemoryId::DRAM)
     }
 
-    /// The device's memory, if there is a device: the first of its kind.
+    /// Returns the memory of the device, if there is one: the first of its kind.
     pub fn device(&self) -> Option<MemoryId> {
         self.memory_of(MemoryKind::Vram)
     }
@@ -363,20 +363,20 @@ impl Topology {
         Some(MemoryId(place as u8))
     }
 
-    /// The segments of a memory.
+    /// Returns the segments of a memory.
     pub fn segments_of(&self, memory: MemoryId) -> Vec<SegmentId> {
         let kind = self.memory_kind(memory);
         let holds = kind.map_or(&[][..], MemoryKind::segments);
         holds.iter().map(|holds| SegmentId { memory, holds: *holds }).collect()
     }
 
-    /// All segments that have bytes of their own: those of all memories but the control segment.
+    /// Returns all segments with their own bytes: those of all memories except the control segment.
     pub fn segments(&self) -> Vec<SegmentId> {
         let ids = (0..self.memories.len() as u8).map(MemoryId);
         ids.filter(|id| *id != MemoryId::CONTROL).flat_map(|id| self.segments_of(id)).collect()
     }
 
-    /// Whether a worker's lanes may touch a memory.
+    /// Returns true if a worker's lanes may access a memory.
     pub fn maps(&self, worker: WorkerId, memory: MemoryId) -> bool {
         memory == MemoryId::CONTROL || self.worker(worker).memories.contains(&memory)
     }

@@ -1,4 +1,4 @@
-//! Names of instructions for people: errors of the validator, spans of a trace.
+//! Human-readable names of instructions, for errors of the validator and spans of a trace.
 
 use model::config::Family;
 use model::ops::Op;
@@ -7,7 +7,7 @@ use crate::ir::{At, Instruction, Moved};
 use crate::map::Chunk;
 use crate::topology::Topology;
 
-/// What an instruction does and for which part of the work, like `scores.3, layer 4, batch 1`.
+/// Describes an instruction and its part of the work, like `scores.3, layer 4, batch 1`.
 pub fn describe(instruction: &Instruction, family: Family, topology: &Topology) -> String {
     match instruction {
         Instruction::Compute(compute) => {

@@ -1,4 +1,4 @@
-//! What the validator reports.
+//! Errors of the validator.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::topology::{LaneId, Topology, TopologyError};
 
 use super::describe::describe;
 
-/// Whose names errors use: the machine's lanes, the model's operations.
+/// Sources of names in errors: the machine's lanes and the model's operations.
 pub(super) type Names<'a> = (&'a Topology, Family);
 
-/// A lane, as errors name it.
+/// A lane with its name, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedLane {
     pub id: LaneId,
@@ -31,7 +31,7 @@ impl fmt::Display for NamedLane {
     }
 }
 
-/// A program, as errors name it.
+/// A program with its name, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedProgram {
     pub id: ProgramId,
@@ -50,21 +50,21 @@ impl fmt::Display for NamedProgram {
     }
 }
 
-/// An instruction of a program, as errors name it.
+/// An instruction of a program, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     pub program: NamedProgram,
     pub lane: NamedLane,
     /// Index in the lane's list.
     pub instruction: usize,
-    /// Which of the consecutive steps that were looked at, from 0.
+    /// Index of the consecutive step, from 0.
     pub step: u32,
     /// Operation, layer and batch.
     pub what: Box<str>,
 }
 
 impl Site {
-    /// The instruction at a program, lane, index and step.
+    /// Returns the site of an instruction in a program, lane and step.
     pub(super) fn new(
         (program, lane, index, step): (NamedProgram, LaneId, usize, u32),
         instruction: &Instruction,
@@ -86,16 +86,16 @@ impl fmt::Display for Site {
     }
 }
 
-/// A lane that can not go on.
+/// A lane that cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
     /// The wait.
     pub site: Site,
-    /// Whose signal it waits for.
+    /// The lane whose signal it waits for.
     pub waits_for: NamedLane,
-    /// Signals that are needed, counted from the first step.
+    /// Number of signals that are needed, counted from the first step.
     pub needed: u32,
-    /// Signals that were given when nothing could go on.
+    /// Number of signals that were given when no lane could continue.
     pub given: u32,
 }
 
@@ -106,8 +106,8 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// Why a plan is refused. A plan of the compiler is never refused: each of these is a defect of the
-/// program, not of the user's input.
+/// Reason for which a plan is refused. A plan of the compiler is never refused: each variant is a
+/// defect of the program, not of the user's input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidateError {
     #[error("the machine's topology does not hold together: {0}")]
@@ -153,7 +153,7 @@ pub enum ValidateError {
         buffer: Box<str>,
         needed: Box<str>,
         found: Box<str>,
-        /// `None`: it was there before the program.
+        /// `None` if the content existed before the program.
         writer: Option<Box<Site>>,
     },
     #[error("{program}: {problem}")]

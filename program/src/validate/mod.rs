@@ -1,30 +1,30 @@
 //! Proves a plan before any worker starts.
 //!
 //! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured
-//! traces. Four checks, each in a file, each relying on the ones before:
+//! traces. There are four checks, each in its own file and each relying on the previous ones:
 //!
-//! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands their operation
-//!    needs, lanes do what their kind may do in the memory of their worker (the table of
-//!    [`crate::topology`]), buffers in use at the same time do not share bytes.
-//! 2. `order`: lanes are in order and waits only test "at least", so when one interleaving runs to
-//!    its end, all do. One is run, over [`STEPS`] consecutive steps, and gives the happens-before
+//! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands that their
+//!    operation needs, lanes do only what their kind permits in the memory of their worker (the
+//!    table of [`crate::topology`]), and buffers in use at the same time do not share bytes.
+//! 2. `order`: lanes are in order and waits only test "at least", so if one interleaving runs to
+//!    its end, all do. One is run, over [`STEPS`] consecutive steps, and yields the happens-before
 //!    order (vector clocks).
-//! 3. `race`: any two instructions that touch overlapping regions, one of them writing, are
-//!    ordered, whatever the timing. Two steps suffice: an access two steps later follows, in its
-//!    own lane, the same access one step later.
-//! 4. `content`: without races what a read finds is determined, so each buffer is followed as the
-//!    thing it holds, and each read must find the very value, layer, batch and step it is for. A
-//!    missing copy is found here even when its slot still holds something plausible.
+//! 3. `race`: any two instructions that access overlapping regions, at least one of them writing,
+//!    are ordered regardless of timing. Two steps suffice: an access two steps later follows, in
+//!    its own lane, the same access one step later.
+//! 4. `content`: without races the result of a read is determined, so the content of each buffer is
+//!    followed, and each read must find the exact value, layer, batch and step that it needs. A
+//!    missing copy is detected even if its slot still holds something plausible.
 //!
-//! Between programs all lanes meet at a barrier. What a program relies on there is what each of
-//! them leaves: weights in their places, and in the caches the rows of every step.
+//! All lanes meet at a barrier between programs. Each program relies there on what every program
+//! leaves: weights in their buffers, and in the caches the rows of every step.
 //!
 //! A program of which each step is a stage ([`ProgramShape::is_single_step`]) is followed for one
-//! step. Its rows lag: a step finds what the one before left of rows that then had a layer less
-//! behind them, and must leave what the next one finds.
+//! step. Its rows are deferred: a step reads what the previous one left for rows that had completed
+//! one layer less, and must leave what the next one reads.
 //!
-//! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right
-//! without.
+//! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be correct
+//! without it.
 
 mod content;
 mod describe;
@@ -48,15 +48,15 @@ use crate::plan::{Buffer, Plan};
 use crate::topology::Topology;
 use error::Names;
 
-/// Consecutive steps that are looked at; see the module's header for why two are enough.
+/// Number of consecutive steps that are checked; the module documentation explains why two suffice.
 pub const STEPS: u32 = 2;
 
-/// The same of a program.
+/// Returns the number of steps to check of a program.
 fn steps(shape: &ProgramShape) -> u32 {
     if shape.is_single_step() { 1 } else { STEPS }
 }
 
-/// What was checked, for reports and for tests that must not pass on nothing.
+/// Amount of work that was checked, for reports and for tests that must not pass vacuously.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// By program.
@@ -64,28 +64,28 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Of a program.
+    /// Returns the proof of a program.
     pub fn of(&self, program: ProgramId) -> ProgramProof {
         self.programs[program.index()]
     }
 }
 
-/// What was checked in one program.
+/// Amount of work that was checked in one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramProof {
-    /// Instructions that are work.
+    /// Number of work instructions.
     pub work: usize,
     pub waits: usize,
-    /// Pairs of conflicting accesses that were compared, over [`STEPS`] steps; pairs implied by
+    /// Number of compared pairs of conflicting accesses, over [`STEPS`] steps; pairs implied by
     /// others are not counted.
     pub conflicts: usize,
 }
 
-/// Proves that no lane can deadlock, that no two accesses race, and that every read finds what it
-/// is for, in any sequence of the plan's programs, each run for any number of steps.
+/// Proves that no lane can deadlock, that no two accesses race, and that every read finds the
+/// content it needs, in any sequence of the plan's programs, each run for any number of steps.
 ///
 /// # Errors
-/// The first thing that does not hold, with the instructions concerned.
+/// The first violation, with the instructions concerned.
 pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     shape::check_plan(plan)?;
     let names = (&plan.topology, plan.config.family);
@@ -96,11 +96,11 @@ pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     Ok(Proof { programs })
 }
 
-/// Proves what can be proved of a program of a model without its plan: that it is well formed, that
-/// no lane can deadlock, and that no two accesses race.
+/// Proves the properties of a single program that do not depend on its plan: that it is well
+/// formed, that no lane can deadlock, and that no two accesses race.
 ///
 /// # Errors
-/// The first thing that does not hold, with the instructions concerned.
+/// The first violation, with the instructions concerned.
 pub fn validate_program(
     program: &Program,
     buffers: &[Buffer],

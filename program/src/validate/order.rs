@@ -5,15 +5,15 @@ use crate::topology::LaneId;
 
 use super::error::{Blocked, NamedLane, NamedProgram, Names, Site, ValidateError};
 
-/// Clocks one behind the other. A clock says per lane how many of its instructions (over all steps)
-/// are known to be complete.
+/// Vector clocks, stored consecutively. A clock gives, for each lane, how many of its instructions
+/// (over all steps) are known to be complete.
 #[derive(Debug)]
 struct Clocks {
     lanes: usize,
     counts: Vec<u32>,
 }
 
-/// The first place of a clock.
+/// Index of a clock's first word.
 type ClockId = usize;
 
 impl Clocks {
@@ -32,12 +32,12 @@ impl Clocks {
 pub(super) struct Event<'a> {
     pub(super) instruction: &'a Instruction,
     pub(super) lane: LaneId,
-    /// In the lane's list.
+    /// Index in the lane's list.
     pub(super) index: usize,
     pub(super) step: u32,
     /// Number of this instruction in its lane over all steps, from 1.
     position: u32,
-    /// What is complete when it starts, itself included.
+    /// Clock of the work that is complete when it starts, itself included.
     clock: ClockId,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Whether `first` is complete before `later` starts, in every run.
+    /// Returns true if `first` is complete before `later` starts, in every run.
     pub(super) fn happens_before(&self, first: &Event<'_>, later: &Event<'_>) -> bool {
         self.clocks.of(later.clock)[first.lane.index()] >= first.position
     }
@@ -63,11 +63,11 @@ impl Order<'_> {
     }
 }
 
-/// How many signals of `wait.lane` a wait in `step` needs, counted from the first step.
-/// Not positive: it needs none, as with waits of the first step on the step before.
+/// Returns the number of signals of `wait.lane` that a wait in `step` needs, counted from the first
+/// step. Zero or negative if it needs none, like waits of the first step for the previous step.
 pub(super) fn signals_needed(wait: &Wait, signals_per_step: u32, step: u32) -> i64 {
     let step = i64::from(step) - i64::from(wait.previous_step);
-    // A wait on the step before the first is satisfied by the timeline's base.
+    // A wait for the step before the first is satisfied by the timeline's base.
     if step < 0 { 0 } else { step * i64::from(signals_per_step) + i64::from(wait.offset) }
 }
 
@@ -77,14 +77,14 @@ struct Cursor<'a> {
     step: u32,
     position: u32,
     clock: Vec<u32>,
-    /// The lane's clock at each signal it gave.
+    /// The lane's clock at each of its signals.
     signals: Vec<ClockId>,
 }
 
-/// Runs every lane as far as it comes, in turn, until all are done.
+/// Runs every lane as far as possible, in turn, until all are done.
 ///
 /// # Errors
-/// `Deadlock` when lanes are left that can not go on; then no interleaving finishes.
+/// `Deadlock` if lanes remain that cannot continue; then no interleaving finishes.
 pub(super) fn run<'a>(
     program: &'a Program,
     steps: u32,
@@ -123,7 +123,7 @@ pub(super) fn run<'a>(
     if blocked.is_empty() { Ok(order) } else { Err(ValidateError::Deadlock { blocked }) }
 }
 
-/// Executes the next instruction of a lane; `false` when it is done or blocked.
+/// Executes the next instruction of a lane; returns `false` if the lane is done or blocked.
 fn advance<'a>(cursors: &mut [Cursor<'a>], lane: usize, steps: u32, order: &mut Order<'a>) -> bool {
     let cursor = &cursors[lane];
     if cursor.step == steps {
@@ -165,10 +165,10 @@ fn advance<'a>(cursors: &mut [Cursor<'a>], lane: usize, steps: u32, order: &mut 
     true
 }
 
-/// Whether a wait is satisfied.
+/// Result of testing a wait.
 enum Satisfied {
     Not,
-    /// With what the signal implies; `None` where none is needed.
+    /// Satisfied, with the clock implied by the signal, or `None` if no signal is needed.
     By(Option<ClockId>),
 }
 

@@ -1,4 +1,4 @@
-//! Which part of a value an instruction works on: as attention is cut, or by the sequences' owners.
+//! The part of a value on which an instruction works: as attention is split, or by owner.
 
 use model::config::ModelConfig;
 use model::ops::Value;
@@ -11,7 +11,7 @@ use crate::owners::{DEVICE, HOST, Side};
 use super::parts::{normal, operands};
 
 /// # Errors
-/// An operand that is another part than the instruction's, in words.
+/// An operand that is another part than the instruction's, described in words.
 pub(super) fn check_compute(
     program: &ProgramShape,
     config: &ModelConfig,
@@ -22,7 +22,7 @@ pub(super) fn check_compute(
     if side != Side::Mapped && attends && !side.attends(compute.chunk) {
         return Err("nobody attends for that owner in its stream".to_owned());
     }
-    // The parts of a linear in pieces are `shape`'s.
+    // The parts of a linear in pieces are checked by `shape`.
     if side == Side::Mapped && !attends && normal(compute.chunk).is_some() {
         return Ok(());
     }
@@ -31,11 +31,12 @@ pub(super) fn check_compute(
         let expected = match side {
             Side::Mapped => compute.chunk.filter(|_| attends && is_cut_with_attention(value)),
             side if !attends || !side.cuts(value) => None,
-            // The host attends for rows that lag, from and to where they are kept.
+            // The host computes attention for deferred rows, from and to the buffers that keep
+            // them.
             Side::Lagging if compute.chunk == Some(HOST) => {
                 Some(kept(compute.at.stream.saturating_sub(stream_behind(0)), layers))
             }
-            // The device attends for whole prompts of either owner.
+            // The device computes attention for whole prompts of either owner.
             _ => match value {
                 Value::Key | Value::Value => compute.chunk.filter(|chunk| *chunk == HOST),
                 _ => compute.chunk,
@@ -54,7 +55,7 @@ fn is_cut_with_attention(value: Value) -> bool {
 }
 
 /// # Errors
-/// A part that no owner has, or a move in a program that is not for that.
+/// A part that no owner has, or a migration in a program without migrations.
 pub(super) fn check_copy(
     program: &ProgramShape,
     config: &ModelConfig,
@@ -84,7 +85,8 @@ pub(super) fn check_copy(
     }
 }
 
-/// Rows leave once they have passed the linears before a layer's attention, and come behind it.
+/// Checks the copies of deferred rows: they leave the device after the linears before a layer's
+/// attention, and return after it.
 fn check_lagging(side: Side, config: &ModelConfig, copy: &Copy) -> Result<(), String> {
     let layers = config.num_layers as u16;
     let Some(layer) = copy.at.layer.filter(|_| side == Side::Lagging) else {
@@ -99,7 +101,7 @@ fn check_lagging(side: Side, config: &ModelConfig, copy: &Copy) -> Result<(), St
     }
 }
 
-/// The end of a copy of rows that lag at which they are kept.
+/// Returns the end of a copy of deferred rows at which they are kept.
 pub(super) fn kept_end(copy: &Copy) -> Region {
     if copy.to.chunk == Some(HOST) { copy.from } else { copy.to }
 }

@@ -1,4 +1,4 @@
-//! The operands of an instruction, and the parts of values that they are.
+//! Operands of an instruction, and the parts of values that they represent.
 
 use model::config::ModelConfig;
 use model::ops::Value;
@@ -6,12 +6,12 @@ use model::ops::Value;
 use crate::ir::{Compute, Region};
 use crate::map::Chunk;
 
-/// `None` for the only chunk of one.
+/// Normalises a chunk: `None` for the only chunk of one.
 pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
 }
 
-/// Inputs and output with the values that they are.
+/// Returns inputs and output with the values that they represent.
 pub(super) fn operands<'a>(
     config: &ModelConfig,
     compute: &'a Compute,

@@ -1,8 +1,9 @@
-//! Any two conflicting accesses are ordered.
+//! Checks that any two conflicting accesses are ordered.
 //!
-//! Accesses are walked in one order that respects happens-before. Per buffer only those are kept
-//! that a later access has to be compared with: a write stands for all that it covers, since it was
-//! found ordered after it; a read for the earlier reads of its lane.
+//! Accesses are walked in one order that respects happens-before. For each buffer, only the
+//! accesses to which a later one must be compared are kept: a write subsumes all accesses that it
+//! covers, since it was found to be ordered after them; a read subsumes the earlier reads of its
+//! lane.
 
 use crate::ir::Region;
 use crate::plan::Buffer;
@@ -17,7 +18,7 @@ struct Access {
     write: bool,
 }
 
-/// Number of pairs compared.
+/// Checks that all conflicting accesses are ordered; returns the number of pairs compared.
 ///
 /// # Errors
 /// `Race` for the first pair that is not ordered.
@@ -55,7 +56,7 @@ pub(super) fn check(order: &Order<'_>, buffers: &[Buffer]) -> Result<usize, Vali
     Ok(compared)
 }
 
-/// Whether `outer` contains `inner`, a region of the same buffer.
+/// Returns true if `outer` contains `inner`, a region of the same buffer.
 fn covers(outer: &Region, inner: &Region) -> bool {
     outer.chunk.is_none_or(|chunk| chunk.of == 1) || outer.chunk == inner.chunk
 }

@@ -1,15 +1,15 @@
-//! Each lane runs only what its kind may run, on memory that its kind may touch and its worker
-//! maps.
+//! Checks that each lane runs only what its kind permits, on memory that its kind may access and
+//! its worker maps.
 
 use crate::ir::{Instruction, Moved, Region};
 use crate::plan::Buffer;
 use crate::topology::{Holds, LaneId, MemoryKind, Topology, Work, rule};
 
-/// An operand: what it is, where it lies, and what its segment must hold.
+/// An operand: its name, its region, and the content of its segment.
 type Operand = (&'static str, Region, Holds);
 
 /// # Errors
-/// What the lane may not do, in words.
+/// An action that the lane is not permitted, described in words.
 pub(super) fn check(
     lane: LaneId,
     instruction: &Instruction,
@@ -52,7 +52,7 @@ struct Operands {
     table: Option<Operand>,
 }
 
-/// The operands of work; `None` of waits and signals.
+/// Returns the operands of work; `None` for waits and signals.
 fn operands(instruction: &Instruction) -> Option<Operands> {
     let table = |region| Some(("step table", region, Holds::Table));
     Some(match instruction {

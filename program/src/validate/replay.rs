@@ -1,4 +1,4 @@
-//! Checks that a trace, measured or simulated, is a run that the plan allows.
+//! Checks that a measured or simulated trace is a run that the plan permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::topology::LaneId;
 
 use super::error::NamedProgram;
 
-/// How much of a trace was checked.
+/// Amount of a trace that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replayed {
     pub spans: usize,
-    /// Waits whose signalled work is in the trace.
+    /// Number of waits whose signalled work is in the trace.
     pub waits: usize,
-    /// Accesses found to have ended before a later access to the same buffer started.
+    /// Number of accesses that ended before a later access to the same buffer started.
     pub separated: usize,
 }
 
-/// How a trace departs from its plan.
+/// Deviation of a trace from its plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     #[error("{0:?} is not a work instruction of the plan")]
@@ -37,13 +37,13 @@ pub enum ReplayError {
 }
 
 /// Checks the spans of one group against the plan: each lane in the order of its list, every wait
-/// respected, no two conflicting instructions at the same time, and the programs one after the
-/// other, in the order of the plan.
+/// respected, no two conflicting instructions at the same time, and the programs consecutive, in
+/// the order of the plan.
 ///
-/// The trace may have gaps (a ring that was full loses records); what is there is checked.
+/// The trace may have gaps (a full ring loses records); the spans that exist are checked.
 ///
 /// # Errors
-/// The first departure found.
+/// The first deviation.
 pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
     let mut replayed = Replayed { spans: trace.len(), ..Replayed::default() };
     let mut last: Option<(NamedProgram, Span)> = None;
@@ -68,7 +68,7 @@ pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
     Ok(replayed)
 }
 
-/// The spans of each lane in program order, found to be in order of time too.
+/// Returns the spans of each lane in program order, verified to be in temporal order.
 fn by_lane(program: &Program, spans: &[Span]) -> Result<BTreeMap<LaneId, Vec<Span>>, ReplayError> {
     let mut lanes: BTreeMap<LaneId, Vec<Span>> =
         program.lanes.iter().map(|lane| (lane.lane, Vec::new())).collect();
@@ -98,7 +98,7 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> Option<&'a Instruction>
     program.lane(span.lane)?.instructions.get(span.instruction as usize)
 }
 
-/// Every span after a wait starts after the work before the signal has ended.
+/// Checks that every span after a wait starts after the work before the signal has ended.
 fn check_waits(
     program: &Program,
     lane: LaneId,
@@ -130,12 +130,12 @@ fn check_waits(
     Ok(checked)
 }
 
-/// Number of spans of a lane before an instruction of a step.
+/// Returns the number of spans of a lane before an instruction of a step.
 fn before(spans: &[Span], step: u32, index: usize) -> usize {
     spans.partition_point(|span| (span.step, span.instruction as usize) < (step, index))
 }
 
-/// Where a list gives its signal number `offset`, from 1.
+/// Returns the index at which a list gives its signal number `offset`, from 1.
 fn signal_index(instructions: &[Instruction], offset: u32) -> Option<usize> {
     let mut signals = instructions.iter().enumerate().filter(|(_, i)| **i == Instruction::Signal);
     signals.nth(offset.checked_sub(1)? as usize).map(|(index, _)| index)
@@ -147,7 +147,7 @@ struct Use {
     write: bool,
 }
 
-/// No two conflicting accesses overlap in time.
+/// Checks that no two conflicting accesses overlap in time.
 fn check_conflicts(plan: &Plan, program: &Program, spans: &[Span]) -> Result<usize, ReplayError> {
     let mut uses: Vec<Vec<Use>> = plan.buffers.iter().map(|_| Vec::new()).collect();
     let mut ordered = spans.to_vec();
@@ -159,7 +159,7 @@ fn check_conflicts(plan: &Plan, program: &Program, spans: &[Span]) -> Result<usi
         let writes = instruction.writes().into_iter().map(|region| (region, true));
         for (region, write) in reads.chain(writes) {
             let list = &mut uses[region.buffer.0 as usize];
-            // What ended before this one starts cannot overlap a later one either.
+            // A span that ended before this one starts cannot overlap a later one either.
             let before = list.len();
             list.retain(|other| other.span.end_ns > span.start_ns);
             compared += before - list.len();

@@ -1,5 +1,5 @@
-//! What must hold of a plan before its order can be looked at: ids, offsets, operands, and buffers
-//! that do not share bytes. Which memory an operand may lie in is `reach`'s.
+//! Conditions on a plan that must hold before its order can be checked: ids, offsets, operands, and
+//! buffers that do not share bytes. The memory of an operand is checked by `reach`.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +149,8 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
     }
 }
 
-/// What is read last fills its page, so it would reach into the next buffer.
+/// Checks a read. The last block that is read fills its page, so it must not extend into the next
+/// buffer.
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     let slot = &buffers[read.to.buffer.0 as usize];
     let is_whole = |bytes: u64| bytes.is_multiple_of(READ_ALIGN_BYTES);
@@ -191,8 +192,8 @@ fn check_compute(
     Ok(())
 }
 
-/// A piece of a linear multiplies its own weights, reads its first input whole, and writes its
-/// columns; whatever is no piece has its weights whole.
+/// Checks a piece of a linear: it multiplies its own weights, reads its whole first input, and
+/// writes its columns; an operation that is not a piece has whole weights.
 fn check_piece(config: &ModelConfig, compute: &Compute) -> Result<(), String> {
     let (op, piece) = (compute.op, normal(compute.chunk));
     if piece.is_some_and(|piece| !divides(config, op, piece.of)) {
@@ -219,15 +220,15 @@ fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result
         return Err("it needs the step table to know how much to move".to_owned());
     }
     let chunk = match copy.moved {
-        // Each end has a part of its own: `owners` knows them.
+        // Each end has its own part, which `owners` checks.
         Moved::Lagging(_) => return Ok(()),
-        // A part of a cache is a buffer of its own.
+        // A part of a cache is a separate buffer.
         Moved::Cache(_) | Moved::Sequences(_) => None,
         Moved::Weights(_) | Moved::Value(_) => normal(copy.chunk),
     };
     let divided = |of: u16| match copy.moved {
         Moved::Weights(op) => divides(config, op, of),
-        // Attended values are cut by units, and values of sequences with owners by rows.
+        // Attended values are split by units, and values of sequences with owners by rows.
         Moved::Value(value) if value != Value::Attended && shape.attending == Attending::Mapped => {
             let elements = value.row_elements(config);
             elements.is_none_or(|elements| elements.is_multiple_of(usize::from(of)))
@@ -243,8 +244,8 @@ fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result
     Ok(())
 }
 
-/// No two buffers that are in use in the same program share bytes. Weights, resident weights,
-/// caches, and whatever several programs touch are in use in all.
+/// Checks that no two buffers in use in the same program share bytes. Weights, resident weights,
+/// caches, and buffers that several programs access are in use in all of them.
 fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     for buffer in &plan.buffers {
         if buffer.offset_bytes.checked_add(buffer.size_bytes).is_none() {
@@ -262,7 +263,7 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
         lasting.extend(all.flat_map(|instruction| match instruction {
             Instruction::Append(append) => vec![append.to.buffer],
-            // What rows that lag leave has to last until they go on.
+            // Values of deferred rows must last until the rows continue.
             Instruction::Copy(copy) if matches!(copy.moved, Moved::Lagging(_)) => {
                 vec![owners::kept_end(copy).buffer]
             }

@@ -24,7 +24,7 @@ const DEVICE_WEIGHTS: u32 = 4;
 const DEVICE_NORMED: u32 = 5;
 const DEVICE_QUERY: u32 = 6;
 
-/// Of the LLaMA family.
+/// A configuration of the LLaMA family.
 fn config() -> ModelConfig {
     known("llama-2-7b").expect("a known model").config
 }
@@ -99,7 +99,7 @@ fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {
     LaneProgram { lane, instructions, signals_per_step: signals as u32 }
 }
 
-/// Weights and input go to the device, `q` runs there, its result comes back.
+/// Weights and input are copied to the device, `q` runs there, and its result is copied back.
 fn offload() -> Program {
     Program {
         id: ProgramId::DECODE,
@@ -153,14 +153,14 @@ fn a_correct_program_is_proved() {
     let proof =
         validate_program(&offload(), &buffers(), &Topology::with_device(), &config()).unwrap();
     assert_eq!((proof.work, proof.waits), (4, 6));
-    // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s
-    // read and its own write (2 + 2), `q` after both copies, its own write and the copy back (4),
-    // the copy back after `q` and its own write (2).
+    // Step 0: both copies before `q`, `q` before the copy back. Step 1: each inbound copy after
+    // `q`'s read and its own write (2 + 2), `q` after both copies, its own write and the copy back
+    // (4), the copy back after `q` and its own write (2).
     assert_eq!(proof.conflicts, 3 + 4 + 4 + 2);
 }
 
-/// `q` and the copy of its weights take turns by luck: the copy is much faster. No simulated or
-/// measured time shows the race; the order of waits and signals does.
+/// `q` and the copy of its weights alternate only by chance: the copy is much faster. No simulated
+/// or measured time shows the race; the order of waits and signals does.
 #[test]
 fn a_race_that_timing_hides() {
     struct FastCopies;
@@ -244,7 +244,7 @@ fn a_lost_signal() {
             ..
         }
     ));
-    // Lost before it was counted: whoever waits for it names a signal that is never given.
+    // Lost before it was counted: waits for it name a signal that is never given.
     program.lanes[2].signals_per_step = 0;
     let error = refused(&program);
     assert!(matches!(

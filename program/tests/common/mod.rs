@@ -12,7 +12,7 @@ use program::plan::RunShape;
 use program::shares::ReadShares;
 use program::topology::MemoryId;
 
-/// Fewest with an inner layer whose streamed weights reuse a slot.
+/// The smallest number with an inner layer whose streamed weights reuse a slot.
 pub const LAYERS: usize = 3;
 
 pub fn opt() -> ModelConfig {
@@ -64,7 +64,8 @@ pub fn llama() -> ModelConfig {
     }
 }
 
-/// `batches` of 4 sequences, prefill in streams of `micro_sequences`.
+/// Returns the shape of `batches` batches of 4 sequences, with prefill in streams of
+/// `micro_sequences`.
 pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
     RunShape {
         batches,
@@ -85,20 +86,20 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
     }
 }
 
-/// What a map does besides the split.
+/// Choices of a map in addition to the split.
 #[derive(Debug, Clone, Copy)]
 pub struct Choices {
     pub chunking: Option<(ChunkOrder, u16)>,
-    /// Device of prefill's layers and of embedding's surroundings.
+    /// Device of prefill's layers and of the operations around the embedding.
     pub prefill: Device,
     pub outer: Device,
     pub weights: MemoryId,
-    /// Of parts that only the GPU reads.
+    /// Memory of cache parts that only the GPU reads.
     pub gpu_kv: MemoryId,
     pub hidden: MemoryId,
     pub fuse: bool,
     pub slots: u16,
-    /// Of the layers' linears.
+    /// Format of the layers' linears.
     pub format: WeightFormat,
     pub schedule: Schedule,
 }

@@ -1,4 +1,4 @@
-//! What a program must have done when it ends.
+//! Conditions that a program must satisfy at its end.
 
 use crate::ir::BufferId;
 
@@ -27,7 +27,7 @@ impl Walk<'_> {
                 )));
             }
         }
-        // The steps by which caches grow, and in which all of a part are moved.
+        // The steps in which caches grow, and in which a whole part is moved.
         let (grows, moves) = match self.moves_to() {
             Some(part) => (0, Some(part)),
             None => (steps, None),

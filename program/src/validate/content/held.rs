@@ -1,4 +1,4 @@
-//! What a buffer holds, part by part.
+//! Content of a buffer, part by part.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Value};
@@ -9,13 +9,13 @@ use crate::weights::Weights;
 use super::super::error::Site;
 use super::super::parts::normal;
 
-/// What a region holds. Activations belong to one step: those of the step before are stale.
+/// Content of a region. Activations belong to one step: those of the previous step are stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     Weights(Weights),
-    /// The same, widened to what the GPU multiplies.
+    /// A weight blob expanded to the format that the GPU multiplies.
     Decompressed(Weights),
-    /// The residual stream after so many in-place additions (two per layer).
+    /// The residual stream after this number of in-place additions (two per layer).
     Hidden {
         at: Stream,
         updates: u32,
@@ -27,8 +27,8 @@ pub(super) enum Content {
         at: Stream,
         step: u32,
     },
-    /// One part of a cache, with the rows of all steps before `step`, and of its first `streams`
-    /// streams.
+    /// One part of a cache, with the rows of all steps before `step`, and of the first `streams`
+    /// streams of that step.
     Cache {
         kv: Kv,
         layer: Option<u16>,
@@ -40,8 +40,8 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Whether content is what a reader needs. A cache may already hold the current step's rows, or
-    /// those of later streams, which no reader looks at.
+    /// Returns true if the content satisfies a reader. A cache may already hold the current step's
+    /// rows, or those of later streams, which no reader accesses.
     pub(super) fn satisfies(self, needed: Content) -> bool {
         match (self, needed) {
             (
@@ -62,7 +62,7 @@ impl Content {
         }
     }
 
-    /// What lasts, after so many steps of a program: caches grow.
+    /// Returns the lasting content after `steps` steps of a program: caches grow.
     pub(super) fn after_steps(self, steps: u32) -> Content {
         match self {
             Content::Cache { kv, layer, batch, chunk, step, streams } => {
@@ -72,7 +72,7 @@ impl Content {
         }
     }
 
-    /// What it is, for errors.
+    /// Returns a description for errors.
     pub(super) fn text(self, config: &ModelConfig) -> String {
         let of_layer =
             |layer: Option<u16>| layer.map_or_else(String::new, |l| format!(" of layer {l}"));
@@ -97,7 +97,7 @@ impl Content {
     }
 }
 
-/// The rows that an activation is about.
+/// The rows to which an activation belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stream {
     pub(super) batch: u16,
@@ -107,11 +107,11 @@ pub(super) struct Stream {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Held {
     pub(super) content: Content,
-    /// `None`: it was there before the program.
+    /// `None` if the content existed before the program.
     pub(super) writer: Option<Site>,
 }
 
-/// A buffer as equal parts, each holding something, or nothing that is known.
+/// A buffer as equal parts, each with known content or none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parts {
     parts: Vec<Option<Held>>,
@@ -125,14 +125,14 @@ impl Parts {
         };
         let count = usize::from(chunk.of);
         if self.parts.len() != count {
-            // The cuts are elsewhere: what the old parts held is no longer whole.
+            // The parts have different boundaries: the content of the old ones is no longer whole.
             let whole = if self.parts.len() == 1 { self.parts[0].take() } else { None };
             self.parts = vec![whole; count];
         }
         self.parts[usize::from(chunk.index)] = Some(held);
     }
 
-    /// Whether another one holds the same, part by part.
+    /// Returns true if `other` holds the same content, part by part.
     pub(super) fn same(&self, other: &Parts) -> bool {
         let content = |held: &Option<Held>| held.as_ref().map(|held| held.content);
         self.parts.iter().map(content).eq(other.parts.iter().map(content))

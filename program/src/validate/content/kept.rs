@@ -1,4 +1,4 @@
-//! What the host keeps of rows that lag, between two steps of their program.
+//! Values of deferred rows that the host keeps between two steps of their program.
 
 use model::config::ModelConfig;
 use model::ops::Value;
@@ -15,19 +15,19 @@ use super::held::{Content, Held, Parts, Stream};
 /// The kept values of a plan, with their buffers.
 pub(super) type Kept = Vec<(Value, BufferId)>;
 
-/// Whether rows of a program lag.
+/// Returns true if a program has deferred rows.
 pub(super) fn lags(shape: &ProgramShape) -> bool {
     shape.attending == Attending::Lagging
 }
 
-/// The stream of an instruction in whose place it is among those of its program. Rows that lag are
-/// among the first's.
+/// Returns the stream to which an instruction's rows belong in its program. Deferred rows that have
+/// joined belong to the first stream.
 pub(super) fn own_stream(shape: &ProgramShape, at: At) -> u16 {
     if lags(shape) { 0 } else { at.stream }
 }
 
 /// # Errors
-/// A value that is kept in two buffers, or two in one.
+/// A value that is kept in two buffers, or two values in one buffer.
 pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
     let mut values = Kept::new();
     for program in plan.programs.iter().filter(|program| lags(&program.shape)) {
@@ -53,8 +53,8 @@ pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
     Ok(values)
 }
 
-/// What rows leave of a value for their next step, in which they have `behind` layers behind them;
-/// `stream` is the one that they are in.
+/// Returns the content that rows leave of a value for their next step, in which they have completed
+/// `behind` layers; `stream` is their present stream.
 pub(super) fn left(value: Value, behind: u16, stream: u16, additions_before: &[u32]) -> Content {
     let at = Stream { batch: 0, stream };
     let layer = behind - 1;
@@ -66,7 +66,7 @@ pub(super) fn left(value: Value, behind: u16, stream: u16, additions_before: &[u
     }
 }
 
-/// Writes what a step begins with.
+/// Writes the content with which a step begins.
 pub(super) fn begin(
     buffers: &mut [Parts],
     kept_values: &Kept,

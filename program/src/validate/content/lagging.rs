@@ -1,9 +1,9 @@
-//! Rows that lag: what the host keeps of them between steps, and values in which they stand behind
-//! the rows that do not.
+//! Deferred rows: what the host keeps of them between steps, and values in which they follow the
+//! other rows.
 //!
-//! A step begins with what rows left in the step before, when they had a layer less behind them,
-//! and must leave the same of the next layer. Each has one step only: what it leaves as some rows'
-//! is what the next finds as the rows' of the stream behind.
+//! A step begins with what rows left in the previous step, when they had completed one layer less,
+//! and must leave the same values of the next layer. Only one step is checked: what it leaves for
+//! the rows of one stream is what the next step reads for the rows of the following stream.
 
 use model::ops::Value;
 
@@ -18,7 +18,7 @@ use super::kept::{Kept, lags, left};
 use super::{Now, Walk};
 
 impl Walk<'_> {
-    /// The rows of a value from the device to where they are kept, or from there.
+    /// Moves the deferred rows of a value from the device to the buffer that keeps them, or back.
     pub(super) fn move_lagging(
         &mut self,
         now: &Now<'_>,
@@ -32,8 +32,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What a value's region must hold or gets, part by part: where rows lag, the first part are
-    /// those that do not.
+    /// Returns the content that a value's region must hold or receives, part by part: with deferred
+    /// rows, the first part contains the rows that are not deferred.
     pub(super) fn by_rows(&self, region: Region, content: Content) -> Vec<(Region, Content)> {
         if !lags(&self.program.shape) {
             return vec![(region, content)];
@@ -47,7 +47,8 @@ impl Walk<'_> {
     }
 
     /// # Errors
-    /// Values that a step has not left as the next needs them, or has written where no rows lag.
+    /// Values that a step does not leave as the next one needs them, or that it wrote without
+    /// deferred rows.
     pub(super) fn check_kept(&self, kept_values: &Kept, before: &[Parts]) -> Result<(), String> {
         let config = &self.plan.config;
         let layers = config.num_layers as u16;
@@ -75,7 +76,7 @@ impl Walk<'_> {
     }
 }
 
-/// The same of the rows that pass all layers.
+/// Returns the content of the rows that pass all layers.
 fn of_all_layers(content: Content) -> Content {
     let first = |at: Stream| Stream { stream: 0, ..at };
     match content {

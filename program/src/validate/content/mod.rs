@@ -1,11 +1,11 @@
-//! What each buffer holds, followed through two steps of each program.
+//! Follows the content of each buffer through two steps of each program.
 //!
-//! Runs after `race`: with all conflicting accesses ordered, every order that respects
-//! happens-before shows each read the same content, so walking one of them is enough.
+//! Runs after `race`: since all conflicting accesses are ordered, every order that respects
+//! happens-before shows each read the same content, so walking one of them is sufficient.
 //!
-//! A program begins behind a barrier: weights are where they were loaded to, the caches hold the
-//! rows of all steps before, and nothing else is known. It must leave them so. Then every sequence
-//! of the programs is right.
+//! A program begins at a barrier: weights are in their buffers, the caches hold the rows of all
+//! previous steps, and nothing else is known. It must end in the same state. Therefore every
+//! sequence of the programs is correct.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,11 +39,11 @@ use kept::{begin, kept_values, own_stream};
 #[derive(Debug, Clone, Copy)]
 struct Table {
     batch: u16,
-    /// Samples of the program so far, of all its streams and steps.
+    /// Number of samples of the program so far, over all its streams and steps.
     samples: u32,
 }
 
-/// A part of a cache, as the instructions that append to it say, or those that update a state.
+/// A part of a cache, as named by the instructions that append to it or that update a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cache {
     kv: Kv,
@@ -58,7 +58,7 @@ impl Cache {
         Cache { kv: append.kv, layer: append.at.layer, batch: append.at.batch, chunk }
     }
 
-    /// The states that an operation updates, with their regions.
+    /// Returns the states that an operation updates, with their regions.
     fn updated(compute: &Compute) -> impl Iterator<Item = (Cache, Region)> {
         let kinds = if compute.op.updates_state() { compute.op.caches() } else { &[] };
         let At { layer, batch, .. } = compute.at;
@@ -67,7 +67,7 @@ impl Cache {
         })
     }
 
-    /// It with the rows of all steps before, and of some streams of this one.
+    /// Returns the content with the rows of all previous steps and of some streams of this one.
     fn with(self, step: u32, streams: u16) -> Content {
         let Cache { kv, layer, batch, chunk } = self;
         Content::Cache { kv, layer, batch, chunk, step, streams }
@@ -81,15 +81,16 @@ struct Walk<'a> {
     tables: BTreeMap<BufferId, Table>,
     /// Streams of the present step that each cache holds.
     filled: BTreeMap<BufferId, BTreeSet<u16>>,
-    /// How often each cache was brought to its other owner.
+    /// Number of migrations of each cache to its other owner.
     moved: BTreeMap<BufferId, u32>,
-    /// Additions into the residual stream before each layer, and before what follows all of them.
+    /// Number of additions to the residual stream before each layer, and before the operations
+    /// after all layers.
     additions_before: &'a [u32],
 }
 
 /// # Errors
-/// `Unwritten` or `Stale` for the first read that does not find what it is for; `Incomplete` when a
-/// program ends without having sampled all rows, filled all caches, or kept the weights.
+/// `Unwritten` or `Stale` for the first read that does not find its content; `Incomplete` if a
+/// program ends without having sampled all rows, filled all caches, or preserved the weights.
 pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateError> {
     let mut lasting = lasting(plan)?;
     let additions_before = additions_before(&plan.config);
@@ -111,7 +112,7 @@ pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateErr
     Ok(())
 }
 
-/// How many of some operations add to the residual stream.
+/// Returns how many of the operations add to the residual stream.
 fn additions(config: &ModelConfig, ops: &[Op]) -> u32 {
     ops.iter().filter(|op| op.adds_to_residual(config)).count() as u32
 }
@@ -125,7 +126,7 @@ fn additions_before(config: &ModelConfig) -> Vec<u32> {
     before
 }
 
-/// What every program begins with.
+/// Returns the state with which every program begins.
 fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
     let mut buffers = vec![Parts::default(); plan.buffers.len()];
     let mut hold = |buffer: BufferId, content| {
@@ -233,7 +234,7 @@ impl<'a> Walk<'a> {
                     blobs.iter().copied().map(Content::Weights).find(|w| Some(*w) == found);
                 wanted.or_else(|| blobs.first().copied().map(Content::Weights))
             }
-            // How often the residual stream was added to is checked where it is used.
+            // The number of additions to the residual stream is checked at its use.
             Moved::Value(Value::Hidden) => {
                 let updates = match self.first_of(copy.from) {
                     Some(Content::Hidden { updates, .. }) => updates,
@@ -242,7 +243,7 @@ impl<'a> Walk<'a> {
                 Some(now.value(Value::Hidden, copy.at, updates))
             }
             Moved::Value(value) => Some(now.value(value, copy.at, 0)),
-            // Positions up to the current one are moved, whether or not more are there already.
+            // Positions up to the current one are moved, whether or not further ones are present.
             Moved::Cache(kv) => {
                 Some(now.cache(kv, copy.at, normal(copy.chunk).unwrap_or(Chunk::WHOLE)))
             }
@@ -256,7 +257,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Whether the GPU multiplies another form of these weights than the stored one.
+    /// Returns true if the GPU multiplies these weights in another format than the stored one.
     fn is_widened(&self, weights: Weights) -> bool {
         let map = &self.plan.map;
         decompressed(map.weight_formats.of(&self.plan.config, weights)).is_some()
@@ -279,7 +280,7 @@ impl<'a> Walk<'a> {
             let problem = "it reads weights of an operation that has none".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         };
-        // Which bytes a share is goes by the storage: the chunks must say the same.
+        // The storage determines the bytes of its share: the chunks must agree.
         let storages = self.plan.topology.storages();
         let memory = self.plan.buffer(read.from.buffer).segment.memory;
         let index = storages.iter().position(|(storage, _)| *storage == memory);
@@ -305,13 +306,13 @@ impl<'a> Walk<'a> {
         self.fill(now, Cache::of(append), append.to)
     }
 
-    /// The rows of a stream into a cache or a state, behind those of the streams before.
+    /// Appends the rows of a stream to a cache or a state, after those of the preceding streams.
     fn fill(&mut self, now: &Now<'_>, cache: Cache, to: Region) -> Result<(), ValidateError> {
         let step = now.event.step;
         let shape = &self.program.shape;
         let stream = now.event.instruction.at().map_or(0, |at| own_stream(shape, at));
         let streams = self.streams_of(cache.chunk);
-        // Rows may be appended in any order where nobody reads them before the program has ended.
+        // Rows may be appended in any order if they are only read after the program has ended.
         let before = match self.program.shape.rows {
             Rows::WholePrompts => 0,
             Rows::Chunks | Rows::Single | Rows::Moves(_) => stream,
@@ -337,7 +338,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Each batch has one table; it must be in the state that the samples of the step before left.
+    /// Checks a batch's table, which must be in the state that the samples of the previous step
+    /// left.
     fn table(
         &mut self,
         now: &Now<'_>,
@@ -358,7 +360,7 @@ impl<'a> Walk<'a> {
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
         let (step, streams) = (now.event.step, self.program.shape.samples());
-        // Samples of a step are one behind the other, so that a stream's own is among the first.
+        // Samples of a step are consecutive, so a stream's own sample is among the first.
         let of_step = i64::from(table.samples) - i64::from(step * streams);
         let stream = i64::from(own_stream(&self.program.shape, at));
         if !(0..=stream).contains(&of_step) {
@@ -377,7 +379,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// [`Walk::need`] of a value, whose rows may be of two kinds.
+    /// Checks a needed value ([`Walk::need`]) whose rows may be of two kinds.
     fn need_value(
         &self,
         now: &Now<'_>,
@@ -388,7 +390,7 @@ impl<'a> Walk<'a> {
         parts.try_for_each(|(region, needed)| self.need(now, region, needed))
     }
 
-    /// [`Walk::write`] of a value, likewise.
+    /// Writes a value ([`Walk::write`]) whose rows may be of two kinds.
     fn write_value(&mut self, now: &Now<'_>, region: Region, content: Content) {
         for (region, content) in self.by_rows(region, content) {
             self.write(now, region, content);
@@ -431,7 +433,7 @@ impl<'a> Walk<'a> {
         parts.first()?.as_ref().map(|held| held.content)
     }
 
-    /// Additions into the residual stream that precede an operation.
+    /// Returns the number of additions to the residual stream that precede an operation.
     fn hidden_updates_before(&self, op: Op, at: At) -> u32 {
         let config = &self.plan.config;
         match at.layer.map(usize::from) {
@@ -444,7 +446,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The blobs that an operation reads, in the order of its instruction.
+    /// Returns the blobs that an operation reads, in the order of its instruction.
     fn weights_of(&self, op: Op, layer: Option<u16>) -> Vec<Weights> {
         let config = &self.plan.config;
         if op.weights(config).is_none() {
@@ -460,7 +462,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The instruction that is looked at.
+/// The instruction being checked.
 struct Now<'a> {
     order: &'a Order<'a>,
     event: &'a Event<'a>,
@@ -486,7 +488,8 @@ impl Now<'_> {
 
     fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {
         let (step, layer) = (self.event.step, at.layer);
-        // Of whole prompts nothing is read, and rows of one stream are behind those of no other.
+        // Whole prompts read no cached rows, and the rows of one stream do not follow those of
+        // another.
         let stream = own_stream(&self.order.program.shape, at);
         Cache { kv, layer, batch: at.batch, chunk }.with(step, stream)
     }

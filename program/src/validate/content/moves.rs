@@ -10,14 +10,14 @@ use super::super::error::ValidateError;
 use super::{Cache, Now, Walk};
 
 impl Walk<'_> {
-    /// How many streams have rows for a part of a cache.
+    /// Returns the number of streams with rows for a part of a cache.
     pub(super) fn streams_of(&self, part: Chunk) -> u16 {
         let shape = self.program.shape;
         let fills = |stream: &u16| shape.attending.side(*stream).fills(part);
         (0..shape.joint_streams()).filter(fills).count() as u16
     }
 
-    /// The part of each cache that gets what moves, in a program of moves.
+    /// Returns the part of each cache that is the destination, in a program of migrations.
     pub(super) fn moves_to(&self) -> Option<Chunk> {
         match self.program.shape.rows {
             Rows::Moves(Device::Gpu) => Some(DEVICE),
@@ -26,8 +26,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Some sequences' rows from one part of a cache to the other, which then hold what they held:
-    /// the rows of all sequences whose owner is theirs.
+    /// Moves some sequences' rows from one part of a cache to the other. Both parts then hold the
+    /// rows of all sequences of their owner, as before.
     pub(super) fn move_cache(
         &mut self,
         now: &Now<'_>,
@@ -36,7 +36,8 @@ impl Walk<'_> {
     ) -> Result<(), ValidateError> {
         let to = copy.chunk.unwrap_or(Chunk::WHOLE);
         let other = if to == HOST { DEVICE } else { HOST };
-        // No program that moves appends, so in any step of it caches are as before it.
+        // No program with migrations appends, so in each of its steps the caches are as before the
+        // step.
         let cache =
             |chunk| Cache { kv, layer: copy.at.layer, batch: copy.at.batch, chunk }.with(0, 0);
         self.need(now, copy.from, cache(other))?;
