@@ -1,32 +1,33 @@
-//! `--batches auto`: the N x B of highest predicted throughput that fits memory.
+//! `--batches auto`: the N x B with the highest predicted throughput that fits in memory.
 
 /// Numbers of batches that are tried first.
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
-/// Parts of the largest batch that are tried first: throughput need not grow with the batch.
+/// Fractions of the largest batch that are tried first: throughput need not grow with the batch.
 const SHARES: [(u32, u32); 4] = [(1, 1), (1, 2), (1, 4), (1, 8)];
 
-/// Shapes that are looked at closely beside the choice at first sight: those of the most
-/// throughput.
+/// Number of shapes that are evaluated closely in addition to the first choice: those with the
+/// highest estimated throughput.
 const CLOSELY: usize = 4;
 
-/// Share of the most that is as good: predictions are no better, and fewer sequences take less
-/// memory and end sooner.
+/// Fraction of the maximum that counts as equally good: predictions are not more accurate, and
+/// fewer sequences take less memory and end sooner.
 const AS_GOOD: f64 = 0.96;
 
-/// A shape and what it promises.
+/// A shape and its predicted throughput.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchChoice {
-    /// N.
+    /// Number of batches, N.
     pub batches: u32,
-    /// B.
+    /// Sequences per batch, B.
     pub batch_size: u32,
     pub tokens_per_s: f64,
 }
 
-/// Chooses among shapes with batches of at most `size_max` sequences. `fits` says whether a shape
-/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it at first
-/// sight, and `closely` those that then look best; `None` where they cannot. Fewer sequences win
-/// where they promise as good as the most. `None` when nothing fits.
+/// Chooses among shapes with batches of at most `size_max` sequences. `fits` returns true if a
+/// shape fits in memory; if more sequences fit, fewer always do. `tokens_per_s` is a quick estimate
+/// of throughput, and `closely` an accurate one for the best of these; both return `None` if they
+/// cannot predict a shape. Among equally good shapes the one with fewer sequences wins. Returns
+/// `None` if nothing fits.
 pub fn choose(
     size_max: u32,
     mut fits: impl FnMut(u32, u32) -> bool,
@@ -45,7 +46,7 @@ pub fn choose(
         sizes.dedup();
         sizes.into_iter().for_each(|size| try_shape(&mut tried, batches, size));
     }
-    // What lies between the best and its neighbours.
+    // Shapes between the best one and its neighbours.
     if let Some(BatchChoice { batches, batch_size, .. }) = smallest_of_the_best(&tried) {
         let between = [
             (batches, batch_size * 3 / 4),
@@ -72,7 +73,7 @@ pub fn choose(
     smallest_of_the_best(&tried)
 }
 
-/// The fewest sequences among shapes that promise as good as most.
+/// Returns the shape with the fewest sequences among those that are as good as the best.
 fn smallest_of_the_best(tried: &[BatchChoice]) -> Option<BatchChoice> {
     let most = tried.iter().map(|one| one.tokens_per_s).fold(0.0, f64::max);
     let best = tried.iter().filter(|one| one.tokens_per_s >= most * AS_GOOD);
@@ -83,7 +84,7 @@ fn smallest_of_the_best(tried: &[BatchChoice]) -> Option<BatchChoice> {
     .copied()
 }
 
-/// The largest size of at most `most` that fits; 0 when none does.
+/// Returns the largest size of at most `most` that fits; 0 if none does.
 fn largest(most: u32, mut fits: impl FnMut(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, most);
     while low < high {
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn the_edge_of_memory_wins_when_more_is_better() {
         let fits = |n: u32, b: u32| n * b <= 240;
-        // Weights cost the same for all: throughput grows with the sequences.
+        // Weights cost the same for all shapes: throughput grows with the number of sequences.
         let rate = |n: u32, b: u32| Some(f64::from(n * b) / (100.0 + f64::from(n * b)));
         let found = choose(1000, fits, rate, rate).expect("something fits");
         assert_eq!(found.batches * found.batch_size, 240);
@@ -124,7 +125,7 @@ mod tests {
         let found =
             choose(64, |_, _| true, |_, _| Some(1.0), |_, _| Some(1.0)).expect("something fits");
         assert_eq!((found.batches, found.batch_size), (1, 6));
-        // More sequences that gain a few percent are not worth their memory either.
+        // More sequences that gain a few percent are not worth their memory.
         let rate = |batches, size| Some(1.0 + 0.0001 * f64::from(batches) * f64::from(size));
         let chosen = choose(64, |n, b| n * b <= 200, rate, rate).expect("something fits");
         assert!(chosen.batches * chosen.batch_size < 10, "{chosen:?}");
@@ -132,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_closer_look_decides_among_those_that_look_best() {
-        // At first sight small batches look best; the larger ones among the best really are.
+        // By the quick estimate small batches are best; by the accurate one, the larger ones among
+        // them.
         let sight = |n: u32, b: u32| Some(100.0 - f64::from(n * b) / 100.0);
         let closely = |n: u32, b: u32| Some(f64::from(n * b));
         let found = choose(64, |n, b| n * b <= 64, sight, closely).expect("something fits");

@@ -1,5 +1,5 @@
-//! Memory is a budget, settled before anything loads: a plan is compiled, its bytes are added up,
-//! and what does not fit is refused with the numbers, or read from storages where there are any.
+//! Memory budget, settled before anything loads: a plan is compiled, its bytes are summed up, and
+//! what does not fit is refused with the numbers, or read from storages if there are any.
 
 mod bytes;
 mod error;
@@ -26,24 +26,24 @@ pub(crate) use far::FarShares;
 use far::Movable;
 use storage::Stageable;
 
-/// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
+/// Target number of prompt tokens in a stream of prefill, sufficient to make linears compute-bound.
 const MICRO_TOKENS: u32 = 1024;
-/// How many times more where a device makes grouped matrices plain for every stream, enough to make
-/// that a small part (`program::products`).
+/// Factor on that number for a device that expands quantised matrices for every stream, sufficient
+/// to make the expansion a small part (`program::products`).
 const MORE_OF_GROUPED: u16 = 4;
-/// Longer prompts are cut into chunks unless somebody says otherwise: whole, their activations take
-/// more memory than the rest of prefill is worth.
+/// Prompts longer than this are split into chunks by default: their activations would take more
+/// memory than whole prompts are worth.
 const WHOLE_TOKENS_MAX: u32 = 4096;
-/// Rows of such a chunk, and of one where memory is short.
+/// Rows of such a chunk, and of one if memory is scarce.
 const CHUNK_TOKENS: [u32; 2] = [2048, 256];
 
-/// Part of a stream's prompts that is computed together where memory is short.
+/// Divisor of the number of prompts computed together if memory is scarce.
 const FEWER: u16 = 8;
 
-/// How often the weights that are read are counted anew, for what a count leaves out.
+/// Number of times that the weights to read are recomputed, for what an estimate leaves out.
 const ROUNDS: usize = 4;
 
-/// Everything that decides a plan but the batch.
+/// Everything that determines a plan, except the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     pub config: &'a ModelConfig,
@@ -58,15 +58,16 @@ pub struct Request<'a> {
     pub max_new: u32,
     /// See [`RunShape::logprobs`].
     pub logprobs: u16,
-    /// Most rows of a stream of prefill; `None`: whole prompts, or chunks of long ones.
+    /// Maximum number of rows in a stream of prefill; `None`: whole prompts, or chunks of long
+    /// ones.
     pub prefill_chunk: Option<u32>,
     pub limits: &'a Limits,
-    /// Where weights may be read from that have no room; `None`: nowhere.
+    /// Storages from which weights that do not fit may be read; `None` if there are none.
     pub storage: Option<&'a Storage>,
 }
 
 impl Request<'_> {
-    /// The shape of a run with room to spare.
+    /// Returns the shape of a run with ample memory.
     pub fn shape(&self, batches: u16, batch_size: u16) -> RunShape {
         let one = RunShape {
             batches,
@@ -85,7 +86,7 @@ impl Request<'_> {
             device_slots: 0,
             dtype: self.dtype,
         };
-        // What all share is computed once a stream, which is then worth more sequences.
+        // A shared prefix is computed once per stream, which then has room for more sequences.
         let tokens = MICRO_TOKENS * u32::from(self.more_tokens());
         let room = match self.shared_prompt {
             0 => tokens.saturating_sub(self.max_prompt),
@@ -95,14 +96,14 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
-    /// How many times more tokens a stream of prefill has than of plain weights.
+    /// Returns the factor on the tokens of a stream of prefill relative to plain weights.
     fn more_tokens(&self) -> u16 {
         let has_device = self.limits.vram_bytes.is_some();
         let made_plain = self.dtype == Dtype::Bf16 && self.formats.weights.any_grouped();
         if has_device && made_plain { MORE_OF_GROUPED } else { 1 }
     }
 
-    /// Where a map keeps the caches of the first layer that attends.
+    /// Returns the memory in which a map stores the caches of the first attention layer.
     fn cache_home(&self, map: &DeviceMap) -> MemoryId {
         let kinds = map.kv.iter().enumerate();
         let mut attending = kinds.filter(|(layer, _)| !self.config.layers.of(*layer).has_state());
@@ -110,7 +111,7 @@ impl Request<'_> {
         first.copied().unwrap_or(MemoryId::DRAM)
     }
 
-    /// The same shape with the streams of prefill that take least memory.
+    /// Returns the shape with the streams of prefill that take the least memory.
     pub(crate) fn smallest_streams(&self, shape: RunShape) -> RunShape {
         let prefill_chunk = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
         let micro = shape.micro_sequences.div_ceil(FEWER * self.more_tokens());
@@ -118,15 +119,16 @@ impl Request<'_> {
         RunShape { micro_sequences, prefill_chunk, ..shape }
     }
 
-    /// The shapes with small streams of prefill that are tried where memory is short: whole prompts
-    /// or chunks, whichever take less.
+    /// Returns the shapes with small streams of prefill that are tried if memory is scarce: whole
+    /// prompts or chunks, whichever take less.
     pub(crate) fn small_streams(&self, shape: RunShape) -> Vec<RunShape> {
         let fewer = RunShape { micro_sequences: shape.micro_sequences.div_ceil(FEWER), ..shape };
         let least = self.smallest_streams(shape);
         if least == fewer { vec![fewer] } else { vec![fewer, least] }
     }
 
-    /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.
+    /// Returns the requested chunk, or chunks of `rows` rows for prompts longer than `whole`; 0 for
+    /// none.
     fn chunk(&self, rows: u32, whole: u32) -> u32 {
         match self.prefill_chunk {
             Some(asked) if asked < self.max_prompt => asked,
@@ -135,8 +137,8 @@ impl Request<'_> {
         }
     }
 
-    /// The roomiest homes for KV and hidden states with which the policy fits; those on the host
-    /// when it does not fit at all.
+    /// Returns the roomiest tiers for KV and hidden states with which the policy fits; those on the
+    /// host if it does not fit at all.
     ///
     /// # Errors
     /// A map that cannot be compiled.
@@ -157,7 +159,8 @@ impl Request<'_> {
         let mut map = placement.map(self.config, self.fuse_attention, homes);
         self.formats.apply(&mut map);
         if let Some(storage) = self.storage {
-            // Where nothing is read slots are whole pages too, so that room is counted alike.
+            // Without reads, slots consist of whole pages too, so that capacity is counted
+            // identically.
             map.direct_reads = storage.direct && map.uses_gpu();
             if map.uses_storages() {
                 map.shares = storage.shares.clone();
@@ -166,7 +169,7 @@ impl Request<'_> {
         map
     }
 
-    /// The plan of [`Request::plan`], without looking for what would fit where it does not.
+    /// Returns the plan of [`Request::plan`], or `None` without searching for one that would fit.
     ///
     /// # Errors
     /// A map that cannot be compiled.
@@ -175,7 +178,7 @@ impl Request<'_> {
         Ok(found.map(|candidate| candidate.plan(self.config)).transpose()?)
     }
 
-    /// What memory leaves room for; `None` where the placement does not fit.
+    /// Returns what memory allows; `None` if the placement does not fit.
     ///
     /// # Errors
     /// A map that cannot be compiled.
@@ -193,7 +196,7 @@ impl Request<'_> {
         }))
     }
 
-    /// Whether [`Request::fitting`] finds a plan.
+    /// Returns true if [`Request::fitting`] finds a plan.
     ///
     /// # Errors
     /// A map that cannot be compiled.
@@ -201,9 +204,9 @@ impl Request<'_> {
         Ok(self.roomiest(batches, batch_size)?.is_some())
     }
 
-    /// The roomiest candidate that fits. What needs no further memory of the host comes first, then
-    /// what needs no storage: of the candidate of which memory has most as few weights live far
-    /// away, and then are read, as make it fit.
+    /// Returns the roomiest candidate that fits. Candidates without additional host memories come
+    /// first, then those without storages: in the candidate that lacks least memory, as few weights
+    /// as necessary are moved to additional memories and then read from storages.
     fn roomiest(&self, batches: u16, batch_size: u16) -> Result<Option<Candidate>, CompileError> {
         let mut placement = self.with_fixed_reads();
         let mut found = self.nearest(&placement, batches, batch_size)?;
@@ -223,14 +226,15 @@ impl Request<'_> {
         let Some(staged) = self.least_staged(&placement, &nearest, missing_bytes)? else {
             return Ok(None);
         };
-        // Reads come an operation at a time, which may make room for a roomier one too.
+        // Reads are added one operation at a time, which may make space for a roomier candidate
+        // too.
         let placement = Placement { staged, ..placement.into_owned() };
         let found = self.nearest(&placement, batches, batch_size)?;
         Ok(found.filter(|(missing, _)| *missing == 0).map(|(_, candidate)| candidate))
     }
 
-    /// The roomiest candidate that fits, or the one for which the host lacks least, and the bytes
-    /// that it lacks; `None` where devices or further memories have no room for any.
+    /// Returns the roomiest candidate that fits, or the one for which the host lacks the least, and
+    /// the bytes that it lacks; `None` if no candidate fits on devices or in additional memories.
     fn nearest(
         &self,
         placement: &Placement,
@@ -254,8 +258,9 @@ impl Request<'_> {
         Ok(nearest)
     }
 
-    /// The fewest layers in further memories that make room for so many bytes, or as many as these
-    /// have room for; `None` where there are none, or nothing is left to decide.
+    /// Returns the smallest number of layers in additional memories that frees the given number of
+    /// bytes, or as many as fit; `None` if there are no such memories, or nothing is left to
+    /// decide.
     fn least_far(&self, placement: &Placement, map: &DeviceMap, missing_bytes: u64) -> Option<Far> {
         let room_bytes = self.limits.far_bytes;
         if room_bytes == Limits::NO_FAR || !placement.far.is_none() {
@@ -269,7 +274,7 @@ impl Request<'_> {
         })
     }
 
-    /// The placement with what is read of it whether memory requires it or not.
+    /// Returns the placement with the reads that happen whether memory requires them or not.
     fn with_fixed_reads(&self) -> Cow<'_, Placement> {
         match self.storage.and_then(|storage| storage.ops.fixed(self.config)) {
             Some(staged) => Cow::Owned(Placement { staged, ..self.placement.clone() }),
@@ -277,14 +282,14 @@ impl Request<'_> {
         }
     }
 
-    /// Whether memory decides what is read of a placement, and nobody has yet.
+    /// Returns true if memory determines what is read of a placement, and it is not determined yet.
     fn may_read(&self, placement: &Placement) -> bool {
         let decides = |storage: &Storage| storage.ops == StagedOps::Auto;
         self.storage.is_some_and(decides) && placement.staged.is_none()
     }
 
-    /// The least that is read of a candidate for which host memory lacks so many bytes; `None`
-    /// where it does not fit whatever is read.
+    /// Returns the minimum to read of a candidate for which host memory lacks the given number of
+    /// bytes; `None` if it does not fit whatever is read.
     fn least_staged(
         &self,
         placement: &Placement,
@@ -305,9 +310,9 @@ impl Request<'_> {
         Ok(None)
     }
 
-    /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
-    /// states on the host, then KV on the host, then an eighth of the
-    /// whole prompts of a stream, and then as few weights read from storages as will do.
+    /// Returns the roomiest plan of the policy that fits: KV and hidden states on the device, then
+    /// hidden states on the host, then KV on the host, then an eighth of the whole prompts of a
+    /// stream, and then as few weights read from storages as necessary.
     ///
     /// # Errors
     /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
@@ -338,12 +343,12 @@ impl Request<'_> {
         })
     }
 
-    /// The largest batch of at most `most` sequences that fits; `None` when not even 1 does.
+    /// Returns the largest batch of at most `most` sequences that fits; `None` if not even 1 does.
     ///
     /// # Errors
     /// A map that cannot be compiled.
     pub fn largest_batch(&self, batches: u16, most: u16) -> Result<Option<u16>, PlanError> {
-        // The bytes of a plan grow with the batch, so bisection finds the edge.
+        // The bytes of a plan grow with the batch, so bisection finds the limit.
         let (mut low, mut high) = (0u16, most);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
@@ -356,7 +361,7 @@ impl Request<'_> {
         Ok((low > 0).then_some(low))
     }
 
-    /// The ways to keep what a placement needs, the roomiest first.
+    /// Returns the ways to store what a placement needs, the roomiest first.
     fn candidates<'b>(
         &'b self,
         placement: &'b Placement,
@@ -376,7 +381,7 @@ impl Request<'_> {
         })
     }
 
-    /// A placement with such homes, and the memory that it takes.
+    /// Returns a placement with the given tiers, and the memory that it takes.
     fn candidate(
         &self,
         shape: RunShape,
@@ -390,8 +395,8 @@ impl Request<'_> {
         Ok(Candidate { shape, homes, map, far, staged, budget })
     }
 
-    /// The shape in which a map runs: where no chunk is given, whole prompts if it cannot run in
-    /// chunks.
+    /// Returns the shape in which a map runs: if no chunk is specified, whole prompts if it cannot
+    /// run in chunks.
     pub(crate) fn shape_of(&self, shape: RunShape, map: &DeviceMap) -> RunShape {
         let is_given = self.prefill_chunk.is_some();
         match is_given || !shape.is_chunked() || runs_in_chunks(self.config, map) {
@@ -401,26 +406,26 @@ impl Request<'_> {
     }
 }
 
-/// What memory decides of a placement.
+/// Decisions that memory makes about a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) prefill: PrefillRoom,
-    /// What lives in further memories of the host.
+    /// Weights in additional host memories.
     pub(crate) far: Far,
-    /// What is read from storages.
+    /// Weights read from storages.
     pub(crate) staged: Staged,
 }
 
-/// What it decides of prefill.
+/// Decisions that memory makes about prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefillRoom {
-    /// Home of hidden states between layers.
+    /// Memory of hidden states between layers.
     pub prefill_hidden: MemoryId,
-    /// Streams are as small as they can be.
+    /// Streams are as small as possible.
     pub has_small_streams: bool,
 }
 
-/// A way to keep what a policy needs, and the memory that takes.
+/// A way to store what a policy needs, and the memory that it takes.
 struct Candidate {
     shape: RunShape,
     homes: Homes,

@@ -1,5 +1,5 @@
-//! From a policy's name to a compiled plan that fits memory, and from an operation table to the
-//! best placement of a layer. Pure: what the machine has comes in as numbers.
+//! Turns a policy's name into a compiled plan that fits in memory, and an operation table into the
+//! best placement of a layer. Pure: the properties of the machine are passed in as numbers.
 
 pub mod batches;
 pub mod budget;

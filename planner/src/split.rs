@@ -4,14 +4,14 @@ use model::config::ModelConfig;
 use program::map::{ChunkOrder, Chunking, OpChunk, leading_list};
 
 /// The half-open interval `[start, end)` of a layer's list that the GPU runs (Park-Egger eq. 6,
-/// read half-open). Empty when both are equal.
+/// interpreted as half-open). Empty if both are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     pub start: usize,
     pub end: usize,
 }
 
-/// Why a split was not understood.
+/// Reason for which a split could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     #[error(
@@ -35,7 +35,7 @@ pub enum SplitError {
 /// Parses `scores=8`, `attention=8` or `linears=8`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn parse_chunking(text: &str) -> Result<Chunking, SplitError> {
     let error = || SplitError::Chunks { text: text.to_owned() };
     let (name, count) = text.split_once('=').ok_or_else(error)?;
@@ -52,10 +52,10 @@ pub fn parse_chunking(text: &str) -> Result<Chunking, SplitError> {
     Ok(Chunking { order, chunks })
 }
 
-/// Parses `A:B` against the layer of a model.
+/// Parses `A:B` for the layer of a model.
 ///
 /// # Errors
-/// A name that the layer lacks, the wrong order, or another form.
+/// A name that the layer does not have, the wrong order, or another syntax.
 pub fn parse_split(
     text: &str,
     config: &ModelConfig,
@@ -87,7 +87,8 @@ pub fn parse_split(
     Ok(split)
 }
 
-/// A name is an entry of the list (`scores.3`), or an operation, which means its first entry.
+/// Returns the position of a name: an entry of the list (`scores.3`), or the first entry of an
+/// operation.
 fn position(
     text: &str,
     name: &str,

@@ -1,4 +1,4 @@
-//! Bytes of a plan by kind, and those that it may use.
+//! Bytes of a plan by kind, and their limits.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +6,29 @@ use program::ir::{BufferId, Instruction};
 use program::plan::{DeviceScratch, Footprint, Plan};
 use program::topology::FAR_MAX;
 
-/// Code, stacks, thread scratch and control segments of all processes, bytes.
+/// Code, stacks, thread scratch and control segments of all processes, in bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 
-/// What the plan may use.
+/// Memory that the plan may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub dram_bytes: u64,
-    /// Of further memories of the host, which hold weights alone.
+    /// Bytes of the additional host memories, which store only weights.
     pub far_bytes: [u64; FAR_MAX],
-    /// `None`: a device without a bound of its own; its arena is DRAM.
+    /// `None` for a device without its own limit; its arena is in DRAM.
     pub vram_bytes: Option<u64>,
     /// The device is emulated: its arena counts as DRAM too.
     pub vram_is_dram: bool,
-    /// What the device needs beside a plan's buffers; `None`: nothing.
+    /// Function for the memory that the device needs in addition to a plan's buffers; `None` if it
+    /// needs none.
     pub device_scratch: Option<DeviceScratch>,
 }
 
 impl Limits {
-    /// There is one memory of the host.
+    /// The value for a host with a single memory.
     pub const NO_FAR: [u64; FAR_MAX] = [0; FAR_MAX];
 
-    /// Of all further memories.
+    /// Returns the capacity of all additional memories.
     pub(super) fn far_room_bytes(&self) -> u64 {
         self.far_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -36,24 +37,24 @@ impl Limits {
 /// Bytes of a plan by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// In the memory that the host works in.
+    /// Weights in the near host memory.
     pub weights_bytes: u64,
-    /// In its further memories.
+    /// Weights in the additional host memories.
     pub far_bytes: [u64; FAR_MAX],
     pub kv_bytes: u64,
     pub activations_bytes: u64,
-    /// With what the device needs beside the plan's buffers.
+    /// Bytes on the device, including what it needs in addition to the plan's buffers.
     pub device_bytes: u64,
     pub tables_bytes: u64,
 }
 
 impl Budget {
-    /// Adds up a plan's buffers.
+    /// Sums up a plan's buffers.
     pub fn of(plan: &Plan) -> Budget {
         Budget::from(plan.footprint(None))
     }
 
-    /// Bytes of DRAM of all processes together.
+    /// Returns the DRAM bytes of all processes together.
     pub fn dram_bytes(&self, limits: &Limits) -> u64 {
         let device = if limits.vram_is_dram { self.device_bytes } else { 0 };
         self.weights_bytes
@@ -64,20 +65,20 @@ impl Budget {
             + PROCESS_OVERHEAD_BYTES
     }
 
-    /// Whether the device and further memories of the host have room.
+    /// Returns true if the device and the additional host memories have sufficient capacity.
     pub(super) fn fits_elsewhere(&self, limits: &Limits) -> bool {
         let mut far = self.far_bytes.iter().zip(limits.far_bytes);
         limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
             && far.all(|(bytes, most)| *bytes <= most)
     }
 
-    /// What is too much for DRAM.
+    /// Returns the number of bytes that exceed the DRAM.
     pub(super) fn missing_bytes(&self, limits: &Limits) -> u64 {
         self.dram_bytes(limits).saturating_sub(limits.dram_bytes)
     }
 }
 
-/// Bytes of the host's buffers that are copied from or to a device, which are pinned.
+/// Returns the bytes of the host's buffers that are copied from or to a device, which are pinned.
 pub fn pinned_bytes(plan: &Plan) -> u64 {
     let lists = plan.programs.iter().flat_map(|program| &program.lanes);
     let instructions = lists.flat_map(|list| &list.instructions);
@@ -90,7 +91,7 @@ pub fn pinned_bytes(plan: &Plan) -> u64 {
     buffers.iter().filter(of_host).map(|id| plan.buffer(*id).size_bytes).sum()
 }
 
-/// Bytes of weights that all storages together read in a decode step.
+/// Returns the bytes of weights that all storages together read in a decode step.
 pub fn step_read_bytes(plan: &Plan) -> u64 {
     let lists = plan.decode().lanes.iter();
     let reads = lists.flat_map(|list| &list.instructions).filter_map(|work| match work {

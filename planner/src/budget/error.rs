@@ -1,4 +1,4 @@
-//! Refusals, with the numbers.
+//! Refusals of the planner, with their numbers.
 
 use model::config::Dtype;
 use program::compile::CompileError;
@@ -6,7 +6,7 @@ use program::plan::RunShape;
 
 use super::bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES};
 
-/// Why no plan was made.
+/// Reason for which no plan was made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error(transparent)]
@@ -18,7 +18,7 @@ pub enum PlanError {
         budget: Box<Budget>,
         limits: Box<Limits>,
         fitting: Option<u16>,
-        /// The budget is what stays in memory of weights that are read from storages.
+        /// True if weights are read from storages; the budget is then what stays in memory.
         has_storages: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! How few weights live in further memories of the host where the near one has no room.
+//! Minimum of weights in additional host memories if the near one is too small.
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
@@ -10,7 +10,7 @@ use crate::policy::{
     Far, FarWeights, Formats, Placement, decode_device, far_ops, hosted_layers, spread_evenly,
 };
 
-/// The weights that could live there, of each layer with weights on the host.
+/// Weights that can be moved there, from each layer with weights on the host.
 #[derive(Debug)]
 pub(super) struct Movable {
     /// Bytes of each layer.
@@ -41,8 +41,8 @@ impl Movable {
         Movable { layers: hosted_layers(map).into_iter().map(of_layer).collect(), weights }
     }
 
-    /// The fewest layers that make room for so many bytes; where not even all that the memories
-    /// have room for do, as many as that, if it is any.
+    /// Returns the smallest number of layers that frees the given number of bytes; if even all
+    /// layers that fit do not suffice, returns those, if there are any.
     pub(super) fn least(&self, bytes: u64, room_bytes: [u64; FAR_MAX]) -> (Far, bool) {
         let mut most = Far::NONE;
         for count in 1..=self.layers.len() {
@@ -55,14 +55,14 @@ impl Movable {
         (most, false)
     }
 
-    /// All layers, or as many as the memories have room for, and what that moves.
+    /// Returns all layers, or as many as fit in the memories, and the number of bytes moved.
     pub(super) fn most(&self, room_bytes: [u64; FAR_MAX]) -> (Far, u64) {
         let far = self.least(u64::MAX, room_bytes).0;
         (far, self.filled(far.count(), room_bytes).map_or(0, |(_, bytes)| bytes))
     }
 
-    /// So many layers, one memory filled behind the other, and what that moves; `None` where they
-    /// have no room.
+    /// Returns `count` layers, filling one memory after the other, and the number of bytes moved;
+    /// `None` if they do not fit.
     fn filled(&self, count: usize, room_bytes: [u64; FAR_MAX]) -> Option<(Far, u64)> {
         let mut far = Far { layers: [0; FAR_MAX], weights: self.weights };
         let (mut number, mut left, mut moved) = (0, room_bytes[0], 0);
@@ -80,17 +80,17 @@ impl Movable {
     }
 }
 
-/// Shares of a placement's weights on the host that live in further memories.
+/// Fractions of a placement's host weights that are in additional memories.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct FarShares {
-    /// Of those that the GPU multiplies in decode, and of the others.
+    /// Fraction of the weights that the GPU multiplies in decode, and of the others.
     pub(crate) gpu: f64,
     pub(crate) cpu: f64,
 }
 
 impl FarShares {
-    /// About what lives far away of a placement for which the near memory lacks so many bytes, of
-    /// those that further ones have room for.
+    /// Estimates the weights in additional memories for a placement that exceeds the near memory by
+    /// the given number of bytes.
     pub(crate) fn of(
         config: &ModelConfig,
         dtype: Dtype,

@@ -1,5 +1,5 @@
-//! What host memory lacks of a placement at least, before anything is compiled, and what therefore
-//! is read or lives far away.
+//! Lower bounds on the host memory that a placement lacks, before compilation, and on what is
+//! therefore read or stored in additional memories.
 
 use model::compressed::WeightFormat;
 use program::topology::MemoryId;
@@ -10,8 +10,8 @@ use super::far::{FarShares, Movable};
 use crate::policy::{FarWeights, Homes, Placement, ResidentAttention};
 
 impl Request<'_> {
-    /// What the near host memory holds at least: all layers' weights that no further memory and no
-    /// storage may take, and the KV that device memory has no room for.
+    /// Returns a lower bound on the bytes in near host memory: all weights of layers that cannot be
+    /// in an additional memory or on a storage, and the KV that does not fit in device memory.
     pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         let kv_bytes = self.kv_bytes(|_| true, batches, batch_size);
         let on_device =
@@ -21,8 +21,8 @@ impl Request<'_> {
             + kv_bytes.saturating_sub(on_device)
     }
 
-    /// What is read at least in every step of the placement, where memory decides it: layers'
-    /// weights, and KV that it keeps on the host, that have no room.
+    /// Returns a lower bound on the bytes read in every step of the placement, if memory determines
+    /// them: weights of layers, and KV that it stores on the host, that do not fit.
     pub(crate) fn least_read_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         if !self.may_read(self.placement) {
             return 0;
@@ -31,8 +31,8 @@ impl Request<'_> {
         lacking_bytes.saturating_sub(self.limits.far_room_bytes())
     }
 
-    /// What the near host memory lacks at least for a placement: for layers' weights, and KV that
-    /// it keeps on the host.
+    /// Returns a lower bound on the bytes that near host memory lacks for a placement: for weights
+    /// of layers, and for KV that it stores on the host.
     fn lacking_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         let Placement { kv, residency, device_batches, .. } = self.placement;
         let on_host = |layer: usize| match residency.attention {
@@ -49,7 +49,7 @@ impl Request<'_> {
         (self.weights_bytes() + kv_bytes).saturating_sub(room_bytes)
     }
 
-    /// KV of some layers for so many batches.
+    /// Returns the bytes of the KV of some layers for the given number of batches.
     fn kv_bytes(&self, is_counted: impl Fn(usize) -> bool, batches: u16, batch_size: u16) -> u64 {
         let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
         let sequences = u64::from(batches) * u64::from(batch_size);
@@ -67,7 +67,7 @@ impl Request<'_> {
         layers.map(of_layer).sum::<usize>() as u64 * sequences
     }
 
-    /// Weights of a layer in these formats.
+    /// Returns the bytes of a layer's weights in these formats.
     pub(crate) fn layer_weight_bytes(&self, layer: usize, formats: &[WeightFormat]) -> u64 {
         let blobs = self.config.layer_ops(layer).iter().zip(formats);
         blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
@@ -78,9 +78,9 @@ impl Request<'_> {
         layers.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
     }
 
-    /// The placement with as much as further memories have room for of what the GPU multiplies in
-    /// them, which leaves the near one to the CPU; `None` where that is nothing, or the near memory
-    /// would lack more.
+    /// Returns the placement with as many of the weights that the GPU multiplies as possible in
+    /// additional memories, which leaves the near one to the CPU; `None` if there are no such
+    /// weights, or the near memory would lack more.
     pub(crate) fn with_most_far(
         &self,
         homes: Homes,
@@ -96,7 +96,8 @@ impl Request<'_> {
         (is_enough && bytes > 0).then(|| Placement { far, ..self.placement.clone() })
     }
 
-    /// About what lives far away of the placement, before memory has decided it.
+    /// Estimates the weights in additional memories of the placement, before memory has determined
+    /// them.
     pub(crate) fn far_shares(&self, batches: u16, batch_size: u16) -> FarShares {
         let bytes = self.lacking_host_bytes(batches, batch_size);
         let bytes = bytes.min(self.limits.far_room_bytes());

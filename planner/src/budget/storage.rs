@@ -1,4 +1,5 @@
-//! Storages that weights may be read from in every step, and how few of them memory requires.
+//! Storages from which weights may be read in every step, and the minimum that memory requires to
+//! be read.
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
@@ -10,46 +11,46 @@ use program::weights::Weights;
 
 use crate::policy::{Staged, StagedLayers, hosted_layers};
 
-/// The storages of a machine, and what is read from them.
+/// The storages of a machine, and the weights read from them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
-    /// How many there are, and what part of each weight every one of them reads.
+    /// Number of storages, and the share of each weight that each of them reads.
     pub shares: ReadShares,
     pub ops: StagedOps,
-    /// What a device multiplies is read straight to it.
+    /// Weights that a device multiplies are read directly to it.
     pub direct: bool,
 }
 
 impl Storage {
-    /// Drives from which as little is read as memory requires.
+    /// Returns storages from which as little is read as memory requires.
     pub fn auto(shares: ReadShares) -> Storage {
         Storage { shares, ops: StagedOps::Auto, direct: false }
     }
 
-    /// The same, straight to a device where `direct` holds.
+    /// Sets direct reads to a device.
     #[must_use]
     pub fn reading_directly(self, direct: bool) -> Storage {
         Storage { direct, ..self }
     }
 }
 
-/// Which weights are read in every step.
+/// Weights that are read in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StagedOps {
-    /// As little as memory requires: whole layers, as far apart as possible, and some operations of
-    /// one more, or of two layers where that is enough; nothing where all weights fit. More never
-    /// helps: what a device needs passes the link all the same, also where a read goes past host
-    /// memory.
-    /// The head is never among them, since the slot that it is read into is as large.
+    /// As little as memory requires: whole layers, spaced as far apart as possible, and some
+    /// operations of one more layer, or of two layers if that suffices; nothing if all weights fit.
+    /// Reading more never helps: what a device needs passes the link in any case, even if a read
+    /// bypasses host memory. The head is never included, since the slot that it would be read into
+    /// is as large.
     Auto,
-    /// Everything that can be.
+    /// Every weight that can be read.
     All,
-    /// These of every layer, whether memory requires it or not.
+    /// The given operations of every layer, whether memory requires it or not.
     These(Vec<Op>),
 }
 
 impl StagedOps {
-    /// What is read whatever fits; `None`: memory decides.
+    /// Returns what is read regardless of memory; `None` if memory determines it.
     pub(super) fn fixed(&self, config: &ModelConfig) -> Option<Staged> {
         match self {
             StagedOps::Auto => None,
@@ -59,12 +60,12 @@ impl StagedOps {
     }
 }
 
-/// The matrices that could be read instead of staying on the host.
+/// Matrices that can be read instead of staying on the host.
 #[derive(Debug)]
 pub(super) struct Stageable {
-    /// Of each layer with weights on the host.
+    /// Matrices of each layer with weights on the host.
     layers: Vec<Vec<(Op, u64)>>,
-    /// What an operation's slots take.
+    /// Bytes of an operation's slots.
     slots: Vec<(Op, u64)>,
 }
 
@@ -98,11 +99,12 @@ impl Stageable {
         }
     }
 
-    /// The least that makes room for so many bytes; `None` where not even all layers do.
+    /// Returns the minimum that frees the given number of bytes; `None` if even all layers do not
+    /// suffice.
     pub(super) fn least(&self, bytes: u64) -> Option<Staged> {
         let enough = |staged: &Staged| self.saved_bytes(staged) >= i128::from(bytes);
         let whole = |layers: usize| Staged { layers, ..Staged::NONE };
-        // Where it is read to the host, a single layer saves nothing: the slots are as large.
+        // With reads to the host, a single layer saves nothing: the slots are as large.
         let layers = (1..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
         let partly = |ops: Vec<Op>| match layers {
             2 => Staged { partly: 2, ops, ..Staged::NONE },
@@ -112,7 +114,7 @@ impl Stageable {
         Some(some.into_iter().find(enough).unwrap_or_else(|| whole(layers)))
     }
 
-    /// Some of the operations, never all: sets of the fewest bytes first.
+    /// Returns proper subsets of the operations, in ascending order of bytes.
     fn subsets(&self) -> Vec<Vec<Op>> {
         let count = self.slots.len();
         let subset = |bits: u32| {
@@ -125,7 +127,7 @@ impl Stageable {
         subsets.into_iter().map(|(_, ops)| ops).collect()
     }
 
-    /// What leaves the host, less the slots that come.
+    /// Returns the bytes that leave the host, less the slots that are added.
     fn saved_bytes(&self, staged: &Staged) -> i128 {
         let StagedLayers { whole, partly } = staged.of_layers(self.layers.len());
         let is_read = |op: Op| !whole.is_empty() || staged.ops.contains(&op);
@@ -140,7 +142,7 @@ impl Stageable {
     }
 }
 
-/// Whether the host multiplies an operation's weights anywhere.
+/// Returns true if the host multiplies an operation's weights in any layer.
 fn runs_on_host(op: Op, map: &DeviceMap, config: &ModelConfig) -> bool {
     (0..config.num_layers).any(|layer| {
         let prefill = config.layer_ops(layer).iter().zip(&map.prefill.layers[layer]);

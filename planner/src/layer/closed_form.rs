@@ -1,45 +1,46 @@
-//! The closed form of a layer's latency: Park-Egger eqs. 5-14, read as follows.
+//! Closed form of a layer's latency: Park-Egger eqs. 5-14, interpreted as follows.
 //!
 //! The GPU's interval is half-open in every equation, and may be empty or the whole layer. With `n`
-//! batches the CPU term is `n` times eq. 6, since the table holds one batch. In eq. 8 `H[i]` is the
-//! transfer of the first compressed operand of the interval; a weight is decompressed once, a KV
-//! cache once per batch. What comes from NVMe is stored uncompressed, so it enters neither H2D nor
-//! DC (eqs. 10-12). Every stage is taken to overlap perfectly, which [`super::steady`] does not.
+//! batches the CPU term is `n` times eq. 6, since the table describes one batch. In eq. 8 `H[i]` is
+//! the transfer of the first compressed operand of the interval; a weight is decompressed once, a
+//! KV cache once per batch. Weights from NVMe are stored uncompressed, so they enter neither H2D
+//! nor DC (eqs. 10-12). Every stage is assumed to overlap perfectly, which [`super::steady`] does
+//! not assume.
 
 use super::table::Table;
 use super::time::Ps;
 
-/// One point of the search: a device map of a layer in the terms of a table.
+/// A point of the search: a device map of a layer in terms of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Candidate {
     /// `[i, j)`: the operations that the GPU runs; `[0, 0)` is the CPU alone.
     pub interval: (usize, usize),
     pub compressed: bool,
-    /// Indices of the weights that come from NVMe, ascending, all inside the interval.
+    /// Indices of the weights read from NVMe, ascending, all inside the interval.
     pub nvme: Vec<usize>,
 }
 
 impl Candidate {
-    /// Without compression and NVMe.
+    /// Returns a candidate without compression and NVMe.
     pub const fn plain(start: usize, end: usize) -> Candidate {
         Candidate { interval: (start, end), compressed: false, nvme: Vec::new() }
     }
 
-    /// Whether the GPU runs operation `index`.
+    /// Returns true if the GPU runs operation `index`.
     pub const fn on_gpu(&self, index: usize) -> bool {
         self.interval.0 <= index && index < self.interval.1
     }
 }
 
-/// The terms of the maximum. `None`: the map does not use this one, so it takes no part in the
-/// imbalance; it counts as 0 in the maximum.
+/// The terms of the maximum. `None` for a term that the map does not use, which takes no part in
+/// the imbalance and counts as 0 in the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub cpu: Ps,
     pub h2d: Ps,
-    /// In use when the map is compressed (eq. 9).
+    /// Used if the map is compressed (eq. 9).
     pub dc: Option<Ps>,
-    /// In use when the map reads a weight from NVMe (eq. 10).
+    /// Used if the map reads a weight from NVMe (eq. 10).
     pub s2d: Option<Ps>,
 }
 
@@ -48,28 +49,28 @@ impl Terms {
         [Some(self.cpu), Some(self.h2d), self.dc, self.s2d].into_iter().flatten()
     }
 
-    /// `L`: the largest term.
+    /// Returns the latency `L`, the largest term.
     pub fn latency(&self) -> Ps {
         self.in_use().max().unwrap_or_default()
     }
 
-    /// Largest minus smallest of the terms in use.
+    /// Returns the largest minus the smallest of the terms in use.
     pub fn imbalance(&self) -> Ps {
         let smallest = self.in_use().min().unwrap_or_default();
         self.latency().saturating_sub(smallest)
     }
 }
 
-/// A table's times as the equations use them.
+/// A table's times in the form that the equations use.
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
     pub(crate) batches: u128,
     pub(crate) ops: Vec<Cost>,
-    /// Range of the fused operations, what the CPU and the GPU save on them.
+    /// Range of the fused operations, and the savings of the CPU and the GPU on them.
     fused: Option<(std::ops::Range<usize>, Ps, Ps)>,
 }
 
-/// One operation.
+/// Costs of one operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) cpu: Ps,
@@ -87,7 +88,7 @@ impl Cost {
         if compressed { self.compressed } else { self.plain }
     }
 
-    /// One decompression, of a weight or of one batch's KV.
+    /// Returns the duration of one decompression, of a weight or of one batch's KV.
     pub(crate) const fn decompression(&self, compressed: bool) -> Ps {
         if compressed { self.decompress } else { Ps::ZERO }
     }
@@ -123,7 +124,7 @@ impl Costs {
         one.saturating_sub(saved).times(self.batches)
     }
 
-    /// Eq. 14 with nothing from NVMe; eq. 7 for one batch.
+    /// Eq. 14 without weights from NVMe; eq. 7 for one batch.
     pub(crate) fn h2d(&self, (start, end): (usize, usize), compressed: bool) -> Ps {
         let inside = &self.ops[start..end];
         let all: Ps = inside.iter().map(|op| op.transfer(compressed)).sum();
@@ -136,13 +137,13 @@ impl Costs {
         all + (gpu.saturating_sub(saved) + kv).times(self.batches - 1)
     }
 
-    /// All decompressions of an operation in a layer.
+    /// Returns the duration of all decompressions of an operation in a layer.
     pub(crate) fn decompressions(&self, index: usize, compressed: bool) -> Ps {
         let op = &self.ops[index];
         op.decompression(compressed).times(if op.kv { self.batches } else { 1 })
     }
 
-    /// The terms of a candidate.
+    /// Returns the terms of a candidate.
     pub(crate) fn terms(&self, candidate: &Candidate) -> Terms {
         let Candidate { interval, compressed, nvme } = candidate;
         let from_nvme: Ps = nvme.iter().map(|op| self.ops[*op].transfer(*compressed)).sum();
@@ -162,7 +163,7 @@ impl Costs {
     }
 }
 
-/// The terms of a candidate of a table.
+/// Returns the terms of a candidate of a table.
 pub fn terms(table: &Table, candidate: &Candidate) -> Terms {
     Costs::of(table).terms(candidate)
 }

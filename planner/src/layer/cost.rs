@@ -5,12 +5,13 @@ use super::steady::{Shape, steady_layer};
 use super::table::Table;
 use super::time::Ps;
 
-/// Prices a candidate of one table.
+/// Cost model that prices a candidate of one table.
 pub trait CostModel {
-    /// Name in reports and in `"cost"`.
+    /// Returns the name in reports and in `"cost"`.
     fn name(&self) -> &'static str;
 
-    /// Time of one layer in a long row of such layers, all batches; `terms` are the candidate's.
+    /// Returns the duration of one layer in a long row of such layers, for all batches; `terms` are
+    /// the candidate's.
     fn latency(&self, candidate: &Candidate, terms: &Terms) -> Ps;
 }
 
@@ -28,7 +29,7 @@ impl CostModel for Paper {
     }
 }
 
-/// The steady layer as a timeline: what is in order stays in order.
+/// The steady layer as a timeline, in which ordered work stays in order.
 #[derive(Debug, Clone)]
 pub struct Simulated<'a> {
     table: &'a Table,
@@ -36,7 +37,7 @@ pub struct Simulated<'a> {
 }
 
 impl<'a> Simulated<'a> {
-    /// With the slots of the runtime.
+    /// Returns the model with the runtime's slots.
     pub fn of(table: &'a Table) -> Simulated<'a> {
         Simulated { table, shape: Shape::default() }
     }

@@ -1,4 +1,4 @@
-//! One decoder layer as a table of operations: what a placement of it takes, by the closed form or
+//! One decoder layer as a table of operations: the duration of a placement, by the closed form or
 //! as a timeline, and the search for the best one.
 
 pub mod closed_form;

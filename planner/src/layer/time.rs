@@ -1,10 +1,10 @@
-//! Exact time. The search compares sums of many orders with each other and breaks ties by them, so
-//! it counts whole picoseconds: a sum is the same in any order, and two equal latencies are equal.
+//! Exact time. The search compares sums in many different orders and breaks ties by them, so it
+//! counts whole picoseconds: a sum is the same in any order, and two equal latencies are equal.
 
 /// Picoseconds in a millisecond.
 const PER_MS: f64 = 1e9;
 
-/// A duration or an instant in picoseconds. 2^128 of them outlast any table.
+/// A duration or an instant in picoseconds. 2^128 of them exceed any table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ps(pub u128);
 
@@ -16,18 +16,18 @@ impl Ps {
         Ps((ms * PER_MS).round() as u128)
     }
 
-    /// Milliseconds, exact up to hours.
+    /// Returns milliseconds, exact up to hours.
     pub fn ms(self) -> f64 {
         self.0 as f64 / PER_MS
     }
 
-    /// The difference, or zero.
+    /// Returns the difference, or zero.
     #[must_use]
     pub const fn saturating_sub(self, other: Ps) -> Ps {
         Ps(self.0.saturating_sub(other.0))
     }
 
-    /// `count` times as long.
+    /// Returns the duration multiplied by `count`.
     #[must_use]
     pub const fn times(self, count: u128) -> Ps {
         Ps(self.0 * count)

@@ -1,4 +1,4 @@
-//! Eqs. 2 to 9.
+//! LIA's eqs. 2 to 9.
 
 use model::config::ModelConfig;
 
@@ -11,21 +11,21 @@ const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 const MS: f64 = 1e3;
 
-/// The three parts of a sublayer's latency (eq. 2), ms.
+/// The three parts of a sublayer's latency (eq. 2), in ms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// Eqs. 3 to 7.
+    /// Loading of operands, eqs. 3 to 7.
     pub load_ms: f64,
-    /// Eq. 8.
+    /// Computation, eq. 8.
     pub compute_ms: f64,
-    /// Eq. 9.
+    /// Storing of fresh K and V, eq. 9.
     pub store_ms: f64,
 }
 
-/// The parts of each sublayer.
+/// Returns the parts of each sublayer.
 ///
 /// # Errors
-/// A number format that the description leaves out.
+/// A number format that the description does not have.
 pub fn parts(
     machine: &Machine,
     config: &ModelConfig,
@@ -37,13 +37,13 @@ pub fn parts(
     let (cpu_rates, gpu_rates) = (machine.cpu_rates(case.dtype)?, machine.gpu_rates(case.dtype)?);
     let link_ms = |bytes: f64, gbps: f64| bytes / (gbps * GIGA) * MS;
     let h2d_ms = |bytes: f64| link_ms(bytes, machine.link.h2d_gbps);
-    // To the device that sublayer `to` runs on.
+    // Transfer to the device on which sublayer `to` runs.
     let moved_ms = |bytes: f64, to: usize| {
         link_ms(bytes, if cpu[to] { machine.link.d2h_gbps } else { machine.link.h2d_gbps })
     };
     Ok(std::array::from_fn(|i| {
         let row = rows[i];
-        // p_0 = p_6: the sublayer before the first is the last of the layer before.
+        // p_0 = p_6: the sublayer before the first is the last of the previous layer.
         let before = if i == 0 { SUBLAYERS - 1 } else { i - 1 };
         let mut load_ms = if cpu[i] != cpu[before] { moved_ms(row.x_bytes, i) } else { 0.0 };
         load_ms += match (row.parameters, stage) {
@@ -84,10 +84,10 @@ fn compute_ms(row: &Sublayer, rates: &Rates) -> f64 {
     ((row.x_bytes + row.y_bytes) / (gbps * GIGA) + row.flops / (tflops * TERA)) * MS
 }
 
-/// Eq. 2: the latency of a layer, ms.
+/// Returns the latency of a layer in ms (eq. 2).
 ///
 /// # Errors
-/// A number format that the description leaves out.
+/// A number format that the description does not have.
 pub fn latency_ms(
     machine: &Machine,
     config: &ModelConfig,

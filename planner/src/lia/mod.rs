@@ -1,10 +1,10 @@
-//! LIA (ISCA '25): which of the six sublayers of a decoder layer the CPU computes, from roofline
+//! LIA (ISCA '25): assigns the six sublayers of a decoder layer to the CPU or the GPU by roofline
 //! costs, for prefill and decode separately; all 64 vectors are priced.
 //!
-//! `p_i = 1` means CPU, as LIA's text and every policy it names have it. Eqs. 5, 8 and 9 are
-//! printed with the opposite sense; here a parameter or KV operand is loaded over the link when the
-//! sublayer runs on the GPU, computation uses the rates of the device it runs on, and fresh K and V
-//! are stored to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
+//! `p_i = 1` means CPU, as in LIA's text and in every policy that it names. Eqs. 5, 8 and 9 are
+//! printed with the opposite meaning; here a parameter or KV operand is loaded over the link if the
+//! sublayer runs on the GPU, computation uses the rates of the device on which it runs, and fresh K
+//! and V are stored to the host if QKV ran on the GPU. Eq. 2 sums up the parts without overlap.
 
 mod latency;
 mod ranges;
@@ -24,23 +24,24 @@ use serde::{Serialize, Serializer};
 
 use crate::machine::{Machine, MachineError};
 
-/// Where two of LIA's policies meet, eqs. 4, 6 and 9 make several vectors equal but for the small
-/// traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep QKV). So close
-/// a win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change
-/// its map for it.
+/// Relative latency difference below which a vector without a name is not preferred. At the
+/// boundary between two of LIA's policies, eqs. 4, 6 and 9 make several vectors equal except for
+/// the small traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep
+/// QKV). So small a difference is not significant (LIA §7 gives the equations an error of 12%), and
+/// a run should not change its map for it.
 pub const NAMED_MARGIN: f64 = 1e-3;
 
-/// A step of inference.
+/// Stage of inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// All `length` tokens of every sequence.
     Prefill,
-    /// One token a sequence over a cache of `length` positions.
+    /// One token per sequence, with a cache of `length` positions.
     Decode,
 }
 
-/// The offload vector `p`: for QKV mapping, Q x K^T, S x V, output projection, FC1, FC2 whether the
-/// CPU computes it.
+/// The offload vector `p`: for QKV mapping, Q x K^T, S x V, output projection, FC1 and FC2, true if
+/// the CPU computes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vector(pub [bool; SUBLAYERS]);
 
@@ -53,20 +54,20 @@ impl Vector {
     pub const PARTIAL_CPU: Vector = Vector([false, true, true, false, false, false]);
 
     /// Attention and experts on the CPU, QKV and the output projection on the GPU: what LIA §7.1
-    /// expects of mixtures of experts.
+    /// expects for mixtures of experts.
     pub const EXPERTS_ON_CPU: Vector = Vector([false, true, true, false, true, true]);
 
     /// The three primary policies.
     pub const NAMED: [Vector; 3] = [Vector::FULL_CPU, Vector::FULL_GPU, Vector::PARTIAL_CPU];
 
-    /// All 64.
+    /// Returns all 64 vectors.
     pub fn all() -> impl Iterator<Item = Vector> {
         (0u32..1 << SUBLAYERS).map(|bits| Vector(std::array::from_fn(|i| bits >> i & 1 == 1)))
     }
 }
 
 impl fmt::Display for Vector {
-    /// `(p1,p2,p3,p4,p5,p6)`, 1 for CPU.
+    /// Formats as `(p1,p2,p3,p4,p5,p6)`, 1 for CPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0.map(|on_cpu| if on_cpu { "1" } else { "0" });
         write!(f, "({})", bits.join(","))
@@ -74,29 +75,29 @@ impl fmt::Display for Vector {
 }
 
 impl Serialize for Vector {
-    /// `[p1..p6]`, 1 for CPU.
+    /// Serialises as `[p1..p6]`, 1 for CPU.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.map(u8::from).serialize(serializer)
     }
 }
 
-/// What the equations look at.
+/// Parameters of the equations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case {
-    /// B, sequences.
+    /// Number of sequences, B.
     pub batch: u32,
-    /// L, tokens: of the prompt in prefill, cached in decode.
+    /// Number of tokens, L: of the prompt in prefill, cached in decode.
     pub length: u32,
     pub dtype: Dtype,
     /// The layer's parameters stay in device memory (LIA §5.2, optimisation 1).
     pub resident: bool,
 }
 
-/// All vectors with their latencies, ms, the least first; of equal ones in the order of
+/// Returns all vectors with their latencies in ms, in ascending order; equal ones in the order of
 /// [`Vector::all`].
 ///
 /// # Errors
-/// A number format that the description leaves out.
+/// A number format that the description does not have.
 pub fn ranking(
     machine: &Machine,
     config: &ModelConfig,
@@ -110,11 +111,11 @@ pub fn ranking(
     Ok(found)
 }
 
-/// The vector to use and its latency, ms: the least of all 64, except that the best of the three
-/// that LIA names is kept when it is within [`NAMED_MARGIN`] of it.
+/// Returns the vector to use and its latency in ms: the minimum over all 64, except that the best
+/// of the three that LIA names is kept if it is within [`NAMED_MARGIN`] of it.
 ///
 /// # Errors
-/// A number format that the description leaves out.
+/// A number format that the description does not have.
 pub fn best(
     machine: &Machine,
     config: &ModelConfig,

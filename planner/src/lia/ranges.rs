@@ -1,4 +1,4 @@
-//! From which batch on which vector is the best.
+//! Batch ranges in which each vector is the best.
 
 use model::config::ModelConfig;
 use serde::Serialize;
@@ -6,11 +6,11 @@ use serde::Serialize;
 use super::{Case, Stage, Vector, best};
 use crate::machine::{Machine, MachineError};
 
-/// Batches that are looked at grow by so much from one to the next; where two have different
-/// vectors the change lies at a batch that is searched between them.
+/// Growth factor between the batches that are evaluated; if two neighbours have different vectors,
+/// the batch at which the vector changes is searched between them.
 const GROWTH: f64 = 1.05;
 
-/// Batches, both included, for which one vector is the best.
+/// Inclusive range of batches for which one vector is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BatchRange {
     pub first: u32,
@@ -18,12 +18,12 @@ pub struct BatchRange {
     pub vector: Vector,
 }
 
-/// The best vector of every batch from 1 to `most`, as ranges, ascending. A vector that is the best
-/// for less than a twentieth of the batches around it may be left out. The batch of `case` is not
-/// looked at.
+/// Returns the best vector of every batch from 1 to `most`, as ascending ranges. A vector that is
+/// the best for less than a twentieth of the batches around it may be left out. The batch of `case`
+/// is ignored.
 ///
 /// # Errors
-/// A number format that the description leaves out.
+/// A number format that the description does not have.
 pub fn batch_ranges(
     machine: &Machine,
     config: &ModelConfig,

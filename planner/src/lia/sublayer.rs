@@ -12,22 +12,22 @@ pub const SUBLAYERS: usize = 6;
 /// One row of table 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sublayer {
-    /// `D_X`: the activation, bytes.
+    /// `D_X`: bytes of the activation.
     pub x_bytes: f64,
-    /// `D_Y`: parameters, or K or V, bytes that are read.
+    /// `D_Y`: bytes of parameters, or of K or V, that are read.
     pub y_bytes: f64,
-    /// `D_Y` of a load over the link: that of experts which no row goes to is moved too.
+    /// `D_Y` of a load over the link, which includes experts to which no row is routed.
     pub loaded_bytes: f64,
-    /// `C`.
+    /// `C`: operations.
     pub flops: f64,
     /// `Y` are parameters rather than K or V.
     pub parameters: bool,
 }
 
-/// Table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many KV
-/// heads as heads); with grouped-query attention K and V are smaller, and a gated FFN has its gate
-/// in FC1. Of experts (LIA §7.1) FC1 and FC2 compute those of each row and read those that are
-/// expected to be hit; the router is a part of FC1. The equations know no windows and no states:
+/// Returns table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many
+/// KV heads as heads); with grouped-query attention K and V are smaller, and a gated FFN has its
+/// gate in FC1. For experts (LIA §7.1), FC1 and FC2 compute those of each row and read those that
+/// are expected to be hit; the router is part of FC1. The equations have no windows and no states:
 /// every layer attends to all positions.
 pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; SUBLAYERS] {
     let bytes = case.dtype.size_bytes() as f64;
@@ -64,12 +64,12 @@ pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; 
     [linear(hidden, q + 2.0 * kv), attention, attention, linear(q, hidden), fc1, fc2]
 }
 
-/// FC1 and FC2 of experts that rows go to evenly: `bytes` of a number.
+/// Returns FC1 and FC2 of experts to which rows are routed evenly, with `bytes` per number.
 fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublayer; 2] {
     let (count, per_token) = (experts.count as f64, experts.per_token as f64);
     let ffn = experts.ffn_size as f64;
     let distinct = experts.expected_distinct(rows);
-    // `each` parameters of an expert, `all` of those besides.
+    // `each` parameters of an expert, and `all` parameters outside the experts.
     let linear = |input: f64, each: f64, all: f64| Sublayer {
         x_bytes: rows * input * bytes,
         y_bytes: (distinct * each + all) * bytes,
@@ -80,7 +80,7 @@ fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublaye
     [linear(hidden, 2.0 * hidden * ffn, hidden * count), linear(per_token * ffn, ffn * hidden, 0.0)]
 }
 
-/// `D_KV`: K and V that sublayer 1 makes, bytes.
+/// Returns `D_KV`: the bytes of K and V that sublayer 1 computes.
 pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: Stage, case: &Case) -> f64 {
     let rows = match stage {
         Stage::Prefill => f64::from(case.batch) * f64::from(case.length),
@@ -89,8 +89,8 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: Stage, case: &Case) ->
     2.0 * rows * config.kv_size() as f64 * case.dtype.size_bytes() as f64
 }
 
-/// The sublayer that an operation belongs to. LIA fuses what it does not list with a neighbour: the
-/// norms with what follows them, softmax with the scores.
+/// Returns the sublayer of an operation. LIA fuses operations that it does not list with a
+/// neighbour: norms with the following operation, softmax with the scores.
 pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
     match op {
         Op::Norm0 | Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa => Some(0),

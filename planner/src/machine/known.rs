@@ -1,4 +1,4 @@
-//! The machines that come with the project.
+//! Machines that come with the project.
 
 use super::{Machine, MachineError};
 
@@ -19,7 +19,7 @@ const FILES: [(&str, &str); 14] = [
     ("hgx-2xh100", include_str!("../../machines/hgx-2xh100.toml")),
 ];
 
-/// The machine of that name; `None` when there is none.
+/// Returns the machine with this name, if there is one.
 ///
 /// # Errors
 /// None for the files that a test has read; they are parsed like any other.
@@ -28,7 +28,7 @@ pub fn known(name: &str) -> Option<Result<Machine, MachineError>> {
     Some(Machine::from_toml(text))
 }
 
-/// All names, for error messages.
+/// Returns all names, for error messages.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }

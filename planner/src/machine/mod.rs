@@ -1,10 +1,10 @@
-//! Machines by description, for planning on hardware one does not have (`--machine FILE.toml`), and
-//! the operation table that a description predicts for a model and a workload.
+//! Machines by description, for planning for hardware that is not at hand (`--machine FILE.toml`),
+//! and the operation table that a description predicts for a model and a workload.
 //!
-//! A description holds sustained rates and capacities. Time is bytes over a bandwidth plus
+//! A description contains sustained rates and capacities. Time is bytes over a bandwidth plus
 //! operations over a throughput (LIA eq. 8): a roofline whose two limits do not overlap, which is
 //! also what the two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of
-//! ten, GiB of two.
+//! ten, GiB powers of two.
 
 mod costs;
 mod known;
@@ -31,19 +31,19 @@ use crate::priced::StorageRate;
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
-    /// Bytes of weights, GB/s.
+    /// Bandwidth for weights, GB/s.
     pub linear_gbps: f64,
     pub linear_tflops: f64,
-    /// Bytes of KV, GB/s.
+    /// Bandwidth for KV, GB/s.
     pub attention_gbps: f64,
     pub attention_tflops: f64,
-    /// The same where weights or KV are in 4 bits, whose bytes are then counted as they are stored;
-    /// absent: as in this format.
+    /// Rates for weights or KV in 4 bits, whose bytes are then counted as stored; absent: the rates
+    /// of this format.
     #[serde(default)]
     pub four_bit: Option<StoredRates>,
 }
 
-/// Rates for operands in one form; as in [`Rates`].
+/// Rates for operands in one format; see [`Rates`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredRates {
@@ -54,7 +54,7 @@ pub struct StoredRates {
 }
 
 impl Rates {
-    /// The rates for operands in 4 bits, or in the format itself.
+    /// Returns the rates for operands in 4 bits, or in the format itself.
     pub fn stored(&self, four_bit: bool) -> StoredRates {
         let Rates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *self;
         let plain = StoredRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops };
@@ -70,10 +70,11 @@ pub struct Cpu {
     pub bf16: Rates,
     #[serde(default)]
     pub f32: Option<Rates>,
-    /// Time of an operation besides its bytes and its arithmetic.
+    /// Time of an operation in addition to its bytes and its arithmetic.
     #[serde(default)]
     pub op_overhead_us: f64,
-    /// Serving: what each stage takes in which it attends beside the device, besides that.
+    /// Serving: additional time of each stage in which the CPU computes attention concurrently with
+    /// the device.
     #[serde(default)]
     pub stage_overhead_ms: f64,
 }
@@ -86,19 +87,19 @@ pub struct Gpu {
     pub bf16: Rates,
     #[serde(default)]
     pub f32: Option<Rates>,
-    /// Time of an operation besides its bytes and its arithmetic: the launch of a kernel.
+    /// Time of an operation in addition to its bytes and its arithmetic: the launch of a kernel.
     #[serde(default)]
     pub op_overhead_us: f64,
-    /// Bytes after decompression, GB/s, of forms that are widened before they are multiplied;
-    /// absent: none of these is planned there.
+    /// Bandwidth of decompression, counted in bytes after it, GB/s, for formats that are expanded
+    /// before they are multiplied; absent: no such format is planned for the device.
     #[serde(default)]
     pub decompress_gbps: Option<f64>,
-    /// Time of a decompression besides its bytes.
+    /// Time of a decompression in addition to its bytes.
     #[serde(default)]
     pub decompress_overhead_ms: f64,
 }
 
-/// What joins host and device.
+/// The link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -111,42 +112,43 @@ pub struct Link {
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
     pub dram_gib: f64,
-    /// What CPU, link and drives share.
+    /// Bandwidth shared by CPU, link and drives.
     pub dram_gbps: f64,
     pub vram_gib: f64,
-    /// Host memory that the operating system and others keep; absent: a 32nd, at least 1 GiB.
+    /// Host memory reserved for the operating system and other processes; absent: a 32nd, at least
+    /// 1 GiB.
     #[serde(default)]
     pub os_reserve_gib: Option<f64>,
 }
 
-/// Further memory of the host, slower than its DRAM, in which weights may live: CXL, or a far NUMA
-/// node. Memories whose pages are interleaved are one.
+/// An additional host memory, slower than its DRAM, which can store weights: CXL, or another NUMA
+/// node. Memories with interleaved pages count as one.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
     pub name: String,
     pub capacity_gib: f64,
-    /// What the CPU multiplies from there.
+    /// Bandwidth at which the CPU multiplies from it.
     pub cpu_gbps: f64,
-    /// What is copied from there to the device.
+    /// Bandwidth of copies from it to the device.
     pub link_gbps: f64,
 }
 
 impl Tier {
-    /// What it carries, to whomever.
+    /// Returns the total bandwidth of the memory.
     pub(crate) fn gbps(&self) -> f64 {
         self.cpu_gbps.max(self.link_gbps)
     }
 }
 
-/// A drive that weights are read from.
+/// A drive from which weights are read.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvme {
-    /// Together with the others.
+    /// Bandwidth when reading concurrently with the other drives.
     pub read_gbps: f64,
-    /// It reads into device memory, past the host's, what the GPU multiplies; where any drive does
-    /// not, none does.
+    /// Data that the GPU multiplies is read into device memory, bypassing the host's; if any drive
+    /// does not support this, none does it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
 }
@@ -160,45 +162,46 @@ pub struct Machine {
     pub gpu: Gpu,
     pub link: Link,
     pub memory: Capacity,
-    /// Those that weights fill one behind the other, at most [`FAR_MAX`]; absent: none.
+    /// Additional host memories, which weights fill one after the other, at most [`FAR_MAX`];
+    /// absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tier: Vec<Tier>,
-    /// Read together, each its share of every weight that has no room in host memory; absent: no
-    /// weights from NVMe.
+    /// Drives that are read concurrently, each its share of every weight that does not fit in host
+    /// memory; absent: no weights from NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<Nvme>,
-    /// What it costs to have and to run; absent: nothing is said of that.
+    /// Costs of purchase and operation; absent: unknown.
     #[serde(default)]
     pub running: Option<Running>,
-    /// Measurements of the machine, from which the rates come; absent: it is only described.
+    /// Measurements of the machine, from which the rates are derived; absent: it is only described.
     #[serde(default)]
     pub profile: Option<Measurements>,
 }
 
-/// Profiles as texts, which whoever measured them reads; nothing here does.
+/// Profiles as text, read by the component that measured them and not here.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurements {
     #[serde(default)]
     pub with_device: Option<String>,
-    /// Of all cores, without the device.
+    /// Profile of all cores, without the device.
     #[serde(default)]
     pub alone: Option<String>,
 }
 
 impl Machine {
-    /// The CPU's rates.
+    /// Returns the CPU's rates.
     ///
     /// # Errors
-    /// A format that the description leaves out.
+    /// A format that the description does not have.
     pub fn cpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
         self.rates("cpu", &self.cpu.bf16, self.cpu.f32.as_ref(), dtype)
     }
 
-    /// The GPU's rates.
+    /// Returns the GPU's rates.
     ///
     /// # Errors
-    /// A format that the description leaves out.
+    /// A format that the description does not have.
     pub fn gpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
         self.rates("gpu", &self.gpu.bf16, self.gpu.f32.as_ref(), dtype)
     }
@@ -217,63 +220,63 @@ impl Machine {
         }
     }
 
-    /// What part of weights each drive reads, by its rate; `None` without any.
+    /// Returns each drive's share of the weights, by its rate; `None` without drives.
     pub fn read_shares(&self) -> Option<ReadShares> {
         let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
         let shares = self.nvme.iter().map(mbps).collect();
         (!self.nvme.is_empty()).then(|| ReadShares::new(shares))
     }
 
-    /// Whether drives read straight into device memory.
+    /// Returns true if drives read directly into device memory.
     pub fn reads_directly(&self) -> bool {
         !self.nvme.is_empty() && self.nvme.iter().all(|drive| drive.direct)
     }
 
-    /// The rates of the drives.
+    /// Returns the rates of the drives.
     pub fn storage_rates(&self) -> Vec<StorageRate> {
         let rate =
             |drive: &Nvme| StorageRate { read_bytes_per_s: drive.read_gbps * 1e9, latency_ns: 0.0 };
         self.nvme.iter().map(rate).collect()
     }
 
-    /// The rate of a drive.
+    /// Returns the rate of a drive.
     ///
     /// # Errors
-    /// One that the description leaves out.
+    /// A drive that the description does not have.
     fn read_gbps(&self, drive: u16) -> Result<f64, MachineError> {
         let drives = self.nvme.len();
         let absent = || MachineError::NoDrive { machine: self.name.clone(), drives };
         self.nvme.get(usize::from(drive)).map(|drive| drive.read_gbps).ok_or_else(absent)
     }
 
-    /// Host memory that a run may use.
+    /// Returns the host memory that a run may use.
     pub fn dram_bytes(&self) -> u64 {
         let all = self.memory.dram_gib;
         let reserve = self.memory.os_reserve_gib.unwrap_or_else(|| (all / 32.0).max(1.0));
         gib((all - reserve).max(0.0))
     }
 
-    /// What weights may take of the host's further memories.
+    /// Returns the capacity of the additional host memories for weights.
     pub fn far_bytes(&self) -> [u64; FAR_MAX] {
         std::array::from_fn(|number| self.tier.get(number).map_or(0, |tier| gib(tier.capacity_gib)))
     }
 
-    /// A further memory of the host by its number.
+    /// Returns an additional host memory by its number.
     ///
     /// # Errors
-    /// One that the description leaves out.
+    /// A memory that the description does not have.
     pub(crate) fn tier(&self, number: usize) -> Result<&Tier, MachineError> {
         let absent = || MachineError::NoTier { machine: self.name.clone(), tiers: self.tier.len() };
         self.tier.get(number).ok_or_else(absent)
     }
 
-    /// Capacity of device memory.
+    /// Returns the capacity of device memory.
     pub fn vram_bytes(&self) -> u64 {
         gib(self.memory.vram_gib)
     }
 }
 
-/// Bytes of so many GiB.
+/// Returns `gib` GiB in bytes.
 fn gib(gib: f64) -> u64 {
     (gib * f64::from(1u32 << 30)) as u64
 }

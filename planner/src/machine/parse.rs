@@ -1,10 +1,10 @@
-//! Machine files, and what is refused about them: one sentence each.
+//! Reads machine files and validates them, with one sentence per error.
 
 use program::topology::FAR_MAX;
 
 use super::{Machine, Rates, Running, StoredRates, Tier};
 
-/// Why a description was not accepted.
+/// Reason for which a description is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MachineError {
     #[error("the machine file is not what it should be: {message} (line {line})")]
@@ -54,7 +54,7 @@ pub enum MachineError {
     NoDrive { machine: String, drives: usize },
 }
 
-/// Allowed range of a figure and its unit.
+/// Permitted range of a number, and its unit.
 type Bounds = (f64, f64, &'static str);
 
 const BANDWIDTH: Bounds = (0.01, 50_000.0, "GB/s");
@@ -70,7 +70,8 @@ impl Machine {
     /// Reads a `--machine` file.
     ///
     /// # Errors
-    /// Text that is no such description, with the line; figures that are missing or cannot be.
+    /// Text that is not such a description, with the line; numbers that are missing or out of
+    /// range.
     pub fn from_toml(text: &str) -> Result<Machine, MachineError> {
         let machine: Machine = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -82,10 +83,10 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The description as a file that [`Machine::from_toml`] reads.
+    /// Returns the description as a file that [`Machine::from_toml`] reads.
     ///
     /// # Errors
-    /// What that would refuse.
+    /// A description that it would refuse.
     pub fn to_toml(&self) -> Result<String, MachineError> {
         self.validate()?;
         toml::to_string(self).map_err(|error| MachineError::Unwritable(error.to_string()))
@@ -172,7 +173,7 @@ fn running(running: &Running) -> Result<(), MachineError> {
     bounded("running.usd_per_kwh", running.usd_per_kwh, ENERGY_PRICE)
 }
 
-/// Within its bounds and more than 0.
+/// Checks that a value is within its bounds and greater than 0.
 fn within(field: &str, value: f64, bounds: Bounds) -> Result<(), MachineError> {
     if value.is_finite() && value <= 0.0 {
         return Err(MachineError::NotPositive { field: field.to_owned(), value });
@@ -180,7 +181,7 @@ fn within(field: &str, value: f64, bounds: Bounds) -> Result<(), MachineError> {
     bounded(field, value, bounds)
 }
 
-/// Within its bounds.
+/// Checks that a value is within its bounds.
 fn bounded(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), MachineError> {
     let field = || field.to_owned();
     if !value.is_finite() {

@@ -1,4 +1,4 @@
-//! What a machine costs to have and to run, in energy and money (LIA §7).
+//! Costs of purchase and operation of a machine, in energy and money (LIA §7).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ const TOKENS: f64 = 1e6;
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Running {
-    /// Drawn under load.
+    /// Power under load.
     pub watts: f64,
-    /// 0: it is paid for, and energy alone counts.
+    /// Price; 0 if it is already paid for, so that only energy counts.
     pub price_usd: f64,
-    /// Years over which the price is spread, under load all the time.
+    /// Years over which the price is spread, at constant load.
     #[serde(default = "years")]
     pub years: f64,
     #[serde(default = "usd_per_kwh")]
@@ -29,12 +29,13 @@ const fn usd_per_kwh() -> f64 {
 }
 
 impl Running {
-    /// Energy of a million tokens, kWh.
+    /// Returns the energy of a million tokens, in kWh.
     pub fn kwh_per_million(&self, tokens_per_s: f64) -> f64 {
         self.watts / 1e3 * hours(tokens_per_s)
     }
 
-    /// Energy of a million tokens, and the price of the machine for the time that they take, USD.
+    /// Returns the cost of a million tokens in USD: energy, and the price of the machine for the
+    /// time that they take.
     pub fn usd_per_million(&self, tokens_per_s: f64) -> f64 {
         let usd_per_hour = self.price_usd / (self.years * HOURS_OF_A_YEAR);
         let energy_usd = self.kwh_per_million(tokens_per_s) * self.usd_per_kwh;
@@ -42,7 +43,7 @@ impl Running {
     }
 }
 
-/// Hours of a million tokens.
+/// Returns the hours that a million tokens take.
 fn hours(tokens_per_s: f64) -> f64 {
     TOKENS / tokens_per_s / 3600.0
 }
@@ -53,10 +54,10 @@ mod tests {
 
     #[test]
     fn a_million_tokens_by_hand() {
-        // 1000 tokens/s: a million take 1000 s, 1/3.6 hours.
+        // 1000 tokens/s: a million takes 1000 s, or 1/3.6 hours.
         let running = Running { watts: 720.0, price_usd: 26_280.0, years: 3.0, usd_per_kwh: 0.25 };
         assert!((running.kwh_per_million(1000.0) - 0.2).abs() < 1e-12);
-        // 26280 USD over 3 x 8760 hours are 1 USD an hour.
+        // 26280 USD over 3 x 8760 hours is 1 USD per hour.
         assert!((running.usd_per_million(1000.0) - (0.05 + 1.0 / 3.6)).abs() < 1e-12);
         let paid = Running { price_usd: 0.0, ..running };
         assert!((paid.usd_per_million(1000.0) - 0.05).abs() < 1e-12);

@@ -1,13 +1,13 @@
-//! A machine with twice as much of something: what would help?
+//! What-if analysis: a machine with one resource doubled.
 
 use super::{Machine, Rates, StoredRates};
 
-/// What a machine may have more of.
+/// A resource that can be doubled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// The link, both ways.
+    /// The link, in both directions.
     Link,
-    /// Bandwidth of host memory, which is also what the CPU reads weights and KV with.
+    /// Bandwidth of host memory, including the CPU's rates for weights and KV.
     Dram,
     /// Capacity of device memory.
     DeviceMemory,
@@ -19,7 +19,7 @@ impl Resource {
     pub const ALL: [Resource; 4] =
         [Resource::Link, Resource::Dram, Resource::DeviceMemory, Resource::Drives];
 
-    /// In tables.
+    /// Returns the name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Resource::Link => "link",
@@ -29,7 +29,7 @@ impl Resource {
         }
     }
 
-    /// In JSON.
+    /// Returns the key in JSON.
     pub const fn key(self) -> &'static str {
         match self {
             Resource::Link => "link",
@@ -41,7 +41,7 @@ impl Resource {
 }
 
 impl Machine {
-    /// Whether the machine has any of it.
+    /// Returns true if the machine has the resource.
     pub const fn has(&self, resource: Resource) -> bool {
         match resource {
             Resource::Link | Resource::Dram | Resource::DeviceMemory => true,
@@ -49,7 +49,8 @@ impl Machine {
         }
     }
 
-    /// The machine with twice as much of it, and all else the same. Nobody has measured it.
+    /// Returns the machine with the resource doubled and everything else unchanged. The result is
+    /// not measured.
     #[must_use]
     pub fn with_twice(&self, resource: Resource) -> Machine {
         let mut machine = Machine { profile: None, ..self.clone() };

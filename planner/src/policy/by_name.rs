@@ -1,4 +1,4 @@
-//! The policies by name, and the intervals of a layer that they choose from.
+//! The policies by name, and the intervals of a layer from which they choose.
 
 use std::str::FromStr;
 
@@ -6,10 +6,10 @@ use super::Policy;
 use crate::layer::search::all_intervals;
 use crate::layer::table::Table;
 
-/// A policy as `--policy` names it.
+/// A policy as named by `--policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PolicyName {
-    /// The best predicted of all.
+    /// The best of all policies, as predicted.
     Auto,
     /// The GPU runs an interval of each layer (Park-Egger §4.2).
     TwoSplit,
@@ -20,13 +20,13 @@ pub enum PolicyName {
     /// Everything on the GPU, its weights in device memory.
     Resident,
     CpuOnly,
-    /// The offload vector of least latency (LIA eq. 1).
+    /// The offload vector with minimum latency (LIA eq. 1).
     Lia,
-    /// The same with the layers that stay in device memory spread among the others.
+    /// LIA with the layers that stay in device memory spread among the others.
     LiaSpread,
     /// FlexGen's own schedule.
     Flexgen,
-    /// FlexGen with a layer's weights spread over the batches.
+    /// FlexGen with a layer's weights spread over its batches.
     FlexgenSpread,
 }
 
@@ -41,7 +41,7 @@ pub struct UnknownPolicy {
 }
 
 impl PolicyName {
-    /// All of them, `auto` first.
+    /// All names, `auto` first.
     pub const ALL: [PolicyName; 10] = [
         PolicyName::Auto,
         PolicyName::TwoSplit,
@@ -55,8 +55,8 @@ impl PolicyName {
         PolicyName::FlexgenSpread,
     ];
 
-    /// What `auto` compares, the plain ones first: of two names for one map the first is told. A
-    /// split at the layer's end is among all splits.
+    /// Policies that `auto` compares, the plain ones first: of two names for one map the first is
+    /// reported. A split at the layer's end is among all splits.
     pub const COMPARED: [PolicyName; 8] = [
         PolicyName::CpuOnly,
         PolicyName::Resident,
@@ -68,7 +68,7 @@ impl PolicyName {
         PolicyName::FlexgenSpread,
     ];
 
-    /// Name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             PolicyName::Auto => "auto",
@@ -84,7 +84,7 @@ impl PolicyName {
         }
     }
 
-    /// The policy of a name that leaves nothing open.
+    /// Returns the policy of a name that has no parameters.
     pub const fn alone(self) -> Option<Policy> {
         match self {
             PolicyName::CpuOnly => Some(Policy::CpuOnly),
@@ -94,7 +94,8 @@ impl PolicyName {
         }
     }
 
-    /// The intervals that it chooses from; `None` for those that are not intervals.
+    /// Returns the intervals from which the policy chooses; `None` for policies that are not
+    /// intervals.
     pub fn intervals(self, table: &Table) -> Option<Vec<(usize, usize)>> {
         let count = table.ops.len();
         match self {

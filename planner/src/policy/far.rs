@@ -1,5 +1,5 @@
-//! Which weights live in further memories of the host, slower than the one that it works in: a far
-//! NUMA node, or CXL (LIA §6).
+//! Weights in additional host memories, slower than the near one: another NUMA node, or CXL (LIA
+//! §6).
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -8,7 +8,7 @@ use program::topology::{FAR_MAX, MemoryId};
 
 use super::{hosted_layers, spread_evenly};
 
-/// Which of a layer's weights live there.
+/// Which of a layer's weights are in additional memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FarWeights {
     /// Those that the GPU multiplies in decode: the link is often slower than such a memory.
@@ -16,29 +16,30 @@ pub enum FarWeights {
     All,
 }
 
-/// Layers whose weights live in further memories, of those whose weights would be in the near one.
+/// Layers whose weights are in additional memories, out of those whose weights would be in the near
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Far {
-    /// How many in each of the memories.
+    /// Number of layers in each of the memories.
     pub layers: [usize; FAR_MAX],
     pub weights: FarWeights,
 }
 
 impl Far {
-    /// All weights are in the memory that the host works in.
+    /// All weights are in the near memory.
     pub const NONE: Far = Far { layers: [0; FAR_MAX], weights: FarWeights::All };
 
-    /// Whether none are elsewhere.
+    /// Returns true if no weights are in additional memories.
     pub fn is_none(&self) -> bool {
         self.count() == 0
     }
 
-    /// Layers in all of the memories.
+    /// Returns the number of layers in all of the memories.
     pub fn count(&self) -> usize {
         self.layers.iter().sum()
     }
 
-    /// The same for a model of fewer layers: as large shares of them.
+    /// Scales to a model with fewer layers, preserving the fractions.
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Far {
         let mut scaled = [0; FAR_MAX];
@@ -52,7 +53,8 @@ impl Far {
         Far { layers: scaled, ..*self }
     }
 
-    /// The layers of `hosted`, as far apart as possible, with the number of their memory.
+    /// Returns the layers of `hosted` that are moved, spaced as far apart as possible, with the
+    /// number of their memory.
     fn homes(&self, hosted: &[usize]) -> Vec<(usize, u8)> {
         let places = spread_evenly(self.count(), hosted.len());
         let numbers = (0u8..).zip(self.layers);
@@ -60,7 +62,7 @@ impl Far {
         places.into_iter().map(|place| hosted[place]).zip(numbers).collect()
     }
 
-    /// Moves what lives in further memories of a map there: weights on the host alone.
+    /// Moves the weights of a map to additional host memories; only weights on the host are moved.
     ///
     /// # Panics
     /// For a map of another model.
@@ -76,7 +78,7 @@ impl Far {
     }
 }
 
-/// Of each operation of a layer, whether its weights are among those.
+/// Returns for each operation of a layer whether its weights are moved.
 pub(crate) fn far_ops(
     map: &DeviceMap,
     config: &ModelConfig,

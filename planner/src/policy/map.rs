@@ -1,4 +1,4 @@
-//! A policy as a device map of the whole model.
+//! The device map of a policy, for the whole model.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
@@ -13,13 +13,14 @@ use super::{Flexgen, Homes, Policy};
 use crate::lia::sublayer_of;
 use crate::split::Split;
 
-/// Streamed weights of the layer being computed and of the next one.
+/// Slots for streamed weights: of the layer being computed and of the next one.
 const WEIGHT_SLOTS: u16 = 2;
-/// Batches whose streamed KV may be on the device at once: the one being read and the next.
+/// Number of batches whose streamed KV may be on the device at once: the one being read and the
+/// next.
 const KV_BATCHES: usize = 2;
 
-/// The device map of a policy alone, with everything in the run's dtype; a [`super::Placement`] and
-/// [`super::Formats::apply`] change that.
+/// Returns the device map of a policy alone, with everything in the run's dtype; a
+/// [`super::Placement`] and [`super::Formats::apply`] refine it.
 pub fn device_map(
     policy: &Policy,
     config: &ModelConfig,
@@ -42,7 +43,7 @@ pub fn device_map(
     };
     let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
     let head = if all_gpu { Device::Gpu } else { Device::Cpu };
-    // Only the last rows cross to a head on the CPU.
+    // Only the last rows are transferred to a head on the CPU.
     let final_norm = match policy {
         Policy::CpuOnly | Policy::Lia { .. } => Device::Cpu,
         _ => Device::Gpu,
@@ -86,8 +87,8 @@ pub fn device_map(
     map
 }
 
-/// The devices of a layer's entries, from those of the leading layer's: an operation that this has
-/// not goes where its counterpart goes.
+/// Derives the devices of a layer's entries from those of the leading layer: an operation that the
+/// leading layer does not have is placed like its counterpart.
 fn devices_of(own: &[OpChunk], leading: &[OpChunk], devices: &[Device]) -> Vec<Device> {
     let place = |entry: &OpChunk| {
         let same = leading.iter().position(|other| other == entry);
@@ -97,7 +98,7 @@ fn devices_of(own: &[OpChunk], leading: &[OpChunk], devices: &[Device]) -> Vec<D
     own.iter().map(|entry| place(entry).map_or(Device::Cpu, |place| devices[place])).collect()
 }
 
-/// Brings states up to date in prefill where decode does, and lets them live there.
+/// Places states in prefill where decode updates them, and stores them there.
 pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
     for layer in (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state()) {
         let decode = map.decode_layer(config, layer);
@@ -124,7 +125,7 @@ pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
     }
 }
 
-/// The homes of a layer's caches: `device_home` for the parts that the GPU reads.
+/// Returns the memories of a layer's caches: `device_home` for the parts that the GPU reads.
 fn kv_homes(map: &DeviceMap, config: &ModelConfig, layer: usize, device_home: MemoryId) -> LayerKv {
     let list = map.decode_layer(config, layer);
     let homes = |op: Op| {
@@ -138,7 +139,7 @@ fn kv_homes(map: &DeviceMap, config: &ModelConfig, layer: usize, device_home: Me
     LayerKv { k: homes(Op::Scores), v: homes(Op::Wv), device_batches: 0 }
 }
 
-/// Where an operation runs in prefill.
+/// Returns the device of an operation in prefill.
 fn prefill(policy: &Policy, entry: OpChunk) -> Device {
     match policy {
         Policy::CpuOnly => Device::Cpu,
@@ -147,7 +148,7 @@ fn prefill(policy: &Policy, entry: OpChunk) -> Device {
     }
 }
 
-/// Where entry `index` of the list runs in decode.
+/// Returns the device of entry `index` of the list in decode.
 pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> Device {
     let gpu = match policy {
         Policy::CpuOnly => false,
@@ -160,7 +161,7 @@ pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> Device {
     if gpu { Device::Gpu } else { Device::Cpu }
 }
 
-/// What LIA's vector says; what it does not list, it leaves on the CPU.
+/// Returns the device according to LIA's vector; operations that it does not list stay on the CPU.
 fn offloaded(cpu: [bool; crate::lia::SUBLAYERS], op: Op) -> Device {
     match sublayer_of(op) {
         Some(sublayer) if !cpu[sublayer] => Device::Gpu,
@@ -168,7 +169,8 @@ fn offloaded(cpu: [bool; crate::lia::SUBLAYERS], op: Op) -> Device {
     }
 }
 
-/// Chunks are streamed one by one; as many slots as make up whole batches.
+/// Returns the number of KV slots. Chunks are streamed one by one, with as many slots as make up
+/// whole batches.
 fn kv_slots(list: &[OpChunk], devices: &[Device]) -> u16 {
     let parts = |op| {
         let on_gpu = |(entry, device): &(&OpChunk, &Device)| {

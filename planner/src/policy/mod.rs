@@ -24,8 +24,8 @@ use program::topology::MemoryId;
 use crate::lia::Vector;
 use crate::split::Split;
 
-/// FlexGen's loop over layers and batches. All lanes meet after each batch; while a layer's first
-/// batch is computed, all weights of the next layer come.
+/// FlexGen's loop over layers and batches. All lanes meet at a barrier after each batch; all
+/// weights of the next layer are streamed while a layer's first batch is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flexgen {
     /// The next layer's weights are spread evenly over the batches instead.
@@ -33,13 +33,13 @@ pub struct Flexgen {
     pub cpu_attention: bool,
 }
 
-/// A policy by name, with what it needs.
+/// A policy with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     CpuOnly,
-    /// Every layer on the GPU, its weights streamed (ZeRO-Inference style).
+    /// Every layer on the GPU, with its weights streamed (ZeRO-Inference style).
     GpuOnly,
-    /// Everything on the GPU, its weights in device memory: a plain run on a GPU.
+    /// Everything on the GPU, with its weights in device memory: an ordinary run on a GPU.
     Resident,
     /// Decode: the GPU runs one interval of each layer. Prefill: all layers on the GPU
     /// (Park-Egger §4.2).
@@ -47,26 +47,26 @@ pub enum Policy {
         split: Split,
         chunking: Option<Chunking>,
     },
-    /// The same with the interval at the layer's end (Park-Egger fig. 14).
+    /// As `TwoSplit`, with the interval at the layer's end (Park-Egger fig. 14).
     OneSplit {
         start: usize,
         chunking: Option<Chunking>,
     },
-    /// LIA's offload vectors. Attention of prefill is never cut: a vector that cuts it does not
+    /// LIA's offload vectors. Attention of prefill is never split: a vector that splits it does not
     /// compile.
     Lia {
         prefill: Vector,
         decode: Vector,
-        /// Layers that stay in device memory are spread among the others, so that each that is
-        /// streamed has the link for longer. LIA keeps the first ones (§5.2, optimisation 1).
+        /// Layers that stay in device memory are spread among the others, so that each streamed
+        /// layer has the link for longer. LIA keeps the first ones (§5.2, optimisation 1).
         spread: bool,
     },
-    /// FlexGen's own loop, everything on the GPU but, as asked, attention.
+    /// FlexGen's own loop, with everything on the GPU, optionally except attention.
     Flexgen(Flexgen),
 }
 
 impl Policy {
-    /// Name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub const fn name(&self) -> &'static str {
         match self {
             Policy::CpuOnly => "cpu-only",
@@ -81,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// How decode's attention is cut.
+    /// Returns the split of attention in decode.
     pub const fn chunking(&self) -> Option<Chunking> {
         match self {
             Policy::TwoSplit { chunking, .. } | Policy::OneSplit { chunking, .. } => *chunking,
@@ -90,16 +90,16 @@ impl Policy {
     }
 }
 
-/// What a policy leaves open and memory decides.
+/// Tiers that a policy leaves open and memory determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Homes {
-    /// KV that only the GPU reads.
+    /// Memory of the KV that only the GPU reads.
     pub kv: MemoryId,
-    /// Hidden states of prefill between layers.
+    /// Memory of prefill's hidden states between layers.
     pub prefill_hidden: MemoryId,
 }
 
-/// In which form weights and KV are kept; no policy chooses it.
+/// Formats in which weights and KV are stored; no policy chooses them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formats {
     pub weights: WeightFormats,
@@ -109,13 +109,13 @@ pub struct Formats {
 }
 
 impl Formats {
-    /// Everything in the run's dtype.
+    /// Returns formats that store everything in the run's dtype.
     pub fn plain(config: &ModelConfig) -> Formats {
         let weights = WeightFormats::plain(config);
         Formats { weights, kv: KvFormat::Plain, kv_select: None }
     }
 
-    /// Keeps the weights and the KV cache of a map in these formats.
+    /// Sets the formats of the weights and the KV cache of a map.
     pub fn apply(&self, map: &mut DeviceMap) {
         map.weight_formats.clone_from(&self.weights);
         map.kv_format = self.kv;

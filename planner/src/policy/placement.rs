@@ -1,5 +1,5 @@
-//! A policy with what it leaves open: where prompts are computed, where KV lives, and what stays in
-//! device memory.
+//! A policy together with the decisions that it leaves open: where prompts are computed, where KV
+//! is stored, and which weights stay in device memory.
 
 use model::config::ModelConfig;
 use program::map::{Device, DeviceMap, LayerKv, layer_list};
@@ -8,7 +8,8 @@ use program::topology::MemoryId;
 use super::map::place_states;
 use super::{Far, Homes, Policy, Staged, device_map};
 
-/// Where the attention of resident layers runs in decode, and from which cache.
+/// Device that computes the attention of resident layers in decode, and the location of their
+/// cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ResidentAttention {
     /// On the GPU; their KV stays in device memory too.
@@ -24,31 +25,31 @@ impl ResidentAttention {
         [ResidentAttention::WithKv, ResidentAttention::Streamed, ResidentAttention::OnCpu];
 }
 
-/// Weights that stay in device memory: whole layers, which then run on the GPU whatever the policy
-/// does with the others, and what stands around them.
+/// Weights that stay in device memory: whole layers, which then run on the GPU regardless of the
+/// policy for the others, and the weights outside the layers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Residency {
     /// Indices, ascending.
     pub layers: Vec<usize>,
     pub attention: ResidentAttention,
-    /// Final norm and head, which then run on the GPU.
+    /// Final norm and head stay, and then run on the GPU.
     pub head: bool,
 }
 
 impl Residency {
-    /// Nothing stays.
+    /// No weights stay.
     pub const NONE: Residency =
         Residency { layers: Vec::new(), attention: ResidentAttention::WithKv, head: false };
 
-    /// Whether nothing stays.
+    /// Returns true if no weights stay.
     pub const fn is_none(&self) -> bool {
         self.layers.is_empty() && !self.head
     }
 
-    /// Keeps what stays of a map.
+    /// Makes the weights of a map resident.
     ///
     /// # Panics
-    /// For a layer that the map lacks.
+    /// For a layer that the map does not have.
     fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
         let home = match self.attention {
             ResidentAttention::WithKv => MemoryId::VRAM,
@@ -74,7 +75,8 @@ impl Residency {
         }
     }
 
-    /// The same for a model of fewer layers: as large a share of them, spread evenly.
+    /// Scales to a model with fewer layers, preserving the fraction and spreading the layers
+    /// evenly.
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Residency {
         let count = (self.layers.len() * to_layers + from_layers / 2) / from_layers.max(1);
@@ -82,34 +84,35 @@ impl Residency {
     }
 }
 
-/// Indices of `count` of `layers` layers, as far apart as possible, so that every layer that is
-/// streamed has the link for about as long.
+/// Returns the indices of `count` of `layers` layers, spaced as far apart as possible, so that
+/// every streamed layer has the link for about equally long.
 pub fn spread_evenly(count: usize, layers: usize) -> Vec<usize> {
     let count = count.min(layers);
     // The middle of each of `count` equal shares.
     (0..count).map(|index| (2 * index + 1) * layers / (2 * count)).collect()
 }
 
-/// A policy with all that it leaves open.
+/// A policy together with all decisions that it leaves open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub policy: Policy,
-    /// Prompts are computed on the CPU, whatever the policy says.
+    /// Prompts are computed on the CPU regardless of the policy.
     pub prefill_on_cpu: bool,
-    /// Home of the KV that only the GPU reads; `None`: device memory while it fits.
+    /// Memory of the KV that only the GPU reads; `None`: device memory as long as it fits.
     pub kv: Option<MemoryId>,
-    /// The KV of so many batches, the first ones, stays in device memory where only the GPU reads
-    /// it (Park-Egger keep one batch's there).
+    /// Number of batches, from the first, whose KV stays in device memory if only the GPU reads it
+    /// (Park-Egger keep the KV of one batch there).
     pub device_batches: u16,
     pub residency: Residency,
-    /// Weights in further memories of the host, of those that would be in the near one.
+    /// Weights in additional host memories, out of those that would be in the near one.
     pub far: Far,
-    /// Weights that are read from storages in every step, of those that would be on the host.
+    /// Weights that are read from storages in every step, out of those that would be on the host.
     pub staged: Staged,
 }
 
 impl Placement {
-    /// A policy by itself. All but those with everything on the GPU stream KV from the host.
+    /// Returns the placement of a policy alone. All policies except those with everything on the
+    /// GPU stream KV from the host.
     pub const fn of(policy: Policy) -> Placement {
         let kv = match policy {
             Policy::GpuOnly | Policy::Resident => None,
@@ -126,8 +129,8 @@ impl Placement {
         }
     }
 
-    /// The same for a model of fewer layers: as large shares of them stay, live far away and are
-    /// read.
+    /// Scales to a model with fewer layers, preserving the fractions of resident, moved and staged
+    /// weights.
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Placement {
         let residency = self.residency.scaled(from_layers, to_layers);
@@ -136,8 +139,8 @@ impl Placement {
         Placement { residency, far, staged, ..self.clone() }
     }
 
-    /// The device map, with everything in the run's dtype; `roomiest` are the homes where this
-    /// leaves them open.
+    /// Returns the device map, with everything in the run's dtype; `roomiest` are the tiers that
+    /// the placement leaves open.
     pub fn map(&self, config: &ModelConfig, fuse_attention: bool, roomiest: Homes) -> DeviceMap {
         let homes = Homes { kv: self.kv.unwrap_or(roomiest.kv), ..roomiest };
         let mut map = device_map(&self.policy, config, fuse_attention, homes);

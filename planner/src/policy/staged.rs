@@ -1,4 +1,4 @@
-//! Which weights are read from storages in every step.
+//! Weights that are read from storages in every step.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -7,43 +7,44 @@ use program::topology::MemoryId;
 
 use super::spread_evenly;
 
-/// Matrices that live on storages, of layers whose weights would be on the host. What has no matrix
-/// stays: a norm's gains are some kilobytes, which take longer to ask for than to read.
+/// Matrices that are read from storages, of layers whose weights would be on the host. Weights
+/// without a matrix stay: a norm's gains are a few kilobytes, which take longer to request than to
+/// read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Staged {
-    /// Layers of which all matrices are read.
+    /// Number of layers of which all matrices are read.
     pub layers: usize,
-    /// Further layers, of which those of `ops` are.
+    /// Number of further layers, of which the matrices of `ops` are read.
     pub partly: usize,
     pub ops: Vec<Op>,
-    /// Final norm and head, where the head is not the embedding.
+    /// Final norm and head are read, if the head is not the embedding.
     pub outer: bool,
 }
 
-/// Which of some layers are read, by their places among them, ascending.
+/// Layers that are read, as ascending indices into a list of layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StagedLayers {
-    /// Those of which everything is.
+    /// Layers of which all matrices are read.
     pub(crate) whole: Vec<usize>,
-    /// Those of which some operations are.
+    /// Layers of which the matrices of some operations are read.
     pub(crate) partly: Vec<usize>,
 }
 
 impl Staged {
-    /// Nothing is read.
+    /// No weights are read.
     pub const NONE: Staged = Staged { layers: 0, partly: 0, ops: Vec::new(), outer: false };
 
-    /// All matrices of the layers.
+    /// Returns all matrices of the layers.
     pub fn all_layers(config: &ModelConfig) -> Staged {
         Staged { layers: config.num_layers, ..Staged::NONE }
     }
 
-    /// Everything that can be read.
+    /// Returns all weights that can be read.
     pub fn all(config: &ModelConfig) -> Staged {
         Staged { outer: true, ..Staged::all_layers(config) }
     }
 
-    /// Some operations of every layer; the head, and the final norm with it, where it is one of
+    /// Returns some operations of every layer, and the head with the final norm if it is one of
     /// them.
     pub fn of_every_layer(ops: &[Op], config: &ModelConfig) -> Staged {
         let of_layers: Vec<Op> = ops.iter().copied().filter(|op| op.has_matrix(config)).collect();
@@ -55,13 +56,13 @@ impl Staged {
         }
     }
 
-    /// Whether nothing is read.
+    /// Returns true if no weights are read.
     pub const fn is_none(&self) -> bool {
         self.layers == 0 && self.partly == 0 && !self.outer
     }
 
-    /// Which of `count` layers are read: as far apart as possible, so that each has the time of as
-    /// many others to be read in.
+    /// Returns which of `count` layers are read: spaced as far apart as possible, so that each has
+    /// the time of equally many others to be read.
     pub(crate) fn of_layers(&self, count: usize) -> StagedLayers {
         let chosen = spread_evenly(self.layers + self.partly, count);
         let partly = spread_evenly(self.partly, chosen.len());
@@ -71,8 +72,8 @@ impl Staged {
         StagedLayers { whole: layers(whole), partly: layers(partly) }
     }
 
-    /// Moves what is read of a map to its storages: weights on the host alone. Those in device
-    /// memory were loaded, and are read no more.
+    /// Moves the weights of a map that are read to its storages; only weights on the host are
+    /// moved. Weights in device memory were loaded, and are not read again.
     ///
     /// # Panics
     /// For a map of another model.
@@ -94,7 +95,7 @@ impl Staged {
         }
     }
 
-    /// The same for a model of fewer layers: as large a share of them.
+    /// Scales to a model with fewer layers, preserving the fraction.
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Staged {
         let scaled = |count: usize| (count * to_layers + from_layers / 2) / from_layers.max(1);
@@ -103,7 +104,7 @@ impl Staged {
     }
 }
 
-/// The layers of a map with weights on the host, ascending.
+/// Returns the layers of a map with weights on the host, ascending.
 pub(crate) fn hosted_layers(map: &DeviceMap) -> Vec<usize> {
     let is_hosted = |layer: &usize| map.weights[*layer].contains(&MemoryId::DRAM);
     (0..map.weights.len()).filter(is_hosted).collect()

@@ -1,4 +1,5 @@
-//! `--batches auto`: the N x B of highest predicted throughput, each with its own best placement.
+//! `--batches auto`: the N x B with the highest predicted throughput, each with its own best
+//! placement.
 
 use super::choose::{Question, estimate_total_ns};
 use super::considered::Effort;
@@ -6,8 +7,8 @@ use crate::batches::{BatchChoice, choose as choose_shape};
 use crate::budget::Request;
 use crate::policy::{Placement, Policy};
 
-/// The shape of highest predicted throughput with at most so many sequences, in batches of at most
-/// so many; `None` when nothing fits. The question's own batches are not looked at.
+/// Returns the shape with the highest predicted throughput within the given number of sequences and
+/// batch size; `None` if nothing fits. The batches of the question are ignored.
 pub fn best_batches(
     question: &Question<'_>,
     sequences_max: usize,

@@ -1,7 +1,6 @@
-//! What no decode step of a placement is shorter than, by the table of operations: the work of its
-//! busiest lane, the way of one batch through all layers, and what storages must read. It tells
-//! which placements need not be compiled. And about how long it is, by the same table, which tells
-//! which to compile first.
+//! Lower bound and estimate of a placement's decode step, from the table of operations: the work of
+//! its busiest lane, the path of one batch through all layers, and the reads from storages. The
+//! bound excludes placements from compilation; the estimate determines which to compile first.
 
 use model::config::ModelConfig;
 use program::map::{Device, leading_list};
@@ -14,10 +13,11 @@ use crate::layer::table::Table;
 use crate::layer::time::Ps;
 use crate::policy::{Placement, Policy, ResidentAttention, decode_device};
 
-/// Steps of a row of layers; the last counts.
+/// Number of steps in a row of layers; the last one counts.
 const STEPS: usize = 3;
 
-/// Milliseconds of a layer on each lane, all batches, and of one batch on its way through it.
+/// Duration of a layer on each lane for all batches, and of one batch on its path through it, in
+/// ms.
 #[derive(Debug, Clone, Copy, Default)]
 struct Busy {
     cpu_ms: f64,
@@ -27,38 +27,38 @@ struct Busy {
     batch_ms: f64,
 }
 
-/// Weights of a placement in a further memory of the host.
+/// Weights of a placement in an additional host memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FarBound<'a> {
-    /// With all of them there.
+    /// Table for all weights in that memory.
     pub(super) table: &'a Table,
     pub(super) host: Option<&'a Table>,
     pub(super) shares: FarShares,
 }
 
-/// A placement's bound.
+/// Inputs of a placement's bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'a> {
-    /// Of the placement's way to cut attention.
+    /// Table for the placement's split of attention.
     pub(super) table: &'a Table,
-    /// What operations take of the host's memory, where lanes share it.
+    /// Traffic of operations in host memory, if lanes share it.
     pub(super) host: Option<&'a Table>,
-    /// Left out of what is no more than a bound, as is then what lanes share.
+    /// Weights in additional memories; ignored by the lower bound, as is contention then.
     pub(super) far: Option<FarBound<'a>>,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
-    /// Home of the KV that only the device reads, where the placement leaves it open.
+    /// Memory of the KV that only the device reads, if the placement leaves it open.
     pub(super) open_kv: MemoryId,
     pub(super) outer: Outer,
-    /// What storages read in every step takes no less.
+    /// Lower bound on the time that storages read in every step.
     pub(super) read_ns: f64,
-    /// Weights may come to the device past the lane that copies them, so that how long this takes
-    /// bounds nothing.
+    /// Weights may reach the device without the lane that copies them, so that the copy time bounds
+    /// nothing.
     pub(super) reads_directly: bool,
 }
 
 impl Bound<'_> {
-    /// No decode step is shorter.
+    /// Returns a lower bound on every decode step.
     pub(super) fn lower_bound_ns(&self) -> f64 {
         let lanes: [fn(Busy) -> f64; 5] = [
             |busy| busy.cpu_ms,
@@ -73,13 +73,13 @@ impl Bound<'_> {
         alone_ns.max(host_ns).max(self.read_ns)
     }
 
-    /// What a step takes of the host's memory, in which CPU and link meet.
+    /// Returns the duration of a step's traffic in host memory, which CPU and link share.
     fn host_ns(&self) -> f64 {
         let both: [fn(Busy) -> f64; 1] = [|busy| busy.cpu_ms + busy.link_ms];
         self.host.map_or(0.0, |host| 1e6 * self.longest_ms(host, &both))
     }
 
-    /// All layers' milliseconds by a table, the longest of those that are asked for.
+    /// Returns all layers' milliseconds by a table, the longest of the given lanes.
     fn longest_ms(&self, table: &Table, lanes: &[fn(Busy) -> f64]) -> f64 {
         let residency = &self.placement.residency;
         let by_table = Bound { table, ..*self };
@@ -92,7 +92,7 @@ impl Bound<'_> {
         lanes.iter().map(all).fold(0.0, f64::max)
     }
 
-    /// Share of a streamed layer's KV that is streamed too.
+    /// Returns the fraction of a streamed layer's KV that is streamed too.
     fn streamed_kv(&self) -> f64 {
         let Placement { kv, device_batches, .. } = self.placement;
         match kv.unwrap_or(self.open_kv) {
@@ -101,7 +101,7 @@ impl Bound<'_> {
         }
     }
 
-    /// About as long a decode step is.
+    /// Returns an estimate of a decode step's duration.
     pub(super) fn estimate_ns(&self) -> f64 {
         let far = self.far.filter(|far| far.shares != FarShares::default());
         let Some(FarBound { table, host, shares }) = far else { return self.near_estimate_ns() };
@@ -136,7 +136,7 @@ impl Bound<'_> {
         step_ns.max(self.host_ns()).max(self.read_ns)
     }
 
-    /// The same with all KV of streamed layers streamed, or none.
+    /// Returns the duration of a step with all KV of streamed layers streamed, or none.
     fn step_ns(&self, kv_resident: bool) -> f64 {
         let residency = &self.placement.residency;
         let layers = self.config.num_layers;
@@ -160,7 +160,7 @@ impl Bound<'_> {
         (layers_ms + self.outer_ms()) * 1e6
     }
 
-    /// About what embedding, head and sampling of all batches take.
+    /// Returns an estimate for embedding, head and sampling of all batches.
     fn outer_ms(&self) -> f64 {
         let batches = f64::from(self.table.batches);
         let Placement { policy, residency, .. } = self.placement;
@@ -172,7 +172,7 @@ impl Bound<'_> {
         }
     }
 
-    /// Whether the GPU runs each operation of a layer that is streamed.
+    /// Returns for each operation of a streamed layer whether the GPU runs it.
     fn streamed(&self) -> Vec<bool> {
         let policy = &self.placement.policy;
         let list = leading_list(self.config, policy.chunking());
@@ -181,7 +181,7 @@ impl Bound<'_> {
         list.iter().enumerate().map(on_gpu).collect()
     }
 
-    /// The same of a layer that stays.
+    /// Returns for each operation of a resident layer whether the GPU runs it.
     fn resident(&self) -> Vec<bool> {
         let Placement { policy, residency, .. } = self.placement;
         let attends_on_gpu = residency.attention != ResidentAttention::OnCpu;
@@ -189,7 +189,7 @@ impl Bound<'_> {
         list.iter().map(|entry| attends_on_gpu || !entry.op.is_attention()).collect()
     }
 
-    /// `streamed_kv`: the share of KV that is streamed.
+    /// Returns the busy times of a layer; `streamed_kv` is the fraction of KV that is streamed.
     fn busy(&self, on_gpu: &[bool], streams_weights: bool, streamed_kv: f64) -> Busy {
         let batches = f64::from(self.table.batches);
         let compressed = self.table.compression.cases()[0];

@@ -1,6 +1,6 @@
-//! From a policy's name to the plan that a run will execute: of all placements that the name stands
-//! for, those that a bound does not exclude are estimated, the fastest that fits memory is compiled
-//! whole, and its time is predicted.
+//! From a policy's name to the plan that a run executes: of all placements of that name, those not
+//! excluded by a bound are estimated, the fastest that fits in memory is compiled completely, and
+//! its duration is predicted.
 
 use program::map::Chunking;
 use program::plan::Plan;
@@ -19,25 +19,25 @@ use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy};
 
-/// Maps that are rehearsed at most.
+/// Maximum number of maps that are rehearsed.
 const REHEARSALS_MAX: u32 = 8;
 
-/// Estimates that differ by no more are as good as equal: of first steps, which fill the lanes,
-/// they know nothing.
+/// Ratio below which two estimates count as equal: they do not model first steps, which fill the
+/// lanes.
 const CLOSE: f64 = 1.03;
-/// Placements with such estimates that are compared by whole runs.
+/// Maximum number of placements with close estimates that are compared by whole runs.
 const CLOSE_MAX: usize = 8;
 
-/// What is to be placed.
+/// Input of the search for a placement.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// Its placement is not looked at.
+    /// The request; its placement is ignored.
     pub request: &'a Request<'a>,
     pub batches: u16,
     pub batch_size: u16,
     pub policy: PolicyName,
-    /// Ways to cut operations that splits may use; at least one. Linears are cut where that gains
-    /// something over the best splits without.
+    /// Ways to split operations that policies may use; at least one. Splits of linears are used if
+    /// they improve on the best placements without them.
     pub chunkings: &'a [Option<Chunking>],
     pub pricing: &'a dyn Pricing,
     pub effort: Effort,
@@ -45,7 +45,7 @@ pub struct Question<'a> {
     pub stage: Option<&'a dyn Rehearse>,
 }
 
-/// The answer.
+/// Result of the search.
 #[derive(Debug)]
 pub struct Chosen {
     pub name: PolicyName,
@@ -56,29 +56,30 @@ pub struct Chosen {
     pub steady: Steady,
     /// The best maps of each policy, the fastest first: the first one is chosen.
     pub considered: Vec<Considered>,
-    /// Placements that were looked at, those among them that a bound excluded.
+    /// Number of placements considered, including those excluded by a bound.
     pub candidates: usize,
-    /// A layer's operations, with attention cut as in the chosen map.
+    /// A layer's operations, with attention split as in the chosen map.
     pub table: Table,
 }
 
 impl Chosen {
-    /// One decode step in the middle of the output, all batches, as it was tried out.
+    /// Returns the duration of a decode step in the middle of the output, for all batches, as
+    /// measured by the rehearsal.
     pub fn step_ns(&self) -> f64 {
         self.steady.step_ns() * self.factors().decode
     }
 
-    /// What is predicted over what is simulated.
+    /// Returns the ratio of predicted to simulated durations.
     pub fn factors(&self) -> Factors {
         self.considered[0].factors
     }
 
-    /// New tokens of a group of full batches over its predicted time.
+    /// Returns the new tokens of a group of full batches divided by its predicted duration.
     pub fn tokens_per_s(&self) -> f64 {
         self.rate(self.predicted.total_ns())
     }
 
-    /// The same of a placement that was considered.
+    /// Returns the predicted throughput of a placement that was considered.
     pub fn tokens_per_s_of(&self, other: &Considered) -> f64 {
         self.rate(other.total_ns(self.plan.shape.max_new))
     }
@@ -90,7 +91,7 @@ impl Chosen {
     }
 }
 
-/// Why nothing was chosen.
+/// Reason for which nothing was chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum ChooseError {
     #[error(transparent)]
@@ -99,10 +100,10 @@ pub enum ChooseError {
     Unpriced(#[from] Unpriced),
 }
 
-/// Chooses.
+/// Chooses a placement.
 ///
 /// # Errors
-/// Nothing that fits, with the numbers of the placement that comes nearest; a plan that cannot be
+/// Nothing fits, with the numbers of the placement that comes closest; a plan that cannot be
 /// priced.
 pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     let Question { request, batches, batch_size, .. } = *question;
@@ -127,7 +128,8 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     chosen(&estimator, considered, candidates, table)
 }
 
-/// Estimates for a question, with the homes for which memory has room where all is on the device.
+/// Returns an estimator for a question, with the tiers for which memory has capacity if everything
+/// is on the device.
 fn estimator<'a>(question: &Question<'a>) -> Result<Estimator<'a>, PlanError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
@@ -135,8 +137,8 @@ fn estimator<'a>(question: &Question<'a>) -> Result<Estimator<'a>, PlanError> {
     Ok(Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false })
 }
 
-/// What a group takes about, in the best placement; nothing is tried out. `None` where nothing fits
-/// or can be priced.
+/// Returns an estimate of a group's duration in the best placement, without rehearsals. `None` if
+/// nothing fits or can be priced.
 pub(super) fn estimate_total_ns(question: &Question<'_>) -> Option<f64> {
     let estimator = estimator(question).ok()?;
     let space = Space::new(&estimator, question.chunkings).ok()?;
@@ -145,7 +147,7 @@ pub(super) fn estimate_total_ns(question: &Question<'_>) -> Option<f64> {
     considered.first().map(|best| best.total_ns(question.request.max_new))
 }
 
-/// The answer for one placement; the question's policy and chunkings are not looked at.
+/// Returns the result for a single placement; the question's policy and chunkings are ignored.
 ///
 /// # Errors
 /// A placement that does not fit, with the numbers; a plan that cannot be priced.
@@ -171,7 +173,7 @@ pub fn place(
         Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
     let (map, placement) = (estimator.map(placement), placement.clone());
     let estimate = match plan.map.uses_storages() {
-        // Of few layers it depends on which are read.
+        // With few layers, the duration depends on which of them are read.
         true => Estimate::of(&plan, pricing)?,
         false => Estimate {
             prefill_ns: estimator.uniform_prefill_ns(&placement, map.uses_gpu())?,
@@ -194,8 +196,9 @@ pub fn place(
     chosen(&estimator, considered.into(), 1, table)
 }
 
-/// The first of what was considered, compiled and predicted. What its runs took is believed of it
-/// and decides nothing: others, of which no run is known, would be judged by less.
+/// Returns the first of the considered placements, compiled and predicted. The duration of its
+/// previous runs is used for the prediction and not for the choice: placements that never ran would
+/// be judged by less.
 fn chosen(
     estimator: &Estimator<'_>,
     mut considered: Vec<Considered>,
@@ -213,7 +216,7 @@ fn chosen(
     Ok(Chosen { name, placement, plan, predicted, steady, considered, candidates, table })
 }
 
-/// Puts that one first of which the whole run takes least, among those whose estimates are as good
+/// Moves the placement with the shortest whole run to the front, among those whose estimates count
 /// as equal.
 fn settle(estimator: &Estimator<'_>, considered: &mut [Considered]) -> Result<(), Unpriced> {
     let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
@@ -235,7 +238,7 @@ fn settle(estimator: &Estimator<'_>, considered: &mut [Considered]) -> Result<()
     Ok(())
 }
 
-/// Rehearses what looks fastest, until what then is fastest was rehearsed already.
+/// Rehearses the placement that looks fastest, until the fastest one has already been rehearsed.
 fn rehearse(
     question: &Question<'_>,
     estimator: &Estimator<'_>,
@@ -252,7 +255,7 @@ fn rehearse(
         (first.factors, first.tried) = (Factors { decode, ..Factors::NONE }, Tried::Rehearsed);
         sort(considered, max_new);
     }
-    // What was settled by whole runs stays first where nothing was tried.
+    // The order settled by whole runs stands if nothing was rehearsed.
     if considered.iter().any(|one| one.tried != Tried::Never) {
         believe_as_tried(considered);
         sort(considered, max_new);
@@ -260,9 +263,9 @@ fn rehearse(
     Ok(())
 }
 
-/// Where trying out has ended early: what was not tried is believed to take as much longer as what
-/// was, those with the device and those without each by themselves. Else whatever was left over
-/// would look the fastest.
+/// If rehearsing ended early, placements that were not rehearsed are assumed to be slower than
+/// estimated by the same factor as those that were, separately with and without the device.
+/// Otherwise the ones left over would look the fastest.
 fn believe_as_tried(considered: &mut [Considered]) {
     for uses_gpu in [false, true] {
         let is_such = |one: &&Considered| one.map.uses_gpu() == uses_gpu;
@@ -277,7 +280,7 @@ fn believe_as_tried(considered: &mut [Considered]) {
     }
 }
 
-/// Why nothing fits: by the plain policy of which the largest batch would.
+/// Returns the reason for which nothing fits: for the plain policy that fits the largest batch.
 fn refusal(question: &Question<'_>) -> Result<ChooseError, ChooseError> {
     let Question { request, batches, batch_size, .. } = *question;
     let named = match question.policy {

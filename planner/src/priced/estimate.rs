@@ -1,5 +1,5 @@
-//! What a plan takes: whole ([`predict`]), or estimated from a few of its layers ([`Estimator`]),
-//! which is quick enough for every candidate of a search.
+//! Duration of a plan: of the whole plan ([`predict`]), or estimated from a few of its layers
+//! ([`Estimator`]), which is fast enough for every candidate of a search.
 
 use model::config::ModelConfig;
 use program::compile::compile;
@@ -13,31 +13,31 @@ use crate::budget::{PlanError, Request};
 use crate::policy::{Formats, Homes, Placement, Policy};
 use crate::split::Split;
 
-/// Layers of the two models that an estimate compares: a layer's time is the difference. One with
-/// no more is compiled whole.
+/// Number of layers of the smaller of two models that an estimate compares: a layer's duration is
+/// the difference. A model with no more layers is compiled completely.
 const FEW_LAYERS: usize = 2;
 pub(super) const MORE_LAYERS: usize = 4;
-/// Streams of the two prefills that an estimate of many compares.
+/// Number of streams of the two prefills that an estimate for many streams compares.
 const FEW_STREAMS: u32 = 8;
 const MORE_STREAMS: u32 = 16;
-/// Decode steps of an estimate; the last two count.
+/// Number of decode steps of an estimate; the last two count.
 const STEPS: u32 = 4;
 
-/// What a run of full batches of the longest prompts takes.
+/// Duration of a run of full batches of the longest prompts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Predicted {
     pub prefill_ns: f64,
-    /// All decode steps: one fewer than new tokens.
+    /// Duration of all decode steps, one fewer than new tokens.
     pub decode_ns: f64,
 }
 
 impl Predicted {
-    /// Prefill and decode together.
+    /// Returns the duration of prefill and decode together.
     pub fn total_ns(&self) -> f64 {
         self.prefill_ns + self.decode_ns
     }
 
-    /// The same so many times longer.
+    /// Scales both phases by `factors`.
     #[must_use]
     pub fn times(self, factors: Factors) -> Predicted {
         Predicted {
@@ -65,16 +65,16 @@ pub fn predict(plan: &Plan, pricing: &dyn Pricing) -> Result<Predicted, Unpriced
     })
 }
 
-/// What a placement takes, from a few of its layers where they tell.
+/// Duration of a placement, estimated from a few of its layers if these suffice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub prefill_ns: f64,
-    /// One decode step in the middle of the output, all batches.
+    /// Duration of a decode step in the middle of the output, for all batches.
     pub step_ns: f64,
 }
 
 impl Estimate {
-    /// Of a whole plan.
+    /// Estimates from a whole plan.
     ///
     /// # Errors
     /// A plan that cannot be priced.
@@ -84,7 +84,7 @@ impl Estimate {
         Ok(Estimate { prefill_ns, step_ns: steady_step_ns(plan, pricing, middle)? })
     }
 
-    /// Prefill and all decode steps.
+    /// Returns the duration of prefill and all decode steps.
     pub fn total_ns(&self, max_new: u32) -> f64 {
         self.prefill_ns + f64::from(max_new.saturating_sub(1)) * self.step_ns
     }
@@ -93,18 +93,18 @@ impl Estimate {
 /// Estimates placements for one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Estimator<'a> {
-    /// Its placement is not looked at.
+    /// The request; its placement is ignored.
     pub request: &'a Request<'a>,
     pub batches: u16,
     pub batch_size: u16,
     pub pricing: &'a dyn Pricing,
-    /// Where KV and hidden states are kept where a placement leaves it open.
+    /// Tiers of KV and hidden states that a placement leaves open.
     pub homes: Homes,
-    /// Streams of prefill are those that take least memory.
+    /// Streams of prefill are those that take the least memory.
     pub has_small_streams: bool,
 }
 
-/// The first `layers` layers of a model and of its formats.
+/// Returns the first `layers` layers of a model and of its formats.
 pub(super) fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
     let mut config = request.config.clone();
     config.num_layers = layers.min(config.num_layers);
@@ -113,8 +113,8 @@ pub(super) fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, F
     (config, formats)
 }
 
-/// A placement with all prompts on the CPU, as the given one has them, which leaves the GPU a part
-/// in decode.
+/// Returns a placement with all prompts on the CPU, like the given one, which leaves the GPU a part
+/// of decode.
 fn beside_device(placement: &Placement) -> Placement {
     let (split, chunking) = (Split { start: 0, end: 1 }, placement.policy.chunking());
     let policy = Policy::TwoSplit { split, chunking };
@@ -122,8 +122,8 @@ fn beside_device(placement: &Placement) -> Placement {
 }
 
 impl Estimator<'_> {
-    /// The plan of a placement's first `layers` layers, with as large shares of them resident and
-    /// read from storages, whether it fits memory or not.
+    /// Returns the plan of a placement's first `layers` layers, preserving the fractions that are
+    /// resident and read from storages, whether it fits in memory or not.
     ///
     /// # Errors
     /// A map that does not compile.
@@ -144,17 +144,17 @@ impl Estimator<'_> {
         if self.has_small_streams { request.smallest_streams(usual) } else { usual }
     }
 
-    /// The map of a placement.
+    /// Returns the map of a placement.
     pub fn map(&self, placement: &Placement) -> DeviceMap {
         Request { placement, ..*self.request }.map(self.homes)
     }
 
-    /// A steady decode step in the middle of the output, all layers.
+    /// Returns the duration of a steady decode step in the middle of the output, for all layers.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.
     pub fn step_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
-        // Prompts are of no account here, so they are as short as can be.
+        // Prompts do not matter here, so they are as short as possible.
         let request = &Request { max_prompt: 1, shared_prompt: 0, ..*self.request };
         let plan = Estimator { request, ..*self }
             .plan(placement, request.config.num_layers)
@@ -163,11 +163,11 @@ impl Estimator<'_> {
         steady_step_ns(&plan, self.pricing, middle)
     }
 
-    /// Prefill of one group of full batches, all layers alike: from a few layers where there are
-    /// many.
+    /// Returns the duration of prefill of one group of full batches in which all layers are equal,
+    /// from a few layers if there are many.
     ///
-    /// `uses_gpu`: whether the run does, of which this is a part: a CPU beside a device may be
-    /// another machine than one without.
+    /// `uses_gpu` is true if the whole run uses the GPU: a CPU next to a device may have other
+    /// rates than one without.
     ///
     /// # Errors
     /// As [`Estimator::step_ns`].
@@ -187,7 +187,7 @@ impl Estimator<'_> {
         Ok(kinds.into_iter().map(|(share, ns)| share * ns).sum())
     }
 
-    /// Prefill of a model whose layers are all of one kind, and more than a few.
+    /// Returns the duration of prefill for a model with more than a few layers, all of one kind.
     fn prefill_of_many(&self, placement: &Placement) -> Result<f64, Unpriced> {
         let layers = self.request.config.num_layers;
         let (few_ns, more_ns) =
@@ -196,7 +196,8 @@ impl Estimator<'_> {
         Ok(more_ns + (layers - MORE_LAYERS) as f64 * layer_ns)
     }
 
-    /// Prefill of some layers: of many streams from few, as each one more takes the same.
+    /// Returns the duration of prefill for some layers, extrapolating many streams from few, since
+    /// each additional stream takes the same time.
     fn prefill_of(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
         let shape = self.shape(self.request);
         let streams = u32::from(self.batches) * u32::from(shape.checked_streams().unwrap_or(1));
@@ -218,7 +219,7 @@ impl Estimator<'_> {
     }
 }
 
-/// Prefill of full batches of the longest prompts.
+/// Returns the duration of prefill for full batches of the longest prompts.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -229,7 +230,8 @@ fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, Unpriced> {
     Ok(prefill.total_ns)
 }
 
-/// A decode step in a long row of such steps, reading `positions` cached positions.
+/// Returns the duration of a decode step in a long row of such steps, reading `positions` cached
+/// positions.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -237,14 +239,14 @@ pub fn steady_step_ns(plan: &Plan, pricing: &dyn Pricing, positions: u32) -> Res
     Ok(Steady::of(plan, pricing, positions)?.step_ns())
 }
 
-/// Some decode steps of a plan in time, the last of which are steady.
+/// A few decode steps of a plan over time, the last of which are steady.
 #[derive(Debug, Clone)]
 pub struct Steady {
     pub timeline: Timeline,
 }
 
 impl Steady {
-    /// Of steps that read about `positions` cached positions.
+    /// Simulates steps that read about `positions` cached positions.
     ///
     /// # Errors
     /// A plan that cannot be priced.
@@ -255,13 +257,13 @@ impl Steady {
         Ok(Steady { timeline })
     }
 
-    /// One step.
+    /// Returns the duration of one step.
     pub fn step_ns(&self) -> f64 {
         let ends = &self.timeline.step_end_ns;
         (ends[ends.len() - 1] - ends[ends.len() - 3]) / 2.0
     }
 
-    /// The spans of the last step but one: the next one has begun before it ends.
+    /// Returns the spans of the step before the last: the next one starts before it ends.
     pub fn spans(&self) -> impl Iterator<Item = &Span> {
         self.timeline.spans.iter().filter(|span| span.step == STEPS - 2)
     }

@@ -1,5 +1,5 @@
-//! Estimates of possible placements: those of the least bounds are put in order by the table of
-//! operations, and compiled and simulated in that order until none promises more.
+//! Estimates of possible placements: those with the lowest bounds are ordered by the table of
+//! operations, and compiled and simulated in that order until none promises to be faster.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use crate::budget::{PrefillRoom, Request, Room};
 use crate::policy::Placement;
 use crate::policy::by_name::PolicyName;
 
-/// How many placements of a policy and a way to cut attention are looked at. Those of small models
-/// cost little.
+/// Limits on the number of placements considered for a policy and a split of attention. Those of
+/// small models cost little.
 #[derive(Debug, Clone, Copy)]
 struct SearchLimits {
-    /// Those of the least bounds, which are put in order.
+    /// Number of placements, those with the lowest bounds, that are ordered.
     ordered: usize,
     compiled: usize,
 }
@@ -36,14 +36,15 @@ impl SearchLimits {
     }
 }
 
-/// Placements of a kind in a row that do not fit, after which none is expected to.
+/// Number of consecutive placements of a kind that do not fit, after which none is expected to.
 const MISFITS_MAX: usize = 60;
-/// What the table says may be a little high: its times are those beside transfers.
+/// Fraction by which estimates from the table are reduced: its times include contention with
+/// transfers, so it may be slightly high.
 const TABLE_SHARE: f64 = 0.9;
-/// Maps of a policy that are kept.
+/// Number of maps of a policy that are kept.
 const OF_A_POLICY: usize = 3;
 
-/// The best placements of each policy that fit, the fastest first.
+/// Returns the best placements of each policy that fit, the fastest first.
 ///
 /// # Errors
 /// A plan that cannot be priced or compiled.
@@ -56,7 +57,7 @@ pub(super) fn evaluate(
     let most = SearchLimits::of(effort, estimator);
     let mut search = Search { estimator, space, most, prefills: Prefills::of(estimator) };
     let prefill_hidden = estimator.homes.prefill_hidden;
-    // Each way to cut attention has its own places.
+    // Each split of attention has its own placements.
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
@@ -88,8 +89,8 @@ pub(super) fn evaluate(
     Ok(considered)
 }
 
-/// What a placement takes as it is compiled: with the homes and the streams for which memory has
-/// room.
+/// Refines the duration of a placement as compiled: with the tiers and the streams that fit in
+/// memory.
 fn refine(estimator: &Estimator<'_>, one: &mut Considered) -> Result<(), Unpriced> {
     let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
     let plan = Request { placement: &one.placement, ..*request }.plan(batches, batch_size);
@@ -99,8 +100,8 @@ fn refine(estimator: &Estimator<'_>, one: &mut Considered) -> Result<(), Unprice
     Ok(())
 }
 
-/// A map whose layers all run on the GPU from weights that stay there is a plain run on it,
-/// whatever its policy would do with other layers.
+/// Returns the name of a map's policy. If all layers run on the GPU from resident weights, it is an
+/// ordinary run on the GPU, regardless of what its policy would do with other layers.
 fn name_of(name: PolicyName, map: &DeviceMap) -> PolicyName {
     let on_gpu = |layers: &[Vec<Device>]| layers.iter().flatten().all(|on| *on == Device::Gpu);
     let is_resident = map.schedule == Schedule::Overlapped
@@ -111,15 +112,15 @@ fn name_of(name: PolicyName, map: &DeviceMap) -> PolicyName {
     if is_resident { PolicyName::Resident } else { name }
 }
 
-/// A placement that takes no less than `least_ns`.
+/// A placement with a lower bound, `least_ns`.
 struct Bounded {
     least_ns: f64,
     prefill_ns: f64,
     one: Possible,
 }
 
-/// A map without the name of its policy, of which two may be the same otherwise: LIA's vectors may
-/// leave all to the CPU.
+/// Removes the name of a map's policy. Maps of different policies may be equal otherwise: LIA's
+/// vectors may leave everything to the CPU.
 fn nameless(map: DeviceMap) -> DeviceMap {
     DeviceMap { policy: String::new(), ..map }
 }
@@ -132,7 +133,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The best placements of one policy, the fastest first.
+    /// Returns the best placements of one policy, the fastest first.
     fn best_of(&mut self, possible: Vec<Bounded>) -> Result<Vec<Considered>, Unpriced> {
         let max_new = self.estimator.request.max_new;
         let (mut best, mut seen): (Vec<Considered>, Vec<DeviceMap>) = (Vec::new(), Vec::new());
@@ -172,7 +173,7 @@ impl Search<'_> {
         Ok(best)
     }
 
-    /// Placements with what they take by the table.
+    /// Returns placements with their durations by the table, in ascending order.
     fn in_order(&self, mut possible: Vec<Bounded>) -> Vec<(f64, Possible)> {
         possible.sort_by(|a, b| a.least_ns.total_cmp(&b.least_ns));
         possible.truncate(self.most.ordered);

@@ -1,5 +1,5 @@
-//! Layers that cost the same. What is estimated of a few layers is estimated of each kind of them,
-//! and counts with its share of the model.
+//! Layers with equal costs. What is estimated from a few layers is estimated for each kind of
+//! layer, and weighted by its fraction of the model.
 
 use model::config::ModelConfig;
 use model::layers::{LayerKind, Layers};
@@ -10,12 +10,12 @@ use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::Formats;
 
-/// Whether layers cost the same. How positions are rotated costs nothing else.
+/// Returns true if layers have equal costs. The rotation of positions does not affect them.
 fn cost_alike(a: &LayerKind, b: &LayerKind) -> bool {
     (a.mixing, a.window, a.feed_forward) == (b.mixing, b.window, b.feed_forward)
 }
 
-/// The model with all layers as those of one kind, for each kind, and which of its layers are of
+/// Returns for each kind of layer the layers of that kind, and the model in which all layers are of
 /// that kind.
 fn kinds(config: &ModelConfig) -> Vec<(Vec<usize>, ModelConfig)> {
     let mut found: Vec<(Vec<usize>, &LayerKind)> = Vec::new();
@@ -33,7 +33,7 @@ fn kinds(config: &ModelConfig) -> Vec<(Vec<usize>, ModelConfig)> {
     found.into_iter().map(of_kind).collect()
 }
 
-/// Formats of a model whose layers are all as some of another one.
+/// Returns the formats of a model whose layers all equal some layers of another one.
 fn formats_of(formats: &Formats, of_kind: &[usize]) -> Formats {
     let all = &formats.weights.layers;
     let layers = (0..all.len()).map(|layer| all[of_kind[layer % of_kind.len()]].clone());
@@ -42,11 +42,11 @@ fn formats_of(formats: &Formats, of_kind: &[usize]) -> Formats {
 }
 
 impl Estimator<'_> {
-    /// What `of` says of each kind of layer, with the kind's share of the model: of the estimator
-    /// for the model with all layers of that kind.
+    /// Evaluates `of` for each kind of layer, on the estimator for the model with all layers of
+    /// that kind, and returns the results with the kind's fraction of the model.
     ///
     /// # Errors
-    /// What `of` fails with.
+    /// Errors of `of`.
     pub(super) fn of_kinds<T>(
         &self,
         of: impl Fn(&Estimator<'_>) -> Result<T, Unpriced>,
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(shares("opt-30b"), [(1.0, None)]);
         assert_eq!(shares("gemma-3-12b"), [(40.0 / 48.0, Some(1024)), (8.0 / 48.0, None)]);
         assert_eq!(shares("gpt-oss-20b"), [(0.5, Some(128)), (0.5, None)]);
-        // Every fourth layer rotates nothing.
+        // Every fourth layer has no rotation.
         assert_eq!(shares("smollm3-3b"), [(1.0, None)]);
     }
 }

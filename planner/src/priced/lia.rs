@@ -1,6 +1,6 @@
-//! LIA's choice: for each of the 64 vectors the sum of everything that is done (eq. 2 adds the
-//! parts up without overlap), here of the compiled layer's instructions. The policies that LIA
-//! names are compared with it as they run, since what overlaps may turn a close sum.
+//! LIA's choice: for each of the 64 vectors the sum of all work (eq. 2 adds the parts up without
+//! overlap), here of the compiled layer's instructions. The policies that LIA names are compared
+//! with it as executed, since overlap may reverse a close result.
 
 use program::ir::Program;
 use program::simulate::{Costs, Place};
@@ -9,8 +9,8 @@ use super::{Estimator, Unpriced};
 use crate::lia::Vector;
 use crate::policy::{Placement, Policy};
 
-/// The vectors for prefill and decode that are compared: those of least latency, and for decode the
-/// named ones beside it.
+/// Returns the vectors for prefill and decode that are compared: those with the lowest latency, and
+/// for decode also the named ones.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -20,7 +20,7 @@ pub(super) fn pairs(estimator: &Estimator<'_>) -> Result<Vec<[Vector; 2]>, Unpri
     Ok(std::iter::once(least).chain(others).map(|decode| [prefill, decode]).collect())
 }
 
-/// The vectors of least latency for prefill and for decode; the first of equal ones.
+/// Returns the vectors with the lowest latency for prefill and for decode; of equal ones the first.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -29,7 +29,7 @@ fn vectors(estimator: &Estimator<'_>) -> Result<[Vector; 2], Unpriced> {
     let middle = prompt + estimator.request.max_new / 2;
     let mut best: [Option<(f64, Vector)>; 2] = [None; 2];
     for vector in Vector::all() {
-        // Attention of prefill is not cut, so such vectors are decode's only.
+        // Attention of prefill is not split, so such vectors apply only to decode.
         let whole = vector.0[1] == vector.0[2];
         let prefill = if whole { vector } else { Vector::FULL_GPU };
         let placement = Placement::of(Policy::Lia { prefill, decode: vector, spread: false });
@@ -61,7 +61,7 @@ fn keep(best: &mut Option<(f64, Vector)>, latency: f64, vector: Vector) {
     }
 }
 
-/// Everything that a program does, one after the other, ns.
+/// Returns the sum of all work of a program, in ns.
 fn sum(program: &Program, costs: &dyn Costs) -> f64 {
     let of_lane = |list: &program::ir::LaneProgram| {
         let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());

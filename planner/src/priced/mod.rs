@@ -1,6 +1,7 @@
-//! Placement by prices: whoever can price any plan ([`Pricing`]: a profile, or a machine's
-//! description) gets the operations as a table, every policy's best placement, and what a whole
-//! plan will take. What is compared are the compiled programs themselves, in the simulator.
+//! Search for the best placement by cost: given costs for any plan ([`Pricing`]: a profile, or a
+//! machine's description), returns the operations as a table, the best placement of every policy,
+//! and the duration of a whole plan. The compiled programs themselves are compared, in the
+//! simulator.
 //!
 //! Used by the coordinator before a run and by `coordinator plan`.
 
@@ -34,12 +35,12 @@ use program::ir::Program;
 use program::plan::Plan;
 use program::simulate::Costs;
 
-/// Why a plan could not be priced or simulated.
+/// Reason for which a plan could not be priced or simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unpriced(pub String);
 
-/// What runs took over what was simulated of them.
+/// Ratio of actual to simulated durations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factors {
     pub prefill: f64,
@@ -47,22 +48,22 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// As simulated.
+    /// Durations as simulated.
     pub const NONE: Factors = Factors { prefill: 1.0, decode: 1.0 };
 }
 
-/// Runs of one plan that have ended.
+/// Completed runs of one plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Finished {
-    /// Their medians.
+    /// Medians over the runs.
     pub factors: Factors,
     pub runs: usize,
 }
 
 /// Prices plans of one model on one machine.
 pub trait Pricing: std::fmt::Debug {
-    /// The costs of every instruction of a program of `plan`, for prompts of `prompt_len`
-    /// positions: decode step `s` (from 0) reads `s` positions more.
+    /// Returns the costs of every instruction of a program of `plan`, for prompts of `prompt_len`
+    /// positions: decode step `s` (from 0) reads `s` additional positions.
     ///
     /// # Errors
     /// An instruction that was not measured.
@@ -73,7 +74,7 @@ pub trait Pricing: std::fmt::Debug {
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced>;
 
-    /// The same where nobody is in anybody's way: no instruction takes less.
+    /// Returns the costs without contention: no instruction takes less.
     ///
     /// # Errors
     /// As [`Pricing::costs`].
@@ -86,8 +87,8 @@ pub trait Pricing: std::fmt::Debug {
         self.costs(plan, program, prompt_len)
     }
 
-    /// Where lanes share the host's memory and nothing was measured of that: what each instruction
-    /// takes of it, as long as if that were all that it does.
+    /// If lanes share the host's memory and their contention was not measured: returns the time
+    /// that each instruction's traffic in that memory would take alone.
     ///
     /// # Errors
     /// As [`Pricing::costs`].
@@ -100,7 +101,7 @@ pub trait Pricing: std::fmt::Debug {
         Ok(None)
     }
 
-    /// What runs of this very plan took; `None` where it never ran to its end.
+    /// Returns the durations of completed runs of this very plan, if there are any.
     fn finished(&self, _: &Plan) -> Option<Finished> {
         None
     }

@@ -1,6 +1,6 @@
-//! Splits that begin or end within a linear: the best splits that do not, with both ends moved to
-//! wherever the table of operations promises more. What stays, where KV lives and where prompts are
-//! computed is left as it was found.
+//! Splits that begin or end within a linear: derived from the best splits that do not, by moving
+//! both ends to all positions at which the table of operations promises an improvement. Resident
+//! weights, tiers of KV and the device of prompts remain unchanged.
 
 use program::compile::CompileError;
 use program::map::{ChunkOrder, Chunking, leading_list};
@@ -13,15 +13,16 @@ use crate::budget::{PlanError, Request, Room};
 use crate::policy::{Placement, Policy};
 use crate::split::Split;
 
-/// Splits that are looked at further, the best first.
+/// Number of splits that are refined, the best first.
 const SPLITS: usize = 2;
-/// Of each, places of both ends that are put in order by a timeline, those of the least bounds.
+/// Number of positions of both ends, those with the lowest bounds, that are ordered by a timeline
+/// for each split.
 const ORDERED: usize = 150;
-/// Of these, those that are compiled.
+/// Number of these that are compiled.
 const COMPILED: usize = 6;
 
-/// Adds the best splits whose ends lie within linears where they are faster than without, in the
-/// way to cut linears among `chunkings`, if there is one.
+/// Adds the best splits whose ends are within linears if they are faster than without, using the
+/// split of linears in `chunkings`, if there is one.
 ///
 /// # Errors
 /// A plan that cannot be priced or compiled.
@@ -47,7 +48,7 @@ pub(super) fn cut_linears(
     Ok(())
 }
 
-/// Whether both devices have a part.
+/// Returns true if both devices have a part.
 fn is_split(policy: &Policy) -> bool {
     match policy {
         Policy::TwoSplit { split, .. } => split.start < split.end,
@@ -56,7 +57,7 @@ fn is_split(policy: &Policy) -> bool {
     }
 }
 
-/// The fastest placement with other ends, if it is faster.
+/// Returns the fastest placement with other ends, if it is faster.
 fn best_of(
     estimator: &Estimator<'_>,
     space: &Space<'_>,
@@ -69,7 +70,7 @@ fn best_of(
         let room = Request { placement: &placement, ..*request }.room(batches, batch_size);
         let Room { far, staged, .. } = match room {
             Ok(Some(room)) => room,
-            // Nothing is in pieces that goes with these formats or drives.
+            // Pieces are not supported with these formats or drives.
             Ok(None) | Err(PlanError::Compile(CompileError::Pieces { .. })) => continue,
             Err(error) => return Err(Unpriced(error.to_string())),
         };
@@ -86,7 +87,7 @@ fn best_of(
     Ok(best)
 }
 
-/// The placement with all other ends of which the table says that they may be faster, the best by a
+/// Returns the placement with all other ends that may be faster by the table, the best by a
 /// timeline first.
 fn in_order(
     estimator: &Estimator<'_>,
@@ -113,7 +114,7 @@ fn in_order(
     possible.into_iter().map(|(_, placement)| placement).collect()
 }
 
-/// Splits of the same kind with an end within a linear.
+/// Returns splits of the same kind with an end within a linear.
 fn policies(
     estimator: &Estimator<'_>,
     cuts: Chunking,

@@ -1,4 +1,4 @@
-//! Estimates of prefill, which go by few things and are kept by them.
+//! Estimates of prefill, cached by the few parameters that determine them.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::budget::PrefillRoom;
 use crate::lia::Vector;
 use crate::policy::{Far, Homes, Placement, Policy, Residency, ResidentAttention, Staged};
 
-/// What prefill depends on where all layers are alike.
+/// Parameters that determine prefill if all layers are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PrefillKey {
     policy: &'static str,
@@ -24,14 +24,14 @@ struct PrefillKey {
     head: bool,
     all_resident: bool,
     uses_gpu: bool,
-    /// Where every layer's weights live that are far away.
+    /// Weights of every layer that are in additional memories.
     far: Far,
-    /// What is read of every layer.
+    /// Weights of every layer that are read.
     staged: Staged,
     room: PrefillRoom,
 }
 
-/// See the module header.
+/// Cache of prefill estimates; see the module documentation.
 pub(super) struct Prefills<'a> {
     estimator: &'a Estimator<'a>,
     known: HashMap<PrefillKey, f64>,
@@ -42,9 +42,10 @@ impl<'a> Prefills<'a> {
         Prefills { estimator, known: HashMap::new() }
     }
 
-    /// Prefill with some layers resident, or far away, lies between prefill with none and with all.
-    /// Where weights are read, it is no shorter than their share of the time in which all are; with
-    /// barriers a layer that is read holds up those behind it.
+    /// Returns the duration of prefill. With some layers resident, or in additional memories, it is
+    /// interpolated between prefill with none and with all. If weights are read, it is at least
+    /// their fraction of the duration with all weights read; with barriers, a layer that is read
+    /// delays the following ones.
     ///
     /// # Errors
     /// A plan that cannot be priced.
@@ -101,7 +102,7 @@ impl<'a> Prefills<'a> {
                 other => other.name(),
             },
             chunking: policy.chunking(),
-            // Of no account where all layers stay, or none do.
+            // Irrelevant if all layers stay, or none do.
             on_cpu: *prefill_on_cpu && !(all_resident && residency.head),
             kv: if all_resident { None } else { *kv },
             device_batches: if all_resident { 0 } else { *device_batches },
@@ -125,7 +126,7 @@ impl<'a> Prefills<'a> {
     }
 }
 
-/// Whether a run uses the device, in which prefill may be the CPU's alone.
+/// Returns true if a run uses the device, although prefill may be the CPU's alone.
 fn uses_gpu(placement: &Placement) -> bool {
     // No other placement that leaves everything to the CPU is among those that are compared.
     let all_on_cpu = match &placement.policy {
@@ -136,8 +137,8 @@ fn uses_gpu(placement: &Placement) -> bool {
     !(placement.residency.is_none() && all_on_cpu)
 }
 
-/// Where every layer's weights live in one of the further memories, and the share of the layers
-/// whose do.
+/// Returns for each additional memory the placement with every layer's weights in it, and the
+/// fraction of the layers that are there.
 fn of_every_far_layer(far: Far, layers: usize) -> Vec<(Far, f64)> {
     let numbers = (0..far.layers.len()).filter(|number| far.layers[*number] > 0);
     let every = numbers.map(|number| {
@@ -149,7 +150,8 @@ fn of_every_far_layer(far: Far, layers: usize) -> Vec<(Far, f64)> {
     every.collect()
 }
 
-/// What is read where every layer is as those that are read, and the share of that which is.
+/// Returns what is read if every layer is read like those that are, and the fraction of the layers
+/// that are read.
 fn of_every_layer(staged: &Staged, config: &ModelConfig) -> (Staged, f64) {
     let layers = config.num_layers;
     let count = |layers_read: f64| layers_read / layers.max(1) as f64;
@@ -183,7 +185,7 @@ mod tests {
     use crate::machine::{Nvme, known};
     use crate::policy::{Flexgen, Formats};
 
-    /// Of some layers that are read among others it is near that of the whole program.
+    /// With some layers read among others, the estimate is close to that of the whole program.
     #[test]
     fn prefill_of_layers_that_are_read_is_near_that_of_the_program() {
         let mut config = model("opt-1.3b").expect("known").config;

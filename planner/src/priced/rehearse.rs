@@ -1,9 +1,9 @@
-//! Rehearsals: a few layers of a map really run before it is chosen.
+//! Rehearsals: short real runs of a few layers of a map before it is chosen.
 //!
-//! A search takes the least of many estimates, so the winner's is too low: it won by the errors of
-//! its prices too. And no sum of single measurements says what lanes lose by waiting for each other
-//! when each of them is now faster, now slower. So the map that looks fastest runs some decode
-//! steps of a few layers; what these take over their simulation scales its decode.
+//! A search takes the minimum of many estimates, so the winner's is too low: it won by the errors
+//! of its costs too. Moreover, no sum of separate measurements includes what lanes lose by waiting
+//! for each other when their speeds vary. Therefore the map that looks fastest runs some decode
+//! steps of a few layers; the ratio of their duration to the simulation scales its decode.
 
 use program::plan::Plan;
 use program::simulate::simulate;
@@ -12,26 +12,26 @@ use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::Placement;
 
-/// Layers of a rehearsal: so many that their weights stay in no cache,
+/// Minimum bytes of weights in the layers of a rehearsal, so that they do not fit in any cache.
 const WEIGHT_BYTES: usize = 512 << 20;
-/// but at least two, which a pipeline needs to be one.
+/// Minimum number of layers, which a pipeline requires.
 const LAYERS_MIN: usize = 2;
-/// Tokens of its vocabulary at most: a whole head takes longer to load than to run.
+/// Maximum number of tokens in the vocabulary: a whole head takes longer to load than to run.
 const VOCABULARY_MAX: usize = 16_384;
-/// Decode steps at most.
+/// Maximum number of decode steps.
 const STEPS_MAX: u32 = 8;
 
-/// Runs plans for a short while.
+/// Runs plans for a short time.
 pub trait Rehearse: std::fmt::Debug {
-    /// Nanoseconds of the first `steps` decode steps of `plan` behind full batches of the longest
-    /// prompts with room for them; `None` if it could not be run, or if trying out has taken long
-    /// enough.
+    /// Returns the nanoseconds of the first `steps` decode steps of `plan`, after full batches of
+    /// the longest prompts that leave capacity for them; `None` if it could not be run, or if the
+    /// time for rehearsals is used up.
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64>;
 }
 
 impl Estimator<'_> {
-    /// Decode of a placement's first layers as it runs over its simulation; `None` where nothing
-    /// can be rehearsed, as where weights are read from storages.
+    /// Returns the ratio of the measured to the simulated decode of a placement's first layers;
+    /// `None` if nothing can be rehearsed, for example because weights are read from storages.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.

@@ -1,5 +1,5 @@
-//! All placements that a policy's name stands for: its maps, each with every choice of what stays
-//! in device memory, where KV lives and where prompts are computed.
+//! The space of placements of a policy's name: its maps, each with every choice of resident
+//! weights, tiers of KV and the device of prompts.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use crate::policy::by_name::PolicyName;
 use crate::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention};
 use crate::split::Split;
 
-/// Parts of all layers that are tried as resident, beside the most that have room: whatever has
-/// more room has the same choices and others.
+/// Number of fractions of all layers that are tried as resident, in addition to the maximum that
+/// fits: more memory always has the same choices and further ones.
 const PARTS: usize = 8;
 
 /// A placement that may be chosen.
@@ -27,23 +27,23 @@ const PARTS: usize = 8;
 pub(super) struct Possible {
     pub(super) name: PolicyName,
     pub(super) placement: Placement,
-    /// Device memory has room for small streams of prefill only.
+    /// Device memory suffices only for small streams of prefill.
     pub(super) has_small_streams: bool,
 }
 
-/// A policy's map, before what stays is chosen.
+/// A policy's map, before resident weights are chosen.
 struct Base {
     name: PolicyName,
     policy: Policy,
-    /// Whether residency and homes are searched for it.
+    /// Residency and tiers are searched for this map.
     is_open: bool,
 }
 
-/// What each operation takes.
+/// Costs of each operation.
 struct Tables {
-    /// By itself.
+    /// Time of the operation itself.
     alone: Table,
-    /// Of the host's memory, where lanes share it.
+    /// Time of its traffic in host memory, if lanes share it.
     host: Option<Table>,
 }
 
@@ -56,7 +56,7 @@ impl Tables {
     }
 }
 
-/// A boundary of a layer's list as one of the list without chunks; `None` where it lies between
+/// Returns the index of a list's boundary in the list without chunks; `None` if it is between
 /// chunks of attention.
 fn whole_boundary(list: &[OpChunk], at: usize) -> Option<usize> {
     let is_part = |place: usize| list.get(place).is_some_and(|one| one.chunk.is_some());
@@ -70,14 +70,14 @@ fn whole_boundary(list: &[OpChunk], at: usize) -> Option<usize> {
 /// The placements of a name, and the tables that bound them.
 pub(super) struct Space<'a> {
     estimator: &'a Estimator<'a>,
-    /// Tables for each way to cut attention.
+    /// Tables for each split of attention.
     tables: Vec<(Option<Chunking>, Tables)>,
-    /// The same with all weights in a further memory of the host; empty where there is none.
+    /// Tables for all weights in an additional host memory; empty if there is none.
     far_tables: Vec<(Option<Chunking>, Tables)>,
     outer: Outer,
-    /// Of all storages together.
+    /// Read time per byte of all storages together.
     read_ns_per_byte: f64,
-    /// `None`: a device without a bound of its own.
+    /// `None` for a device without its own limit.
     room: Option<Room<'a>>,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Space<'a> {
         Ok(Space { estimator, tables, far_tables, outer, read_ns_per_byte, room })
     }
 
-    /// The table of a way to cut attention.
+    /// Returns the table for a split of attention.
     pub(super) fn table(&self, chunking: Option<Chunking>) -> Option<&Table> {
         self.tables(chunking).map(|tables| &tables.alone)
     }
@@ -114,7 +114,7 @@ impl<'a> Space<'a> {
         self.tables.iter().find(|(other, _)| *other == chunking).map(|(_, tables)| tables)
     }
 
-    /// Everything that `name` stands for.
+    /// Returns all placements of `name`.
     ///
     /// # Errors
     /// A plan that cannot be priced or compiled.
@@ -126,7 +126,7 @@ impl<'a> Space<'a> {
         Ok(all)
     }
 
-    /// What the table tells of a placement.
+    /// Returns the bound of a placement by the table.
     pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
         let config = self.estimator.request.config;
         let Tables { alone: table, host } = self.tables(placement.policy.chunking())?;
@@ -149,7 +149,7 @@ impl<'a> Space<'a> {
         })
     }
 
-    /// What of a placement lives far away, about, and what that costs.
+    /// Estimates the weights of a placement in additional memories, and their costs.
     fn far<'b>(&'b self, placement: &'b Placement) -> Option<FarBound<'b>> {
         let chunking = placement.policy.chunking();
         let (_, tables) = self.far_tables.iter().find(|(other, _)| *other == chunking)?;
@@ -178,7 +178,7 @@ impl<'a> Space<'a> {
                 let mut all = Vec::new();
                 for name in PolicyName::COMPARED {
                     all.extend(match name {
-                        // Of the same vectors, which take long to find.
+                        // Both names use the same vectors, which take long to find.
                         PolicyName::Lia => self.vectors(&[name, PolicyName::LiaSpread])?,
                         PolicyName::LiaSpread => Vec::new(),
                         _ => self.bases(name)?,
@@ -189,7 +189,7 @@ impl<'a> Space<'a> {
         })
     }
 
-    /// LIA's maps under each of its names.
+    /// Returns LIA's maps under each of its names.
     fn vectors(&self, names: &[PolicyName]) -> Result<Vec<Base>, Unpriced> {
         let pairs = lia::pairs(self.estimator)?;
         let of_name = |name: PolicyName| {
@@ -205,14 +205,14 @@ impl<'a> Space<'a> {
     fn splits(&self, name: PolicyName) -> Vec<Base> {
         let config = self.estimator.request.config;
         let mut all: Vec<Base> = Vec::new();
-        // Linears are cut where a whole split has been found (`pieces`).
+        // Linears are split once a split between whole operations has been found (`pieces`).
         let cuts_attention =
             |chunking: &Option<Chunking>| chunking.is_none_or(|one| one.of_attention().is_some());
         let tables = self.tables.iter().filter(|(chunking, _)| cuts_attention(chunking));
         for (chunking, Tables { alone: table, .. }) in tables {
             let list = leading_list(config, *chunking);
             for (start, end) in name.intervals(table).unwrap_or_default() {
-                // Attention that is not cut is whole, however it would have been cut.
+                // Attention that one device runs is whole, however it would have been split.
                 let whole = whole_boundary(&list, start).zip(whole_boundary(&list, end));
                 let ((start, end), chunking) = match whole {
                     Some(whole) => (whole, None),
@@ -230,7 +230,7 @@ impl<'a> Space<'a> {
         all
     }
 
-    /// A map with every choice of what it leaves open.
+    /// Returns a map with every choice of what it leaves open.
     fn open(&self, base: &Base) -> Result<Vec<Possible>, Unpriced> {
         let (name, closed) = (base.name, Placement::of(base.policy));
         if !base.is_open {
@@ -260,8 +260,8 @@ impl<'a> Space<'a> {
         Ok(all)
     }
 
-    /// The same with the weights that the GPU multiplies in further memories of the host, whether
-    /// the near one has room or not: it then has its bandwidth for others.
+    /// Returns the placement with the weights that the GPU multiplies in additional host memories,
+    /// whether the near one has capacity or not: its bandwidth is then available to others.
     fn with_most_far(&self, one: &Possible) -> Option<Possible> {
         let Estimator { request, homes, batches, batch_size, .. } = *self.estimator;
         let request = Request { placement: &one.placement, ..*request };
@@ -269,8 +269,8 @@ impl<'a> Space<'a> {
         Some(Possible { placement, ..one.clone() })
     }
 
-    /// Whether a placement uses the device, as LIA's need not, and can compute prompts in chunks
-    /// where that was asked for.
+    /// Returns true if a placement uses the device (LIA's placements need not), and can compute
+    /// prompts in chunks if that was requested.
     fn is_sound(&self, placement: &Placement) -> bool {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let map = self.estimator.map(placement);
@@ -280,8 +280,8 @@ impl<'a> Space<'a> {
         is_used && (!requires_chunks || runs_in_chunks(request.config, &map))
     }
 
-    /// Where the KV of streamed layers may live: on the host, on the device, or some batches' on
-    /// the device where all of attention runs there.
+    /// Returns the tiers of the KV of streamed layers: on the host, on the device, or some batches'
+    /// on the device if all of attention runs there.
     fn kv_homes(&self, policy: &Policy) -> Vec<(MemoryId, u16)> {
         let on_device = Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) };
         let map = self.estimator.map(&on_device);
@@ -300,15 +300,15 @@ impl<'a> Space<'a> {
         homes
     }
 
-    /// What may stay of a placement, and whether streams of prefill are then small; nothing where
-    /// device memory has no room even so.
+    /// Returns the possible residencies of a placement, and whether streams of prefill are then
+    /// small; empty if device memory does not suffice even so.
     fn residencies(&self, placement: &Placement) -> Result<Vec<(Residency, bool)>, Unpriced> {
         let Some(room) = &self.room else { return Ok(vec![(Residency::NONE, false)]) };
         let streamed = room.streamed(placement);
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
         for head in [false, true] {
-            // With usual streams where there is room for these, and else with small ones.
+            // With usual streams if these fit, and else with small ones.
             let has_room = |residency: Residency| -> Result<Option<(Residency, bool)>, Unpriced> {
                 for (streams, has_small_streams) in [(Streams::Usual, false), (Streams::Any, true)]
                 {
@@ -326,7 +326,7 @@ impl<'a> Space<'a> {
                 }
                 let residency = |count| streamed.residency(count, layers, attention, head);
                 let most = |streams| room.most(&streamed, attention, head, streams);
-                // The last layers may leave room for small streams of prefill only.
+                // The last layers may leave space only for small streams of prefill.
                 let (most, usual) = (most(Streams::Any)?, most(Streams::Usual)?);
                 let mut counts: Vec<usize> =
                     (1..=most).filter(|count| count % layers.div_ceil(PARTS) == 0).collect();
@@ -344,8 +344,8 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Whether the maps of a policy stand for those of all policies where all layers stay: it is of no
-/// account then.
+/// Returns true if the maps of a policy represent those of all policies if all layers stay, in
+/// which case the policy is irrelevant.
 fn compares_all_resident(policy: &Policy) -> bool {
     match policy {
         Policy::TwoSplit { split, chunking } => split.start == split.end && chunking.is_none(),

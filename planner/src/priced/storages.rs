@@ -1,4 +1,4 @@
-//! What reads of storages take, beside whatever prices all else.
+//! Costs of reads from storages, combined with other costs.
 
 use program::ir::{Instruction, Program, Read, Wait};
 use program::plan::Plan;
@@ -7,26 +7,26 @@ use program::topology::{Engine, LaneId, LaneKind, LaneSet};
 
 use super::{Finished, Pricing, Unpriced};
 
-/// How fast a storage reads while the others do too.
+/// Speed of a storage while the others read too.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StorageRate {
     pub read_bytes_per_s: f64,
-    /// From the begin of a read to its first bytes.
+    /// Time from the start of a read to its first bytes.
     pub latency_ns: f64,
 }
 
-/// Prices reads by the rates of their storages, and all else as `inner` does in a machine without
-/// storages: reads disturb nobody there, and nobody disturbs them.
+/// Prices reads by the rates of their storages, and everything else as `inner` does for a machine
+/// without storages: without contention between the two.
 #[derive(Debug, Clone, Copy)]
 pub struct WithStorages<'a> {
     pub inner: &'a dyn Pricing,
-    /// By storage.
+    /// Rates by storage.
     pub rates: &'a [StorageRate],
 }
 
 impl Pricing for WithStorages<'_> {
     /// # Errors
-    /// A storage without a rate, or one that is not more than 0; what `inner` cannot price.
+    /// A storage without a rate, or with one that is not positive; what `inner` cannot price.
     fn costs(
         &self,
         plan: &Plan,
@@ -51,7 +51,7 @@ impl Pricing for WithStorages<'_> {
 }
 
 impl WithStorages<'_> {
-    /// The costs of a program, of which `inner` prices what reads nothing.
+    /// Returns the costs of a program, whose instructions other than reads are priced by `inner`.
     fn with_reads(
         &self,
         plan: &Plan,
@@ -90,7 +90,7 @@ impl WithStorages<'_> {
     }
 }
 
-/// A program without some lanes, and without waiting for them.
+/// Returns a program without some lanes, and without waits for them.
 fn without(program: &Program, lanes: LaneSet) -> Program {
     let mut program = program.clone();
     program.lanes.retain(|list| !lanes.contains(list.lane));
@@ -99,7 +99,7 @@ fn without(program: &Program, lanes: LaneSet) -> Program {
             if let Instruction::Wait(wait) = instruction
                 && lanes.contains(wait.lane)
             {
-                // What it did itself a step ago is done.
+                // The lane's own work of the previous step is done.
                 *wait = Wait { lane: list.lane, offset: 0, previous_step: true };
             }
         }
@@ -156,8 +156,8 @@ mod tests {
         StorageRate { read_bytes_per_s: 3e9, latency_ns: 1e5 },
     ];
 
-    /// Everything takes a microsecond, twice that beside other lanes; a lane or an instruction that
-    /// reads was never heard of.
+    /// Costs of one microsecond for everything, doubled concurrently with other lanes, that do not
+    /// know reads.
     #[derive(Debug)]
     struct Unaware;
 
@@ -174,7 +174,7 @@ mod tests {
             if all.into_iter().any(is_read) {
                 return Err(Unpriced("A read was not measured.".to_owned()));
             }
-            // What is left is a program by itself.
+            // The remainder is a program of its own.
             simulate(program, &UnawareCosts(reading), 3)
                 .map_err(|error| Unpriced(error.to_string()))?;
             Ok(Box::new(UnawareCosts(reading)))
@@ -250,7 +250,7 @@ mod tests {
                     *reads += 1.0;
                 }
                 assert_eq!(busy_ns.len(), 2);
-                // At 4 GB/s together, but for where blocks are cut.
+                // At 4 GB/s together, except for the block granularity of shares.
                 let together_ns = step_read_bytes(&plan) as f64 / 4.0;
                 for (ns, reads) in busy_ns.into_values() {
                     let said_ns = ns as f64 - reads * 1e5;

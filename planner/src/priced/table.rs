@@ -1,4 +1,4 @@
-//! A layer's operations as measured: the table that the search takes and that users are shown.
+//! A layer's operations as measured: the table that the search uses and that users see.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow}
 use crate::policy::{Far, FarWeights, Placement, Policy, Residency, Staged};
 use crate::split::Split;
 
-/// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
+/// Decode on the CPU of a machine with a device: an emulated one takes some of the cores.
 const BESIDE_A_DEVICE: Placement =
     Placement::of(Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None });
 /// Decode on the device, whose caches are streamed, so that their transfer can be shown.
@@ -30,9 +30,10 @@ const ON_THE_DEVICE: Placement = Placement {
     staged: Staged::NONE,
 };
 
-/// The layer's table in the middle of the output, of layers of several kinds their mean. CPU times
-/// are those beside transfers of weights, since in a split the link is never idle for long
-/// (Park-Egger fig. 10a). A layer with a state has its costs at the counterparts of its operations.
+/// Returns the layer's table in the middle of the output; for layers of several kinds their mean.
+/// CPU times are those concurrent with transfers of weights, since in a split the link is never
+/// idle for long (Park-Egger fig. 10a). A layer with a state has its costs at the counterparts of
+/// its operations.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -40,7 +41,7 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
     of_sides(estimator, chunking, &[BESIDE_A_DEVICE, ON_THE_DEVICE])
 }
 
-/// The same with all weights in the first of the host's further memories.
+/// Returns the layer's table with all weights in the first additional host memory.
 ///
 /// # Errors
 /// As [`table`].
@@ -54,13 +55,13 @@ pub(super) fn table_far(
     of_sides(estimator, chunking, &sides)
 }
 
-/// Prices that are what instructions take of the host's memory.
+/// Costs that are the time of instructions' traffic in the host's memory.
 #[derive(Debug)]
 struct OfHost<'a>(&'a dyn Pricing);
 
 impl Pricing for OfHost<'_> {
     /// # Errors
-    /// Where nothing is known of it.
+    /// Nothing is known of that traffic.
     fn costs(
         &self,
         plan: &Plan,
@@ -72,8 +73,8 @@ impl Pricing for OfHost<'_> {
     }
 }
 
-/// Of each operation what it takes of the host's memory on each side, by the same table; `None`
-/// where lanes share it as was measured, or share nothing.
+/// Returns a table with the time of each operation's traffic in host memory on each side; `None` if
+/// lanes share it as measured, or share nothing.
 pub(super) fn host_table(
     estimator: &Estimator<'_>,
     table: impl Fn(&Estimator<'_>) -> Result<Table, Unpriced>,
@@ -81,7 +82,7 @@ pub(super) fn host_table(
     table(&Estimator { pricing: &OfHost(estimator.pricing), ..*estimator }).ok()
 }
 
-/// The same of a machine without a device.
+/// Returns the layer's table for a machine without a device.
 ///
 /// # Errors
 /// As [`table`].
@@ -127,14 +128,14 @@ fn of_one_kind(
     })
 }
 
-/// The place of attention among a layer's operations.
+/// Returns the indices of attention in a layer's operations.
 fn attention(ops: &[Op]) -> Range<usize> {
     let attends = |op: &Op| op.is_attention();
     let first = ops.iter().position(attends).unwrap_or(0);
     first..ops.iter().rposition(attends).map_or(first, |last| last + 1)
 }
 
-/// The costs of separate operations, and whether any is decompressed.
+/// Returns the costs of separate operations, and whether any is decompressed.
 fn operations(
     estimator: &Estimator<'_>,
     names: &[Op],
@@ -182,7 +183,7 @@ fn operations(
         }
     }
     if compressed {
-        // What is moved is already in the form that the map has.
+        // Transferred data is already in the format of the map.
         for op in &mut ops {
             op.h2d_compressed_ms = op.h2d_ms;
         }
@@ -190,17 +191,18 @@ fn operations(
     Ok((ops, compressed))
 }
 
-/// What stands around the layers, one batch, ms: embedding, final norm, head and sampling.
+/// Duration of the operations outside the layers for one batch, in ms: embedding, final norm, head
+/// and sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Outer {
-    /// With the head on the CPU, and on the device.
+    /// Duration with the head on the CPU, and on the device.
     pub(super) cpu_ms: f64,
     pub(super) gpu_ms: f64,
-    /// The head's weights over the link, for all batches.
+    /// Transfer of the head's weights over the link, for all batches.
     pub(super) link_ms: f64,
 }
 
-/// Its times.
+/// Returns the durations.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -222,7 +224,8 @@ pub(super) fn outer(estimator: &Estimator<'_>) -> Result<Outer, Unpriced> {
     Ok(outer)
 }
 
-/// Nanoseconds for each byte of weights that all storages together read; 0 where there are none.
+/// Returns the nanoseconds for each byte of weights that all storages together read; 0 without
+/// storages.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -242,7 +245,7 @@ pub(super) fn read_ns_per_byte(estimator: &Estimator<'_>) -> Result<f64, Unprice
     Ok(longest_ms * 1e6 / step_read_bytes(&priced.plan).max(1) as f64)
 }
 
-/// What one device saves by running attention as one operation.
+/// Returns the saving of one device by running attention as one operation.
 fn fused(
     estimator: &Estimator<'_>,
     ops: &[OpCost],
@@ -256,7 +259,7 @@ fn fused(
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, placement)?;
-        // What updates a state is whole as it is.
+        // Operations that update a state are whole already.
         let is_whole = |op: Op| op == Op::Attention || op.updates_state();
         let whole: f64 = priced
             .layer()

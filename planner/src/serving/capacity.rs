@@ -1,4 +1,4 @@
-//! What of a model and of its caches has room where.
+//! Capacity for a model and its caches in each memory.
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
@@ -6,30 +6,29 @@ use model::ops::{Op, align_up};
 use super::ServingError;
 use crate::machine::Machine;
 
-/// Of device memory, what drivers, kernels and pages that are not full keep.
+/// Fraction of device memory taken by drivers, kernels and partially filled pages.
 const DEVICE_RESERVE: f64 = 0.05;
-/// Where a model's layers do not all have room, so much of what else there is on the device is for
-/// caches.
+/// Fraction of the remaining device memory used for caches if not all of a model's layers fit.
 const CACHES_BESIDE_STREAMING: f64 = 0.5;
-/// A layer's weights come while those of another are used.
+/// Number of slots: a layer's weights arrive while those of another are used.
 const SLOTS: u64 = 2;
 
-/// Room for caches, and what streams.
+/// Capacity for caches, and the weights that are streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     pub device_positions: u64,
     pub host_positions: u64,
-    /// Bytes of weights that come to the device in each iteration.
+    /// Bytes of weights that are streamed to the device in each iteration.
     pub streamed_bytes: u64,
 }
 
 impl Capacity {
-    /// Of a model on a machine, with so many rows in an iteration. Host memory has all weights, as
-    /// Tandem keeps them there.
+    /// Computes the capacity for a model on a machine, with `rows` rows per iteration. Host memory
+    /// holds all weights, as in Tandem.
     ///
     /// # Errors
-    /// A model with recurrent states, or that is too large for host memory, or for whose rows the
-    /// device has no room.
+    /// A model with recurrent states, a model that does not fit in host memory, or a device that
+    /// cannot hold the rows.
     pub fn of(
         machine: &Machine,
         config: &ModelConfig,
@@ -80,8 +79,8 @@ impl Capacity {
     }
 }
 
-/// The residual stream, and what an operation reads and writes, of so many rows; logits of as many
-/// rows as are sampled are not more.
+/// Returns the bytes of the residual stream, and of an operation's inputs and outputs, for `rows`
+/// rows; the logits of the sampled rows are not larger.
 fn activations(config: &ModelConfig, dtype: Dtype, rows: u32) -> u64 {
     let widest =
         config.every_layer_op().into_iter().map(|op| op.activation_bytes(config, dtype, 1));

@@ -1,4 +1,4 @@
-//! What serving a model costs on a described machine: times of a decoder layer by rates.
+//! Costs of serving a model on a described machine: times of a decoder layer by its rates.
 
 use model::config::{Dtype, ModelConfig};
 use model::experts::Experts;
@@ -7,42 +7,43 @@ use schedule::hybrid::{LayerCosts, LinkCosts, MemoryShares};
 
 use crate::machine::{Machine, MachineError, StoredRates};
 
-/// ms of a byte at 1 GB/s.
+/// ms per byte at 1 GB/s.
 const MS_PER_GB: f64 = 1e3 / 1e9;
-/// ms of an operation at 1 TFLOPS.
+/// ms per operation at 1 TFLOPS.
 const MS_PER_TERA: f64 = 1e3 / 1e12;
 
-/// Times of a model on a machine. Layers that differ are averaged; windows are not regarded, so
-/// that attention of layers that have one is counted at all positions.
+/// Times of a model on a machine. Different layers are averaged; windows are ignored, so that
+/// attention of layers with a window counts all positions.
 #[derive(Debug, Clone)]
 pub struct ServingCosts {
     layers: u32,
-    /// The device reads a layer's weights, and begins its operations.
+    /// Reading a layer's weights on the device, and launching its operations.
     weights_ms: f64,
-    /// The same of all experts of a layer, of which few rows read some.
+    /// Reading all experts of a layer, of which a small number of rows reads only some.
     experts_ms: f64,
     experts: Option<Experts>,
     /// Arithmetic and activations of a row.
     row_ms: f64,
-    /// Arithmetic of attention of a row at a position, on the device.
+    /// Arithmetic of attention of a row to a position, on the device.
     pair_ms: f64,
-    /// The device reads a cached position; the host does, arithmetic included.
+    /// Reading a cached position on the device, and on the host including arithmetic.
     device_position_ms: f64,
     host_position_ms: f64,
-    /// Beginning an operation of attention on the device.
+    /// Launching an operation of attention on the device.
     device_attention_ms: f64,
     launch_ms: f64,
-    /// The head reads its weights, and computes a row.
+    /// Reading the head's weights, and computing a row of it.
     head_ms: f64,
     sample_ms: f64,
     link: LinkCosts,
 }
 
 impl ServingCosts {
-    /// Of a model, of whose layers' weights so many bytes stream to the device in each iteration.
+    /// Returns the times of a model of which `streamed` bytes of layers' weights are streamed to
+    /// the device in each iteration.
     ///
     /// # Errors
-    /// A number format that the description leaves out.
+    /// A number format that the description does not have.
     pub fn new(
         machine: &Machine,
         config: &ModelConfig,
@@ -139,7 +140,7 @@ impl LayerCosts for ServingCosts {
     }
 }
 
-/// The linears and norms of a layer, the mean of all layers.
+/// Linears and norms of a layer, the mean over all layers.
 #[derive(Debug, Clone, Copy, Default)]
 struct LayerWork {
     ops: f64,

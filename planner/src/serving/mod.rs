@@ -1,10 +1,11 @@
-//! A server on a described machine, iteration by iteration: what a policy of
-//! [`schedule::hybrid`] makes of a list of requests.
+//! Simulates a server on a described machine, iteration by iteration, under a policy of
+//! [`schedule::hybrid`].
 //!
-//! [`Capacity`] says what has room where, [`ServingCosts`] what a layer takes, [`simulate`] asks
-//! the scheduler for one iteration after the other and lets their times pass, and [`Served`] is
-//! what came of it. Nothing here knows more of a policy than its name. [`timed_plan`] are the
-//! programs of such a server, for workers in which nothing but time passes.
+//! [`Capacity`] computes what fits in each memory, [`ServingCosts`] the duration of a layer,
+//! [`simulate`] requests one iteration after the other from the scheduler and advances time by its
+//! duration, and [`Served`] contains the results. Nothing here depends on a policy except by its
+//! name. [`timed_plan`] returns the programs of such a server, for workers in which only time
+//! passes.
 
 mod capacity;
 mod costs;
@@ -21,7 +22,7 @@ pub use served::{OfShape, Ran, Served, Spread};
 pub use simulate::{Arrival, follow, simulate};
 pub use timed::{TimedServing, timed_plan};
 
-/// Why a machine cannot serve a model.
+/// Reason for which a machine cannot serve a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServingError {
     #[error(

@@ -1,8 +1,8 @@
-//! What a simulation of serving counts.
+//! Results of a simulation of serving.
 
 use schedule::hybrid::{Shape, Times};
 
-/// A distribution, ms.
+/// A distribution, in ms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     pub mean_ms: f64,
@@ -11,11 +11,11 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Returns the distribution of values, or `None` if there are none.
     pub fn of(mut ms: Vec<f64>) -> Option<Spread> {
         ms.sort_by(f64::total_cmp);
         let last = ms.len().checked_sub(1)?;
-        // Between the two nearest values, on a line.
+        // Interpolated linearly between the two nearest values.
         let quantile = |share: f64| {
             let place = share * last as f64;
             let (below, above) = (ms[place as usize], ms[place.ceil() as usize]);
@@ -26,49 +26,51 @@ impl Spread {
     }
 }
 
-/// Iterations of a shape.
+/// Statistics of iterations of one shape.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct OfShape {
     pub iterations: u64,
     pub ms: f64,
 }
 
-/// An iteration.
+/// An executed iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ran {
     pub shape: Shape,
-    /// Rows that pass the last layer.
+    /// Number of rows that pass the last layer.
     pub rows: u32,
     pub times: Times,
 }
 
-/// What serving took.
+/// Results of serving.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Served {
-    /// Requests that were answered, all tokens of their prompts and of their answers.
+    /// Number of completed requests, and all tokens of their prompts and of their answers.
     pub requests: usize,
     pub prompt_tokens: u64,
     pub answer_tokens: u64,
-    /// Of these, those for which the host attended.
+    /// Number of these tokens for which the host computed attention.
     pub host_tokens: u64,
-    /// Requests that can never be answered: longer than an iteration's rows or than any cache.
+    /// Number of requests that can never be answered: longer than an iteration's rows or than any
+    /// cache.
     pub refused: usize,
-    /// From the first arrival to the last token.
+    /// Time from the first arrival to the last token.
     pub makespan_ms: f64,
-    /// Requests a second in NEO's window, from 30% to 70% of the completions.
+    /// Requests per second in NEO's window, from 30% to 70% of the completions.
     pub window_requests_per_s: Option<f64>,
-    /// From arrival to the first token.
+    /// Time from arrival to the first token.
     pub first_token: Option<Spread>,
     /// Mean time between the tokens of a request, over requests.
     pub per_token: Option<Spread>,
-    /// Times between a token and the one before it, by who attended for it.
+    /// Times between consecutive tokens, by the side that computed attention.
     pub device_gaps: Option<Spread>,
     pub host_gaps: Option<Spread>,
-    /// Mean time from arrival to the end over the tokens of the answer, as NEO's figure 6 has it.
+    /// Mean over requests of the time from arrival to end divided by the answer's tokens, as in
+    /// NEO's figure 6.
     pub latency_per_token_ms: f64,
-    /// In the order of [`Shape::ALL`].
+    /// Statistics in the order of [`Shape::ALL`].
     pub shapes: [OfShape; 3],
-    /// Busy times, and in `total_ms` that of all iterations.
+    /// Busy times; `total_ms` is the duration of all iterations.
     pub busy: Times,
     pub iterations: Vec<Ran>,
     pub moves_in: u64,
@@ -77,7 +79,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Tokens of answers in a second.
+    /// Returns the answers' tokens per second.
     pub fn tokens_per_s(&self) -> f64 {
         per_s(self.answer_tokens as f64, self.makespan_ms)
     }
@@ -90,7 +92,7 @@ impl Served {
         self.shapes[shape as usize]
     }
 
-    /// The part of the time in which something of the machine works.
+    /// Returns the fraction of the time in which a resource of the machine is busy.
     pub fn use_of(&self, of: fn(&Times) -> f64) -> f64 {
         if self.makespan_ms > 0.0 { of(&self.busy) / self.makespan_ms } else { 0.0 }
     }
@@ -100,8 +102,8 @@ fn per_s(count: f64, ms: f64) -> f64 {
     if ms > 0.0 { count / ms * 1e3 } else { 0.0 }
 }
 
-/// Requests a second between 30% and 70% of the completions, as NEO's evaluation counts; `None`
-/// where too few ended.
+/// Returns the requests per second between 30% and 70% of the completions, as in NEO's evaluation;
+/// `None` if too few completed.
 pub(super) fn window_requests_per_s(mut ended_ms: Vec<f64>) -> Option<f64> {
     ended_ms.sort_by(f64::total_cmp);
     let at = |share: usize| ended_ms.len() * share / 10;

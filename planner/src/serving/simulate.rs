@@ -1,4 +1,4 @@
-//! One iteration after the other.
+//! Simulation of consecutive iterations.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,17 @@ use schedule::hybrid::{
 
 use super::served::{Ran, Served, Spread, window_requests_per_s};
 
-/// A request that comes.
+/// Arrival of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
     pub at_ms: f64,
-    /// At least 1.
+    /// Number of tokens, at least 1.
     pub prompt_tokens: u32,
-    /// At least 1.
+    /// Number of tokens, at least 1.
     pub answer_tokens: u32,
 }
 
-/// Serves requests, in the order in which they come, to the end of the last.
+/// Serves requests in the order of their arrival, to the end of the last one.
 pub fn simulate(
     policy: Policy,
     arrivals: &[Arrival],
@@ -32,9 +32,9 @@ pub fn simulate(
     server.served()
 }
 
-/// The iterations of a server by another clock: each is decided at its time out of `decided_ms`,
-/// with whom has come by then, however long the one before should have taken. Ends where nobody is
-/// there.
+/// Runs the iterations of a server by another clock: each is decided at its time from `decided_ms`,
+/// with the requests that have arrived by then, regardless of the predicted duration of the
+/// previous one. Ends when no requests remain.
 pub fn follow(
     policy: Policy,
     arrivals: &[Arrival],
@@ -54,7 +54,7 @@ pub fn follow(
     server.served.iterations
 }
 
-/// What is known of a request.
+/// Known state of a request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     tokens: u32,
@@ -62,7 +62,7 @@ struct Progress {
     last_ms: f64,
 }
 
-/// A sequence whose token an iteration computed, and who attended for it.
+/// A token computed by an iteration, and the side that computed its attention.
 #[derive(Debug, Clone, Copy)]
 struct Token {
     sequence: Queued,
@@ -77,7 +77,7 @@ struct Server<'a> {
     waiting: VecDeque<Queued>,
     device: Vec<Queued>,
     host: Vec<Queued>,
-    /// What the host still has to do for those that lag.
+    /// Remaining work of the host for deferred rows.
     attention_left_ms: f64,
     policy: Policy,
     limits: Limits,
@@ -105,8 +105,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Takes who has come, and waits for the next one where nobody is there. Says whether anybody
-    /// is.
+    /// Admits requests that have arrived, and waits for the next one if there are none. Returns
+    /// true if there are any.
     fn admit(&mut self) -> bool {
         loop {
             self.arrive();
@@ -118,7 +118,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Takes who has come.
+    /// Admits requests that have arrived.
     fn arrive(&mut self) {
         while let Some(arrival) = self.arrivals.get(self.arrived) {
             if arrival.at_ms > self.now_ms {
@@ -144,7 +144,7 @@ impl<'a> Server<'a> {
         self.served.prompt_tokens += u64::from(arrival.prompt_tokens);
     }
 
-    /// The pages that a single sequence may fill in the end.
+    /// Returns the maximum number of pages that a single sequence may fill.
     fn most_pages(&self) -> u32 {
         let Limits { device_pages, host_pages, .. } = self.limits;
         match self.policy {
@@ -168,7 +168,7 @@ impl<'a> Server<'a> {
         let work = Work::of(&iteration, &queues, limits.lags, &self.places, costs);
         let mut times = Times::of(&work, iteration.shape, costs);
         if work.partial.sequences > 0 {
-            // Their attention of the layer that they are in is finished first.
+            // The attention of deferred rows in their current layer is completed first.
             times.total_ms += std::mem::take(&mut self.attention_left_ms);
         }
         assert!(work.tokens > 0 || times.total_ms > 0.0, "an iteration of nothing");
@@ -196,7 +196,7 @@ impl<'a> Server<'a> {
         self.served.evictions += (iteration.evicted + lost.count()) as u64;
     }
 
-    /// Brings the queues to what they are after an iteration.
+    /// Updates the queues after an iteration.
     fn apply(&mut self, iteration: &Iteration, layers: u32) {
         let mut device = std::mem::take(&mut self.device);
         let moves_out = device.split_off(device.len() - iteration.moves_out);
@@ -245,7 +245,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Counts a token; the sequence with it, unless it was the last.
+    /// Counts a token; returns its sequence, unless it was the last token.
     fn token(&mut self, Token { sequence, by_host }: Token) -> Option<Queued> {
         let progress = &mut self.progress[sequence.id as usize];
         let answer = self.arrivals[sequence.id as usize].answer_tokens;

@@ -1,20 +1,20 @@
-//! A described machine's times as the whole numbers that processes share.
+//! A described machine's times as the integers that processes share.
 
 use schedule::hybrid::{LayerCosts, StepCosts};
 use schedule::{Costs, POINTS};
 
 use super::ServingCosts;
 
-/// Rows whose linears are priced; others lie on the lines between.
+/// Numbers of rows whose linears are priced; others are interpolated linearly.
 const ROWS: [u32; POINTS] = [1, 8, 32, 128, 512, 1024, 2048, 4096];
-/// Tokens of the prompt, and positions, by which attention is priced for each of them.
+/// Number of prompt tokens, and of positions, from which the cost of attention per unit is derived.
 const PROMPT: u32 = 1000;
 const POSITIONS: u64 = 1_000_000;
 
 impl ServingCosts {
-    /// The same times, of all layers together: what precedes the layers and follows them is with
-    /// the linears, for a row that is sampled, and beginning an operation of attention is in each
-    /// position's time.
+    /// Returns the times of all layers together: operations before and after the layers are
+    /// included in the linears, for a sampled row, and the launch of an operation of attention is
+    /// included in each position's time.
     pub fn step_costs(&self) -> StepCosts {
         let layers = f64::from(self.layers());
         let ps = |layer_ms: f64| (layer_ms * layers * 1e9).round() as u32;

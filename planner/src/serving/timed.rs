@@ -1,5 +1,5 @@
-//! The programs of a server whose sequences belong to the device or to the host, for workers in
-//! which nothing but time passes.
+//! Programs of a server whose sequences are owned by the device or by the host, for workers in
+//! which only time passes.
 
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile};
@@ -12,19 +12,19 @@ use crate::policy::{Homes, Policy, device_map};
 /// Sizes of such a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedServing {
-    /// Sequences at a time, and those of them that the device has caches for.
+    /// Maximum number of concurrent sequences, and the number of those with caches on the device.
     pub slots: u16,
     pub device_slots: u16,
-    /// Positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub context: u32,
-    /// Most rows of an iteration.
+    /// Maximum number of rows of an iteration.
     pub rows: u32,
 }
 
-/// As many layers as the model has, of next to nothing, all on the device.
+/// Returns a plan with as many layers as the model has, of minimal size, all on the device.
 ///
 /// # Errors
-/// A model that has no such programs.
+/// A model that does not support such programs.
 pub fn timed_plan(config: &ModelConfig, of: TimedServing) -> Result<Plan, CompileError> {
     let config = ModelConfig {
         hidden_size: 16,

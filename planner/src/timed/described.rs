@@ -1,6 +1,7 @@
-//! A plan of a described machine as programs that only last. The plan's own buffers are as large as
-//! its model, so the same placement is compiled for the same model with narrow layers; both decode
-//! programs have the same lists, and each instruction gets the time of the one in its place.
+//! A plan of a described machine as programs in which only time passes. The plan's own buffers are
+//! as large as its model, so the same placement is compiled for the same model with narrow layers;
+//! both decode programs have the same lists, and each instruction takes the time of its
+//! counterpart.
 
 use model::config::ModelConfig;
 use model::experts::Experts;
@@ -17,13 +18,14 @@ use super::times::Times;
 use crate::machine::Machine;
 use crate::priced::Pricing;
 
-/// Of the small model's heads: rotary embeddings need pairs.
+/// Size of the small model's heads: rotary embeddings need pairs.
 const HEAD_DIM: usize = 2;
 const VOCAB_SIZE: usize = 2;
-/// Widths that are tried until all linears go in the pieces of the larger model's.
+/// Number of widths that are tried until all linears can be split into the pieces of the larger
+/// model.
 const MORE_HEADS_MAX: usize = 64;
 
-/// Programs in the placement of a larger plan, and what the instructions of that plan take.
+/// Programs in the placement of a larger plan, and the times of that plan's instructions.
 #[derive(Debug, Clone)]
 pub struct TimedPlan {
     pub plan: Plan,
@@ -31,12 +33,12 @@ pub struct TimedPlan {
 }
 
 impl TimedPlan {
-    /// The programs of `large`, with the times that `machine` gives its decode in the middle of the
-    /// output.
+    /// Returns the programs of `large`, with the times that `machine` gives its decode in the
+    /// middle of the output.
     ///
     /// # Errors
-    /// More layers or tokens than a run has, an instruction that lasts too long or that the machine
-    /// does not price.
+    /// More layers or tokens than a run supports, an instruction that takes too long or that the
+    /// machine does not price.
     pub fn of(large: &Plan, machine: &Machine) -> Result<TimedPlan, TimedError> {
         let (layers, gen_len) = (large.config.num_layers, large.shape.max_new);
         if !(1..=LAYERS_MAX).contains(&layers) {
@@ -55,7 +57,7 @@ impl TimedPlan {
     }
 }
 
-/// The same map for one short sequence of a batch, and a small model.
+/// Returns the same map for batches of one short sequence, and a small model.
 fn small(large: &Plan) -> Result<Plan, TimedError> {
     let gen_len = large.shape.max_new;
     let max_context = gen_len + 1;
@@ -83,9 +85,9 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
     Ok(compile(&config, &shape, &large.map)?)
 }
 
-/// The same model with every width smaller in the same proportion, since some schedules share
-/// weights out by their bytes. Each chunk of attention has a KV head of its own, and the linears
-/// that are in pieces are wide enough for these.
+/// Scales down every width of a model by the same factor, since some schedules distribute weights
+/// by their bytes. Each chunk of attention has its own KV head, and linears in pieces are wide
+/// enough for them.
 fn shrunk(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
     let of_attention = chunking.and_then(Chunking::of_attention);
     let chunks = of_attention.map_or(1, |one| usize::from(one.chunks));
@@ -97,7 +99,7 @@ fn shrunk(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
     wide_enough.unwrap_or_else(|| small(least))
 }
 
-/// With so many heads for one.
+/// Scales down a model with `more_heads` heads for each one.
 fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
     let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
     ModelConfig {
@@ -113,7 +115,7 @@ fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
     }
 }
 
-/// Lists are alike when their instructions do the same in the same order; only buffers differ.
+/// Checks that the lists have the same instructions in the same order; only buffers may differ.
 fn check_same(large: &Plan, small: &Plan) -> Result<(), TimedError> {
     let other = |plan: &Plan, lane| TimedError::OtherPrograms {
         model: plan.config.name.clone(),
@@ -137,7 +139,7 @@ fn check_same(large: &Plan, small: &Plan) -> Result<(), TimedError> {
     }
 }
 
-/// Whether two instructions do the same to whatever buffers.
+/// Returns true if two instructions do the same, regardless of their buffers.
 fn is_alike(a: &Instruction, b: &Instruction) -> bool {
     match (a, b) {
         (Instruction::Compute(a), Instruction::Compute(b)) => {
@@ -203,7 +205,7 @@ mod tests {
     const PROMPT: u32 = 40;
     const NEW: u32 = 8;
 
-    /// A machine, whether all is compressed on it, and how attention may be cut.
+    /// A machine, whether everything is compressed on it, and the split of attention.
     struct Case {
         model: &'static str,
         machine: Machine,
@@ -225,7 +227,7 @@ mod tests {
             chunking,
         };
         vec![
-            // Room for everything, and for a part.
+            // Capacity for everything, and for a part.
             opt(16.0, false, None),
             opt(0.12, false, None),
             opt(0.12, true, None),
@@ -292,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Costs as they are in one step.
+    /// Costs at one fixed step.
     struct Still<'a>(&'a dyn Costs);
 
     impl Costs for Still<'_> {
@@ -309,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The small programs with their times against the plan with its costs.
+    /// Compares the small programs with their times to the plan with its costs.
     fn compare(case: &Case, chosen: &Chosen) {
         let (large, name) = (&chosen.plan, chosen.name);
         let timed = TimedPlan::of(large, &case.machine).expect("the same programs");

@@ -1,4 +1,4 @@
-//! Why a table cannot be run as programs that only last.
+//! Errors of turning a table into programs in which only time passes.
 
 use program::compile::CompileError;
 use program::validate::ValidateError;
@@ -7,7 +7,7 @@ use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, LLAMA, OPT, TIME_MAX_MS};
 use crate::layer::table::TableError;
 use crate::priced::Unpriced;
 
-/// Why a table or a described plan did not become programs.
+/// Reason for which a table or a described plan did not become programs.
 #[derive(Debug, thiserror::Error)]
 pub enum TimedError {
     #[error(transparent)]

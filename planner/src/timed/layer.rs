@@ -1,4 +1,4 @@
-//! Which operation of a decoder layer each row of a table stands for.
+//! Maps the rows of a table to the operations of a decoder layer.
 
 use std::ops::Range;
 
@@ -10,23 +10,23 @@ use super::bounds::{LLAMA, OPT};
 use super::error::TimedError;
 use crate::layer::table::{OpCost, Table};
 
-/// As many as `--split-chunks` takes.
+/// Maximum number of chunks, as in `--split-chunks`.
 const CHUNKS_MAX: usize = 64;
 
 /// A table's rows as entries of a layer's list. Operations that the table leaves out take no time
-/// and go where the one before them goes.
+/// and are placed like the preceding one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) family: Family,
     pub(super) chunking: Option<Chunking>,
     /// The layer's list: operation and number of the chunk.
     pub(super) entries: Vec<(Op, Option<u16>)>,
-    /// For each row of the table its place in the list; ascending.
+    /// For each row of the table its index in the list; ascending.
     pub(super) places: Vec<usize>,
 }
 
 impl Layer {
-    /// Reads the names.
+    /// Parses the names.
     ///
     /// # Errors
     /// Names that no layer has, another order, chunks of anything but scores.
@@ -59,7 +59,7 @@ impl Layer {
             let name = || row.name.clone();
             let place = entries.iter().position(|other| other == entry);
             let place = place.ok_or_else(|| match entry.1 {
-                // A whole operation beside its chunks, or a gap in their numbers.
+                // A whole operation in addition to its chunks, or a gap in their numbers.
                 _ if entry.0 == Op::Scores => TimedError::Chunks { name: name() },
                 _ => TimedError::Unknown { name: name() },
             })?;
@@ -74,7 +74,7 @@ impl Layer {
         Ok(Layer { family, chunking, entries, places })
     }
 
-    /// An interval of the table's rows in the layer's list.
+    /// Returns an interval of the table's rows as an interval of the layer's list.
     pub(super) fn interval(&self, (start, end): (usize, usize)) -> (usize, usize) {
         if start == end {
             return (0, 0);
@@ -86,13 +86,13 @@ impl Layer {
         (edge(start), edge(end))
     }
 
-    /// How many parts of scores lie in a range of the list; at least 1.
+    /// Returns the number of parts of scores in a range of the list; at least 1.
     pub(super) fn score_parts(&self, range: Range<usize>) -> u16 {
         self.entries[range].iter().filter(|(op, _)| *op == Op::Scores).count().max(1) as u16
     }
 }
 
-/// The operation of a row, and that what it moves is what the operation has.
+/// Returns the operation of a row, and checks that the row transfers what the operation has.
 fn named(row: &OpCost) -> Result<(Op, Option<u16>), TimedError> {
     let name = || row.name.clone();
     let base = match row.chunk {
@@ -115,8 +115,8 @@ fn named(row: &OpCost) -> Result<(Op, Option<u16>), TimedError> {
     Ok((op, row.chunk))
 }
 
-/// Names as this project writes them and as Park-Egger's figures do, without regard to case, dots
-/// and lines between words.
+/// Parses names as this project writes them and as in Park-Egger's figures, ignoring case, dots and
+/// separators.
 fn operation(name: &str) -> Option<Op> {
     let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     Some(match plain.to_ascii_lowercase().as_str() {

@@ -1,9 +1,9 @@
-//! A table's layer as real programs: a model whose layer is the table's, compiled by the real
+//! A table's layer as real programs: a model whose layer is that of the table, compiled by the real
 //! compiler, with the table's times for every instruction. The coordinator's timed emulation runs
-//! the programs in the workers and compares them with what the simulator makes of the same programs
-//! and the same times.
+//! the programs in the workers and compares them with the simulation of the same programs and
+//! times.
 //!
-//! The model is as small as it can be: its buffers are never touched. A plan of a described machine
+//! The model is as small as possible: its buffers are never accessed. A plan of a described machine
 //! becomes such programs too, with the times of its own instructions ([`TimedPlan`]).
 
 mod bounds;
@@ -37,18 +37,18 @@ use crate::split::Split;
 use bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
 use layer::Layer;
 
-/// Programs, and what their instructions cost.
+/// Programs, and the costs of their instructions.
 #[derive(Debug, Clone)]
 pub struct Timed {
     pub plan: Plan,
     pub times: Times,
-    /// What the table's search chose.
+    /// The result of the table's search.
     pub found: SearchResult,
 }
 
 impl Timed {
-    /// Searches the table, and compiles and proves programs of `layers` layers in the placement
-    /// that won, for sequences of a prompt of one token and `gen_len` new ones.
+    /// Searches the table, and compiles and proves programs of `layers` layers in the best
+    /// placement, for sequences with a prompt of one token and `gen_len` new tokens.
     ///
     /// # Errors
     /// A table whose operations are not those of a known layer, or times that no run would take.
@@ -106,19 +106,19 @@ fn plan(
         _ => Policy::TwoSplit { split: Split { start, end }, chunking: layer.chunking },
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
-    // Tables know separate operations only.
+    // Tables contain separate operations only.
     let mut map = device_map(&policy, &config, false, homes);
-    // As many slots as the table's timeline has: two batches' worth of chunks.
+    // As many slots as the table's timeline has: chunks of two batches.
     let parts = layer.score_parts(start..end);
     map.kv_slots = map.kv_slots.max(2 * parts);
     if candidate.compressed {
-        // The table's device decompresses, so the programs have a form that ours does, too.
+        // The table's device decompresses, so the programs use a format that ours decompresses too.
         let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
         map.weight_formats = WeightFormats::with_layers(&config, widened);
         map.kv_format = KvFormat::Four;
     }
     let shape = RunShape {
-        // Tables are checked to have no more batches than fit.
+        // Tables are validated to have no more batches than the type can hold.
         batches: batches as u16,
         batch_size: 1,
         max_prompt: 1,
@@ -138,7 +138,8 @@ fn plan(
     compile(&config, &shape, &map)
 }
 
-/// The smallest model with such a layer: every head is a unit that a chunk can have to itself.
+/// Returns the smallest model with such a layer: every head is a unit, so that each chunk can have
+/// one.
 fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
     const HEADS: usize = 64;
     const HEAD_DIM: usize = 2;

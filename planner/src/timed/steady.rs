@@ -1,47 +1,48 @@
-//! The steady layer of a run of several steps, measured or simulated: the layers in the middle of
-//! each step, the steps in the middle of the run; and the steady step, all its layers.
+//! The steady layer of a measured or simulated run of several steps: the layers in the middle of
+//! each step, and the steps in the middle of the run; and the steady step, with all its layers.
 
 use program::ir::Instruction;
 use program::plan::Plan;
 use program::simulate::{Span, Usage};
 use program::topology::LaneKind;
 
-/// Layers in the steady state. Times of all batches.
+/// Layers in the steady state, with times for all batches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SteadyLayer {
     /// Median over the steps of the mean over a step's layers.
     pub layer_ms: f64,
-    /// The shortest and the longest step's.
+    /// Shortest and longest step.
     pub range_ms: (f64, f64),
     pub steps: usize,
-    /// Layers of each step.
+    /// Number of layers of each step.
     pub layers: usize,
-    /// Share of the transfers beside which the CPU computes, the median over the steps; `None`
+    /// Fraction of the transfers during which the CPU computes, the median over the steps; `None`
     /// without transfers.
     pub overlap: Option<f64>,
-    /// Share of the time in which no lane is inside work, the median over the steps.
+    /// Fraction of the time in which no lane is executing work, the median over the steps.
     pub time_outside: f64,
 }
 
-/// Steps in the steady state. Times of all batches.
+/// Steps in the steady state, with times for all batches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SteadyStep {
     /// Median over the steps.
     pub step_ms: f64,
-    /// The shortest and the longest step.
+    /// Shortest and longest step.
     pub range_ms: (f64, f64),
     pub steps: usize,
-    /// As in [`SteadyLayer`].
+    /// See [`SteadyLayer`].
     pub overlap: Option<f64>,
-    /// As in [`SteadyLayer`].
+    /// See [`SteadyLayer`].
     pub time_outside: f64,
 }
 
-/// Looks at a plan's decode steps. The first two layers of a step and its last are left out where
-/// there are enough: before and behind a step stand no layers, so that there a device works on the
-/// end or the beginning of a layer alone. The number that stays is even where it can be, since
-/// slots alternate. The first step starts cold and the last has no next one whose transfers it
-/// could begin; both are left out where there are enough. `None` without any span of a layer.
+/// Evaluates the layers of a plan's decode steps. The first two layers of a step and its last are
+/// excluded if there are enough: no layers precede and follow a step, so a device works there on
+/// the end or the beginning of a layer alone. The number of remaining layers is even if possible,
+/// since slots alternate. The first step starts cold, and the last one has no successor whose
+/// transfers it could start; both are excluded if there are enough. Returns `None` without any span
+/// of a layer.
 pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
     let layers = plan.config.num_layers;
     let ends = layer_ends(plan, spans, layers)?;
@@ -68,8 +69,8 @@ pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
     })
 }
 
-/// Looks at a plan's decode steps, each from the end of the one before it to its own; the first two
-/// are left out, since the first starts cold. `None` with fewer than three.
+/// Evaluates a plan's decode steps, each from the end of the previous one to its own; the first two
+/// are excluded, since the first starts cold. Returns `None` with fewer than three steps.
 pub fn steady_step(plan: &Plan, spans: &[Span]) -> Option<SteadyStep> {
     let first = spans.iter().map(|span| span.step).min()?;
     let mut ends: Vec<u64> = Vec::new();
@@ -100,7 +101,7 @@ struct Middle {
 }
 
 impl Middle {
-    /// `None` without windows.
+    /// Computes the medians, or `None` without windows.
     fn of(plan: &Plan, spans: &[Span], windows: &[(u64, u64)]) -> Option<Middle> {
         let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for &window in windows {
@@ -122,7 +123,7 @@ impl Middle {
     }
 }
 
-/// Sorts; `None` of none.
+/// Sorts and returns the median, or `None` if empty.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -133,7 +134,8 @@ fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// When the last batch leaves each layer, per step. `None` when a step lacks one.
+/// Returns the time at which the last batch leaves each layer, per step; `None` if a step lacks
+/// one.
 fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>>> {
     let first = spans.iter().map(|span| span.step).min()?;
     let last = spans.iter().map(|span| span.step).max()?;
@@ -150,7 +152,7 @@ fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>
     ends.iter().flatten().all(|end| *end > 0).then_some(ends)
 }
 
-/// The spans' parts within a window.
+/// Returns the parts of the spans within a window.
 fn inside(spans: &[Span], (start, end): (u64, u64)) -> Vec<Span> {
     let cut = |span: &Span| Span {
         start_ns: span.start_ns.max(start),

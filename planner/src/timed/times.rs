@@ -1,4 +1,4 @@
-//! Times of the instructions of a plan, and a table's.
+//! Times of the instructions of a plan or of a table.
 
 use model::ops::{Kv, Op};
 use program::ir::{Instruction, Moved};
@@ -10,8 +10,8 @@ use program::topology::{LaneId, LaneSet};
 use super::layer::Layer;
 use crate::layer::table::{OpCost, Table};
 
-/// Nanoseconds of every entry of every decode list; waits, signals and what is not priced (by a
-/// table: activations, appends, what stands around the layers) take 0.
+/// Nanoseconds of every entry of every decode list; waits, signals and work that is not priced (for
+/// a table: activations, appends, operations outside the layers) take 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
     lanes: Vec<(LaneId, Vec<u64>)>,
@@ -27,18 +27,18 @@ impl Times {
         Times { lanes: lanes.collect() }
     }
 
-    /// As many times for each lane with work as its list has entries.
+    /// Returns times by lane, one for each entry of the lane's list.
     pub(super) const fn by_lane(lanes: Vec<(LaneId, Vec<u64>)>) -> Times {
         Times { lanes }
     }
 
-    /// By lane and index in the lane's list.
+    /// Returns the times by lane and index in the lane's list.
     pub fn lanes(&self) -> &[(LaneId, Vec<u64>)] {
         &self.lanes
     }
 }
 
-/// Nothing disturbs anything, and waking up takes no time: the machine of the times.
+/// The costs have no contention, and waking up takes no time.
 impl Costs for Times {
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
         let lane = self.lanes.iter().find(|(lane, _)| *lane == place.lane);
@@ -68,7 +68,7 @@ impl Prices<'_> {
             Instruction::Compute(compute) if compute.at.layer.is_some() => {
                 self.sum(compute.op, compute.chunk, |op| match lane {
                     LaneId::CPU_COMPUTE => op.cpu_ms,
-                    // The device reads a 4-bit cache as it is, so its decompression belongs to the
+                    // The device reads a 4-bit cache directly, so its decompression belongs to the
                     // operation that reads it.
                     _ if op.kv && self.compressed => op.gpu_ms + op.decompress_ms,
                     _ => op.gpu_ms,
@@ -89,7 +89,8 @@ impl Prices<'_> {
         }
     }
 
-    /// Of one chunk, or of all rows of the operation: chunks that one device runs are one again.
+    /// Returns the sum over one chunk, or over all rows of the operation: chunks that one device
+    /// runs are merged.
     fn sum(&self, op: Op, chunk: Option<Chunk>, time: impl Fn(&OpCost) -> f64) -> f64 {
         let chunk = chunk.filter(|chunk| chunk.of > 1).map(|chunk| chunk.index);
         let rows = self.layer.places.iter().zip(&self.table.ops);

@@ -1,10 +1,10 @@
-//! The exhaustive search for two split points (Park-Egger §4.2): every half-open interval, the
-//! empty and the full one included, with and without compression as asked, and every set of weights
-//! of the interval that could come from NVMe.
+//! The exhaustive search for two split points (Park-Egger §4.2): every half-open interval,
+//! including the empty and the full one, with and without compression as requested, and every set
+//! of weights of the interval that can be read from NVMe.
 //!
-//! Up to 2^16 candidates each is priced; above, the sets are found by branch and bound, with the
-//! same optimum. The closed form orders all candidates; a second cost model may then choose among
-//! its best (one per interval and compression), which keeps the search quick.
+//! Up to 2^16 candidates are all priced; beyond, the sets are found by branch and bound, with the
+//! same optimum. The closed form ranks all candidates; a second cost model may then choose among
+//! its best (one per interval and compression), which keeps the search fast.
 
 mod output;
 mod rank;
@@ -20,32 +20,32 @@ use super::time::Ps;
 use rank::Rank;
 use subsets::Walk;
 
-/// Candidates up to which each is priced.
+/// Number of candidates up to which each is priced.
 const EXHAUSTIVE_MAX: u64 = 1 << 16;
-/// How many of the closed form's best the final cost model sees.
+/// Number of the closed form's best candidates that the final cost model evaluates.
 const FINALISTS: usize = 64;
 
-/// A candidate and what it costs.
+/// A candidate and its cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub candidate: Candidate,
-    /// Of the closed form.
+    /// Terms of the closed form.
     pub terms: Terms,
-    /// By the cost model that chose.
+    /// Latency by the cost model that chose.
     pub latency: Ps,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
     /// Name of the cost model that chose.
     pub cost: &'static str,
     pub best: Choice,
-    /// The next best map of another interval or compression; `None` when there is no other.
+    /// The next best map with another interval or compression, if there is one.
     pub runner_up: Option<Choice>,
-    /// Size of the space that was decided, each priced or excluded by a bound.
+    /// Size of the search space, each candidate either priced or excluded by a bound.
     pub candidates: u64,
-    /// Whether each was priced.
+    /// True if each candidate was priced.
     pub exhaustive: bool,
 }
 
@@ -61,14 +61,15 @@ pub fn search(table: &Table) -> Result<SearchResult, TableError> {
     })
 }
 
-/// Every half-open interval of the list; the empty one once, as `[0, 0)`.
+/// Returns every half-open interval of the list, the empty one once, as `[0, 0)`.
 pub fn all_intervals(table: &Table) -> Vec<(usize, usize)> {
     let count = table.ops.len();
     let filled = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
     std::iter::once((0, 0)).chain(filled).collect()
 }
 
-/// Searches some intervals with some cost model; `intervals` is not empty, the table is valid.
+/// Searches the given intervals with the given cost model; `intervals` is not empty, the table is
+/// valid.
 pub fn search_with(
     table: &Table,
     model: &dyn CostModel,
@@ -101,7 +102,7 @@ pub fn search_with(
     }
 }
 
-/// Number of (interval, compression, set of NVMe weights).
+/// Returns the number of (interval, compression, set of NVMe weights) combinations.
 fn count(table: &Table, costs: &Costs, intervals: &[(usize, usize)]) -> u64 {
     let sets = |(start, end): (usize, usize)| {
         let choices = costs.ops[start..end].iter().filter(|op| op.can_come_from_nvme).count();
@@ -113,7 +114,7 @@ fn count(table: &Table, costs: &Costs, intervals: &[(usize, usize)]) -> u64 {
     all.saturating_mul(cases)
 }
 
-/// The best candidate of each interval and compression, of these the best few, best first.
+/// Returns the best few of the best candidates of each interval and compression, best first.
 fn finalists(
     table: &Table,
     costs: &Costs,
@@ -126,7 +127,7 @@ fn finalists(
         .flat_map(|case| intervals.iter().map(move |interval| (*case, *interval)))
         .map(|(case, interval)| (costs.cpu(interval), case, interval))
         .collect();
-    // The most promising first, so that the bound cuts early.
+    // The most promising come first, so that the bound prunes early.
     rooms.sort_unstable();
     let mut kept: Vec<(Rank, Candidate, Terms)> = Vec::with_capacity(FINALISTS + 1);
     for (_, compressed, interval) in rooms {

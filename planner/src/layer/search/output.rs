@@ -1,4 +1,4 @@
-//! The answer of `coordinator plan --tables --json`.
+//! Output of `coordinator plan --tables --json`.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::layer::time::Ps;
 
 use super::SearchResult;
 
-/// The terms of the maximum, ms; 0 for those that the map does not use.
+/// The terms of the maximum in ms; 0 for those that the map does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TermsMs {
     pub cpu: f64,
@@ -29,7 +29,7 @@ impl From<&Terms> for TermsMs {
     }
 }
 
-/// What was chosen, by name.
+/// The chosen map, by names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Output {
     /// `[i, j)`; the CPU alone is `[0, 0]`.
@@ -39,15 +39,15 @@ pub struct Output {
     /// Weights read from NVMe, in the order of the layer.
     pub nvme: Vec<String>,
     pub terms_ms: TermsMs,
-    /// By the cost model that the table names.
+    /// Latency by the cost model that the table names.
     pub latency_ms: f64,
-    /// Largest minus smallest of the terms in use, of the closed form.
+    /// Largest minus smallest of the terms in use, by the closed form.
     pub imbalance_ms: f64,
     pub candidates: u64,
 }
 
 impl Output {
-    /// The answer of a search of `table`.
+    /// Returns the output for a search of `table`.
     pub fn of(table: &Table, found: &SearchResult) -> Output {
         let best = &found.best;
         let (start, end) = best.candidate.interval;

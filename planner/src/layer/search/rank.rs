@@ -1,10 +1,10 @@
-//! The order of candidates: which is better, and which wins a tie.
+//! Total order of candidates, with tie-breaking.
 
 use crate::layer::closed_form::{Candidate, Terms};
 use crate::layer::time::Ps;
 
-/// Smaller is better, field by field: latency, imbalance, fewer GPU operations, fewer weights from
-/// NVMe, smaller `i`, smaller `j`; then without compression, and the earlier weights from NVMe, so
+/// Smaller is better, field by field: latency, imbalance, number of GPU operations, number of
+/// weights from NVMe, `i`, `j`; then without compression, and the earlier weights from NVMe, so
 /// that no two candidates are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {

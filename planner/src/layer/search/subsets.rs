@@ -6,23 +6,23 @@ use crate::layer::time::Ps;
 
 use super::rank::Rank;
 
-/// How to go through the subsets.
+/// Traversal of the subsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     Exhaustive,
     BranchAndBound,
 }
 
-/// What the operations from some index of the interval on can still add.
+/// Bounds on what the operations from some index of the interval onwards can add.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rest {
-    /// Transfers that could still move to NVMe.
+    /// Transfers that can still move to NVMe.
     movable: Ps,
     s2d: Ps,
     /// Decompressions that no choice avoids, and all of them.
     dc_fixed: Ps,
     dc_all: Ps,
-    /// Largest transfer that could become the first compressed one.
+    /// Largest transfer that can become the first compressed one.
     first_max: Ps,
 }
 
@@ -47,11 +47,11 @@ struct Walker<'a> {
     rest: Vec<Rest>,
     chosen: Vec<usize>,
     best: Option<(Rank, Candidate, Terms)>,
-    /// What a result must be better than to be of use.
+    /// Bound that a useful result must beat.
     limit: Option<&'a Rank>,
 }
 
-/// The best candidate of an interval; `None` when none is better than `limit`.
+/// Returns the best candidate of an interval; `None` if none is better than `limit`.
 pub(super) fn best(
     costs: &Costs,
     interval: (usize, usize),
@@ -114,7 +114,7 @@ impl Walker<'_> {
         }
         let op = self.costs.ops[index];
         let transfer = op.transfer(self.compressed);
-        // Earlier weights first: among sets of a size the first found is the first in order.
+        // Earlier weights first: among sets of a size the first one found is the first in order.
         if self.is_choice(index) && !self.twin_stays(index) {
             let h2d = node.h2d.saturating_sub(transfer);
             self.chosen.push(index);
@@ -126,8 +126,8 @@ impl Walker<'_> {
         self.visit(index + 1, Node { dc: node.dc + dc, first, ..node });
     }
 
-    /// Of equal neighbours (chunks of one weight) the earlier ones go first: any other choice is a
-    /// renaming that loses the tie.
+    /// Returns true if an equal predecessor (a chunk of the same weight) stays. Of equal neighbours
+    /// the earlier ones are chosen first: any other choice is a renaming that loses the tie.
     fn twin_stays(&self, index: usize) -> bool {
         let same = |a: usize, b: usize| {
             let (a, b) = (&self.costs.ops[a], &self.costs.ops[b]);
@@ -142,7 +142,7 @@ impl Walker<'_> {
             && self.chosen.last() != Some(&(index - 1))
     }
 
-    /// Whether no completion of a partial choice can beat the best so far, or the limit.
+    /// Returns true if no completion of a partial choice can beat the best so far, or the limit.
     fn is_hopeless(&self, index: usize, node: &Node) -> bool {
         let rest = self.rest[index - self.start];
         let mut largest = self.cpu.max(node.h2d.saturating_sub(rest.movable)).max(node.s2d);

@@ -1,12 +1,13 @@
-//! Layers of a table as a timeline: the program that a device map compiles to, in table terms.
+//! Layers of a table as a timeline: the program to which a device map compiles, in terms of the
+//! table.
 //!
 //! The order of work, the slots and the waits are those of `program::compile`: segment by segment
 //! and batch by batch, a streamed weight once per layer for all batches, KV once per batch,
-//! transfers in the order of need and no further ahead than their slots allow. Lanes are in order
-//! and an instruction starts when its lane is free and what it needs is there, so start times
-//! follow from one pass over the work. What the table does not price (activations, appends, norms
-//! of the model's end) takes no time. `planner/tests` compares the result with `program::simulate`
-//! on compiled plans.
+//! transfers in the order of need and no further ahead than their slots allow. Lanes are in order,
+//! and an instruction starts when its lane is free and its inputs are ready, so start times follow
+//! from one pass over the work. Work that the table does not price (activations, appends, norms at
+//! the end of the model) takes no time. `planner/tests` compares the result with
+//! `program::simulate` on compiled plans.
 
 #[cfg(test)]
 mod tests;
@@ -20,32 +21,33 @@ use super::closed_form::Candidate;
 use super::table::Table;
 use super::time::Ps;
 
-/// Layers until the start has no influence any more: slots let a lane run two layers ahead.
+/// Number of layers until the start has no influence any more: slots let a lane run two layers
+/// ahead.
 const WARM_LAYERS: usize = 12;
-/// Layers over which the mean is taken; even, since slots alternate.
+/// Number of layers over which the mean is taken; even, since slots alternate.
 const MEAN_LAYERS: usize = 12;
-/// Layers behind them, whose transfers the last of the mean run beside.
+/// Number of layers after these, whose transfers overlap the last layers of the mean.
 const TAIL_LAYERS: usize = 4;
 
-/// One layer in a long row of equal ones.
+/// One layer in a long row of equal layers.
 #[derive(Debug, Clone)]
 pub struct Steady {
-    /// Time per layer, all batches.
+    /// Time per layer, for all batches.
     pub latency: Ps,
-    /// Over the layers of the mean.
+    /// Usage over the layers of the mean.
     pub usage: Usage,
-    /// For a Gantt chart: the whole row.
+    /// The whole row, for a Gantt chart.
     pub timeline: Timeline,
-    /// The part of it that the mean is over.
+    /// Window of the timeline over which the mean is taken.
     pub window: (Ps, Ps),
 }
 
-/// Runs a row of equal layers and looks at those in its middle.
+/// Runs a row of equal layers and evaluates those in its middle.
 pub fn steady_layer(table: &Table, candidate: &Candidate, shape: &Shape) -> Steady {
     steady_map(table, &LayerMap::streamed(candidate, table.ops.len()), shape)
 }
 
-/// The same for a map that is no interval.
+/// Runs a row of equal layers for a map that need not be an interval.
 pub fn steady_map(table: &Table, layer: &LayerMap, shape: &Shape) -> Steady {
     let layers = vec![layer.clone(); WARM_LAYERS + MEAN_LAYERS + TAIL_LAYERS];
     let timeline = timeline(table, &layers, shape);

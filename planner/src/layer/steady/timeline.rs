@@ -20,7 +20,7 @@ impl Lane {
     /// All lanes, in the order of charts.
     pub const ALL: [Lane; 5] = [Lane::Cpu, Lane::Gpu, Lane::Decompress, Lane::H2d, Lane::S2d];
 
-    /// Name in charts and reports.
+    /// Returns the name in charts and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Lane::Cpu => "cpu",
@@ -32,45 +32,45 @@ impl Lane {
     }
 }
 
-/// What bounds a row of layers besides its operations.
+/// Constraints on a row of layers in addition to its operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Layers whose streamed weights may be on the device at once; at least 1.
+    /// Maximum number of layers whose streamed weights are on the device at once; at least 1.
     pub weight_slots: usize,
-    /// Batches whose streamed KV of an operation may be on the device at once, whole or in chunks;
-    /// at least 1. The paper's figures have 1.
+    /// Maximum number of batches whose streamed KV of an operation is on the device at once, whole
+    /// or in chunks; at least 1. The paper's figures have 1.
     pub kv_slots: usize,
 }
 
 impl Default for Shape {
-    /// Those of the runtime's policies.
+    /// The shape of the runtime's policies.
     fn default() -> Shape {
         Shape { weight_slots: 2, kv_slots: 2 }
     }
 }
 
-/// How one layer of the row runs.
+/// Placement of one layer of the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerMap {
-    /// For each operation whether the GPU runs it; any set, not only an interval.
+    /// For each operation, true if the GPU runs it; any set, not only an interval.
     pub on_gpu: Vec<bool>,
     pub compressed: bool,
-    /// Weights that come from NVMe.
+    /// Weights that are read from NVMe.
     pub nvme: Vec<usize>,
-    /// Its weights stay in device memory, in the form in which others are streamed.
+    /// The weights stay in device memory, in the format in which others are streamed.
     pub weights_resident: bool,
-    /// Its KV stays in device memory, for what the GPU reads.
+    /// The KV that the GPU reads stays in device memory.
     pub kv_resident: bool,
 }
 
 impl LayerMap {
-    /// Of devices; nothing stays on the GPU.
+    /// Returns a map of devices; nothing stays on the GPU.
     pub const fn of(on_gpu: Vec<bool>, compressed: bool) -> LayerMap {
         let nvme = Vec::new();
         LayerMap { on_gpu, compressed, nvme, weights_resident: false, kv_resident: false }
     }
 
-    /// Of a candidate for a layer of `ops` operations; nothing stays on the device.
+    /// Returns the map of a candidate for a layer of `ops` operations; nothing stays on the device.
     pub fn streamed(candidate: &Candidate, ops: usize) -> LayerMap {
         LayerMap {
             nvme: candidate.nvme.clone(),
@@ -78,13 +78,13 @@ impl LayerMap {
         }
     }
 
-    /// Whether one device runs it whole.
+    /// Returns true if one device runs the whole layer.
     fn is_uniform(&self) -> bool {
         self.on_gpu.iter().all(|device| *device == self.on_gpu[0])
     }
 }
 
-/// When something ran.
+/// Execution interval of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub lane: Lane,
@@ -97,12 +97,12 @@ pub struct Span {
     pub end: Ps,
 }
 
-/// A row of layers in time.
+/// A row of layers over time.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
-    /// What takes time, in the order of work.
+    /// Everything that takes time, in the order of work.
     pub spans: Vec<Span>,
-    /// When the last batch leaves each layer.
+    /// Time at which the last batch leaves each layer.
     pub layer_ends: Vec<Ps>,
 }
 
@@ -114,26 +114,26 @@ struct Builder<'a> {
     shape: &'a Shape,
     dependencies: Vec<Vec<usize>>,
     exits: Vec<usize>,
-    /// Which ring of KV slots an operation uses: the first operation of its kind.
+    /// Ring of KV slots of each operation: the first operation of its kind.
     kinds: Vec<usize>,
     lane_free: [Ps; 5],
     batches: Vec<Batch>,
-    /// When a weight of the current layer is ready on the device.
+    /// Time at which each weight of the current layer is ready on the device.
     arrived: HashMap<(usize, usize), Ps>,
-    /// When the weight slot of an operation and a parity was last read.
+    /// Time at which the weight slot of an operation and a parity was last read.
     weight_free: HashMap<(usize, usize), Ps>,
-    /// Per ring: uses so far, and when each slot was last read.
+    /// Per ring: the number of uses so far, and the time at which each slot was last read.
     kv_free: HashMap<Ring, (usize, Vec<Ps>)>,
     timeline: Timeline,
 }
 
-/// KV slots that a kind's chunks take in turn: the kind, and how many slots there are.
+/// Ring of KV slots that a kind's chunks take in turn: the kind, and the number of slots.
 type Ring = (usize, usize);
 
-/// How far a batch has come.
+/// Progress of a batch.
 #[derive(Debug, Clone)]
 struct Batch {
-    /// When the layer before was left.
+    /// Time at which the batch left the previous layer.
     entered: Ps,
     /// End of each operation of the current layer.
     ends: Vec<Ps>,
@@ -168,8 +168,8 @@ pub fn timeline(table: &Table, layers: &[LayerMap], shape: &Shape) -> Timeline {
     builder.timeline
 }
 
-/// Runs of operations on one device, and whole layers that one device runs: all batches pass a
-/// segment before any goes on.
+/// Returns runs of operations on one device, and whole layers that one device runs: all batches
+/// pass a segment before any continues.
 fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
     let mut segments: Vec<Vec<(usize, usize)>> = Vec::new();
     let mut last: Option<bool> = None;
@@ -190,7 +190,7 @@ fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
     segments
 }
 
-/// Chunks of one operation share slots.
+/// Returns the ring of each operation. Chunks of one operation share slots.
 fn kinds(table: &Table) -> Vec<usize> {
     let base = |index: usize| {
         let op = &table.ops[index];
@@ -204,7 +204,7 @@ fn kinds(table: &Table) -> Vec<usize> {
 }
 
 impl Builder<'_> {
-    /// One operation of one batch, and what must come to the device for it.
+    /// Runs one operation of one batch, with the transfers that it needs.
     fn run(&mut self, layer: usize, op: usize, batch: usize) {
         let map = &self.layers[layer];
         let on_gpu = map.on_gpu[op];
@@ -245,7 +245,8 @@ impl Builder<'_> {
         }
     }
 
-    /// A weight, once per layer, streamed unless it stays; returns when it is ready for use.
+    /// Streams a weight, once per layer unless it stays on the device; returns the time at which it
+    /// is ready.
     fn stream_weight(&mut self, layer: usize, op: usize) -> Ps {
         if let Some(arrived) = self.arrived.get(&(layer, op)) {
             return *arrived;
@@ -266,7 +267,7 @@ impl Builder<'_> {
         arrived
     }
 
-    /// One batch's KV; returns when it is ready for use, and its slot.
+    /// Streams one batch's KV; returns the time at which it is ready, and its slot.
     fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<(Ring, usize)>) {
         let map = &self.layers[layer];
         if self.costs.ops[op].transfer(map.compressed) == Ps::ZERO {
@@ -283,7 +284,7 @@ impl Builder<'_> {
         (self.transfer(layer, Some(batch as u32), op, free), Some((ring, slot)))
     }
 
-    /// Over the link, and decompressed behind it.
+    /// Transfers over the link, followed by decompression.
     fn transfer(&mut self, layer: usize, batch: Option<u32>, op: usize, free: Ps) -> Ps {
         let compressed = self.layers[layer].compressed;
         let cost = self.costs.ops[op];
@@ -291,7 +292,7 @@ impl Builder<'_> {
         self.push(Lane::Decompress, layer, batch, op, moved, cost.decompression(compressed))
     }
 
-    /// Appends to a lane; what takes no time does not hold up the lane.
+    /// Appends to a lane; work that takes no time does not delay the lane.
     fn push(
         &mut self,
         lane: Lane,
@@ -312,8 +313,8 @@ impl Builder<'_> {
         end
     }
 
-    /// What the operation saves where its neighbours on the same device make it one with them: the
-    /// saving is taken from the fused operations in turn.
+    /// Returns the saving of an operation that is fused with its neighbours on the same device: the
+    /// saving is deducted from the fused operations in turn.
     fn fused_saving(&self, map: &LayerMap, op: usize, on_gpu: bool) -> Ps {
         let Some(fused) = &self.table.fused else { return Ps::ZERO };
         let same = fused.range.clone().all(|other| map.on_gpu[other] == on_gpu);

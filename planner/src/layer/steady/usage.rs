@@ -1,4 +1,4 @@
-//! What the lanes did within a window.
+//! Usage of the lanes within a window.
 
 use crate::layer::time::Ps;
 
@@ -8,16 +8,16 @@ use super::timeline::{Lane, Span};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     pub total: Ps,
-    /// By the order of [`Lane::ALL`].
+    /// Busy time of each lane, in the order of [`Lane::ALL`].
     pub busy: [Ps; 5],
-    /// The link and the CPU are both busy.
+    /// Time in which the link and the CPU are both busy.
     pub h2d_and_cpu: Ps,
-    /// No lane is busy.
+    /// Time in which no lane is busy.
     pub idle: Ps,
 }
 
 impl Usage {
-    /// Of spans, within `window`.
+    /// Computes the usage from spans, within `window`.
     pub fn of(spans: &[Span], window: (Ps, Ps)) -> Usage {
         let mut edges: Vec<(Ps, bool, usize)> = Vec::new();
         for span in spans {
@@ -28,7 +28,7 @@ impl Usage {
                 edges.push((end, false, lane));
             }
         }
-        // Ends before starts, so that a lane is not busy twice where spans meet.
+        // Ends come before starts, so that a lane is not busy twice where spans meet.
         edges.sort_unstable();
         let place = |lane: Lane| Lane::ALL.iter().position(|other| *other == lane).unwrap_or(0);
         let (cpu, h2d) = (place(Lane::Cpu), place(Lane::H2d));
@@ -49,13 +49,14 @@ impl Usage {
         usage
     }
 
-    /// Busy time of a lane.
+    /// Returns the busy time of a lane.
     pub fn busy(&self, lane: Lane) -> Ps {
         let place = Lane::ALL.iter().position(|other| *other == lane).unwrap_or(0);
         self.busy[place]
     }
 
-    /// Share of the link's busy time in which the CPU computes; `None` without transfers.
+    /// Returns the fraction of the link's busy time in which the CPU computes; `None` without
+    /// transfers.
     pub fn overlap(&self) -> Option<f64> {
         let h2d = self.busy(Lane::H2d);
         (h2d > Ps::ZERO).then(|| self.h2d_and_cpu.0 as f64 / h2d.0 as f64)

@@ -1,13 +1,13 @@
-//! What the operations of a model's layer really wait for: a table from a file is taken for a
-//! chain, but Q, K and V need the same norm and not each other.
+//! Data dependencies between the operations of a model's layer: a table from a file is taken for a
+//! chain, although Q, K and V need the same norm and not each other.
 
 use model::config::ModelConfig;
 use model::ops::Value;
 use program::map::OpChunk;
 use program::pieces::own_input;
 
-/// For each entry of a layer's list, the entries of the same layer that write what it reads; empty
-/// for the first, which reads the residual stream of the layer before.
+/// Returns for each entry of a layer's list the entries of the same layer that write its inputs;
+/// empty for the first entry, which reads the residual stream of the previous layer.
 pub fn dataflow(config: &ModelConfig, list: &[OpChunk]) -> Vec<Vec<usize>> {
     let mut writers: Vec<(Value, Vec<usize>)> = Vec::new();
     let mut needs = Vec::with_capacity(list.len());

@@ -1,9 +1,9 @@
-//! An operation table: what each operation of a decoder layer costs, in the order of the layer
+//! An operation table: the cost of each operation of a decoder layer, in the order of the layer
 //! (Park-Egger §4.2: the arrays `O`, `C`, `G`, `H`, `D`, `S`).
 //!
-//! Made from a file (`--tables`, [`Table::from_json`]), from a machine's description
+//! A table comes from a file (`--tables`, [`Table::from_json`]), from a machine's description
 //! ([`crate::machine`]), or from a profile. Everything above it (closed form, simulator, search,
-//! policies) sees times only and knows no model.
+//! policies) uses times only and does not know the model.
 
 mod dataflow;
 mod parse;
@@ -20,46 +20,46 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub struct OpCost {
     pub name: String,
-    /// `C`: on the CPU.
+    /// `C`: time on the CPU.
     #[serde(default)]
     pub cpu_ms: f64,
-    /// `G`: on the GPU.
+    /// `G`: time on the GPU.
     #[serde(default)]
     pub gpu_ms: f64,
-    /// `H`: its weights, or one batch's KV, from host to device.
+    /// `H`: transfer of its weights, or of one batch's KV, from host to device.
     #[serde(default)]
     pub h2d_ms: f64,
-    /// The same, compressed.
+    /// Transfer from host to device in compressed form.
     #[serde(default)]
     pub h2d_compressed_ms: f64,
     /// `D`: decompression on the device.
     #[serde(default)]
     pub decompress_ms: f64,
-    /// `S`: its weights from NVMe to the device; 0: they cannot come from there.
+    /// `S`: transfer of its weights from NVMe to the device; 0 if they cannot be read from there.
     #[serde(default)]
     pub s2d_ms: f64,
-    /// What is transferred is one batch's KV cache rather than a weight.
+    /// The transfer is one batch's KV cache rather than a weight.
     #[serde(default)]
     pub kv: bool,
-    /// Number of the chunk when neighbouring operations are independent parts of one. Chunks with
+    /// Number of the chunk, if neighbouring operations are independent parts of one. Chunks with
     /// different numbers do not wait for each other.
     #[serde(skip)]
     pub chunk: Option<u16>,
 }
 
-/// Which maps the search considers.
+/// Maps that the search considers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
     #[default]
     Off,
     On,
-    /// Both, and keeps the better.
+    /// Both, keeping the better one.
     Search,
 }
 
 impl Compression {
-    /// The cases to search, lossless first.
+    /// Returns the cases to search, lossless first.
     pub const fn cases(self) -> &'static [bool] {
         match self {
             Compression::Off => &[false],
@@ -80,36 +80,36 @@ pub enum CostName {
     Simulated,
 }
 
-/// The price of neighbouring operations that one device runs as one (fused attention).
+/// Cost of neighbouring operations that one device runs as one (fused attention).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fused {
     /// Indices of the operations, half-open.
     pub range: std::ops::Range<usize>,
-    /// What the CPU saves against the separate operations, one batch, ms.
+    /// Saving of the CPU relative to the separate operations, for one batch, in ms.
     pub cpu_saved_ms: f64,
-    /// What the GPU saves.
+    /// Saving of the GPU relative to the separate operations, for one batch, in ms.
     pub gpu_saved_ms: f64,
 }
 
-/// A layer's operations and what is asked of the search.
+/// A layer's operations and the parameters of the search.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     pub ops: Vec<OpCost>,
-    /// `n`.
+    /// Number of batches, `n`.
     #[serde(default = "one")]
     pub batches: u32,
     #[serde(default)]
     pub compression: Compression,
-    /// Whether weights may come from NVMe.
+    /// Weights may be read from NVMe.
     #[serde(default)]
     pub nvme: bool,
     #[serde(default)]
     pub cost: CostName,
-    /// Files know only separate operations.
+    /// Fused operations; files contain only separate operations.
     #[serde(skip)]
     pub fused: Option<Fused>,
-    /// For each operation, those whose results it needs, when that is known ([`dataflow()`]).
+    /// For each operation, those whose results it needs, if that is known ([`dataflow()`]).
     #[serde(skip)]
     pub needs: Option<Vec<Vec<usize>>>,
 }
@@ -119,7 +119,7 @@ const fn one() -> u32 {
 }
 
 impl OpCost {
-    /// An operation that costs nothing.
+    /// Returns an operation that costs nothing.
     pub fn named(name: &str) -> OpCost {
         OpCost {
             name: name.to_owned(),
@@ -134,17 +134,18 @@ impl OpCost {
         }
     }
 
-    /// The transfer, as a map with or without compression uses it.
+    /// Returns the transfer time of a map with or without compression.
     pub const fn transfer_ms(&self, compressed: bool) -> f64 {
         if compressed { self.h2d_compressed_ms } else { self.h2d_ms }
     }
 
-    /// Whether its weights may be read from NVMe. A KV cache changes with every step, so it cannot.
+    /// Returns true if the weights may be read from NVMe. A KV cache changes with every step, so it
+    /// cannot be.
     pub fn can_come_from_nvme(&self) -> bool {
         self.s2d_ms > 0.0 && !self.kv
     }
 
-    /// Part `index` of `of` equal parts, named `name.index`.
+    /// Returns part `index` of `of` equal parts, named `name.index`.
     pub(crate) fn part(&self, index: u16, of: u16) -> OpCost {
         let share = 1.0 / f64::from(of);
         OpCost {
@@ -162,7 +163,7 @@ impl OpCost {
 }
 
 impl Table {
-    /// The mean of tables of the same operations that weigh so much; `None` where the operations
+    /// Returns the weighted mean of tables with the same operations; `None` if the operations
     /// differ, or there are none.
     pub(crate) fn mean(weighted: &[(f64, Table)]) -> Option<Table> {
         let mut mean = weighted.first()?.1.clone();
@@ -192,8 +193,8 @@ impl Table {
         Some(mean)
     }
 
-    /// The table with `name` split into `chunks` equal parts (Park-Egger §3.2), every time divided
-    /// evenly. `None` when there is no such operation, or fewer than one part.
+    /// Returns the table with `name` split into `chunks` equal parts (Park-Egger §3.2), every time
+    /// divided evenly. `None` if there is no such operation, or `chunks` is 0.
     #[must_use]
     pub fn with_chunks(&self, name: &str, chunks: u16) -> Option<Table> {
         let place = self.ops.iter().position(|op| op.name == name)?;
@@ -207,9 +208,9 @@ impl Table {
         Some(table)
     }
 
-    /// For each operation, those whose results it needs. Unless the data flow is known a layer is a
-    /// chain, but for chunks: those of one operation need what stands before the first of them, and
-    /// what follows needs them all.
+    /// Returns for each operation those whose results it needs. Unless the data flow is known, a
+    /// layer is a chain except for chunks: the chunks of one operation need what precedes the first
+    /// of them, and the next operation needs them all.
     pub fn dependencies(&self) -> Vec<Vec<usize>> {
         if let Some(needs) = &self.needs {
             return needs.clone();
@@ -247,7 +248,7 @@ impl Table {
         found
     }
 
-    /// The operations that the next layer's first one needs.
+    /// Returns the operations that the next layer's first operation needs.
     pub fn exits(&self) -> Vec<usize> {
         let dependencies = self.dependencies();
         let needed: Vec<usize> = dependencies.into_iter().flatten().collect();

@@ -1,17 +1,17 @@
-//! Tables from files, and what is refused about them: one sentence each.
+//! Reads tables from files and validates them, with one sentence per error.
 
 use std::collections::HashSet;
 
 use super::{OpCost, Table};
 
-/// A layer has a dozen operations, and three of them in at most 64 chunks.
+/// Maximum number of operations: a layer has a dozen, three of them in at most 64 chunks.
 const OPS_MAX: usize = 256;
-/// More batches than any memory holds.
+/// Maximum number of batches, more than any memory holds.
 const BATCHES_MAX: u32 = 4096;
-/// An operation of more than a day is a mistake of unit.
+/// Maximum time: an operation of more than a day is an error of unit.
 const TIME_MAX_MS: f64 = 86_400_000.0;
 
-/// Why a table was not accepted.
+/// Reason for which a table is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     #[error("the table is not what it should be: {0}")]
@@ -35,11 +35,11 @@ pub enum TableError {
 }
 
 impl Table {
-    /// Reads a `--tables` file. Neighbouring KV operations called `name.0`, `name.1`, ... are taken
+    /// Reads a `--tables` file. Neighbouring KV operations named `name.0`, `name.1`, ... are taken
     /// for chunks of one operation.
     ///
     /// # Errors
-    /// Text that is not such a table, with the line; times that are none; see [`Table::validate`].
+    /// Text that is not such a table, with the line; invalid times; see [`Table::validate`].
     pub fn from_json(text: &str) -> Result<Table, TableError> {
         let mut table: Table = serde_json::from_str(text)?;
         table.validate()?;
@@ -47,11 +47,11 @@ impl Table {
         Ok(table)
     }
 
-    /// Checks what types cannot.
+    /// Checks the constraints that types do not express.
     ///
     /// # Errors
-    /// No operations, a name twice, a time that is negative, not finite or longer than a day,
-    /// batches of 0.
+    /// No operations, a duplicate name, a time that is negative, not finite or longer than a day, 0
+    /// batches.
     pub fn validate(&self) -> Result<(), TableError> {
         if self.ops.is_empty() {
             return Err(TableError::Empty);

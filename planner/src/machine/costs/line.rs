@@ -1,23 +1,23 @@
-//! Amounts that grow with the positions that a decode step reads.
+//! Quantities that grow with the positions that a decode step reads.
 
 /// `fixed + each * min(positions, most)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     fixed: f64,
     each: f64,
-    /// Positions beyond these add nothing: a window.
+    /// Positions beyond this number (a window) add nothing.
     most: u32,
 }
 
 impl Line {
     pub(super) const ZERO: Line = Line::fixed(0.0);
 
-    /// The same at every position.
+    /// Returns a quantity that is the same at every position.
     pub(super) const fn fixed(fixed: f64) -> Line {
         Line { fixed, each: 0.0, most: u32::MAX }
     }
 
-    /// `each` for every position up to `most` of them.
+    /// Returns `each` for every position, for at most `most` positions.
     pub(super) const fn per_position(each: f64, most: u32) -> Line {
         Line { fixed: 0.0, each, most }
     }
@@ -26,7 +26,7 @@ impl Line {
         Line { fixed: self.fixed * factor, each: self.each * factor, most: self.most }
     }
 
-    /// The sum of amounts of one instruction, whose lines end at one window.
+    /// Returns the sum of two quantities of one instruction, whose lines end at the same window.
     pub(super) fn plus(self, other: Line) -> Line {
         Line {
             fixed: self.fixed + other.fixed,

@@ -1,9 +1,9 @@
-//! A description as the costs of compiled programs: every instruction takes its bytes over a
-//! bandwidth plus its operations over a throughput (LIA eq. 8).
+//! A machine's description as the costs of compiled programs: every instruction takes its bytes
+//! over a bandwidth plus its operations over a throughput (LIA eq. 8).
 //!
-//! What lanes share, they share as a whole: no step is shorter than the bytes that it moves through
-//! host memory, or over the link, take at that bandwidth. Where a program would be, all its
-//! instructions last longer in the same proportion ([`shared`]).
+//! Lanes share some resources: no step is shorter than the bytes that it moves through host memory,
+//! or over the link, take at that bandwidth. If a program would be, all of its instructions are
+//! lengthened by the same factor ([`shared`]).
 
 mod line;
 mod shared;
@@ -73,23 +73,23 @@ impl From<MachineError> for Unpriced {
     }
 }
 
-/// Costs of one program; see the module header.
+/// Costs of one program; see the module documentation.
 #[derive(Debug)]
 pub struct DescribedCosts {
     times_ns: ByPlace<Line>,
     prompt_len: u32,
-    /// How many times longer its instructions last because of what lanes share; 1 where they are in
-    /// nobody's way.
+    /// Factor by which its instructions are lengthened because lanes share resources; 1 without
+    /// contention.
     slowed: f64,
 }
 
 impl DescribedCosts {
-    /// The costs of every instruction of a program of `plan`: decode step `s` (from 0) reads
-    /// `prompt_len + s` cached positions of each sequence.
+    /// Returns the costs of every instruction of a program of `plan`: decode step `s` (from 0)
+    /// reads `prompt_len + s` cached positions of each sequence.
     ///
     /// # Errors
-    /// A number format, a decompression or a drive that the description leaves out; a program that
-    /// cannot be simulated.
+    /// A number format, a decompression or a drive that the description does not have; a program
+    /// that cannot be simulated.
     pub fn new(
         machine: &Machine,
         plan: &Plan,
@@ -101,7 +101,7 @@ impl DescribedCosts {
         Ok(costs)
     }
 
-    /// The same where lanes share nothing, and what they would share.
+    /// Returns the costs without contention, and the shared traffic.
     fn alone(
         machine: &Machine,
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! What lanes share: host memory, and each direction of the link.
+//! Resources that lanes share: host memory, and each direction of the link.
 
 use program::ir::{Program, ProgramId};
 use program::simulate::{Costs, Place, simulate};
@@ -9,15 +9,15 @@ use super::line::Line;
 use super::work::Work;
 use crate::priced::Unpriced;
 
-/// Steps of a decode that is simulated; the last two count.
+/// Number of simulated decode steps; the last two count.
 const STEPS: u32 = 4;
 
-/// Bytes of a step of one program that reads so many cached positions of a sequence.
+/// Traffic of a step of one program, as a function of the cached positions of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shared {
     positions: u32,
     host: f64,
-    /// In each further memory of the host.
+    /// Traffic in each additional host memory.
     far: [f64; FAR_MAX],
     up: f64,
     down: f64,
@@ -28,19 +28,19 @@ impl Shared {
         Shared { positions, host: 0.0, far: [0.0; FAR_MAX], up: 0.0, down: 0.0 }
     }
 
-    /// Counts what a lane's work moves.
+    /// Adds the traffic of a lane's work.
     pub(super) fn add(&mut self, lane: &Lane, work: &Work) {
         let bytes = work.operands.at(self.positions) + work.activations.at(self.positions);
         match (lane.engine, lane.kind) {
             (Engine::Gpu { .. }, _) => return,
             (Engine::Link { .. }, LaneKind::Download) => self.down += bytes,
             (Engine::Link { .. }, _) => self.up += bytes,
-            // Drives hang on the same root as the device, whose end of the link it passes.
+            // Drives share the root port with the device, whose end of the link the data passes.
             (Engine::Storage { .. }, _) if work.is_direct => {
                 self.up += bytes;
                 return;
             }
-            // What a drive reads is written to host memory, and read there by who needs it.
+            // Data that a drive reads is written to host memory, and read there by its user.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
         if let Some(number) = work.far {
@@ -49,7 +49,8 @@ impl Shared {
         self.host += host_bytes(lane, work).at(self.positions);
     }
 
-    /// How many times longer a program's instructions last than each would alone.
+    /// Returns the factor by which a program's instructions are lengthened relative to each running
+    /// alone.
     ///
     /// # Errors
     /// A program that cannot be simulated.
@@ -77,7 +78,7 @@ impl Shared {
     }
 }
 
-/// What of the host's near memory a lane's work reads or writes.
+/// Returns the bytes of near host memory that a lane's work reads or writes.
 pub(super) fn host_bytes(lane: &Lane, work: &Work) -> Line {
     match lane.engine {
         Engine::Gpu { .. } => Line::ZERO,
@@ -101,7 +102,7 @@ fn busiest_ns(program: &Program, costs: &dyn Costs) -> f64 {
     program.lanes.iter().map(lane_ns).fold(0.0, f64::max)
 }
 
-/// A step in a long row of such steps; prefill is one.
+/// Returns the duration of a step in a long row of such steps; prefill is one step.
 fn step_ns(program: &Program, costs: &dyn Costs) -> Result<f64, Unpriced> {
     let steps = if program.id == ProgramId::PREFILL { 1 } else { STEPS };
     let timeline = simulate(program, costs, steps).map_err(|e| Unpriced(e.to_string()))?;

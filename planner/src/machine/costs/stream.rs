@@ -1,5 +1,5 @@
-//! How much a stream of a program has: rows, sequences, and the positions that its rows look at,
-//! which are no more than the window of the layer.
+//! Size of a program's stream: rows, sequences, and the positions to which its rows attend, at most
+//! the window of the layer.
 
 use model::config::ModelConfig;
 use program::ir::{At, Program, Rows};
@@ -7,24 +7,24 @@ use program::plan::RunShape;
 
 use super::line::Line;
 
-/// A stream's amounts.
+/// Quantities of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
     pub(super) rows: Line,
-    /// Rows that are sampled.
+    /// Number of sampled rows.
     pub(super) sequences: Line,
-    /// (row, position) pairs of attention, a row and its own position among them.
+    /// (row, position) pairs of attention, including each row's own position.
     pub(super) pairs: Line,
-    /// Cached positions that are read, over all sequences.
+    /// Number of cached positions read, over all sequences.
     pub(super) cached: Line,
 }
 
-/// How far back a row looks: positions before its own.
+/// Number of positions before its own to which a row attends.
 #[derive(Debug, Clone, Copy)]
 struct Reach(Option<u32>);
 
 impl Reach {
-    /// Of a layer; what belongs to none looks at nothing.
+    /// Returns the reach in a layer; operations outside the layers attend to nothing.
     fn of(config: &ModelConfig, layer: Option<u16>) -> Reach {
         let window = layer.and_then(|layer| config.layers.of(layer.into()).window);
         Reach(window.map(|window| u32::try_from(window).unwrap_or(u32::MAX).saturating_sub(1)))
@@ -34,8 +34,8 @@ impl Reach {
         self.0.unwrap_or(u32::MAX)
     }
 
-    /// Pairs of the first `positions` rows of a sequence, each with itself and those that it looks
-    /// back at.
+    /// Returns the pairs of the first `positions` rows of a sequence, each with itself and the rows
+    /// it attends to.
     fn pairs(self, positions: f64) -> f64 {
         let triangle = |positions: f64| positions * (positions + 1.0) / 2.0;
         let window = f64::from(self.most()) + 1.0;
@@ -45,7 +45,7 @@ impl Reach {
 }
 
 impl Stream {
-    /// Of full batches of prompts of `prompt_len` tokens, in the layer of `at`.
+    /// Returns a stream of full batches of prompts of `prompt_len` tokens, in the layer of `at`.
     pub(super) fn of(
         config: &ModelConfig,
         shape: &RunShape,
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    /// Some whole prompts; what all share is computed with the first.
+    /// Returns a stream of whole prompts; a shared prefix is computed with the first.
     fn whole(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
         let left = shape.batch_size.saturating_sub(stream * shape.micro_sequences);
         let sequences = f64::from(shape.micro_sequences.min(left));
@@ -89,7 +89,8 @@ impl Stream {
         }
     }
 
-    /// The rows of a batch's prompts, one behind the other, cut at equal numbers.
+    /// Returns a stream with a chunk of a batch's prompts, concatenated and split at equal numbers
+    /// of rows.
     fn chunk(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
         let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
         let all = u64::from(shape.batch_size) * length;

@@ -1,4 +1,4 @@
-//! What an instruction moves and computes.
+//! Bytes moved and operations computed by an instruction.
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
@@ -19,16 +19,16 @@ const NS: f64 = 1e9;
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 
-/// What bounds an instruction's bytes.
+/// Bandwidth that limits an instruction's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Weights, and what is computed with them or with nothing but activations.
+    /// Weights, and computation with weights or with activations only.
     Linear,
     /// KV.
     Attention,
-    /// Only bytes go somewhere.
+    /// Transfer of bytes.
     Moved,
-    /// Stored weights to a wider form.
+    /// Expansion of stored weights to a wider format.
     Decompress,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Work {
     pub(super) kind: Kind,
     /// Weights or KV are in 4 bits.
     pub(super) four_bit: bool,
-    /// Bytes of weights and KV, or of what is moved.
+    /// Bytes of weights and KV, or of the transferred data.
     pub(super) operands: Line,
     /// Bytes of activations read and written.
     pub(super) activations: Line,
     pub(super) flops: Line,
-    /// A drive reads past the host's memory.
+    /// A drive reads directly to the device, bypassing host memory.
     pub(super) is_direct: bool,
-    /// The operands are weights in this further memory of the host.
+    /// The operands are weights in this additional host memory.
     pub(super) far: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Work {
     }
 }
 
-/// The works of a plan's instructions.
+/// Computes the work of a plan's instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Works<'a> {
     plan: &'a Plan,
@@ -73,12 +73,12 @@ pub(super) struct Works<'a> {
 }
 
 impl<'a> Works<'a> {
-    /// For prompts of `prompt_len` positions.
+    /// Returns the work for prompts of `prompt_len` positions.
     pub(super) const fn of(plan: &'a Plan, prompt_len: u32) -> Works<'a> {
         Works { plan, prompt_len }
     }
 
-    /// The work of an instruction of a program on a lane.
+    /// Returns the work of an instruction of a program on a lane.
     pub(super) fn work(&self, program: &Program, lane: &Lane, instruction: &Instruction) -> Work {
         let Works { plan, prompt_len } = *self;
         let stream = |at: At| Stream::of(&plan.config, &plan.shape, program, at, prompt_len);
@@ -118,7 +118,7 @@ impl<'a> Works<'a> {
         self.plan.shape.dtype
     }
 
-    /// Bytes of a cached position of one KV head, of K or of V.
+    /// Returns the bytes of a cached position of one KV head, for K or V.
     fn position_bytes(&self) -> f64 {
         self.plan.map.kv_format.position_bytes(self.config().head_dim, self.dtype()) as f64
     }
@@ -131,9 +131,9 @@ impl<'a> Works<'a> {
         weights.size_bytes(self.config(), self.dtype(), format) as f64
     }
 
-    /// Bytes of the matrix of an operation over so many rows, and whether they are multiplied in 4
-    /// bits. A grouped matrix that is made plain before is read as it is, written plain and read
-    /// again.
+    /// Returns the bytes of an operation's matrix for `rows` rows, and whether it is multiplied in
+    /// 4 bits. A quantised matrix that is expanded first is read as stored, written expanded and
+    /// read again.
     fn matrix(&self, program: &Program, lane: &Lane, compute: &Compute, rows: f64) -> (f64, bool) {
         let (op, config) = (compute.op, self.config());
         let weights = Weights::of(op, compute.at.layer);
@@ -183,7 +183,7 @@ impl<'a> Works<'a> {
             return Work { kind: Kind::Attention, operands, activations, flops, ..Work::NONE };
         }
         let (operands, four_bit) = match op {
-            // Some rows of a table.
+            // Only some rows of the table are read.
             Op::Embed => (0.0, false),
             _ if op.weights(config).is_some() => {
                 self.matrix(program, lane, compute, rows.at(self.prompt_len))
@@ -201,7 +201,7 @@ impl<'a> Works<'a> {
         }
     }
 
-    /// The further memory of the host that a buffer is in.
+    /// Returns the additional host memory that contains a buffer.
     fn far(&self, buffer: BufferId) -> Option<usize> {
         self.plan.topology.far_number(self.plan.buffer(buffer).segment.memory)
     }
@@ -236,8 +236,9 @@ impl<'a> Works<'a> {
     }
 }
 
-/// What part of its weights an operation over so many rows reads: of experts those that are
-/// expected to be hit. What is copied, decompressed or read from a drive is the whole of them.
+/// Returns the fraction of its weights that an operation for `rows` rows reads: of experts those
+/// that are expected to be hit. Copies, decompressions and reads from a drive always transfer all
+/// experts.
 fn read_share(op: Op, config: &ModelConfig, rows: f64) -> f64 {
     let experts = config.experts.filter(|_| op.is_expert());
     experts.map_or(1.0, |experts| experts.expected_share(rows))
@@ -247,10 +248,10 @@ fn share(chunk: Option<Chunk>) -> f64 {
     chunk.map_or(1.0, |chunk| 1.0 / f64::from(chunk.of))
 }
 
-/// Nanoseconds of a work on an engine of a machine.
+/// Returns the duration in nanoseconds of a work on an engine of a machine.
 ///
 /// # Errors
-/// A number format, a decompression or a drive that the description leaves out.
+/// A number format, a decompression or a drive that the description does not have.
 pub(super) fn ns(
     machine: &Machine,
     lane: &Lane,

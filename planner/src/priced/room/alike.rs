@@ -1,39 +1,40 @@
-//! Which programs of placements take the same for activations and slots.
+//! Identifies programs of placements that take equal memory for activations and slots.
 
 use program::ir::ProgramId;
 use program::map::{DeviceMap, PhaseMap};
 
 use crate::policy::ResidentAttention;
 
-/// What the activations and slots of a program go by.
+/// Parameters that determine the activations and slots of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Alike {
     pub(super) program: ProgramId,
-    /// Of those of the placement.
+    /// Index of the shape among those of the placement.
     pub(super) shape: usize,
-    /// Of those that were met ([`one_layer`]).
+    /// Index of the map among those met ([`one_layer`]).
     pub(super) map: usize,
     pub(super) attention: ResidentAttention,
     pub(super) head: bool,
-    /// Layers that stay and that do not; more than use all slots of caches count as so many.
+    /// Numbers of layers that stay and that do not, capped at the number that uses all slots of
+    /// caches.
     pub(super) counts: [usize; 2],
-    /// So many layers use all slots of caches.
+    /// Number of layers that use all slots of caches.
     pub(super) enough: usize,
-    /// Layers whose streamed weights may be on the device at once.
+    /// Maximum number of layers whose streamed weights are on the device at once.
     pub(super) weight_slots: usize,
-    /// Slots of weights of these layers; weights that stay are widened into slots, where they are.
+    /// Slots of the weights of these layers; resident weights are expanded into slots, if they are.
     pub(super) slots: [Vec<usize>; 2],
-    /// Which layers stay, where layers are in different formats.
+    /// The layers that stay, if layers have different formats.
     pub(super) resident: Option<Vec<usize>>,
 }
 
 impl Alike {
-    /// Which layers stay of a model of fewer layers that takes as much: it has as many of each kind
-    /// in each slot of weights as use all slots of caches.
+    /// Returns which layers stay in a model with fewer layers that takes equal memory: it has
+    /// enough layers of each kind in each slot of weights to use all slots of caches.
     pub(super) fn fewer_layers(&self, count: usize, resident: &[usize]) -> Vec<bool> {
         let is_resident = |layer: usize| resident.binary_search(&layer).is_ok();
         let mut kept: Vec<usize> = (0..count).collect();
-        // Slots stay what they are where a layer goes from each of them.
+        // Slots remain the same if a layer is removed from each of them.
         let mut first = 0;
         while first + self.weight_slots <= kept.len() {
             let run = first..first + self.weight_slots;
@@ -53,7 +54,7 @@ impl Alike {
     }
 }
 
-/// A map of the first layer alone, whatever its policy is called, and of one phase.
+/// Returns a map of the first layer alone and of one phase, without the name of its policy.
 pub(super) fn one_layer(map: &DeviceMap, phase: PhaseMap) -> DeviceMap {
     let mut map = DeviceMap { policy: String::new(), prefill: phase, ..map.clone() };
     map.prefill.layers.truncate(1);

@@ -1,9 +1,10 @@
-//! How many layers have room in device memory beside what else a placement takes there: counted to
-//! the byte, so that a layer that fits is not left out.
+//! Number of layers that fit in device memory in addition to what else a placement takes there:
+//! computed to the byte, so that a layer that fits is not left out.
 //!
-//! A plan takes what stays (weights and caches, which are added up), and the most that one of its
-//! programs takes for activations and slots. The latter goes by few things: how many layers stay
-//! is hardly one of them. So it is found once, for some number of layers, and known for others.
+//! A plan takes its resident data (weights and caches, which are added up), and the maximum that
+//! one of its programs takes for activations and slots. The latter depends on few parameters, and
+//! hardly on the number of resident layers. It is therefore computed once, for some number of
+//! layers, and reused for others.
 
 mod alike;
 #[cfg(test)]
@@ -28,40 +29,40 @@ use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
 
-/// By how much the alignment of what a device needs beside a plan may differ.
+/// Maximum difference in the alignment of what a device needs in addition to a plan.
 const ALIGN_BYTES: u64 = 256;
 
 /// Device memory of a request's placements.
 pub(super) struct Room<'a> {
     estimator: &'a Estimator<'a>,
     vram_bytes: u64,
-    /// Of each layer, what its weights take.
+    /// Bytes of the weights of each layer.
     weights_bytes: Vec<u64>,
-    /// Final norm and head.
+    /// Bytes of the final norm and the head.
     head_bytes: u64,
     /// Maps of a layer that were met.
     maps: RefCell<Vec<DeviceMap>>,
-    /// What programs take that are known already; `None`: the map cannot compute prompts in the
-    /// chunks that a user gave.
+    /// Known footprints of programs; `None`: the map cannot compute prompts in the chunks that a
+    /// user specified.
     known: RefCell<HashMap<Alike, Option<ProgramFootprint>>>,
 }
 
-/// Streams of prefill for which there is to be room.
+/// Streams of prefill for which memory must suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streams {
     Usual,
-    /// Small ones, where there is no room for others.
+    /// Small ones if there is not enough memory for the usual ones.
     Any,
 }
 
-/// A placement of which nothing stays, and what of it is the same whatever stays.
+/// A placement without resident weights, and the properties that do not depend on these.
 pub(super) struct Streamed {
     placement: Placement,
-    /// Of [`Room::maps`], those of a layer's prefill and decode.
+    /// Indices into [`Room::maps`] of a layer's prefill and decode.
     maps: [usize; 2],
     weight_slots: u16,
     kv_slots: u16,
-    /// With the usual streams of prefill, then with small ones.
+    /// Shapes with the usual streams of prefill, then with small ones.
     shapes: Vec<RunShape>,
     /// Caches of each layer in device memory.
     caches_bytes: Vec<u64>,
@@ -109,7 +110,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// The most layers that can stay, of some that are not all; 0: none can.
+    /// Returns the maximum number of layers that can stay, fewer than all; 0 if none can.
     ///
     /// # Errors
     /// A map that does not compile.
@@ -120,7 +121,7 @@ impl<'a> Room<'a> {
         head: bool,
         streams: Streams,
     ) -> Result<usize, Unpriced> {
-        // A slot fewer may make room for a layer more, so this is no bisection.
+        // One slot fewer may make space for one layer more, so bisection does not apply.
         for count in (1..self.weights_bytes.len()).rev() {
             let residency = streamed.residency(count, self.weights_bytes.len(), attention, head);
             if self.has_room(streamed, &residency, streams)? {
@@ -130,7 +131,8 @@ impl<'a> Room<'a> {
         Ok(0)
     }
 
-    /// Whether device memory has room for a placement, its hidden states of prefill on the host.
+    /// Returns true if a placement fits in device memory, with its hidden states of prefill on the
+    /// host.
     ///
     /// # Errors
     /// A map that does not compile.
@@ -156,7 +158,7 @@ impl<'a> Room<'a> {
         Ok(false)
     }
 
-    /// The same with streams of a shape, beside what stays.
+    /// Returns true if a placement fits with the given streams in addition to resident data.
     fn has_room_with(
         &self,
         streamed: &Streamed,
@@ -173,7 +175,7 @@ impl<'a> Room<'a> {
         if self.estimator.request.limits.device_scratch.is_none() {
             return Ok(own_bytes <= others_bytes);
         }
-        // Programs share a part of what the device needs beside them.
+        // Programs share a part of what the device needs in addition to them.
         let scratch = [prefill.scratch_bytes, decode.scratch_bytes];
         if own_bytes + scratch[0] + scratch[1] + ALIGN_BYTES <= others_bytes {
             return Ok(true);
@@ -182,14 +184,15 @@ impl<'a> Room<'a> {
             && self.whole_bytes(streamed, residency, shape)? <= self.vram_bytes)
     }
 
-    /// Weights that stay, and caches.
+    /// Returns the bytes of resident weights, and of caches.
     fn kept_bytes(&self, streamed: &Streamed, residency: &Residency) -> u64 {
         let layers = &residency.layers;
         let weights: u64 = layers.iter().map(|layer| self.weights_bytes[*layer]).sum();
         let home = vec![MemoryId::VRAM];
         let own = LayerKv { k: home.clone(), v: home, device_batches: 0 };
         let caches = |layer: usize| match (layers.contains(&layer), residency.attention) {
-            // States are where they are computed, and resident layers are computed on the device.
+            // States are stored where they are computed, and resident layers are computed on the
+            // device.
             (true, ResidentAttention::WithKv) => self.caches_bytes(layer, &own),
             (true, _) if self.has_state(layer) => self.caches_bytes(layer, &own),
             (true, ResidentAttention::Streamed | ResidentAttention::OnCpu) => 0,
@@ -204,7 +207,7 @@ impl<'a> Room<'a> {
         self.estimator.request.config.layers.of(layer).has_state()
     }
 
-    /// Caches of a layer in device memory.
+    /// Returns the bytes of a layer's caches in device memory.
     fn caches_bytes(&self, layer: usize, homes: &LayerKv) -> u64 {
         let sizes = sizes(self.estimator);
         let mut bytes = 0;
@@ -218,7 +221,7 @@ impl<'a> Room<'a> {
         bytes
     }
 
-    /// What a program takes beside what stays; `None` as in [`Room::known`].
+    /// Returns the bytes of a program in addition to resident data; `None` as in [`Room::known`].
     fn program(
         &self,
         streamed: &Streamed,
@@ -308,7 +311,7 @@ impl<'a> Room<'a> {
     ) -> Alike {
         let is_prefill = program == ProgramId::PREFILL;
         let request = self.estimator.request;
-        // Streams of prefill are of no account to decode's own buffers.
+        // Streams of prefill do not affect decode's own buffers.
         let is_shaped = is_prefill || request.limits.device_scratch.is_some();
         let shape = if is_shaped { shape } else { 0 };
         let Placement { device_batches, .. } = streamed.placement;
@@ -327,7 +330,7 @@ impl<'a> Room<'a> {
             program,
             shape,
             map: streamed.maps[usize::from(!is_prefill)],
-            // Where no layer stays, it is of no account.
+            // Irrelevant if no layer stays.
             attention: match resident.is_empty() {
                 true => Residency::NONE.attention,
                 false => residency.attention,
@@ -347,7 +350,7 @@ impl Streamed {
         Placement { residency, ..self.placement.clone() }
     }
 
-    /// So many layers that stay of a placement.
+    /// Returns a placement's residency with `count` resident layers.
     pub(super) fn residency(
         &self,
         count: usize,
