@@ -1,12 +1,12 @@
-//! Hand-made plans: the buffers of true shapes, and instructions over them.
+//! Hand-made plans: buffers of the true shapes, and instructions that use them.
 //!
-//! A [`Bench`] makes a buffer when an instruction first needs it. Its plans differ from compiled
-//! ones in what they prove: they are free of deadlocks and races (`validate_program`), but what an
-//! operation reads is whatever lies there, since only its time matters.
+//! A [`Bench`] creates a buffer when an instruction first needs it. Its plans differ from compiled
+//! ones in what they prove: they are free of deadlocks and races (`validate_program`), but
+//! operations read uninitialised data, since only their duration matters.
 //!
 //! **KV lengths without prefill.** Prefill of such a plan only samples. Sampling sets each
-//! sequence's cached positions to its prompt's length, so decode runs behind a prompt of any length
-//! that nobody computed; [`Bench::pretend_prompts`] makes that program.
+//! sequence's cached positions to its prompt's length, so decode follows a prompt of any length
+//! that was never computed; [`Bench::pretend_prompts`] makes that program.
 
 use std::collections::HashMap;
 
@@ -33,11 +33,11 @@ enum Slot {
     Host(Weights),
     /// Loaded once into device memory.
     Resident(Weights),
-    /// Where copies of a blob go.
+    /// Destination of a blob's copies.
     Streamed(Weights),
     Wide(Weights),
     Value(Value, Device),
-    /// Of one layer.
+    /// Cache part of one layer.
     Cache(Kv, u16, Chunk, Device),
     Table(u16),
 }
@@ -45,20 +45,20 @@ enum Slot {
 /// The maxima of a bench.
 #[derive(Debug, Clone)]
 pub(crate) struct BenchShape {
-    /// With as many layers as there are copies of the layer's weights.
+    /// Configuration with as many layers as there are copies of the layer's weights.
     pub(crate) config: ModelConfig,
     pub(crate) dtype: Dtype,
     pub(crate) weights: WeightFormats,
     pub(crate) kv: KvFormat,
     pub(crate) batches: u16,
     pub(crate) batch_size: u16,
-    /// Sequences that one stream of prefill has.
+    /// Number of sequences in a stream of prefill.
     pub(crate) micro_sequences: u16,
     pub(crate) max_prompt: u32,
     pub(crate) max_new: u32,
-    /// Parts of split attention.
+    /// Number of parts of split attention.
     pub(crate) chunks: u16,
-    /// Whether there is a device.
+    /// True if there is a device.
     pub(crate) device: bool,
 }
 
@@ -73,7 +73,7 @@ impl BenchShape {
     }
 }
 
-/// Builds one plan; see the module header.
+/// Builds one plan; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Bench {
     shape: BenchShape,
@@ -94,7 +94,7 @@ impl Bench {
             placed: Vec::new(),
             resident: Vec::new(),
         };
-        // Buffers of no bytes, so that tables have ids like everything else.
+        // Buffers of no bytes, so that tables have ids like all other buffers.
         for batch in 0..bench.shape.batches {
             bench.slot(Slot::Table(batch));
         }
@@ -129,7 +129,7 @@ impl Bench {
         id
     }
 
-    /// The host's copy; the head of a tied model is the embedding.
+    /// Returns the host's copy; the head of a tied model is the embedding.
     fn host(&mut self, weights: Weights) -> BufferId {
         let tied = weights == Weights::Head && self.shape.config.tied_embeddings;
         self.slot(Slot::Host(if tied { Weights::Embedding } else { weights }))
@@ -185,8 +185,8 @@ impl Bench {
         Region { buffer, chunk: chunk.filter(|_| split) }
     }
 
-    /// An operation on a device, for one batch (decode) or stream (prefill). On the device its
-    /// weights are resident, or what `decompress` makes of them.
+    /// Returns an operation on a device, for one batch (decode) or stream (prefill). On the device
+    /// its weights are resident, or the output of `decompress`.
     pub(crate) fn compute(
         &mut self,
         phase: Phase,
@@ -231,7 +231,7 @@ impl Bench {
         })
     }
 
-    /// A blob from the host to a slot of its own.
+    /// Returns the copy of a blob from the host to its own slot.
     pub(crate) fn copy_weights(&mut self, op: Op, layer: Option<u16>) -> Instruction {
         let blob = Weights::of(op, layer);
         let from = Region::whole(self.host(blob));
@@ -241,7 +241,8 @@ impl Bench {
         Instruction::Copy(Copy { moved, at, chunk: None, from, to, table: None })
     }
 
-    /// A blob that lies in its slot, widened; `None` for a form that the device reads as it is.
+    /// Returns the decompression of a blob in its slot; `None` for a format that the device reads
+    /// directly.
     pub(crate) fn decompress(&mut self, op: Op, layer: u16) -> Option<Instruction> {
         let blob = Weights::Layer { layer, op };
         decompressed(self.format(blob))?;
@@ -251,7 +252,7 @@ impl Bench {
         Some(Instruction::Decompress(Decompress { op, at, from, to }))
     }
 
-    /// The active rows of a value, or of a chunk of it, to the other side.
+    /// Returns the copy of the active rows of a value, or of a chunk of it, to the other side.
     pub(crate) fn copy_value(
         &mut self,
         value: Value,
@@ -269,7 +270,8 @@ impl Bench {
         })
     }
 
-    /// The cached positions of a part of the cache, from the host to the device.
+    /// Returns the copy of the cached positions of a part of the cache, from the host to the
+    /// device.
     pub(crate) fn copy_cache(&mut self, kv: Kv, layer: u16, chunk: Chunk) -> Instruction {
         Instruction::Copy(Copy {
             moved: Moved::Cache(kv),
@@ -281,7 +283,7 @@ impl Bench {
         })
     }
 
-    /// Fresh rows of a device into its part of the cache.
+    /// Returns the append of a device's fresh rows to its part of the cache.
     pub(crate) fn append(
         &mut self,
         kv: Kv,
@@ -300,12 +302,12 @@ impl Bench {
         })
     }
 
-    /// Sampling of one stream: the end of a step.
+    /// Returns the sampling of one stream, which ends a step.
     pub(crate) fn sample(&mut self, phase: Phase, device: Device, at: (u16, u16)) -> Instruction {
         self.compute(phase, device, Op::Sample, None, None, at)
     }
 
-    /// Prefill that computes nothing; see the module header.
+    /// Returns a prefill that computes nothing; see the module documentation.
     pub(crate) fn pretend_prompts(&mut self, device: Device) -> Stages {
         let streams = self.shape.batch_size.div_ceil(self.shape.micro_sequences);
         let mut stages = Stages::default();
@@ -315,7 +317,7 @@ impl Bench {
         stages
     }
 
-    /// Bytes that a copy of weights moves; 0 of anything else.
+    /// Returns the number of bytes that a copy of weights moves; 0 for other instructions.
     pub(crate) fn copied_bytes(&self, instruction: &Instruction) -> u64 {
         match instruction {
             Instruction::Copy(Copy { moved: Moved::Weights(op), at, .. }) => {
@@ -325,12 +327,12 @@ impl Bench {
         }
     }
 
-    /// A plan without programs, to tell the keys of instructions by.
+    /// Returns a plan without programs, from which the keys of instructions are derived.
     pub(crate) fn peek(&self) -> Plan {
         Bench::new(self.shape.clone()).plan(Stages::default(), Stages::default())
     }
 
-    /// The plan of two programs.
+    /// Returns the plan with two programs.
     pub(crate) fn plan(self, prefill: Stages, decode: Stages) -> Plan {
         let topology = match self.shape.device {
             true => Topology::with_device(),
@@ -378,7 +380,7 @@ impl Bench {
     }
 }
 
-/// The lane of a device's operations.
+/// Returns the lane of a device's operations.
 pub(crate) const fn compute_lane(device: Device) -> LaneId {
     match device {
         Device::Cpu => LaneId::CPU_COMPUTE,
@@ -386,8 +388,8 @@ pub(crate) const fn compute_lane(device: Device) -> LaneId {
     }
 }
 
-/// A map that says no more than whether there is a device, and the formats; hand-made programs
-/// place the rest themselves.
+/// Returns a map that specifies only the presence of a device, and the formats; hand-made programs
+/// place everything else themselves.
 fn map(
     config: &ModelConfig,
     weight_formats: WeightFormats,
@@ -422,7 +424,7 @@ fn map(
     }
 }
 
-/// The same for every operation of every layer.
+/// Returns the same value for every operation of every layer.
 fn each_layer<T: Clone>(config: &ModelConfig, of_op: T) -> Vec<Vec<T>> {
     let layer = |layer| vec![of_op.clone(); config.layer_ops(layer).len()];
     (0..config.num_layers).map(layer).collect()

@@ -1,4 +1,4 @@
-//! Everything a profile measured alone, as surfaces by the kind of work.
+//! All costs that a profile measured without contention, as surfaces by the kind of work.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl Book {
         Book { surfaces, index }
     }
 
-    /// The surface of a key and what to multiply it by.
+    /// Returns the surface of a key, and the factor to multiply it by.
     pub(crate) fn find(&self, plan: &Plan, key: &Key) -> Option<(usize, f64)> {
         if matches!(key.work, Work::Compute { op: Op::Sample, .. }) {
             return Some((self.sampling(key)?, vocabulary_factor(plan, key)));
@@ -53,8 +53,8 @@ impl Book {
         }
     }
 
-    /// Sampling on a device, or on the other one where that was measured at more numbers of rows: a
-    /// device of its own samples only as many as a stream of prefill has.
+    /// Returns the surface of sampling on a device, or on the other one if that was measured at
+    /// more numbers of rows: a real device samples only as many rows as a stream of prefill has.
     fn sampling(&self, key: &Key) -> Option<usize> {
         let other = match key.lane {
             LaneId::CPU_COMPUTE => LaneId::GPU_COMPUTE,
@@ -86,7 +86,8 @@ impl Book {
     }
 }
 
-/// Head, logits and sampling were measured on a part of a large vocabulary; they grow with it.
+/// Returns the factor for a large vocabulary: head, logits and sampling were measured on a part of
+/// it, and grow with it.
 fn vocabulary_factor(plan: &Plan, key: &Key) -> f64 {
     let vocabulary = plan.config.vocab_size;
     match key.work {

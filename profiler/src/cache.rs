@@ -1,9 +1,10 @@
-//! Profiles on disk: one readable file per thing profiled, replaced as a whole.
+//! Profiles on disk: one readable file per profiled configuration, replaced as a whole.
 //!
-//! A file is written beside its place under another name, synced, and renamed; so whoever dies at
-//! any instant leaves the earlier file or the new one, never a part. A file that was torn or edited
-//! all the same is refused with a reason and made anew. The checksum covers the measurements; the
-//! fingerprint needs none, since any change of it is found, and named, by comparing it.
+//! A file is written under a temporary name in the same directory, synced, and renamed; a process
+//! that dies at any instant leaves the earlier file or the new one, never a part. A file that was
+//! torn or edited is refused with a reason and measured again. The checksum covers the
+//! measurements; the fingerprint needs none, since any change to it is found, and named, by
+//! comparison.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::fingerprint::Fingerprint;
 use crate::profile::{Finished, Measurements, Profile, VERSION};
 
-/// Why a cached profile is not used.
+/// Reason for which a cached profile is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
     #[error("there is no profile of this yet")]
@@ -36,7 +37,7 @@ pub enum Rejected {
     Forced,
 }
 
-/// Why a profile could not be kept.
+/// Error: a profile could not be stored.
 #[derive(Debug, thiserror::Error)]
 #[error("The profile could not be written to {}: {source}", .path.display())]
 pub struct StoreError {
@@ -70,12 +71,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The profiles below `directory`, which need not exist yet.
+    /// Returns the cache in `directory`, which need not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> Cache {
         Cache { directory: directory.into() }
     }
 
-    /// The user's: `$XDG_CACHE_HOME/tandem` or `~/.cache/tandem`; `None` without a home.
+    /// Returns the user's cache, `$XDG_CACHE_HOME/tandem` or `~/.cache/tandem`; `None` without a
+    /// home directory.
     pub fn of_user() -> Option<Cache> {
         let absolute = |name: &str| {
             std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -84,28 +86,28 @@ impl Cache {
         Some(Cache::new(base.join("tandem")))
     }
 
-    /// Where profiles lie; the folder need not exist.
+    /// Returns the directory of the profiles, which need not exist.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where the profile of this fingerprint lies.
+    /// Returns the path of the profile with this fingerprint.
     pub fn path(&self, fingerprint: &Fingerprint) -> PathBuf {
         self.directory.join(format!("profile-{}.json", fingerprint.key()))
     }
 
-    /// The profile that is valid for `fingerprint`.
+    /// Loads the profile that is valid for `fingerprint`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for which there is none.
     pub fn load(&self, fingerprint: &Fingerprint) -> Result<Profile, Rejected> {
         let profile = read(&self.path(fingerprint))?;
         let differences = profile.fingerprint.differences(fingerprint);
         if differences.is_empty() { Ok(profile) } else { Err(Rejected::Changed { differences }) }
     }
 
-    /// Adds a run that has ended to the profile that is kept for it; `false` where none is. Of two
-    /// runs that end in the same instant one may be lost.
+    /// Adds a completed run to its stored profile; returns `false` if there is none. If two runs
+    /// end at the same instant, one may be lost.
     ///
     /// # Errors
     /// As [`Cache::store`].
@@ -119,8 +121,8 @@ impl Cache {
         self.store(&profile).map(|_| true)
     }
 
-    /// Drops the rehearsals of the profiles that are this one's with and without a device: who
-    /// doubts one of them doubts what was chosen between them.
+    /// Removes the rehearsals from this profile and from its sibling with or without a device: if
+    /// one of them is in doubt, so is the choice between them.
     ///
     /// # Errors
     /// As [`Cache::store`].
@@ -128,7 +130,7 @@ impl Cache {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Ok(()) };
         for path in entries.flatten().map(|entry| entry.path()) {
             let is_profile = path.extension().is_some_and(|extension| extension == "json");
-            // What cannot be read as a profile has no rehearsals that anybody would take.
+            // A file that cannot be read as a profile has no rehearsals that would be used.
             let Some(mut profile) = is_profile.then(|| read(&path).ok()).flatten() else {
                 continue;
             };
@@ -141,10 +143,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Keeps a profile, in place of the earlier one.
+    /// Stores a profile, replacing the earlier one.
     ///
     /// # Errors
-    /// A directory or file that cannot be written; the earlier profile is then still there.
+    /// A directory or file that cannot be written; the earlier profile still exists then.
     pub fn store(&self, profile: &Profile) -> Result<PathBuf, StoreError> {
         self.store_with(profile, &mut |_| Ok(()))
     }
@@ -160,7 +162,7 @@ impl Cache {
         match written {
             Ok(()) => Ok(path),
             Err(source) => {
-                // A part under another name is no profile, only litter.
+                // A partial file under another name is not a profile, only litter.
                 let _ = fs::remove_file(&temporary);
                 Err(StoreError { path, source })
             }
@@ -191,7 +193,7 @@ impl Cache {
         File::open(&self.directory)?.sync_all()
     }
 
-    /// Removes the unfinished files of processes that are gone.
+    /// Removes the unfinished files of processes that no longer exist.
     fn remove_litter(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
@@ -207,7 +209,7 @@ impl Cache {
     }
 }
 
-/// The profile in a file, of whatever machine it is.
+/// Reads the profile in a file, regardless of its machine.
 fn read(path: &Path) -> Result<Profile, Rejected> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -217,7 +219,7 @@ fn read(path: &Path) -> Result<Profile, Rejected> {
     decode(&text, path)
 }
 
-/// The profile that [`encode`] has made a text of, which lies at a path.
+/// Decodes the text of a profile, which [`encode`] produced, stored at a path.
 ///
 /// # Errors
 /// A text that was torn, edited or written by another version.
@@ -240,10 +242,10 @@ pub fn decode(text: &str, path: &Path) -> Result<Profile, Rejected> {
     Ok(Profile { fingerprint: envelope.fingerprint, measurements })
 }
 
-/// A profile as the text that is kept of it.
+/// Encodes a profile as the text that is stored.
 ///
 /// # Errors
-/// None of a profile that was measured.
+/// None for a profile that was measured.
 pub fn encode(profile: &Profile) -> io::Result<String> {
     let measurements = serde_json::to_value(&profile.measurements)?;
     let envelope = Envelope {
@@ -255,7 +257,7 @@ pub fn encode(profile: &Profile) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(&envelope)? + "\n")
 }
 
-/// Of a value, not of its text: indentation may change.
+/// Computes the checksum of a value, not of its text: indentation may change.
 fn checksum(value: &Value) -> String {
     Sha256::digest(value.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

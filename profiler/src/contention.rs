@@ -1,4 +1,4 @@
-//! What lanes do to each other: rates beside sets of lanes, as measured.
+//! Contention between lanes: rates concurrently with sets of lanes, as measured.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use program::topology::{LaneId, LaneSet};
 use crate::key::Key;
 use crate::profile::Profile;
 
-/// Rate beside a set of lanes.
+/// Rates concurrently with sets of lanes.
 pub(crate) type Rates = Vec<(LaneSet, f64)>;
 
-/// Rates of each lane, and of each kind of work, beside every set of lanes that was measured, by
-/// means: where more lanes are busy than there are cores, a span has a core to itself or shares
-/// one, and the median would be the one or the other.
+/// Computes the rates of each lane, and of each kind of work, concurrently with every measured set
+/// of lanes. Means are used: if more lanes are busy than there are cores, a span has a core to
+/// itself or shares one, and the median would be one or the other.
 pub(crate) fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<Key, Rates>) {
     let work = &profile.measurements.work;
     let alone: HashMap<_, f64> = work
@@ -46,8 +46,8 @@ pub(crate) fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<
     (rates, by_key)
 }
 
-/// The rate of a lane beside `others`, which slow it down: measured, or the worst of the measured
-/// parts of the set.
+/// Returns the rate of a lane concurrently with `others`, which slow it down: measured, or the
+/// lowest rate of the measured subsets.
 pub(crate) fn find(rates: &Rates, others: LaneSet) -> Option<f64> {
     if others == LaneSet::EMPTY {
         return Some(1.0);

@@ -1,22 +1,21 @@
 //! The measured machine as the simulator's costs, for any plan of the profiled model.
 //!
-//! All sequences are taken to be as long as the workload says, and all batches full. An
-//! instruction's work is its mean alone, interpolated over rows and KV length: a run is a sum, and
-//! what interruptions add to it the medians of its parts leave out. Contention is that of the same
-//! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
-//! average of what the lane does.
+//! All sequences are assumed to have the length of the workload, and all batches to be full. An
+//! instruction's work is its mean without contention, interpolated over rows and KV length: a run
+//! is a sum, and the medians of its parts would leave out interruptions. Contention is that of the
+//! same work measured concurrently with the same lanes; if that was not measured, the average of
+//! the lane's work ([`ProfileCosts::lane_rate`]).
 //!
-//! Attention of a layer with a window is that over as many positions. Experts were measured with
-//! rows that go to all of them equally often.
+//! Attention of a layer with a window is priced at that number of positions. Experts were measured
+//! with rows that are routed to all of them equally often.
 //!
-//! A surface that does not reach what is to be priced is an error that says what it lacks.
+//! A surface that does not extend to what is to be priced is an error that states what it lacks.
 //!
 //! Some costs are derived where they were not measured. Linears are measured whole, and a piece of
-//! one takes its share, as its weights and its columns do on the link. Head and sampling of a large
+//! one takes its share, as do its weights and its columns on the link. Head and sampling of a large
 //! vocabulary were measured on a part of it, and take their share. Copies of the outer weights take
-//! their bytes at the speed of the measured blob nearest in size; sampling costs on one device what
-//! it costs on the other; and a set of lanes that was not measured slows as the worst of its
-//! measured parts does.
+//! their bytes at the speed of the measured blob nearest in size; sampling costs the same on both
+//! devices; and a set of lanes that was not measured slows like its slowest measured subset.
 
 use std::collections::HashMap;
 
@@ -35,7 +34,7 @@ use crate::profile::Profile;
 use crate::request::whole_prompts;
 use crate::surface::Surface;
 
-/// An instruction that cannot be priced.
+/// Error: an instruction cannot be priced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unpriced {
     #[error(
@@ -54,14 +53,14 @@ pub enum Unpriced {
     Incomplete { what: String, lane: String, measured: String, priced: String },
 }
 
-/// How long a run's sequences are.
+/// Lengths of a run's sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Positions of each prompt; decode step `s` (from 0) reads as many and `s` more.
+    /// Positions of each prompt; decode step `s` (from 0) reads `prompt_len + s` positions.
     pub prompt_len: u32,
 }
 
-/// Costs of one plan; see the module header.
+/// Costs of one plan; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct ProfileCosts {
     prices: ByPlace<Price>,
@@ -75,10 +74,10 @@ pub struct ProfileCosts {
 }
 
 impl ProfileCosts {
-    /// The costs of every instruction of `plan`.
+    /// Returns the costs of every instruction of `plan`.
     ///
     /// # Errors
-    /// The first instruction that the profile says nothing of, or not enough.
+    /// The first instruction for which the profile lacks data.
     pub fn new(
         profile: &Profile,
         plan: &Plan,
@@ -87,7 +86,7 @@ impl ProfileCosts {
         ProfileCosts::of(profile, plan, &plan.programs, workload)
     }
 
-    /// The same of some programs of `plan`.
+    /// Returns the costs of some programs of `plan`.
     ///
     /// # Errors
     /// As [`ProfileCosts::new`].
@@ -114,8 +113,8 @@ impl ProfileCosts {
         })
     }
 
-    /// The lane's average over all work that was measured both alone and beside the same lanes,
-    /// each operation counting with its time.
+    /// Returns the lane's average rate over all work that was measured both alone and concurrently
+    /// with the same lanes, weighted by each operation's time.
     pub fn lane_rate(&self, lane: LaneId, busy: LaneSet) -> f64 {
         let others = busy.within(self.heavy).without(lane);
         self.rates.get(&lane).and_then(|rates| find(rates, others)).unwrap_or(1.0)
@@ -127,7 +126,7 @@ impl Costs for ProfileCosts {
     /// For an instruction of another plan.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         let price = &self.prices[place];
-        // `new` has checked that the surface reaches every step.
+        // `new` has checked that the surface extends to every step.
         price.ns(&self.surfaces[price.surface], self.prompt_len, step).unwrap_or_default()
     }
 
@@ -166,7 +165,7 @@ fn price_program(
     Ok(())
 }
 
-/// `None` of what is no work.
+/// Returns the price of an instruction; `None` if it is not work.
 fn price(
     book: &Book,
     plan: &Plan,
@@ -178,7 +177,7 @@ fn price(
     let (phase, shape) = (program.shape.rows.phase(), &plan.shape);
     let key = Key::of(plan, phase, lane, instruction);
     let (Some(key), Some(at)) = (key, instruction.at()) else { return Ok(None) };
-    // Caches are streamed in prefill as they are in decode, where that is measured.
+    // Caches are streamed in prefill as in decode, where this is measured.
     let key = match key.work {
         Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
         _ => key,
@@ -209,7 +208,7 @@ fn price(
             .map(|window| u32::try_from(window).unwrap_or(u32::MAX)),
         chunk: is_chunked.then(|| Chunk::of(shape, prompt_len, at.stream)),
     };
-    // Two steps lie at two lengths, so a surface that reaches both reaches all.
+    // Two steps have two lengths, so a surface that extends to both extends to all.
     let reaches = |step| price.ns(&book.surfaces[surface], prompt_len, step).is_some();
     if (0..shape.max_new.min(2)).all(reaches) {
         return Ok(Some(price));
@@ -218,7 +217,7 @@ fn price(
     Err(Unpriced::Incomplete { what: what(), lane: lane(), measured, priced })
 }
 
-/// At what a surface was measured, and what was to be priced with it.
+/// Returns the points at which a surface was measured, and the point that was to be priced with it.
 fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String) {
     let (rows, positions) = surface.coordinates();
     let point = price.key.point(price.phase, price.extent(prompt_len, 1));
@@ -228,8 +227,9 @@ fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String
     (measured, format!("{} rows, {} positions", point.rows, point.positions))
 }
 
-/// Attention over chunks of prompts, and a linear that is in pieces with its weights and values, is
-/// priced whole, and each of its equal parts with its share.
+/// Returns the key of the whole operation, and the number of equal parts: attention over chunks of
+/// prompts, and a linear in pieces with its weights and values, are priced whole, and each part by
+/// its share.
 fn whole_of(rows: Rows, key: Key, instruction: &Instruction) -> (Key, u16) {
     let pieces = match instruction {
         Instruction::Copy(Copy { moved: Moved::Weights(_), chunk, .. }) => *chunk,
@@ -255,7 +255,7 @@ fn whole_of(rows: Rows, key: Key, instruction: &Instruction) -> (Key, u16) {
     }
 }
 
-/// Whether parts of a value are units of attention, which are measured in parts.
+/// Returns true if the parts of a value are units of attention, which are measured in parts.
 const fn is_cut_by_units(value: Value) -> bool {
     matches!(value, Value::Scores | Value::Probabilities | Value::Attended)
 }

@@ -1,16 +1,17 @@
-//! Work that is the same but for its name: Q, K and V of a model whose heads all have their own K
-//! and V multiply matrices of one shape, and their caches are copied and appended to alike.
+//! Work that differs only in name: Q, K and V of a model without grouped-query attention multiply
+//! matrices of one shape, and their caches are copied and appended to identically.
 //!
-//! Equal work takes equal time, so what its times differ by is noise, which a search for the least
-//! would take for a difference. Hence all of it has the samples of all, and the layer's sum stays
-//! what was measured. Times that differ by more than they spread are measured again before that.
+//! Equal work takes equal time, so any difference between its times is noise, which a search for
+//! the minimum would mistake for a difference. Therefore all equal work has the samples of all, and
+//! the layer's sum remains as measured. Times that differ by more than they spread are measured
+//! again first.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 
 use crate::key::{Key, Work};
 
-/// The key that stands for all work equal to that of `key`.
+/// Returns the key that represents all work equal to that of `key`.
 pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
     let mut key = *key;
     match &mut key.work {
@@ -27,8 +28,8 @@ pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
     key
 }
 
-/// The layer's first operation with weights of the same shape that is `alike`; an operation outside
-/// the layer is its own.
+/// Returns the layer's first operation with weights of the same shape that is `alike`; an operation
+/// outside the layer is returned unchanged.
 fn first(config: &ModelConfig, op: Op, alike: &dyn Fn(Op, Op) -> bool) -> Op {
     let ops = config.every_layer_op();
     let same = |other: &&Op| other.weights(config) == op.weights(config) && alike(**other, op);

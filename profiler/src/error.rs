@@ -1,10 +1,10 @@
-//! Why there is no profile.
+//! Errors of profiling.
 
 use program::validate::ValidateError;
 
 use crate::runner::RunnerError;
 
-/// See the module header.
+/// Reason for which there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     #[error(transparent)]

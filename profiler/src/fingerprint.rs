@@ -1,8 +1,8 @@
-//! What a profile is valid for: the machine, and what was profiled on it.
+//! Conditions under which a profile is valid: the machine, and what was profiled on it.
 //!
-//! Both halves are named values, so that a difference can be told in words. The second half names
-//! the file in the cache; the first half is compared when the file is read, so that a changed
-//! machine finds its earlier profile and says what has changed.
+//! Both halves are named values, so that a difference can be described in words. The second half
+//! names the file in the cache; the first half is compared when the file is read, so that a changed
+//! machine finds its earlier profile and reports what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ use sha2::{Digest, Sha256};
 use crate::machine::Machine;
 use crate::request::Request;
 
-/// Fields that a profile with a device and one without it need not have in common.
+/// Fields in which profiles with and without a device may differ.
 const OF_DEVICE: [&str; 5] =
     ["device", "device threads", "CPU threads", "sweep", "attention parts"];
 
-/// Begin of the fields that are an operation's matrix.
+/// Prefix of the fields that describe an operation's matrix.
 const SHAPE: &str = "shape of ";
-/// Fields of a model; one layer's shapes count.
+/// Fields of a model; the shapes of one layer count.
 const OF_MODEL: [&str; 5] = ["heads", "vocabulary", "family", "biases", "dtype"];
-/// What of a profiled workload another one may have less of.
+/// Sizes of a profiled workload that another one may have less of.
 const SIZES: [&str; 3] = ["batch", "prompt", "context"];
 
-/// See the module header.
+/// Fingerprint of a profile; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub machine: BTreeMap<String, String>,
@@ -31,12 +31,12 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a request on a machine.
+    /// Returns the fingerprint of a request on a machine.
     pub fn of(request: &Request, machine: &Machine) -> Fingerprint {
         Fingerprint { machine: machine.fields.clone(), profiled: profiled(request) }
     }
 
-    /// Each field that is not the same, with both values: `PCIe link x16 -> x8`.
+    /// Returns each field that differs, with both values: `PCIe link x16 -> x8`.
     pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
         let halves = [(&self.machine, &now.machine), (&self.profiled, &now.profiled)];
         let mut found = Vec::new();
@@ -53,7 +53,7 @@ impl Fingerprint {
         found
     }
 
-    /// Whether the same was profiled, but for the device and how it shares the threads.
+    /// Returns true if the same was profiled, except for the device and its share of the threads.
     pub fn is_sibling(&self, other: &Fingerprint) -> bool {
         let is_shared = |name: &&String| !OF_DEVICE.contains(&name.as_str());
         let shared = |half: &BTreeMap<String, String>| -> BTreeMap<String, String> {
@@ -65,7 +65,8 @@ impl Fingerprint {
         self.profiled != other.profiled && shared(&self.profiled) == shared(&other.profiled)
     }
 
-    /// Whether the same model was profiled, with batches and prompts that are no smaller.
+    /// Returns true if the same model was profiled, with batches and prompts that are at least as
+    /// large.
     pub fn covers(&self, request: &Request) -> bool {
         let other = profiled(request);
         let of_model = |name: &str| name.starts_with(SHAPE) || OF_MODEL.contains(&name);
@@ -81,7 +82,7 @@ impl Fingerprint {
         model(&self.profiled) == model(&other) && SIZES.iter().all(is_no_larger)
     }
 
-    /// Name of what was profiled, for files: 16 hexadecimal digits.
+    /// Returns the name of what was profiled, for files: 16 hexadecimal digits.
     pub fn key(&self) -> String {
         let mut hash = Sha256::new();
         for (name, value) in &self.profiled {

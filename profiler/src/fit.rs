@@ -1,21 +1,21 @@
-//! Least squares with coefficients that are not negative.
+//! Least squares with non-negative coefficients.
 
-/// Coefficients of a fit.
+/// Number of coefficients of a fit.
 pub(crate) const COEFFICIENTS: usize = 3;
 
-/// A measured point: `target = sum of columns x coefficients`, in shares of `scale`.
+/// A measured point: `target = sum of columns x coefficients`, weighted by `scale`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) columns: [f64; COEFFICIENTS],
     pub(crate) target: f64,
-    /// What an error of the target counts in proportion to.
+    /// Scale to which an error of the target is relative.
     pub(crate) scale: f64,
 }
 
-/// The coefficients of the least sum of squares; 0 where a column adds nothing.
+/// Returns the coefficients with the least sum of squares; 0 where a column does not contribute.
 pub(crate) fn non_negative(samples: &[Sample]) -> [f64; COEFFICIENTS] {
     let mut best = ([0.0; COEFFICIENTS], f64::INFINITY);
-    // The best of all that leave some columns out is the best of those that are not negative.
+    // The best of all subsets of columns is the best among those with non-negative coefficients.
     for used in 1..1u32 << COEFFICIENTS {
         let Some(solution) = solve(samples, used) else { continue };
         if solution.iter().any(|coefficient| *coefficient < 0.0) {
@@ -34,11 +34,12 @@ fn residual(sample: &Sample, solution: &[f64; COEFFICIENTS]) -> f64 {
     (said - sample.target) / sample.scale
 }
 
-/// The normal equations of the columns in `used`, by elimination; `None` where they do not decide.
+/// Solves the normal equations of the columns in `used`, by elimination; `None` if they are
+/// singular.
 fn solve(samples: &[Sample], used: u32) -> Option<[f64; COEFFICIENTS]> {
     let columns: Vec<usize> = (0..COEFFICIENTS).filter(|index| used >> index & 1 == 1).collect();
     let count = columns.len();
-    // Columns in units of their largest entry, so that sizes of bytes and of 1 can be compared.
+    // Columns in units of their largest entry, so that bytes and constants are comparable.
     let units: Vec<f64> = columns
         .iter()
         .map(|column| samples.iter().map(|s| s.columns[*column] / s.scale).fold(0.0, f64::max))
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn nothing_is_negative() {
-        // Larger work takes less than in proportion would need a negative constant.
+        // If larger work takes less than proportionally, the constant would have to be negative.
         let found = non_negative(&samples(|bytes, _| bytes / 50.0 - 5000.0));
         assert!(found.iter().all(|coefficient| *coefficient >= 0.0), "{found:?}");
         assert!(found[0] > 0.0, "{found:?}");

@@ -1,8 +1,8 @@
-//! What is measured and priced as one: instructions that do the same work on the same lane.
+//! Unit of measurement and pricing: instructions that do the same work on the same lane.
 //!
-//! The recorder sorts the spans of hand-made programs by [`Key`], and the cost model looks compiled
-//! programs up by it, with the same function. So whatever a compiled program contains is either
-//! priced by a measurement of the same instruction or reported as missing.
+//! The recorder sorts the spans of hand-made programs by [`Key`], and the cost model looks up
+//! compiled programs by it, with the same function. Every instruction of a compiled program is
+//! therefore either priced by a measurement of the same instruction or reported as missing.
 
 use model::compressed::WeightFormat;
 use model::ops::{Kv, Op, Value};
@@ -24,9 +24,9 @@ pub enum Work {
     Compute {
         op: Op,
         chunk: Option<Chunk>,
-        /// In which form the host keeps the matrix; `Plain` where there is none.
+        /// Format in which the host stores the matrix; `Plain` if there is none.
         weights: WeightFormat,
-        /// In which form the cache is kept; `None` for operations that read none.
+        /// Format in which the cache is stored; `None` for operations that read none.
         kv: Option<KvFormat>,
     },
     CopyWeights {
@@ -51,25 +51,26 @@ pub enum Work {
         op: Op,
         weights: WeightFormat,
     },
-    /// From a storage to the host; no profile measures it yet.
+    /// A read from a storage to the host, which profiles do not measure yet.
     Read {
         op: Op,
         weights: WeightFormat,
     },
 }
 
-/// A kind of work on a lane; see the module header.
+/// A kind of work on a lane; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key {
-    /// Appends of `cpu.append` count as `cpu.compute`'s: they are the same code on the same host.
+    /// The lane. Appends of `cpu.append` count as those of `cpu.compute`: they run the same code on
+    /// the same host.
     #[serde(with = "lane_names")]
     pub lane: LaneId,
-    /// Only where the same instruction costs something else in the other phase.
+    /// The phase, only if the same instruction has another cost in the other phase.
     pub phase: Option<Phase>,
     pub work: Work,
 }
 
-/// What the cost of a kind of work depends on.
+/// Quantities on which the cost of a kind of work depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Depends {
     Nothing,
@@ -81,15 +82,15 @@ enum Depends {
     SequencesAndPositions,
 }
 
-/// A point at which work is measured or priced; a coordinate that does not matter is 0.
+/// A point at which work is measured or priced; an irrelevant coordinate is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Point {
     pub rows: u32,
     pub positions: u32,
 }
 
-/// Sequences of equal length: decode with so many cached positions each, prefill with so many
-/// prompt tokens each.
+/// Sequences of equal length: in decode with this number of cached positions each, in prefill with
+/// this number of prompt tokens each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     pub sequences: u32,
@@ -101,7 +102,7 @@ fn part(chunk: Option<Chunk>) -> Option<Chunk> {
 }
 
 impl Key {
-    /// The key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
+    /// Returns the key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
     pub fn of(plan: &Plan, phase: Phase, lane: LaneId, instruction: &Instruction) -> Option<Key> {
         let stored =
             |op: Op, layer| plan.map.weight_formats.of(&plan.config, Weights::of(op, layer));
@@ -118,7 +119,7 @@ impl Key {
                 kv: (compute.op.is_attention() && !compute.op.caches().is_empty()).then_some(kv),
             },
             Instruction::Copy(copy) => match copy.moved {
-                // Attention in one has the weights of its softmax.
+                // Attention in one operation has the weights of its softmax.
                 Moved::Weights(op) => {
                     Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
                 }
@@ -146,23 +147,23 @@ impl Key {
         Some(Key { lane, phase, work })
     }
 
-    /// Whether the positions of sequences decide what it takes.
+    /// Returns true if the cost depends on the positions of sequences.
     pub(crate) fn takes_positions(&self) -> bool {
         self.work.depends() == Depends::SequencesAndPositions
     }
 
-    /// Whether each position looks back at those before it: attention over prompts.
+    /// Returns true if each position attends to the preceding ones: attention over prompts.
     pub(crate) fn looks_back(&self) -> bool {
         let attends = matches!(self.work, Work::Compute { op, .. } if op.is_attention());
         attends && self.phase == Some(Phase::Prefill)
     }
 
-    /// Whether the number of rows decides what it takes.
+    /// Returns true if the cost depends on the number of rows.
     pub(crate) fn takes_rows(&self) -> bool {
         self.work.depends() == Depends::Rows
     }
 
-    /// Where an instruction over `extent` lies.
+    /// Returns the point of an instruction over `extent`.
     pub fn point(&self, phase: Phase, extent: Extent) -> Point {
         let Extent { sequences, positions } = extent;
         match (self.work.depends(), phase) {

@@ -1,4 +1,4 @@
-//! Lanes of the canonical machine by name, as profiles on disk have them.
+//! Lanes of the canonical machine by name, as stored in profiles.
 
 use program::topology::LaneId;
 use serde::de::Error as _;
@@ -14,7 +14,7 @@ const NAMES: [(LaneId, &str); 7] = [
     (LaneId::D2H, "D2h"),
 ];
 
-/// A lane as its name.
+/// A lane, serialised as its name.
 #[derive(Debug, Clone, Copy)]
 struct Named(LaneId);
 
@@ -45,7 +45,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     Named::deserialize(deserializer).map(|named| named.0)
 }
 
-/// The same for a list.
+/// Serialisation of a list of lanes.
 pub(crate) mod list {
     use super::{Deserialize, Deserializer, LaneId, Named, Serialize, Serializer};
 

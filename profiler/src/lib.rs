@@ -1,11 +1,11 @@
 //! Measures this machine through the real worker code (Park-Egger §4.1).
 //!
-//! Profiling is running proved programs in the real workers and reading their trace. A plan is
-//! data: [`run::profile`] makes plans of one layer's true shapes (`experiment/`, over `bench.rs`
-//! and `stages.rs`), hands them to a [`Runner`], sorts the spans into samples by what they did,
-//! where and beside whom (`recorder.rs`), and sums them up as a [`Profile`]. [`ProfileCosts`]
-//! prices any plan of the model with it for the simulator. [`cached`] keeps profiles per thing
-//! profiled and notices a changed machine by its [`Fingerprint`].
+//! Profiling runs proved programs in the real workers and reads their trace. A plan is data:
+//! [`run::profile`] makes plans with the true shapes of one layer (`experiment/`, using `bench.rs`
+//! and `stages.rs`), hands them to a [`Runner`], sorts the spans into samples by their work, lane
+//! and concurrent lanes (`recorder.rs`), and summarises them as a [`Profile`]. [`ProfileCosts`]
+//! prices any plan of the model with it for the simulator. [`cached`] stores profiles per profiled
+//! configuration and notices a changed machine by its [`Fingerprint`].
 //!
 //! Used by the coordinator (`profile`, and before planning). Invariants:
 //! - Plans are proved free of deadlocks and races before a runner gets them.
@@ -53,19 +53,19 @@ pub use request::{Request, Threads};
 pub use run::Progress;
 pub use runner::{Runner, RunnerError, Session};
 
-/// A profile, and why it was made anew.
+/// A profile, and the reason for which it was measured.
 #[derive(Debug)]
 pub struct Cached {
     pub profile: Profile,
-    /// `None`: it was in the cache.
+    /// `None` if it was in the cache.
     pub measured_because: Option<Rejected>,
-    /// Why the new profile could not be kept; it is valid all the same.
+    /// Error if the new profile could not be stored; it is valid nevertheless.
     pub not_stored: Option<StoreError>,
 }
 
-/// The profile of `request` on `machine`: from the cache, or measured and kept there. `force`
-/// measures in any case, and drops what was rehearsed with the earlier profile and with its sibling
-/// with or without a device. While it measures, an earlier profile stays where it is.
+/// Returns the profile of `request` on `machine`: from the cache, or measured and stored there.
+/// `force` always measures, and removes what was rehearsed with the earlier profile and with its
+/// sibling with or without a device. An earlier profile stays in place during the measurement.
 ///
 /// # Errors
 /// A runner that failed or was interrupted.

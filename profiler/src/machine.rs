@@ -1,4 +1,4 @@
-//! The machine as the system describes it: what a profile is valid for.
+//! The machine as described by the operating system, for which a profile is valid.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kernels::Variant;
 
-/// Revision of each family of kernels. Bump one when its speed changes: profiles made with another
-/// revision are made anew.
+/// Revision of each family of kernels. Increment one when its speed changes: profiles with another
+/// revision are measured again.
 pub const KERNEL_REVISIONS: [(&str, u32); 6] = [
     ("linear kernels", 9),
     ("4-bit kernels", 6),
@@ -17,7 +17,7 @@ pub const KERNEL_REVISIONS: [(&str, u32); 6] = [
     ("thread pool", 1),
 ];
 
-/// CPU features that kernels or the system's copies make use of, as the kernel names them.
+/// CPU features that kernels or the system's copies use, as named by the Linux kernel.
 const FEATURES: [&str; 15] = [
     "avx2",
     "fma",
@@ -36,32 +36,33 @@ const FEATURES: [&str; 15] = [
     "erms",
 ];
 
-/// What is known of a GPU.
+/// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     pub name: String,
     pub uuid: String,
     pub driver: String,
-    /// Generation and width, as `4.0 x16`.
+    /// Generation and width, for example `4.0 x16`.
     pub pcie_link: String,
 }
 
 /// Named properties of a machine, and the cache size that profiling itself needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Name to value.
+    /// Values by name.
     pub fields: BTreeMap<String, String>,
-    /// Bytes of the largest cache; 0 where the system does not say.
+    /// Size of the largest cache in bytes; 0 if unknown.
     pub last_level_cache_bytes: u64,
 }
 
 impl Machine {
-    /// This machine, with a GPU where a device found one.
+    /// Returns this machine, with a GPU if a device found one.
     pub fn this(gpu: Option<&Gpu>) -> Machine {
         Machine::read(Path::new("/"), gpu)
     }
 
-    /// A machine whose `proc` and `sys` lie below `root`. What cannot be read is `unknown`.
+    /// Reads a machine whose `proc` and `sys` are below `root`. Values that cannot be read are
+    /// `unknown`.
     pub fn read(root: &Path, gpu: Option<&Gpu>) -> Machine {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let unknown = || "unknown".to_owned();
@@ -99,7 +100,7 @@ impl Machine {
     }
 }
 
-/// The value behind the first `name :` of a file of lines.
+/// Returns the value after the first `name :` in a file of lines.
 fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let found =
         text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == name))?;
@@ -111,13 +112,13 @@ fn features(flags: &str) -> String {
     FEATURES.into_iter().filter(|feature| present.contains(feature)).collect::<Vec<_>>().join(" ")
 }
 
-/// In tenths of a GiB: the last kilobytes change from boot to boot.
+/// Returns the memory in tenths of a GiB: the last kilobytes change from boot to boot.
 fn memory(meminfo: &str) -> Option<String> {
     let kib: u64 = line(meminfo, "MemTotal")?.split(' ').next()?.parse().ok()?;
     Some(format!("{:.1} GiB", kib as f64 / f64::from(1u32 << 20)))
 }
 
-/// Entries `<prefix><number>` of a directory, ascending.
+/// Returns the entries `<prefix><number>` of a directory, ascending.
 fn numbered(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut found: Vec<(u32, PathBuf)> = entries
@@ -131,7 +132,7 @@ fn numbered(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Caches of a CPU in words, with their bytes.
+/// Returns descriptions of a CPU's caches, with their bytes.
 fn caches(directory: &Path) -> Vec<(String, u64)> {
     let one = |path: PathBuf| {
         let read = |name: &str| Some(fs::read_to_string(path.join(name)).ok()?.trim().to_owned());

@@ -1,4 +1,4 @@
-//! What one instruction of a plan takes, from the surface of its kind of work.
+//! Cost of one instruction of a plan, from the surface of its kind of work.
 
 use program::map::Phase;
 use program::plan::RunShape;
@@ -15,15 +15,15 @@ pub(crate) struct Price {
     pub(crate) phase: Phase,
     pub(crate) sequences: u32,
     pub(crate) factor: f64,
-    /// Positions that a row of the layer looks back at, itself among them; `None`: all.
+    /// Number of positions to which a row of the layer attends, including itself; `None` for all.
     pub(crate) window: Option<u32>,
-    /// What a stream of prefill computes, where prompts are cut into chunks.
+    /// Work of a stream of prefill, if prompts are split into chunks.
     pub(crate) chunk: Option<Chunk>,
 }
 
 impl Price {
-    /// Nanoseconds in a step behind prompts of `prompt_len` tokens; `None` where the surface does
-    /// not reach there.
+    /// Returns the nanoseconds in a step after prompts of `prompt_len` tokens; `None` if the
+    /// surface does not extend that far.
     pub(crate) fn ns(&self, surface: &Surface, prompt_len: u32, step: u32) -> Option<f64> {
         let ns = match self.chunk {
             Some(chunk) => self.chunk_ns(surface, chunk, prompt_len)?,
@@ -32,7 +32,7 @@ impl Price {
         Some(self.factor * ns)
     }
 
-    /// What whole prompts, or a decode step, are computed over.
+    /// Returns the extent of whole prompts, or of a decode step.
     pub(crate) fn extent(&self, prompt_len: u32, step: u32) -> Extent {
         let positions = match self.phase {
             Phase::Prefill => prompt_len,
@@ -46,8 +46,9 @@ impl Price {
         surface.at(point.rows.into(), point.positions.into())
     }
 
-    /// The same in a layer with a window: each row of a prompt behind it takes what the next row of
-    /// a prompt as long as the window would, and all else is over as many positions at most.
+    /// Returns the nanoseconds in a layer with a window: each row of a prompt after the window
+    /// takes the time of the next row of a prompt with the window's length; all other work covers
+    /// at most that number of positions.
     fn windowed(&self, surface: &Surface, extent: Extent) -> Option<f64> {
         let window = self.window.filter(|window| *window < extent.positions);
         let Some(window) = window.filter(|_| self.key.takes_positions()) else {
@@ -61,8 +62,9 @@ impl Price {
         Some(within + f64::from(extent.positions - window) * (next - within).max(0.0))
     }
 
-    /// A stream of prefill that cuts prompts. Of what depends on positions, a whole prompt's time
-    /// is dealt out: that of attention by the positions which the rows look back at.
+    /// Returns the nanoseconds of a stream of prefill that splits prompts. For work that depends on
+    /// positions, a whole prompt's time is distributed: that of attention by the positions to which
+    /// the rows attend.
     fn chunk_ns(&self, surface: &Surface, chunk: Chunk, prompt_len: u32) -> Option<f64> {
         let Chunk { begin, rows, ends } = chunk;
         let at = |sequences: u32, positions: u32| {
@@ -94,25 +96,25 @@ impl Price {
         Some(sum_ns)
     }
 
-    /// About as many pairs the first rows of a prompt make with what they look back at.
+    /// Returns approximately the number of (row, position) pairs of the first rows of a prompt.
     fn pairs(&self, rows: u64) -> f64 {
         let within = rows.min(self.window.map_or(u64::MAX, u64::from)) as f64;
         within * within / 2.0 + (rows as f64 - within) * within
     }
 }
 
-/// What a stream of prefill computes of a batch's prompts, one behind the other.
+/// Work of a stream of prefill on a batch's prompts, which are concatenated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk {
-    /// Rows before its first.
+    /// Number of rows before its first.
     begin: u64,
     rows: u32,
-    /// Prompts that end in it.
+    /// Number of prompts that end in it.
     ends: u32,
 }
 
 impl Chunk {
-    /// Of full batches of prompts of `prompt_len` tokens.
+    /// Returns the chunk for full batches of prompts of `prompt_len` tokens.
     pub(crate) fn of(shape: &RunShape, prompt_len: u32, stream: u16) -> Chunk {
         let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
         let all = u64::from(shape.batch_size) * length;

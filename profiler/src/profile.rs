@@ -1,4 +1,4 @@
-//! What was measured on a machine: the result of profiling, as it is cached.
+//! Measurements of a machine: the result of profiling, as it is cached.
 
 use std::collections::HashSet;
 
@@ -10,35 +10,37 @@ use crate::key::{Extent, Key, Point};
 use crate::request::Threads;
 use crate::stat::{Stat, median};
 
-/// Version of the cached form; another one is not read.
+/// Version of the cached format; other versions are not read.
 pub const VERSION: u32 = 5;
 
-/// Measurements and what they are valid for.
+/// Measurements and the conditions under which they are valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub fingerprint: Fingerprint,
     pub measurements: Measurements,
 }
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurements {
-    /// Compute threads in all of it but the sweep.
+    /// Compute threads in all measurements except the sweep.
     pub threads: Threads,
-    /// The number of the CPU's threads with which the operations of a layer take least in decode.
+    /// Number of the CPU's threads with which the operations of a layer take the least time in
+    /// decode.
     pub best_cpu_threads: u16,
-    /// Ordered by lane, work and point.
+    /// Measurements ordered by lane, work and point.
     pub work: Vec<Measured>,
-    /// One curve per class of operations; empty when it was left out.
+    /// One curve per class of operations; empty if the sweep was left out.
     pub sweep: Vec<Sweep>,
     pub overhead: Overhead,
-    /// What was to be measured and was not.
+    /// Points that were not measured.
     pub skipped: Vec<Skipped>,
-    /// Plans that were tried out since.
+    /// Plans that were rehearsed since.
     pub rehearsals: Vec<Rehearsal>,
-    /// Runs that ended since, the newest last; of each plan, and of all, only the last ones.
+    /// Runs that completed since, the newest last; only the most recent ones per plan, and of all
+    /// plans, are kept.
     pub finished: Vec<Finished>,
-    /// How long profiling took.
+    /// Duration of profiling.
     pub took_ms: u64,
 }
 
@@ -49,35 +51,36 @@ pub struct Measured {
     pub key: Key,
     #[serde(flatten)]
     pub point: Point,
-    /// Lanes that worked all the while beside it; empty: it ran alone.
+    /// Lanes that worked concurrently all the time; empty if it ran alone.
     #[serde(with = "crate::lane_names::list")]
     pub beside: Vec<LaneId>,
     #[serde(flatten)]
     pub time: Stat,
-    /// Whether equal work took other times, even when measured again. The time is that of all equal
+    /// Equal work took different times, even when measured again. The time is that of all equal
     /// work in any case.
     pub disputed: bool,
 }
 
-/// A point that nothing was measured at, for want of time or because lanes never met.
+/// A point at which nothing was measured, for lack of time or because lanes never overlapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// What would have been measured, in words.
+    /// Description of the measurement.
     pub what: String,
     #[serde(flatten)]
     pub extent: Extent,
 }
 
-/// A class of operations over the number of CPU threads, at the workload's shape.
+/// Time of a class of operations as a function of the number of CPU threads, at the workload's
+/// shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     /// `linear`, `attention` or `small`.
     pub class: String,
-    /// The operation that stands for the class.
+    /// The operation that represents the class.
     pub op: String,
     /// Ascending.
     pub curve: Vec<SweepPoint>,
-    /// Threads of the smallest median.
+    /// Number of threads with the smallest median.
     pub best_threads: u16,
 }
 
@@ -89,38 +92,39 @@ pub struct SweepPoint {
     pub time: Stat,
 }
 
-/// What the runtime and measuring themselves cost; `None` where a run gave no sample.
+/// Overhead of the runtime and of measuring; `None` if a run gave no sample.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
-    /// From a signal to the first work of a lane that was blocked on it.
+    /// Time from a signal to the first work of a lane that was blocked on it.
     pub wake: Option<Stat>,
-    /// A span of an operation that has nothing to do: what measuring adds to every span.
+    /// Duration of an empty operation's span, which measuring adds to every span.
     pub empty_span: Option<Stat>,
-    /// From the end of one span to the start of the next with nothing in between.
+    /// Time from the end of one span to the start of the next if nothing is in between.
     pub between_spans: Option<Stat>,
 }
 
-/// What a plan took that was tried out.
+/// Durations of a plan that was rehearsed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rehearsal {
     /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
-    /// Decode steps of a group.
+    /// Number of decode steps of a group.
     pub steps: u32,
-    /// From the start of a group's first decode step to the end of its last one, for each group in
-    /// the order in which they ran; not empty.
+    /// Time from the start of a group's first decode step to the end of its last one, for each
+    /// group in the order of execution; not empty.
     pub groups_ns: Vec<u64>,
-    /// Times the workers were started anew for them.
+    /// Number of times that the workers were started for it.
     pub sessions: u32,
 }
 
 impl Rehearsal {
-    /// The median group.
+    /// Returns the duration of the median group.
     pub fn decode_ns(&self) -> f64 {
         median_of(self.groups_ns.iter().map(|ns| *ns as f64)).unwrap_or_default()
     }
 
-    /// From the shortest group to the longest, as a share of the median.
+    /// Returns the difference between the longest and the shortest group as a fraction of the
+    /// median.
     pub fn spread(&self) -> f64 {
         let (least, most) = (self.groups_ns.iter().min(), self.groups_ns.iter().max());
         let width_ns = most.zip(least).map_or(0, |(most, least)| most - least);
@@ -128,39 +132,39 @@ impl Rehearsal {
     }
 }
 
-/// How long a run computed prompts and decoded.
+/// Durations of a run's prefill and decode.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunTimes {
     pub prefill_ns: f64,
     pub decode_ns: f64,
 }
 
-/// What runs of a plan took over what was simulated of them, the medians.
+/// Medians over runs of a plan of the ratio of actual to simulated durations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Correction {
     pub prefill: f64,
     pub decode: f64,
-    /// How many there were.
+    /// Number of runs.
     pub runs: usize,
 }
 
 impl Correction {
-    /// No run says more than that: beyond it something else was the matter.
+    /// Limits of the correction: a ratio beyond them had another cause.
     const BOUNDS: (f64, f64) = (0.5, 2.0);
 }
 
-/// A run that did all that was predicted of it.
+/// A run that completed as predicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
-    /// By the profile alone, without rehearsals and earlier runs.
+    /// Durations predicted by the profile alone, without rehearsals and earlier runs.
     pub simulated: RunTimes,
     pub measured: RunTimes,
 }
 
 impl Profile {
-    /// Adds what another profile of the same model measured of kinds of work that this one has not,
+    /// Adds the kinds of work that another profile of the same model measured and this one did not,
     /// and its rehearsals.
     pub fn add(&mut self, other: &Profile) {
         let known: HashSet<Key> =
@@ -171,8 +175,8 @@ impl Profile {
         self.measurements.rehearsals.extend(other.measurements.rehearsals.iter().cloned());
     }
 
-    /// What the last runs of this very plan took over what was simulated of them; `None` where it
-    /// never ran to its end.
+    /// Returns the correction from the most recent runs of this very plan; `None` if it never ran
+    /// to its end.
     pub fn correction(&self, plan: &str) -> Option<Correction> {
         let runs = || self.measurements.finished.iter().filter(|run| run.plan == plan);
         let (least, most) = Correction::BOUNDS;
@@ -187,8 +191,8 @@ impl Profile {
         })
     }
 
-    /// The profile whose every work takes what its samples spread less, or more: of a run what it
-    /// takes if all that is uncertain comes together.
+    /// Returns the profile in which every work takes its mean minus, or plus, its spread: the range
+    /// of a run's duration if all uncertainties accumulate.
     #[must_use]
     pub fn at(&self, end: End) -> Profile {
         let mut profile = self.clone();
@@ -203,7 +207,7 @@ impl Profile {
     }
 }
 
-/// An end of what a profile leaves uncertain.
+/// An end of a profile's range of uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Low,
@@ -211,10 +215,10 @@ pub enum End {
 }
 
 impl Measurements {
-    /// Runs of one plan that are kept, and of all plans.
+    /// Number of runs that are kept for one plan, and for all plans.
     const FINISHED_MAX: (usize, usize) = (8, 256);
 
-    /// Adds a run, and drops the oldest beyond what is kept.
+    /// Adds a run, and removes the oldest beyond the number that is kept.
     pub(crate) fn finish(&mut self, run: Finished) {
         let (of_plan, of_all) = Measurements::FINISHED_MAX;
         let mut earlier = self.finished.iter().filter(|other| other.plan == run.plan).count();

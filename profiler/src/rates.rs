@@ -1,8 +1,8 @@
-//! A profile in a few rates: what a machine's description says of it.
+//! Summarises a profile as a few rates, as in a machine's description.
 //!
 //! Time is bytes over a bandwidth plus operations over a throughput plus a constant, by least
-//! squares of relative errors over all points that were measured alone. Where the points leave one
-//! of them open, it is as fast as a description allows.
+//! squares of relative errors over all points that were measured without contention. If the points
+//! leave one of these undetermined, it is set to the highest rate that a description permits.
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
@@ -17,24 +17,24 @@ use crate::fit::{Sample, non_negative};
 use crate::key::Work;
 use crate::profile::{Measured, Profile};
 
-/// Rates that a description may give.
+/// Range of rates that a description permits.
 const GBPS: (f64, f64) = (0.01, 50_000.0);
 const TFLOPS: (f64, f64) = (0.001, 50_000.0);
 
-/// Of one device.
+/// Rates of one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceRates {
     pub linear_gbps: f64,
     pub linear_tflops: f64,
     pub attention_gbps: f64,
     pub attention_tflops: f64,
-    /// Of each operation.
+    /// Overhead of each operation.
     pub overhead_us: f64,
-    /// The same where weights or KV are in 4 bits, whose bytes are counted as they are stored.
+    /// Rates for weights or KV in 4 bits, whose bytes are counted as stored.
     pub four_bit: Option<FourBitRates>,
 }
 
-/// As of plain weights and KV where the one or the other was not measured in 4 bits.
+/// Rates for 4 bits; those of plain weights or KV if they were not measured in 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FourBitRates {
     pub linear_gbps: f64,
@@ -43,15 +43,15 @@ pub struct FourBitRates {
     pub attention_tflops: f64,
 }
 
-/// Of decompression on a device.
+/// Rates of decompression on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecompressRates {
-    /// Bytes that are written.
+    /// Bandwidth in bytes written.
     pub gbps: f64,
     pub overhead_ms: f64,
 }
 
-/// Of a machine; `None` of what was not measured.
+/// Rates of a machine; `None` for what was not measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MachineRates {
     pub cpu: Option<DeviceRates>,
@@ -59,11 +59,11 @@ pub struct MachineRates {
     pub h2d_gbps: Option<f64>,
     pub d2h_gbps: Option<f64>,
     pub decompress: Option<DecompressRates>,
-    /// What the CPU and the link read of host memory at once.
+    /// Combined bandwidth of the CPU and the link in host memory.
     pub dram_gbps: Option<f64>,
 }
 
-/// The rates of a profile of a model.
+/// Returns the rates of a profile of a model.
 pub fn rates(profile: &Profile, config: &ModelConfig, dtype: Dtype) -> MachineRates {
     let points = Points { profile, config, dtype };
     let cpu = points.device(LaneId::CPU_COMPUTE);
@@ -78,15 +78,15 @@ pub fn rates(profile: &Profile, config: &ModelConfig, dtype: Dtype) -> MachineRa
     }
 }
 
-/// What all operations of a device have in common.
+/// Parameters that all operations of a device share.
 #[derive(Debug, Clone, Copy)]
 struct Law {
-    /// Of activations, and of plain weights.
+    /// Time per byte of activations, and of plain weights.
     per_byte: f64,
     overhead_ns: f64,
 }
 
-/// An operation's bytes of weights or KV, bytes of activations, arithmetic, and time.
+/// Bytes of an operation's weights or KV, bytes of activations, arithmetic, and time.
 #[derive(Debug, Clone, Copy)]
 struct Timed {
     operands: f64,
@@ -96,13 +96,13 @@ struct Timed {
 }
 
 impl Timed {
-    /// All of it to be explained; `None` of what took no time.
+    /// Returns the sample with all terms to be explained; `None` if it took no time.
     fn whole(self) -> Option<Sample> {
         let columns = [self.operands + self.activations, self.flops, 1.0];
         (self.ns > 0.0).then_some(Sample { columns, target: self.ns, scale: self.ns })
     }
 
-    /// What a law leaves to be explained.
+    /// Returns the sample with the terms that the law leaves unexplained.
     fn beside(self, law: Law) -> Option<Sample> {
         let target = self.ns - self.activations * law.per_byte - law.overhead_ns;
         let columns = [self.operands, self.flops, 0.0];
@@ -110,7 +110,7 @@ impl Timed {
     }
 }
 
-/// What a profile measured alone.
+/// Points that a profile measured without contention.
 struct Points<'a> {
     profile: &'a Profile,
     config: &'a ModelConfig,
@@ -162,7 +162,7 @@ impl Points<'_> {
         })
     }
 
-    /// A linear of a layer whose matrix is plain, or multiplied in 4 bits.
+    /// Returns a linear of a layer whose matrix is plain, or multiplied in 4 bits.
     fn linear(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
         let Work::Compute { op, chunk: None, weights, .. } = measured.key.work else {
             return None;
@@ -177,7 +177,7 @@ impl Points<'_> {
             return None;
         }
         let rows = u64::from(measured.point.rows);
-        // Of experts those that so many rows go to.
+        // The experts to which this number of rows is routed.
         let experts = self.config.experts.filter(|_| op.is_expert());
         let share = experts.map_or(1.0, |experts| experts.expected_share(rows as f64));
         Some(Timed {
@@ -188,7 +188,7 @@ impl Points<'_> {
         })
     }
 
-    /// Attention over caches that are plain, or in 4 bits.
+    /// Returns attention over caches that are plain, or in 4 bits.
     fn attention(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
         let Work::Compute { op, chunk: None, kv, .. } = measured.key.work else { return None };
         let kv = kv.unwrap_or(KvFormat::Plain);
@@ -218,7 +218,7 @@ impl Points<'_> {
         Weights::of(op, Some(0)).size_bytes(self.config, self.dtype, format) as f64
     }
 
-    /// All that a lane copied over the time that it took.
+    /// Returns all bytes that a lane copied divided by the time it took.
     fn copies(&self, lane: LaneId) -> Option<f64> {
         let (mut bytes, mut time_ns) = (0.0, 0.0);
         for one in self.alone(lane) {
@@ -252,7 +252,7 @@ impl Points<'_> {
         (!samples.is_empty()).then(|| DecompressRates { gbps: rate(per_byte, GBPS), overhead_ms })
     }
 
-    /// Of the CPU and the link beside each other, at least what either reads alone.
+    /// Returns the combined bandwidth of the CPU and the link, at least what either reads alone.
     fn dram_gbps(&self, linear_gbps: f64, h2d_gbps: Option<f64>) -> f64 {
         let Some(h2d_gbps) = h2d_gbps else { return linear_gbps };
         let (by_lane, _) = contention(self.profile);
@@ -266,7 +266,7 @@ impl Points<'_> {
     }
 }
 
-/// Of nanoseconds for each; within what a description may say.
+/// Returns the rate for a time per unit, limited to what a description permits.
 fn rate(each_ns: f64, (least, most): (f64, f64)) -> f64 {
     if each_ns > 0.0 { (1.0 / each_ns).clamp(least, most) } else { most }
 }

@@ -1,4 +1,4 @@
-//! Spans to samples: which work each span was, at which point, beside which other lanes.
+//! Turns spans into samples: the work of each span, its point, and the concurrent lanes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,23 +14,24 @@ use crate::equals::representative;
 use crate::key::{Extent, Key, Point, Work};
 use crate::stat::Stat;
 
-/// A span ran beside a lane that was busy for at least this share of it,
+/// A span is concurrent with a lane that was busy for at least this fraction of it,
 const BESIDE_SHARE: f64 = 0.95;
-/// and without a lane that was busy for at most this share; in between it tells nothing.
+/// and not concurrent with a lane that was busy for at most this fraction; in between it is
+/// discarded.
 const ALONE_SHARE: f64 = 0.05;
-/// Copies of fewer bytes say nothing of the link's speed.
+/// Minimum size of a copy from which the link's speed is derived.
 const LINK_BYTES_MIN: u64 = 1 << 20;
 
-/// One group's trace, and what it ran over.
+/// One group's trace, and its extent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trace<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) program: &'a Program,
     pub(crate) extent: Extent,
     pub(crate) records: &'a [(LaneId, TraceRecord)],
-    /// Steps that only warm up.
+    /// Number of warm-up steps.
     pub(crate) skip_steps: u32,
-    /// Whether tokens are drawn from the vocabulary of the profile, not from a token few.
+    /// Tokens are sampled from the vocabulary of the profile, not from a small one.
     pub(crate) samples_count: bool,
 }
 
@@ -40,7 +41,7 @@ impl Trace<'_> {
     }
 }
 
-/// Work at a point, beside the lanes of a set.
+/// Work at a point, concurrent with the lanes of a set.
 pub(crate) type Case = (Key, Point, LaneSet);
 
 /// Collects samples over all experiments.
@@ -57,7 +58,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Takes the spans of one group.
+    /// Records the spans of one group.
     pub(crate) fn record(&mut self, trace: Trace<'_>) {
         let program = trace.program;
         let lanes = by_lane(&trace);
@@ -101,8 +102,8 @@ impl Recorder {
         self.samples_ns.entry((key, point, beside)).or_default().push(length_ns);
     }
 
-    /// Time from a signal to the first work of a lane that was blocked on it, and time between two
-    /// instructions with nothing in between.
+    /// Records the time from a signal to the first work of a lane that was blocked on it, and the
+    /// time between two consecutive instructions.
     fn gaps(&mut self, program: &Program, lane: LaneId, lanes: &[Vec<TraceRecord>]) {
         let Some(list) = program.lane(lane) else { return };
         for pair in lanes[lane.index()].windows(2) {
@@ -129,22 +130,22 @@ impl Recorder {
         }
     }
 
-    /// Work alone at a point, if it was measured there.
+    /// Returns the statistics of work without contention at a point, if it was measured.
     pub(crate) fn alone(&self, key: &Key, point: Point) -> Option<Stat> {
         Stat::of(self.samples_ns.get(&(*key, point, LaneSet::EMPTY))?)
     }
 
-    /// Speed of the copies of weights and caches so far, alone.
+    /// Returns the speed of the copies of weights and caches so far, without contention.
     pub(crate) fn link_bytes_per_ns(&self) -> Option<f64> {
         (self.link_ns > 0).then(|| self.link_bytes as f64 / self.link_ns as f64)
     }
 
-    /// Whether any work of a lane lay beside exactly the lanes of a set.
+    /// Returns true if any work of a lane was concurrent with exactly the lanes of a set.
     pub(crate) fn has_met(&self, lane: LaneId, set: LaneSet) -> bool {
         self.samples_ns.keys().any(|(key, _, beside)| key.lane == lane && *beside == set)
     }
 
-    /// Whether equal work takes different times, alone over `extent`.
+    /// Returns true if equal work takes different times without contention over `extent`.
     pub(crate) fn equals_differ(&self, config: &ModelConfig, phase: Phase, extent: Extent) -> bool {
         let here = |(key, point, beside): &Case| {
             *beside == LaneSet::EMPTY && *point == key.point(phase, extent)
@@ -152,7 +153,8 @@ impl Recorder {
         self.equals(config, &here).iter().any(|class| self.is_disputed(class))
     }
 
-    /// Gives equal work the samples of all of it, and marks it where they contradict each other.
+    /// Gives equal work the samples of all of it, and marks work whose samples contradict each
+    /// other.
     pub(crate) fn pool_equals(&mut self, config: &ModelConfig) {
         for class in self.equals(config, &|_| true) {
             let is_disputed = self.is_disputed(&class);
@@ -167,7 +169,7 @@ impl Recorder {
         }
     }
 
-    /// Cases of equal work, several each.
+    /// Returns the groups of cases of equal work with several members.
     fn equals(&self, config: &ModelConfig, which: &dyn Fn(&Case) -> bool) -> Vec<Vec<Case>> {
         let mut classes: HashMap<Case, Vec<Case>> = HashMap::new();
         for case in self.samples_ns.keys().filter(|case| which(case)) {
@@ -178,14 +180,15 @@ impl Recorder {
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// Whether two of the cases at least differ by more than they spread.
+    /// Returns true if at least two of the cases differ by more than they spread.
     fn is_disputed(&self, class: &[Case]) -> bool {
         let stats = class.iter().filter_map(|case| Stat::of(&self.samples_ns[case]));
         let stats: Vec<Stat> = stats.collect();
         stats.iter().enumerate().any(|(i, a)| stats[..i].iter().any(|b| a.differs(b)))
     }
 
-    /// Everything measured, summed up, in no order; and whether equal work took other times.
+    /// Returns the statistics of all measurements, in no particular order, and whether equal work
+    /// took different times.
     pub(crate) fn stats(&self) -> impl Iterator<Item = (Case, Stat, bool)> + '_ {
         self.samples_ns.iter().filter_map(|(case, samples)| {
             Some((*case, Stat::of(samples)?, self.disputed.contains(case)))
@@ -193,7 +196,7 @@ impl Recorder {
     }
 }
 
-/// The records of the measured program, by lane.
+/// Returns the records of the measured program, by lane.
 fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
     let mut lanes = vec![Vec::new(); trace.plan.topology.lanes.len()];
     for (lane, record) in trace.records {
@@ -204,7 +207,8 @@ fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
     lanes
 }
 
-/// Those of `others` that were busy during a span; `None` when one was for a part of it.
+/// Returns the lanes among `others` that were busy during a span; `None` if one was busy for a part
+/// of it.
 fn beside(others: LaneSet, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> Option<LaneSet> {
     let mut beside = LaneSet::EMPTY;
     for other in others.iter() {
@@ -218,7 +222,7 @@ fn beside(others: LaneSet, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> 
     Some(beside)
 }
 
-/// Share of a span during which a lane was inside work.
+/// Returns the fraction of a span during which a lane was executing work.
 fn busy_share(span: &TraceRecord, lane: &[TraceRecord]) -> f64 {
     let first = lane.partition_point(|other| other.end_ns <= span.start_ns);
     let busy_ns: u64 = lane[first..]
@@ -229,7 +233,7 @@ fn busy_share(span: &TraceRecord, lane: &[TraceRecord]) -> f64 {
     busy_ns as f64 / span.end_ns.saturating_sub(span.start_ns).max(1) as f64
 }
 
-/// When the last work before a lane's signal number `offset` (from 1) ended, in a step.
+/// Returns the end of the last work before a lane's signal number `offset` (from 1), in a step.
 fn released_ns(
     program: &Program,
     lane: LaneId,

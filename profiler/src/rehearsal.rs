@@ -1,5 +1,5 @@
-//! A compiled plan tried out: real decode steps in the real workers, behind prompts that nobody
-//! computed.
+//! Rehearsal of a compiled plan: real decode steps in the real workers, after prompts that were
+//! never computed.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ use crate::profile::Rehearsal;
 use crate::request::Threads;
 use crate::runner::{Runner, Session};
 
-/// Groups of a session at least, and at most.
+/// Minimum and maximum number of groups of a session.
 const GROUPS: std::ops::RangeInclusive<usize> = 3..=8;
-/// What the groups of a session may take, but for the least number of them.
+/// Maximum duration of a session's groups beyond the minimum number.
 const BUDGET: Duration = Duration::from_secs(2);
-/// Groups that lie further apart than this share of their median are doubted,
+/// Groups that differ by more than this fraction of their median are repeated,
 const SPREAD_MAX: f64 = 0.1;
-/// and so are those that take so much less or more than expected.
+/// and so are those whose ratio to the expected duration is out of this range.
 const EXPECTED: std::ops::RangeInclusive<f64> = 0.8..=1.25;
-/// Times workers are started: two that do not agree are decided by a third.
+/// Maximum number of times that workers are started: if two sessions disagree, a third decides.
 const SESSIONS_MAX: u32 = 3;
 
-/// Runs `steps` decode steps of `plan` with dummy weights, several times, in full batches behind
-/// prompts of the longest length. What is doubtful or surprising, beside what was expected, is run
-/// again by workers that are started anew: a machine that was disturbed for a while gives groups
-/// that agree with each other and with nothing else.
+/// Runs `steps` decode steps of `plan` with dummy weights, several times, in full batches after
+/// prompts of the longest length. Groups that spread widely, or that differ much from the
+/// expectation, are repeated with newly started workers: a machine that was disturbed for a while
+/// yields groups that agree only with each other.
 ///
 /// # Errors
 /// A plan that is not safe to run, a runner that failed or was interrupted.
@@ -74,13 +74,13 @@ pub fn rehearse(
     Ok(all)
 }
 
-/// The groups of one session.
+/// Returns the durations of the groups of one session.
 fn groups_ns(
     mut session: Box<dyn Session>,
     plan: &Plan,
     steps: u32,
 ) -> Result<Vec<u64>, ProfileError> {
-    // The first step brings pages and caches up.
+    // The first step warms up pages and caches.
     decode_ns(session.as_mut(), plan, 1)?;
     let begun = Instant::now();
     let mut groups_ns = Vec::new();
@@ -91,7 +91,8 @@ fn groups_ns(
     Ok(groups_ns)
 }
 
-/// Prefill that computes nothing: sampling alone sets the length of every sequence's cache.
+/// Returns a prefill that computes nothing: sampling alone sets the length of every sequence's
+/// cache.
 fn only_samples(prefill: &Program) -> Program {
     let samples = |instruction: &&Instruction| instruction.is_sample();
     let lanes = prefill.lanes.iter().map(|list| LaneProgram {
@@ -106,7 +107,7 @@ fn only_samples(prefill: &Program) -> Program {
     }
 }
 
-/// Runs a group of full batches; returns how long its decode steps took together.
+/// Runs a group of full batches; returns the total duration of its decode steps.
 fn decode_ns(session: &mut dyn Session, plan: &Plan, steps: u32) -> Result<u64, ProfileError> {
     let shape = &plan.shape;
     let prompt = vec![0; shape.longest_prompt(steps + 1) as usize];

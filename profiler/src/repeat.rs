@@ -1,4 +1,4 @@
-//! One experiment over its extents, within its share of the time.
+//! Runs one experiment over its extents, within its share of the time.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use crate::recorder::{Recorder, Trace};
 use crate::request::Request;
 use crate::runner::{Runner, Session};
 
-/// Repetitions of what is measured with time to spare, and of the workload's own shape in any case.
+/// Minimum number of repetitions of required extents.
 pub const REPETITIONS_MIN: u32 = 3;
-/// Rounds in which what is doubtful is measured again.
+/// Maximum number of rounds in which doubtful results are measured again.
 const AGAIN_MAX: u32 = 2;
 
-/// Time until a share of it is used up.
+/// Time until a share of the budget is used up.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     begun: Instant,
@@ -32,7 +32,7 @@ impl Clock {
         self.share.saturating_sub(self.begun.elapsed())
     }
 
-    /// How often what takes `once` still fits.
+    /// Returns how many repetitions of duration `once` still fit.
     fn fitting(self, once: Duration) -> u32 {
         (self.left().as_secs_f64() / once.as_secs_f64().max(1e-6)) as u32
     }
@@ -42,14 +42,15 @@ impl Clock {
 #[derive(Debug, Clone, Copy)]
 struct Timed {
     extent: Extent,
-    /// What one repetition takes.
+    /// Duration of one repetition.
     once: Duration,
     repetitions: u32,
 }
 
 /// Measures the required extents of an experiment in any case and the others while its share of the
-/// time lasts, with fewer repetitions where all would not fit; then again what has few of them or
-/// contradicts itself; and more of everything with what is left. Returns what was not measured.
+/// time lasts, with fewer repetitions if they would not all fit; then repeats results with few
+/// repetitions or contradictions; and uses the remaining time for more of everything. Returns what
+/// was not measured.
 pub(crate) fn repeat(
     experiment: &Experiment,
     request: &Request,
@@ -69,7 +70,7 @@ pub(crate) fn repeat(
     let count = required.len() + optional.len();
     let (mut measured, mut skipped): (Vec<Timed>, _) = (Vec::new(), Vec::new());
     for (index, extent) in required.iter().chain(optional).enumerate() {
-        // One more of them warms up.
+        // One additional repetition warms up.
         let fitting = clock.fitting(expected(&measured, *extent)).saturating_sub(1);
         let repetitions = match fitting {
             _ if index == 0 => REPETITIONS_MIN,
@@ -93,8 +94,8 @@ pub(crate) fn repeat(
     Ok(skipped)
 }
 
-/// What a repetition of `next` will take: on the line through the two largest extents so far, or in
-/// proportion to the only one.
+/// Returns the expected duration of a repetition of `next`: on the line through the two largest
+/// extents so far, or in proportion to the only one.
 fn expected(measured: &[Timed], next: Extent) -> Duration {
     let size = |extent: Extent| f64::from(extent.sequences) * f64::from(extent.positions);
     let mut known: Vec<(f64, f64)> =
@@ -135,13 +136,13 @@ impl Repeater<'_> {
         Ok(())
     }
 
-    /// A warm-up, which touches the memory, and repetitions.
+    /// Runs a warm-up, which touches the memory, and repetitions.
     fn first(&mut self, extent: Extent, repetitions: u32) -> Result<Timed, ProfileError> {
         let begun = Instant::now();
         match self.experiment.phase {
             Phase::Decode => self.group(extent, 1 + repetitions, 1)?,
             Phase::Prefill => {
-                // A group has one prefill; all of the first one is skipped.
+                // A group has one prefill, and the first one is skipped entirely.
                 self.group(extent, 0, 1)?;
                 self.more(extent, repetitions)?;
             }
@@ -149,7 +150,7 @@ impl Repeater<'_> {
         Ok(Timed { extent, once: begun.elapsed() / (1 + repetitions), repetitions })
     }
 
-    /// So many repetitions.
+    /// Runs the given number of repetitions.
     fn more(&mut self, extent: Extent, repetitions: u32) -> Result<(), ProfileError> {
         match self.experiment.phase {
             Phase::Decode if repetitions > 0 => self.group(extent, repetitions, 0),
@@ -158,7 +159,7 @@ impl Repeater<'_> {
         }
     }
 
-    /// Completes what was repeated less than it should be.
+    /// Completes extents with fewer repetitions than required.
     fn few(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
         for Timed { extent, once, repetitions } in measured {
             let lacking = REPETITIONS_MIN.saturating_sub(*repetitions);
@@ -167,7 +168,7 @@ impl Repeater<'_> {
         Ok(())
     }
 
-    /// Measures again where equal work took different times.
+    /// Repeats measurements in which equal work took different times.
     fn equals(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
         let (config, phase) = (&self.request.config, self.experiment.phase);
         for _ in 0..AGAIN_MAX {
@@ -181,7 +182,7 @@ impl Repeater<'_> {
         Ok(())
     }
 
-    /// Measures again where lanes did not meet that should.
+    /// Repeats measurements in which lanes that should overlap did not.
     fn unmet(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
         for _ in 0..AGAIN_MAX {
             if self.never_met().is_empty() {
@@ -195,7 +196,7 @@ impl Repeater<'_> {
         Ok(())
     }
 
-    /// Lanes of which no work lay wholly beside the others of a set.
+    /// Returns lanes of which no work overlapped completely with the others of a set.
     fn never_met(&self) -> Vec<Skipped> {
         let plan = &self.experiment.plan;
         let Some(extent) = self.experiment.extents.required.first() else { return Vec::new() };
@@ -216,7 +217,7 @@ impl Repeater<'_> {
     }
 }
 
-/// Sequences of the extent, all in the first batch. Their KV grows around the length.
+/// Returns the sequences of the extent, all in the first batch. Their KV grows around the length.
 fn group(experiment: &Experiment, extent: Extent, steps: u32) -> Vec<Placed> {
     let longest = experiment.plan.shape.max_prompt;
     let prompt = extent.positions.saturating_sub(steps / 2).clamp(1, longest);

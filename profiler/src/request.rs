@@ -1,4 +1,4 @@
-//! What is to be profiled: the model's shapes, the workload's extents, the formats, the threads.
+//! Subject of profiling: the model's shapes, the workload's extents, the formats, the threads.
 
 use std::time::Duration;
 
@@ -12,54 +12,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::Extent;
 
-/// Tokens of the vocabulary that head and sampling are measured on: loading a whole head would take
-/// longer than measuring it, and both grow in proportion.
+/// Maximum number of vocabulary tokens with which head and sampling are measured: loading a whole
+/// head would take longer than measuring it, and both grow proportionally.
 pub(crate) const VOCABULARY_MAX: usize = 16_384;
 
-/// What a profile may take: a choice between placements with and without the device needs both.
+/// Default budget with a device: a choice between placements with and without it needs both.
 const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(20);
 const BUDGET_ALONE: Duration = Duration::from_secs(10);
 
-/// Compute threads of the two workers that have some.
+/// Compute threads of the two workers that have any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Threads {
     pub cpu: u16,
-    /// Of the emulated device; 0 where there is none.
+    /// Threads of the emulated device; 0 if there is none.
     pub gpu: u16,
 }
 
-/// What a profile is made for.
+/// Subject of a profile.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The whole model; as many layers are kept as measuring needs.
+    /// The whole model; only as many layers are used as measuring requires.
     pub config: ModelConfig,
     pub dtype: Dtype,
-    /// Sequences of a batch.
+    /// Number of sequences of a batch.
     pub batch_size: u16,
-    /// Whole sequences per stream of prefill.
+    /// Number of whole sequences per stream of prefill.
     pub micro_sequences: u16,
-    /// Longest prompt, positions.
+    /// Length of the longest prompt, in positions.
     pub max_prompt: u32,
-    /// Longest prompt and output together, positions.
+    /// Maximum length of prompt and output together, in positions.
     pub max_context: u32,
     /// Formats of the weights that plans may choose from; at least one.
     pub weight_formats: Vec<WeightFormats>,
     /// Formats of the KV cache that plans may choose from; at least one.
     pub kv_formats: Vec<KvFormat>,
-    /// Numbers of parts into which plans may split attention, beside leaving it whole.
+    /// Numbers of parts into which plans may split attention, besides leaving it whole.
     pub chunks: Vec<u16>,
-    /// The device in words (`emulated`, a name and link); `None`: everything on the CPU.
+    /// Description of the device (`emulated`, or a name and link); `None`: everything runs on the
+    /// CPU.
     pub device: Option<String>,
     pub threads: Threads,
-    /// Most threads of the CPU that the sweep tries; 0 leaves the sweep out.
+    /// Maximum number of CPU threads in the sweep; 0 skips the sweep.
     pub sweep_threads_max: u16,
-    /// What the whole may take. It is kept by measuring fewer points and repetitions, not by
-    /// stopping: three repetitions of the workload's own shape are always made, and one of the
-    /// points without which nothing else could be priced.
+    /// Time budget. It is kept by measuring fewer points and repetitions, not by stopping: three
+    /// repetitions of the workload's own shape are always made, and one of the points without which
+    /// nothing else could be priced.
     pub budget: Duration,
 }
 
-/// Whole prompts that have about as many rows as a stream of `sequences`.
+/// Returns the number of whole prompts with about as many rows as a stream of `sequences`.
 pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
     let rows = RunShape { micro_sequences: sequences, ..*shape }.stream_rows() as u32;
     let whole = (rows + shape.max_prompt / 2) / shape.max_prompt.max(1);
@@ -67,7 +68,7 @@ pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
 }
 
 impl Request {
-    /// The request for a run of this shape.
+    /// Returns the request for a run of this shape.
     pub fn for_shape(config: &ModelConfig, shape: &RunShape, threads: Threads) -> Request {
         Request {
             config: config.clone(),
@@ -86,25 +87,26 @@ impl Request {
         }
     }
 
-    /// The shape of the workload in the middle of its decoding, at which contention is measured.
+    /// Returns the shape of the workload in the middle of decoding, at which contention is
+    /// measured.
     pub(crate) fn main(&self) -> Extent {
         Extent { sequences: u32::from(self.batch_size), positions: self.lengths()[1] }
     }
 
-    /// KV lengths: behind the prompt, in the middle, at the end.
+    /// Returns the KV lengths: after the prompt, in the middle, at the end.
     pub(crate) fn lengths(&self) -> [u32; 3] {
         let (first, last) = (self.max_prompt.max(1), self.max_context.max(self.max_prompt + 1));
         [first, first.midpoint(last), last]
     }
 
-    /// The layers that are measured, with the formats of their operations' matrices: those that
-    /// attend first, then those with a state.
+    /// Returns the layers that are measured, with the formats of their operations' matrices:
+    /// attention layers first, then those with a state.
     pub(crate) fn layer_kinds(&self) -> Vec<(LayerKind, Vec<WeightFormat>)> {
         let kinds = self.config.layers.kinds();
         let attending = kinds.iter().find(|kind| !kind.has_state());
         let with_state = kinds.iter().find(|kind| kind.has_state());
         let of_kind = |kind: &LayerKind| {
-            // A window is priced as that of so many positions.
+            // A window is priced as the corresponding number of positions.
             let measured = LayerKind { window: None, ..kind.clone() };
             let formats = self.formats_of(kind.has_state()).into_iter();
             formats.map(|formats| (measured.clone(), formats)).collect::<Vec<_>>()
@@ -112,9 +114,9 @@ impl Request {
         attending.into_iter().chain(with_state).flat_map(of_kind).collect()
     }
 
-    /// Distinct formats of each operation's matrix, in the order of the request: entry `v` of the
-    /// result has the `v`-th form of every operation (its last one where it has fewer). Of the
-    /// layers that attend, or of those with a state.
+    /// Returns the distinct formats of each operation's matrix, in the order of the request: entry
+    /// `v` of the result has the `v`-th format of every operation (its last one if it has fewer),
+    /// for the attention layers or those with a state.
     fn formats_of(&self, have_state: bool) -> Vec<Vec<WeightFormat>> {
         let is_meant = |layer: &usize| self.config.layers.of(*layer).has_state() == have_state;
         let meant: Vec<usize> = (0..self.config.num_layers).filter(is_meant).collect();
@@ -136,8 +138,8 @@ impl Request {
         (0..kinds).map(|kind| distinct.iter().map(|known| format(known, kind)).collect()).collect()
     }
 
-    /// The model with `copies` layers of each kind, and their formats. Their attention looks back
-    /// at everything: that of a window is priced as that of so many positions.
+    /// Returns the model with `copies` layers of each kind, and their formats. Their attention
+    /// covers all positions: that of a window is priced as the corresponding number of positions.
     pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
         let layers: Vec<_> =
             self.layer_kinds().into_iter().flat_map(|kind| vec![kind; copies]).collect();
@@ -153,24 +155,25 @@ impl Request {
         (config, formats)
     }
 
-    /// Tokens of the vocabulary that is measured.
+    /// Returns the number of tokens of the vocabulary that is measured.
     pub(crate) fn vocabulary(&self) -> usize {
         self.config.vocab_size.min(VOCABULARY_MAX)
     }
 
-    /// Bytes of one layer's weights in the run's dtype.
+    /// Returns the bytes of one layer's weights in the run's dtype.
     pub(crate) fn layer_bytes(&self) -> u64 {
         self.config.layer_weight_bytes(0, self.dtype) as u64
     }
 
-    /// Bytes of one layer's K and V at the workload's middle.
+    /// Returns the bytes of one layer's K and V in the middle of the workload.
     pub(crate) fn kv_bytes(&self) -> u64 {
         let Extent { sequences, positions } = self.main();
         let position = self.config.kv_bytes_per_position(self.dtype) as u64;
         u64::from(sequences) * u64::from(positions) * position
     }
 
-    /// Operations of a layer whose cost depends on rows alone: no attention and no states.
+    /// Returns the operations of a layer whose cost depends on rows alone: no attention and no
+    /// states.
     pub(crate) fn row_ops(ops: &[Op]) -> Vec<Op> {
         let is_of_rows = |op: &&Op| !op.is_attention() && !op.updates_state();
         ops.iter().filter(is_of_rows).copied().collect()

@@ -20,13 +20,14 @@ use crate::request::Request;
 use crate::runner::Runner;
 use crate::stat::Stat;
 
-/// Told of progress: done, of how many, and what is being measured.
+/// Progress callback: number of parts done, their total, and a description of the current
+/// measurement.
 pub type Progress<'a> = dyn FnMut(u64, u64, &str) + 'a;
 
-/// Parts of the whole that progress counts.
+/// Number of parts that progress counts.
 const PARTS: u64 = 1000;
 
-/// What is measured next, and its share of the time.
+/// Next measurement, with its share of the time.
 enum Task {
     Linear,
     Attention { kv: usize, of: u16 },
@@ -36,7 +37,7 @@ enum Task {
 }
 
 impl Task {
-    /// Shares of the budget, relative to each other.
+    /// Returns the weight in the budget, relative to the others.
     fn weight(&self) -> f64 {
         match self {
             Task::Linear => 8.0,
@@ -149,7 +150,8 @@ fn sorted(recorder: &Recorder) -> Vec<Measured> {
     work
 }
 
-/// The curves. The number of threads of all other experiments was measured by them.
+/// Returns the curves of the sweep. Those for the number of threads of all other experiments were
+/// measured by these.
 fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) -> Vec<Sweep> {
     let Some((_, _, plan)) = curves.first() else { return Vec::new() };
     let recorders = curves.iter().map(|(threads, recorder, _)| (*threads, recorder));
@@ -163,7 +165,7 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     let keys: Vec<Key> = keys.collect();
     let of_class = |(class, op): (&str, Op)| {
         let of_op = |key: &&Key| matches!(key.work, Work::Compute { op: other, .. } if other == op);
-        // Of several formats of the weights, the first.
+        // With several formats of the weights, the first one counts.
         let key = keys.iter().find(of_op)?;
         let point = key.point(Phase::Decode, request.main());
         let curve: Vec<SweepPoint> = recorders
@@ -184,12 +186,12 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     classes.zip(sweep::representatives(request)).filter_map(of_class).collect()
 }
 
-/// Share of a layer's time that fewer threads must save to be better: they were measured in a
-/// moment of their own.
+/// Minimum fraction of a layer's time that fewer threads must save to be preferred: they were
+/// measured at another time.
 const SAVED_MIN: f64 = 0.03;
 
-/// The number of threads with which the CPU's operations of a layer take least in decode: each
-/// class as long as it takes, and as its curve says of other numbers.
+/// Returns the number of threads with which the CPU's operations of a layer take the least time in
+/// decode, scaling the duration of each class by its curve.
 fn best_threads(request: &Request, main: &Recorder, sweeps: &[Sweep]) -> u16 {
     let own = request.threads.cpu;
     let keys = main

@@ -1,4 +1,5 @@
-//! Who runs the hand-made plans: real worker processes in the coordinator, threads in tests.
+//! Interface to the component that runs the hand-made plans: real worker processes in the
+//! coordinator, threads in tests.
 
 use program::plan::Plan;
 use program::topology::LaneId;
@@ -7,7 +8,7 @@ use workers::shared::group::Placed;
 
 use crate::request::Threads;
 
-/// Why a plan could not be run.
+/// Reason for which a plan could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     #[error("The profiler was interrupted; an earlier profile is still valid.")]
@@ -22,14 +23,14 @@ pub trait Runner {
     /// free of deadlocks and races; its programs are not those of a model.
     ///
     /// # Errors
-    /// What kept a worker from getting ready.
+    /// A failure that prevented a worker from getting ready.
     fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError>;
 }
 
 /// Workers that are ready; they end when this is dropped.
 pub trait Session {
     /// Fills the step table with `group` exactly as it is placed, runs it to its end, and returns
-    /// what all lanes recorded, each lane in order. No record may be lost.
+    /// the records of all lanes, each lane in order. No record may be lost.
     ///
     /// # Errors
     /// A worker that failed, or an interrupt.

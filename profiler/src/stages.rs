@@ -1,23 +1,23 @@
-//! Stages of a hand-made program: one after the other, the lanes of a stage side by side.
+//! Stages of a hand-made program: consecutive, with the lanes of a stage running concurrently.
 //!
-//! Each lane of a stage waits for every lane of the stage before it, and the first stage for the
-//! last one of the step before. So what is measured in one stage runs beside nothing but the other
-//! lanes of that stage, and any two instructions of different stages are ordered.
+//! Each lane of a stage waits for every lane of the previous stage, and the first stage for the
+//! last one of the previous step. Work measured in one stage therefore runs concurrently only with
+//! the other lanes of that stage, and any two instructions of different stages are ordered.
 
 use program::ir::{Instruction, LaneProgram, Wait};
 use program::topology::LaneId;
 
-/// Stages in the order in which they run.
+/// Stages in order of execution.
 #[derive(Debug, Default)]
 pub(crate) struct Stages(Vec<Vec<(LaneId, Vec<Instruction>)>>);
 
 impl Stages {
-    /// Adds a stage of one lane; none when there is no work.
+    /// Adds a stage of one lane, or none if there is no work.
     pub(crate) fn then(&mut self, lane: LaneId, work: Vec<Instruction>) {
         self.beside(vec![(lane, work)]);
     }
 
-    /// Adds a stage whose lanes run side by side.
+    /// Adds a stage whose lanes run concurrently.
     pub(crate) fn beside(&mut self, mut lanes: Vec<(LaneId, Vec<Instruction>)>) {
         lanes.retain(|(_, work)| !work.is_empty());
         if !lanes.is_empty() {
@@ -25,7 +25,7 @@ impl Stages {
         }
     }
 
-    /// The lanes, of a machine with so many, with their waits and signals.
+    /// Returns the lanes of a machine with `lanes` lanes, with their waits and signals.
     pub(crate) fn into_lanes(self, lanes: usize) -> Vec<LaneProgram> {
         let mut lists: Vec<(LaneId, Vec<Instruction>, u32)> =
             (0..lanes as u8).map(|lane| (LaneId(lane), Vec::new(), 0)).collect();

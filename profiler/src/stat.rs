@@ -1,41 +1,42 @@
-//! Repeated measurements as one figure: the median, how far the rest lies from it, and how many
-//! were left out.
+//! Summary of repeated measurements: the median, the spread, and the number of outliers.
 //!
-//! **Outliers.** A sample is an outlier when it lies further than [`OUTLIER_DEVIATIONS`] scaled
-//! median absolute deviations from the median, or [`OUTLIER_SHARE`] of the median where the samples
-//! agree better than that. Figures are taken over what remains. Interrupts and migrations make
-//! single samples long; a median alone would forgive them, but not the spread.
+//! **Outliers.** A sample is an outlier if its distance from the median exceeds
+//! [`OUTLIER_DEVIATIONS`] scaled median absolute deviations, or [`OUTLIER_SHARE`] of the median if
+//! the samples agree better than that. Statistics are taken over the remaining samples. Interrupts
+//! and migrations make single samples long; the median alone would tolerate them, but not the
+//! spread.
 
 use serde::{Deserialize, Serialize};
 
-/// Scaled median absolute deviations beyond which a sample is an outlier.
+/// Number of scaled median absolute deviations beyond which a sample is an outlier.
 pub const OUTLIER_DEVIATIONS: f64 = 3.5;
-/// Share of the median within which no sample is an outlier, however well the others agree.
+/// Fraction of the median within which no sample is an outlier, however well the others agree.
 pub const OUTLIER_SHARE: f64 = 0.02;
-/// Share of a mean beyond which another one differs from it, however widely the samples spread.
+/// Fraction of a mean beyond which another one differs from it, however widely the samples spread.
 pub const DIFFERENCE_MAX: f64 = 0.1;
-/// A normal distribution's standard deviation in median absolute deviations.
+/// Standard deviation of a normal distribution in units of median absolute deviations.
 const NORMAL_SCALE: f64 = 1.4826;
 
-/// What repeated measurements say, nanoseconds.
+/// Statistics of repeated measurements, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
     pub median_ns: f64,
-    /// Over all samples, outliers included: what a long run pays for each.
+    /// Mean over all samples including outliers: the cost of each in a long run.
     pub mean_ns: f64,
-    /// Smallest and largest sample that is no outlier.
+    /// Smallest and largest sample that is not an outlier.
     pub min_ns: f64,
     pub max_ns: f64,
-    /// Scaled median absolute deviation: the standard deviation, if it were a normal distribution.
+    /// Scaled median absolute deviation, which equals the standard deviation of a normal
+    /// distribution.
     pub deviation_ns: f64,
-    /// Samples that count.
+    /// Number of samples that count.
     pub samples: u32,
-    /// Samples that were left out.
+    /// Number of samples that were left out.
     pub outliers: u32,
 }
 
 impl Stat {
-    /// Sums up samples in nanoseconds; `None` of none.
+    /// Summarises samples in nanoseconds; `None` without samples.
     pub fn of(samples_ns: &[u64]) -> Option<Stat> {
         let mut values: Vec<f64> = samples_ns.iter().map(|ns| *ns as f64).collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -57,8 +58,8 @@ impl Stat {
         })
     }
 
-    /// Whether the means of two lie further apart than their samples spread. Samples that spread
-    /// widely excuse no more than [`DIFFERENCE_MAX`].
+    /// Returns true if the means differ by more than their samples spread. A wide spread excuses at
+    /// most [`DIFFERENCE_MAX`].
     pub fn differs(&self, other: &Stat) -> bool {
         let least_ns = self.mean_ns.min(other.mean_ns);
         let allowed_ns = (self.deviation_ns + other.deviation_ns)
@@ -67,7 +68,7 @@ impl Stat {
     }
 }
 
-/// Of sorted values; the mean of the middle two of an even count.
+/// Returns the median of sorted values; the mean of the middle two for an even count.
 pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {

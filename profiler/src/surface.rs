@@ -1,17 +1,18 @@
 //! Times between measured points: piecewise linear in rows and in positions.
 //!
 //! Costs of kernels grow piecewise: with the weights they read, then with the arithmetic. Between
-//! two points the line is close; beyond the last one the last slope goes on, since what bounds an
-//! operation there bounds it further out. Nothing is extrapolated below the smallest measured time
-//! to less than a share of it, so that a noisy slope never makes work free. One point is no line:
-//! it says what that very point takes and nothing of any other.
+//! two points the line is close; beyond the last one the last slope is extrapolated, since what
+//! bounds an operation there also bounds it further out. Below the smallest measured time,
+//! extrapolation is limited to a fraction of it, so that a noisy slope never makes work free. A
+//! single point is not a line: it gives the time of that point only.
 
 use std::collections::BTreeSet;
 
-/// Least share of the nearest measured time that an extrapolation may give.
+/// Minimum fraction of the nearest measured time that an extrapolation may return.
 const LEAST_SHARE: f64 = 0.05;
 
-/// Points of one coordinate, ascending: `(x, time)`; `None` where they say nothing of `x`.
+/// Interpolates in one coordinate over ascending points `(x, time)`; `None` if they do not extend
+/// to `x`.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let (first, last) = (points.first()?, points.last()?);
     if x == first.0 {
@@ -31,14 +32,15 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
 /// Times over rows and positions.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surface {
-    /// Per number of rows, ascending: its points over positions, ascending.
+    /// For each number of rows, ascending: its points over positions, ascending.
     lines: Vec<(f64, Vec<(f64, f64)>)>,
-    /// Whether the points are times of one position instead of all.
+    /// The points are times of one position instead of all.
     of_one_position: bool,
 }
 
 impl Surface {
-    /// Of points `(rows, positions, time)` in any order; the last of equal coordinates counts.
+    /// Builds a surface from points `(rows, positions, time)` in any order; of equal coordinates
+    /// the last counts.
     pub fn of(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
         let mut surface = Surface::default();
         for (rows, positions, time) in points {
@@ -57,8 +59,9 @@ impl Surface {
         surface
     }
 
-    /// Of work that looks back from each of its positions, as attention over prompts does: what one
-    /// position takes is a line over positions, so two lengths give every other.
+    /// Builds a surface for work in which each position attends to the preceding ones, like
+    /// attention over prompts: the time of one position is a line over positions, so two lengths
+    /// determine all others.
     pub fn looking_back(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
         let of_one = |(rows, positions, time): (u32, u32, f64)| {
             (rows, positions, time / f64::from(positions.max(1)))
@@ -66,8 +69,8 @@ impl Surface {
         Surface { of_one_position: true, ..Surface::of(points.into_iter().map(of_one)) }
     }
 
-    /// The time at a point; `None` where the measured points do not reach it: one number of rows
-    /// says nothing of another, nor one of positions.
+    /// Returns the time at a point; `None` if the measured points do not extend to it: one number
+    /// of rows does not predict another, nor does one number of positions.
     pub fn at(&self, rows: f64, positions: f64) -> Option<f64> {
         let over_rows: Vec<(f64, f64)> = self
             .lines
@@ -78,7 +81,7 @@ impl Surface {
         Some(if self.of_one_position { time * positions } else { time })
     }
 
-    /// The numbers of rows and of positions that were measured, ascending.
+    /// Returns the numbers of rows and of positions that were measured, ascending.
     pub fn coordinates(&self) -> (Vec<u32>, Vec<u32>) {
         let rows = self.lines.iter().map(|line| line.0 as u32).collect();
         let positions = self.lines.iter().flat_map(|line| &line.1).map(|point| point.0 as u32);
@@ -112,7 +115,8 @@ mod tests {
 
     #[test]
     fn surfaces_are_linear_in_both_coordinates() {
-        // time = 2 rows + 3 positions + rows * positions is bilinear, so it is met everywhere.
+        // time = 2 rows + 3 positions + rows * positions is bilinear, so it is reproduced
+        // everywhere.
         let time = |rows: f64, positions: f64| 2.0 * rows + 3.0 * positions + rows * positions;
         let mut points = Vec::new();
         for rows in [8, 2, 4] {

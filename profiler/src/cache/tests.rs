@@ -61,9 +61,9 @@ fn a_profile_comes_back_as_it_was() {
     assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
     let text = fs::read_to_string(&path).expect("text");
     assert!(text.contains("\"PCIe link\": \"x16\""), "readable: {text}");
-    // Lanes have names there, whatever their numbers are.
+    // Lanes are stored by name, regardless of their numbers.
     assert!(text.contains("\"lane\": \"D2h\"") && text.contains("\"CpuCompute\""), "{text}");
-    // Another indentation is the same profile.
+    // Different indentation is the same profile.
     let value: Value = serde_json::from_str(&text).expect("JSON");
     fs::write(&path, value.to_string()).expect("a file");
     assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
@@ -112,7 +112,7 @@ fn an_edited_fingerprint_names_the_field() {
         }
         other => panic!("{other:?}"),
     }
-    // So does a machine that has changed since.
+    // A machine that has changed since is noticed too.
     cache.store(&wanted).expect("it is written");
     let error = cache.load(&profile("x8", 1.0).fingerprint).expect_err("it has changed");
     assert!(error.to_string().contains("PCIe link x16 -> x8"), "{error}");
@@ -140,7 +140,7 @@ fn dying_at_any_step_leaves_the_old_profile_or_the_new() {
     let (old, new) = (profile("x16", 1.0), profile("x16", 2.0));
     for died in [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory] {
         cache.store(&old).expect("it is written");
-        // A process that dies cleans up nothing: the panic leaves the part where it is.
+        // A process that dies does not clean up: the panic leaves the temporary file in place.
         let attempt = std::panic::catch_unwind(|| {
             cache.store_with(&new, &mut |step| {
                 if step == died {
@@ -177,7 +177,7 @@ fn parts_that_a_dead_process_left_are_removed() {
     let (_folder, cache) = folder();
     let wanted = profile("x16", 1.0);
     let path = cache.store(&wanted).expect("it is written");
-    // No process has such a number.
+    // No process has this number.
     let litter = path.with_extension("json.4294967295");
     fs::write(&litter, "half").expect("a file");
     cache.store(&wanted).expect("it is written");

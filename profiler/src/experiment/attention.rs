@@ -1,4 +1,4 @@
-//! Attention in decode, whole and in parts, and everything whose size follows the KV length.
+//! Attention in decode, whole and in parts, and all work whose size depends on the KV length.
 
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
@@ -12,10 +12,10 @@ use crate::bench::{Bench, BenchShape};
 use crate::request::Request;
 use crate::stages::Stages;
 
-/// A vocabulary for plans that have no head; a token is drawn from it after every step.
+/// Vocabulary for plans without a head; a token is sampled from it after every step.
 pub(super) const SMALL_VOCABULARY: usize = 16;
 
-/// Parts of a split; the whole is `Chunk::WHOLE`.
+/// Returns the parts of a split; the whole is `Chunk::WHOLE`.
 pub(super) fn parts(of: u16) -> impl Iterator<Item = Chunk> {
     (0..of).map(move |index| Chunk { index, of })
 }
@@ -24,7 +24,7 @@ fn chunk(part: Chunk) -> Option<Chunk> {
     (part.of > 1).then_some(part)
 }
 
-/// What updates the states of all layers that have some.
+/// Returns the operations that update the states of all layers that have some.
 pub(super) fn updates(bench: &mut Bench, phase: Phase, device: Device) -> Vec<Instruction> {
     let config = bench.shape().config.clone();
     let mut list = Vec::new();
@@ -56,14 +56,14 @@ fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instructi
     list
 }
 
-/// The batch and a quarter of it, at the three lengths; the middle one is the workload's.
+/// Returns the batch and a quarter of it, at the three lengths; the middle one is the workload's.
 fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let [first, middle, last] = request.lengths();
     Extents::grid(&[batch, batch.div_ceil(4)], &[middle, first, last])
 }
 
-/// The plan for one form of the cache, split into `of` parts.
+/// Returns the plan for one format of the cache, split into `of` parts.
 pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize) -> Experiment {
     let (mut config, weights) = request.layers(copies);
     config.vocab_size = SMALL_VOCABULARY;

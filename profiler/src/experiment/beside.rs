@@ -1,9 +1,9 @@
-//! Side by side: what the lanes do to each other (Park-Egger fig. 10a), and what only they do.
+//! Concurrent work: the contention between lanes (Park-Egger fig. 10a), and work that only they do.
 //!
-//! In each stage two or three lanes work at once, each repeating its own list until the longest has
-//! ended; the recorder keeps the spans that ran wholly beside the others. Also here: copies of
-//! weights alone, decompression, and operations on a batch without sequences, whose spans show what
-//! measuring costs.
+//! In each stage two or three lanes work concurrently, each repeating its own list until the
+//! longest has ended; the recorder keeps the spans that ran entirely concurrently with the others.
+//! Also here: copies of weights alone, decompression, and operations on a batch without sequences,
+//! whose spans show the overhead of measuring.
 
 use model::ops::Op;
 use program::ir::Instruction;
@@ -20,17 +20,17 @@ use crate::recorder::Recorder;
 use crate::request::Request;
 use crate::stages::Stages;
 
-/// Operations on the empty batch, per step.
+/// Number of operations on the empty batch, per step.
 const EMPTY: usize = 64;
-/// The batch that has no sequences.
+/// The batch without sequences.
 pub(crate) const EMPTY_BATCH: u16 = 1;
-/// Lists are repeated until they are longer than the longest by this share.
+/// Lists are repeated until they are longer than the longest by this factor.
 const MARGIN: f64 = 1.1;
 const REPEATS_MAX: f64 = 64.0;
-/// Link speed assumed where no copy was measured yet, bytes/ns.
+/// Link speed assumed if no copy has been measured yet, in bytes/ns.
 const LINK_GUESS: f64 = 5.0;
 
-/// One pass over all layers.
+/// Returns one pass over all layers.
 fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
     let config = bench.shape().config.clone();
     let mut list = Vec::new();
@@ -58,7 +58,7 @@ fn weights(bench: &mut Bench) -> (Vec<Instruction>, Vec<Instruction>) {
     (copies, decompress)
 }
 
-/// How long a list takes alone, as far as it was measured.
+/// Returns the duration of a list alone, as far as it was measured.
 fn length_ns(
     request: &Request,
     plan: &Plan,
@@ -73,7 +73,7 @@ fn length_ns(
     list.iter().filter_map(one).sum()
 }
 
-/// The lists side by side, the shorter ones repeated.
+/// Returns the concurrent lists, with the shorter ones repeated.
 fn together(lists: &[(LaneId, &[Instruction], f64)]) -> Vec<(LaneId, Vec<Instruction>)> {
     let longest_ns = lists.iter().map(|list| list.2).fold(0.0, f64::max);
     lists

@@ -1,6 +1,6 @@
-//! Everything whose cost depends on rows alone: linears, norms, embedding, head, sampling, and the
-//! copies of values. Decode and prefill call the same kernels for them, so decode with many rows
-//! stands for prefill.
+//! Work whose cost depends on rows alone: linears, norms, embedding, head, sampling, and the copies
+//! of values. Decode and prefill call the same kernels for it, so decode with many rows also
+//! represents prefill.
 
 use model::ops::{Op, Value};
 use program::ir::Instruction;
@@ -14,7 +14,7 @@ use crate::key::Extent;
 use crate::request::Request;
 use crate::stages::Stages;
 
-/// Values that are rows, in the order of the layer.
+/// Values with one entry per row, in the order of the layer.
 const ROW_VALUES: [Value; 23] = [
     Value::Hidden,
     Value::Normed0,
@@ -41,14 +41,14 @@ const ROW_VALUES: [Value; 23] = [
     Value::Logits,
 ];
 
-/// Linears of fewer rows are bound by the weights they read, of more by arithmetic.
+/// Linears with fewer rows are bound by the weights they read, with more by arithmetic.
 const ARITHMETIC_ROWS: u32 = 64;
-/// Beyond so many rows the last slope goes on.
+/// Number of rows beyond which the last slope is extrapolated.
 const ROWS_MAX: u32 = 1024;
 
-/// Row counts: the batch and a part of it, then towards the rows of prefill. Where the batch is not
-/// bound by what these are bound by, the first count that is so is required too: the slope between
-/// small counts says nothing of them.
+/// Returns the row counts: the batch and a part of it, then up to the rows of prefill. If prefill
+/// is bound by something else than the batch, the first count bound like prefill is required too:
+/// the slope between small counts does not predict it.
 fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let prefill = u32::from(request.micro_sequences) * request.max_prompt;
@@ -84,7 +84,7 @@ fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
     list
 }
 
-/// The plan; `copies` of the layer's weights keep them out of the caches.
+/// Returns the plan; `copies` of the layer's weights keep them out of the caches.
 pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     let extents = extents(request);
     let all = extents.required.iter().chain(&extents.optional);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(rows(1, 512), (vec![1, 4, 64], vec![16, 256, 512]));
         assert_eq!(rows(8, 5000), (vec![8, 2, 128], vec![32, 512, 1024]));
         assert_eq!(rows(128, 5000), (vec![128, 32], vec![512, 1024]));
-        // Prompts that are shorter than the batch is large.
+        // Prompts shorter than the batch size.
         assert_eq!(rows(8, 4), (vec![8, 2, 4], vec![]));
         assert_eq!(rows(1, 1), (vec![1], vec![]));
     }

@@ -23,32 +23,32 @@ use crate::bench::{Bench, BenchShape};
 use crate::key::Extent;
 use crate::request::{Request, Threads};
 
-/// Most decode steps of one group; the KV length grows by as much.
+/// Maximum number of decode steps of one group; the KV length grows by the same number.
 pub(crate) const STEPS_MAX: u32 = 12;
-/// A layer's data is repeated until it exceeds the last-level cache so many times: in a real run
-/// the other layers have passed before a layer comes again.
+/// A layer's data is repeated until it exceeds the last-level cache by this factor: in a real run,
+/// all other layers are computed before a layer is used again.
 const CACHE_TIMES: u64 = 2;
-/// Beyond so many copies of a layer, what is left in a cache is a small share.
+/// Maximum number of copies of a layer; beyond it, the fraction that stays in a cache is small.
 const COPIES_MAX: u64 = 16;
 
 /// A plan and the extents over which it is run.
 #[derive(Debug)]
 pub(crate) struct Experiment {
-    /// What it measures, in words.
+    /// Description of what it measures.
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// Which of its programs is measured.
+    /// The program that is measured.
     pub(crate) phase: Phase,
     pub(crate) extents: Extents,
-    /// Sets of lanes that it makes work side by side.
+    /// Sets of lanes that work concurrently.
     pub(crate) together: Vec<LaneSet>,
     pub(crate) threads: Threads,
 }
 
-/// Where an experiment measures.
+/// Extents at which an experiment measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extents {
-    /// The first one is the workload's; all of them are always measured.
+    /// Extents that are always measured, the workload's first.
     pub(crate) required: Vec<Extent>,
     /// Measured while time remains.
     pub(crate) optional: Vec<Extent>,

@@ -1,5 +1,5 @@
-//! Attention over prompts, and what goes with it: appends of whole prompts, and sampling on the
-//! device, which no other plan has (two samplers would draw two tokens a step).
+//! Attention over prompts and related work: appends of whole prompts, and sampling on the device,
+//! which no other plan has (two samplers would sample two tokens per step).
 
 use model::ops::{Kv, Op};
 use program::formats::KvFormat;
@@ -26,13 +26,13 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
     list
 }
 
-/// A stream of whole prompts and one prompt, at the longest length and at half of it.
+/// Returns a stream of whole prompts and one prompt, at the longest length and at half of it.
 fn extents(request: &Request) -> Extents {
     let longest = request.max_prompt;
     Extents::grid(&[request.micro_sequences.into(), 1], &[longest, longest.div_ceil(2)])
 }
 
-/// The plan for one form of the cache, split into `of` parts.
+/// Returns the plan for one format of the cache, split into `of` parts.
 pub(crate) fn prefill(request: &Request, kv: KvFormat, of: u16) -> Experiment {
     let (config, weights) = request.layers(1);
     let mut bench = Bench::new(BenchShape {

@@ -1,5 +1,5 @@
-//! How the time of each class of operations depends on the number of CPU threads (Park-Egger
-//! fig. 10b): one operation stands for its class, at the workload's shape.
+//! Dependence of each class of operations on the number of CPU threads (Park-Egger fig. 10b): one
+//! operation represents its class, at the workload's shape.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -13,7 +13,7 @@ use crate::bench::{Bench, BenchShape};
 use crate::request::{Request, Threads};
 use crate::stages::Stages;
 
-/// Thread counts: powers of two, three quarters of the most, and the most.
+/// Returns the thread counts: powers of two, three quarters of the maximum, and the maximum.
 pub(crate) fn counts(most: u16) -> Vec<u16> {
     let mut counts: Vec<u16> =
         std::iter::successors(Some(1u16), |n| n.checked_mul(2)).take_while(|n| *n < most).collect();
@@ -28,7 +28,7 @@ pub(crate) fn counts(most: u16) -> Vec<u16> {
     counts
 }
 
-/// The class of an operation of a layer; `None` of what stands outside.
+/// Returns the class of an operation of a layer; `None` for operations outside the layers.
 pub(crate) fn class(op: Op, config: &ModelConfig) -> Option<&'static str> {
     match op {
         Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
@@ -38,7 +38,8 @@ pub(crate) fn class(op: Op, config: &ModelConfig) -> Option<&'static str> {
     }
 }
 
-/// The operations that stand for their classes: the largest linear, fused attention, a norm.
+/// Returns the operations that represent their classes: the largest linear, fused attention, a
+/// norm.
 pub(crate) fn representatives(request: &Request) -> [Op; 3] {
     let bytes = |op: &Op| op.weight_bytes(&request.config, request.dtype);
     let ops = Request::row_ops(request.config.leading_ops());
@@ -46,7 +47,7 @@ pub(crate) fn representatives(request: &Request) -> [Op; 3] {
     [linear, Op::Attention, Op::Norm0]
 }
 
-/// The plan for one number of threads; `copies` as for the linears.
+/// Returns the plan for one number of threads; `copies` as for the linears.
 pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
     let (mut config, formats) = request.layers(copies);
     config.vocab_size = SMALL_VOCABULARY;
@@ -68,7 +69,7 @@ pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
     for layer in 0..copies as u16 {
         let mut run = |op| bench.compute(Phase::Decode, Device::Cpu, op, Some(layer), None, (0, 0));
         for op in representatives(request) {
-            // Whose experts compute a row is what the router has written.
+            // The router's output determines which experts compute a row.
             list.extend(op.is_expert().then(|| run(Op::Router)));
             list.push(run(op));
         }

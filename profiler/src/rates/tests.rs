@@ -1,4 +1,4 @@
-//! A profile that follows the law gives its rates back.
+//! Rates of a profile that follows the cost law are recovered.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const TFLOPS: f64 = 0.8;
 const KV_GBPS: f64 = 12.0;
 const KV_TFLOPS: f64 = 0.4;
 const OVERHEAD_NS: f64 = 900.0;
-/// How many times slower bytes and arithmetic are in 4 bits.
+/// Factor by which bytes and arithmetic are slower in 4 bits.
 const SLOWER: f64 = 2.0;
 const FOUR: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 
@@ -53,7 +53,7 @@ fn measured(lane: LaneId, phase: Option<Phase>, work: Work, point: (u32, u32)) -
     }
 }
 
-/// The points of a device, with the times that the law gives them.
+/// Returns the points of a device, with times that follow the law.
 fn device(lane: LaneId) -> Vec<Measured> {
     let config = config();
     let compute = |op, weights, kv| Work::Compute { op, chunk: None, weights, kv };
@@ -124,7 +124,7 @@ fn rates_of_the_law_are_found() {
     near(four.attention_tflops, KV_TFLOPS / SLOWER);
     near(found.h2d_gbps.expect("measured"), 7.0);
     assert_eq!((found.gpu, found.d2h_gbps, found.decompress), (None, None, None));
-    // Nothing was measured beside the other, so nothing is slower there.
+    // Nothing was measured concurrently, so nothing is slower there.
     near(found.dram_gbps.expect("known"), 27.0);
 }
 
