@@ -4,7 +4,7 @@
 A cluster of three nodes on this machine (ray.cluster_utils.Cluster) answers 300 prompts, some of
 them sampled, from JSON Lines. In the middle one actor is killed with SIGKILL, and the coordinator of
 another. Sorted by id, the output has the bytes of a single batch. The same for Parquet through
-examples/ray_batch.py, and for the lines of the README."""
+examples/ray_batch.py, and for the example in docs/python.md."""
 
 import glob
 import json
@@ -154,20 +154,20 @@ def example(model, work, wanted):
     assert lines(plain(rows)) == wanted, "the example's answers differ from a batch's"
 
 
-def readme(model, work, wanted):
-    """The lines under "Many machines", with this model and these files."""
-    text = (ROOT / "README.md").read_text().split("## Many machines", 1)[1]
+def documented_example(model, work, wanted):
+    """The first example under "Many machines" of docs/python.md, with this model and these files."""
+    text = (ROOT / "docs/python.md").read_text().split("## Many machines", 1)[1]
     code = text.split("```python\n", 1)[1].split("```", 1)[0]
     for named, here in (
         ('"./SmolLM2"', repr(model)),
         ('"prompts.jsonl"', repr(str(work / "prompts.jsonl"))),
-        ('"answers"', repr(str(work / "of_readme"))),
+        ('"answers"', repr(str(work / "of_example"))),
     ):
-        assert named in code, f"the README no longer says {named}"
+        assert named in code, f"docs/python.md no longer contains {named}"
         code = code.replace(named, here)
-    exec(compile(code, "README.md", "exec"), {})
-    found = read_lines(work / "of_readme")
-    assert lines(found) == wanted, "the answers of the README's lines differ from a batch's"
+    exec(compile(code, "docs/python.md", "exec"), {})
+    found = read_lines(work / "of_example")
+    assert lines(found) == wanted, "the example's answers differ from a batch's"
 
 
 def main():
@@ -188,7 +188,7 @@ def main():
             print(f"{len(rows)} rows by {NODES} coordinators: the {len(wanted)} bytes of one batch")
             few = single(model, rows, {"max_tokens": 4})
             example(model, work, few)
-            readme(model, work, single(model, rows, {"max_tokens": 24}))
+            documented_example(model, work, single(model, rows, {"max_tokens": 24}))
     finally:
         ray.shutdown()
         cluster.shutdown()
