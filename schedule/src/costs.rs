@@ -1,25 +1,28 @@
-//! What a step costs, from a few steps that were measured.
+//! Cost of a step, derived from a few measured steps.
 
 /// Numbers of rows whose steps are measured.
 pub const POINTS: usize = 8;
 
-/// The time of a step by its rows, and of attention by the positions that these look at.
+/// Duration of a step as a function of its rows, and of attention as a function of the positions
+/// that these attend to.
 ///
-/// Linears cost what a step with so many rows and empty caches takes, between two points in
-/// proportion; attention adds to it what each row takes for each position before it.
+/// Linears cost what a step with the same number of rows and empty caches takes, interpolated
+/// between two points; attention adds the cost of each row for each position before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// Rows, ascending, and the time of such a step, µs; points with 0 rows are not there.
+    /// Numbers of rows, ascending, and the duration of such a step in µs; points with 0 rows are
+    /// unused.
     pub points: [(u32, u32); POINTS],
-    /// What a row takes for a position that it looks at, picoseconds.
+    /// Cost of a row per position that it attends to, in picoseconds.
     pub position_ps: u32,
 }
 
 impl Costs {
-    /// Nothing is known: every step is free.
+    /// No costs are known: every step is free.
     pub const NONE: Costs = Costs { points: [(0, 0); POINTS], position_ps: 0 };
 
-    /// The time of a step with so many rows, which look at so many positions in all, ns.
+    /// Returns the duration of a step with `rows` rows that attend to `positions` positions in
+    /// total, in ns.
     pub fn step_ns(&self, rows: u32, positions: u64) -> u64 {
         let attention_ns = positions.saturating_mul(u64::from(self.position_ps)) / 1000;
         self.linears_ns(rows).saturating_add(attention_ns)
@@ -32,7 +35,7 @@ impl Costs {
         let above = known().find(|(at, _)| *at > rows);
         match (below, above) {
             (None, None) => 0,
-            // Fewer rows than were ever measured read all weights too.
+            // Fewer rows than were measured read all weights too.
             (None, Some((_, us))) => ns(*us),
             (Some((at, us)), Some((next, next_us))) => {
                 let share = u64::from(rows - at) * 1000 / u64::from(next - at);

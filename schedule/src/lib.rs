@@ -1,8 +1,8 @@
-//! What a server computes next: which rows of which sequences a step has, and in which pages of the
-//! caches sequences are.
+//! Decides what a server computes next: the rows of each sequence in a step, and the pages of the
+//! caches that sequences use.
 //!
 //! Pure. [`next`] allocates nothing: the worker that samples calls it at the end of each step, the
-//! coordinator before the first, and tests alike. [`Pages`] are the coordinator's alone.
+//! coordinator before the first one, and tests. [`Pages`] is used by the coordinator only.
 
 mod costs;
 pub mod hybrid;

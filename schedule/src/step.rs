@@ -2,31 +2,31 @@
 
 use crate::costs::Costs;
 
-/// A sequence that is computed.
+/// A running sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sequence {
     pub slot: u32,
-    /// In which place it came, a number that may wrap around.
+    /// Arrival number, which may wrap around.
     pub arrival: u32,
-    /// Tokens to compute, of its prompt and its answer; at least one more than `computed`.
+    /// Number of tokens to compute, of prompt and answer; greater than `computed`.
     pub known: u32,
-    /// Positions whose keys and values are cached.
+    /// Number of positions whose keys and values are cached.
     pub computed: u32,
-    /// Positions that its caches have room for.
+    /// Number of positions for which caches are allocated.
     pub room: u32,
-    /// The first row whose logits are needed beside those of the last.
+    /// First row whose logits are needed in addition to the last one's.
     pub logits_from: u32,
-    /// Whether a token is drawn from the last.
+    /// True if a token is sampled from the last row.
     pub draws: bool,
 }
 
 impl Sequence {
-    /// Rows that can be computed now.
+    /// Returns the number of rows that can be computed now.
     fn rows(&self) -> u32 {
         self.known.min(self.room).saturating_sub(self.computed)
     }
 
-    /// Most rows where the logits of so many can be computed.
+    /// Returns the maximum number of rows if the logits of `logits` rows can be computed.
     fn most_rows(&self, logits: u32) -> u32 {
         let without = self.logits_from.saturating_sub(self.computed);
         match logits {
@@ -35,7 +35,7 @@ impl Sequence {
         }
     }
 
-    /// The next so many rows.
+    /// Returns the next `rows` rows.
     fn piece(&self, rows: u32) -> Piece {
         let end = self.computed + rows;
         let samples = self.draws && end == self.known;
@@ -49,7 +49,7 @@ impl Sequence {
         }
     }
 
-    /// Whether its newest token alone is left: a row of decode.
+    /// Returns true if only its newest token remains: a decode row.
     fn decodes(&self) -> bool {
         self.draws && self.known == self.computed + 1
     }
@@ -62,36 +62,36 @@ pub struct Piece {
     /// Position of the first row.
     pub first: u32,
     pub rows: u32,
-    /// Whether its next token is drawn from the last row.
+    /// True if the next token is sampled from the last row.
     pub samples: bool,
-    /// Rows whose logits are computed, the last ones.
+    /// Number of rows whose logits are computed, the last ones.
     pub logits_rows: u32,
 }
 
-/// What bounds a step.
+/// Limits of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Most rows, at least as many as there are sequences.
+    /// Maximum number of rows, at least the number of sequences.
     pub rows: u32,
-    /// Most rows whose logits are computed, at least as many as there are sequences.
+    /// Maximum number of rows whose logits are computed, at least the number of sequences.
     pub logits_rows: u32,
-    /// How long it should take where sequences decode, ns.
+    /// Target duration of a step with decode rows, in ns.
     pub aim_ns: u64,
     pub costs: Costs,
 }
 
-/// Of a prompt, so many rows are computed in a step however long it then takes, so that it gets on.
+/// Minimum number of rows of a prompt in a step regardless of duration, to guarantee progress.
 const LEAST_ROWS: u32 = 16;
 
-/// A step of prompts alone keeps nobody waiting for a token, so it may take so many times as long:
-/// longer chunks are computed faster.
+/// Factor on the duration of a step with prompts only, which delays no token: longer chunks are
+/// more efficient.
 const PROMPTS_ALONE: u64 = 4;
 
-/// Tells the rows of the next step: the newest token of every sequence that decodes, then prompts
-/// in the order in which they came, as many of their rows as the step's time allows. Puts
-/// `sequences` in the order of their arrival.
+/// Reports the rows of the next step: the newest token of every decoding sequence, then prompts in
+/// the order of arrival, as many of their rows as the step's duration permits. Sorts `sequences` by
+/// arrival.
 pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)) {
-    // Numbers wrap around, but those of sequences that run together are near each other.
+    // Numbers wrap around, but those of concurrent sequences are close to each other.
     let newest = sequences.iter().map(|one| one.arrival).reduce(later).unwrap_or(0);
     sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
     let (mut rows, mut positions) = (0, 0);
@@ -122,8 +122,8 @@ pub fn next(sequences: &mut [Sequence], step: &Step, mut each: impl FnMut(Piece)
     }
 }
 
-/// Most rows of a prompt, `most` at most, behind so many positions that a step can take beside what
-/// it has.
+/// Returns the maximum number of rows of a prompt, up to `most`, after the given number of
+/// positions that fit in a step in addition to its other rows.
 fn rows_in_time(
     step: &Step,
     aim_ns: u64,
@@ -145,13 +145,14 @@ fn rows_in_time(
     fitting
 }
 
-/// Positions that rows behind `computed` ones look at, their own included.
+/// Returns the number of positions to which the rows after `computed` ones attend, including their
+/// own.
 fn looked_at(computed: u32, rows: u32) -> u64 {
     let rows = u64::from(rows);
     rows * u64::from(computed) + rows * (rows + 1) / 2
 }
 
-/// The later of two arrivals.
+/// Returns the later of two arrivals.
 fn later(a: u32, b: u32) -> u32 {
     if a.wrapping_sub(b) < u32::MAX / 2 { a } else { b }
 }

@@ -9,8 +9,8 @@ use super::lagging::fill_lagging;
 use super::neo::{finished, shape};
 use super::queues::{Lags, Limits, Queues};
 
-/// Two batches where inequality (5) says that they pay, or no row may lag, else asynchronous
-/// overlap.
+/// Two batches if inequality (5) holds, or if deferred rows are not permitted; otherwise
+/// asynchronous overlap.
 pub(super) fn apex<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -28,7 +28,7 @@ pub(super) fn apex<C: LayerCosts>(
         let mut two = intake;
         fill(&mut two, places);
         let is_pipelined = shape(&two) == Shape::Pipelined;
-        // Two batches wait for those that lag and can join neither.
+        // Two batches wait for deferred rows that can join neither of them.
         let is_free = limits.lags != Lags::Apart || !lag(queues);
         if limits.lags == Lags::Never || (is_pipelined && is_free) {
             return finished(two, shape(&two), places);
@@ -39,7 +39,7 @@ pub(super) fn apex<C: LayerCosts>(
     lagging(intake, &decode, begins, places)
 }
 
-/// Asynchronous overlap, whatever (5) says; `begins`: also for rows that do not lag yet.
+/// Asynchronous overlap regardless of (5); `begins` permits rows that are not deferred yet.
 pub(super) fn async_only<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -59,7 +59,7 @@ fn lagging<C: LayerCosts>(
     begins: bool,
     places: &mut [Place],
 ) -> Iteration {
-    // With nothing beside which attention could last, layer by layer would only take longer.
+    // Without work on the device that could hide attention, layer by layer would only take longer.
     let has_device = intake.batches.requests > 0;
     let goes_on = has_device || intake.limits().lags == Lags::Apart;
     if goes_on && !intake.queues().is_late {
@@ -71,7 +71,7 @@ fn lagging<C: LayerCosts>(
     finished(intake, shape, places)
 }
 
-/// The device's decodes, without prompts: ms of a layer.
+/// Decodes of the device, without prompts, in ms per layer.
 struct Decode {
     linear_ms: f64,
     attention_ms: f64,
@@ -90,13 +90,13 @@ impl Decode {
         }
     }
 
-    /// A whole iteration of nothing else.
+    /// Returns the duration of a whole iteration with only these decodes.
     fn iteration_ms<C: LayerCosts>(&self, costs: &C) -> f64 {
         f64::from(costs.layers()) * (self.linear_ms + self.attention_ms)
     }
 
-    /// Inequality (5): positions that both attend for in a time, with two batches against one.
-    /// With prompts the host has longer, as in algorithm 1.
+    /// Evaluates inequality (5): positions that both sides attend to in a given time, with two
+    /// batches against one. With prompts the host has more time, as in algorithm 1.
     fn pipelining_pays<C: LayerCosts>(
         &self,
         intake: &Intake<'_, '_, C>,
@@ -106,7 +106,7 @@ impl Decode {
         let host = load_of_host(intake, places);
         let host_rate = host.positions as f64 / host.ms(costs);
         let cycle_ms = 2.0 * self.linear_ms + self.attention_ms;
-        // All that the device does, prompts included, and the linears of decode once more.
+        // Everything that the device does, including prompts, and the linears of decode once more.
         let window_ms = intake.batches.device_ms() + self.linear_ms;
         let positions = self.positions as f64;
         let both = (positions + host_rate * window_ms) / cycle_ms;
@@ -114,15 +114,16 @@ impl Decode {
     }
 }
 
-/// Everybody who stays with the host.
+/// Returns the load of all sequences that stay with the host.
 fn load_of_host<C: LayerCosts>(intake: &Intake<'_, '_, C>, places: &[Place]) -> Load {
     let with_host = intake.iteration.with_host(intake.queues()).zip(places);
     let stays = with_host.filter(|(_, place)| **place != Place::MovesIn);
     stays.fold(Load::default(), |load, (one, _)| load.with(one.tokens))
 }
 
-/// Prompts begin for the host while it can attend for all that it has within an iteration of the
-/// device's decodes, a layer of each: more would only wait. Where nobody else is there, one begins.
+/// Admits prompts for the host as long as it can attend to all of its sequences within an iteration
+/// of the device's decodes, a layer of each: more would only wait. If there are no other sequences,
+/// one is admitted.
 fn drop_what_host_cannot_attend<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     decode: &Decode,

@@ -1,4 +1,4 @@
-//! The shape that is best by the time that an iteration takes, whatever the papers' rules say.
+//! The shape that is best by the duration of an iteration, regardless of the papers' rules.
 
 use super::apex::async_only;
 use super::costs::LayerCosts;
@@ -9,12 +9,12 @@ use super::neo::{finished, gpu_only, neo, shape, two_batches};
 use super::queues::{Lags, Limits, Queued, Queues};
 use super::work::{Times, Work};
 
-/// A schedule that is so much worse than another is not: what it begins pays later.
+/// Ratio above which a schedule does not count as worse: what it begins pays off later.
 const AS_GOOD: f64 = 0.999;
 
-/// Of all schedules the one that is most use in a time, weights that stream and all transfers
-/// counted: one batch on the device, NEO's choice, two batches, and rows that lag. Where another is
-/// better than these but some lag that can join it nowhere, they finish their tokens first.
+/// Chooses the schedule with the most useful work per time, including streamed weights and all
+/// transfers: one batch on the device, NEO's choice, two batches, and deferred rows. If another
+/// schedule is better than these but deferred rows cannot join it, they finish their tokens first.
 pub(super) fn auto<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -70,9 +70,9 @@ impl Schedule {
     }
 }
 
-/// What the device alone would take for what an iteration computes, in the iteration's time: for a
-/// token what it takes for each in an iteration of its decodes, for a prompt what that adds to one.
-/// A row that lags is a layer's share of a token.
+/// Returns useful work per millisecond of the iteration, in terms of the device alone: for a token
+/// the time that it takes in an iteration of the device's decodes, for a prompt the time that it
+/// adds to one. A deferred row counts as a layer's share of a token.
 fn use_per_ms(
     iteration: &Iteration,
     (queues, lags): (&Queues<'_>, Lags),
@@ -89,14 +89,15 @@ fn use_per_ms(
         layers * (linear_ms + costs.prefill_attention_ms(one.tokens))
     });
     // A token's first part and its last, around attention of the first and the last layer, are in
-    // iterations of their own.
+    // separate iterations.
     let lagging = f64::from(work.lagging.sequences) / (layers + 1.0);
     let decodes = f64::from(work.tokens) - prefills.len() as f64 + lagging;
     let use_ms = prompts_ms.sum::<f64>() + decodes * decode_ms;
     if times.total_ms > 0.0 { use_ms / times.total_ms } else { 0.0 }
 }
 
-/// What a token takes where the device alone decodes, ms; with nobody there, a token by itself.
+/// Returns the time per token if the device alone decodes, in ms; without sequences, that of a
+/// single token.
 fn decode_ms(queues: &Queues<'_>, costs: &impl LayerCosts) -> f64 {
     let alone = [Queued { id: 0, tokens: 1, layer: 0, waited: 0 }];
     let device = if queues.device.is_empty() { &alone } else { queues.device };

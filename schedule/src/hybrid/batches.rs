@@ -1,12 +1,12 @@
-//! Two batches while they are filled, and how much time the host has left beside them.
+//! Two batches while they are filled, and the host's remaining time.
 
 use super::costs::LayerCosts;
 
-/// Rows of decode for which the host attends.
+/// Decode rows for which the host computes attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     pub sequences: u32,
-    /// That they look at, all together.
+    /// Positions that they attend to, in total.
     pub positions: u64,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Batches<'a, C> {
     prefill_ms: f64,
     pub(super) device_positions: u64,
     pub(super) host: [Load; 2],
-    /// Sequences that are computed.
+    /// Number of sequences that are computed.
     pub(super) requests: u32,
 }
 
@@ -81,7 +81,7 @@ impl<'a, C: LayerCosts> Batches<'a, C> {
         self
     }
 
-    /// The first batch without those for which the host attends.
+    /// Returns the batches without the host's sequences in the first.
     #[must_use]
     pub(super) fn without_host(mut self) -> Self {
         let [first, second] = std::mem::take(&mut self.host);
@@ -90,15 +90,15 @@ impl<'a, C: LayerCosts> Batches<'a, C> {
         self
     }
 
-    /// How much earlier the host ends a batch's attention than the device what it does beside it,
-    /// ms a layer.
+    /// Returns by how much the host finishes a batch's attention before the device finishes its
+    /// concurrent work, in ms per layer.
     pub(super) fn slack_ms(&self, batch: usize) -> f64 {
         let linear_ms = self.costs.linear_ms(self.rows[1 - batch]);
         let attention_ms = if batch == 0 { self.device_attention_ms() } else { 0.0 };
         linear_ms + attention_ms - self.host[batch].ms(self.costs) - self.costs.launch_ms()
     }
 
-    /// Whether the host ends before the device beside both batches.
+    /// Returns true if the host finishes before the device for both batches.
     pub(super) fn is_hidden(&self) -> bool {
         self.slack_ms(0) >= 0.0 && self.slack_ms(1) >= 0.0
     }
@@ -107,13 +107,13 @@ impl<'a, C: LayerCosts> Batches<'a, C> {
         self.prefill_ms + self.costs.device_decode_ms(self.device_positions)
     }
 
-    /// What the device takes for a layer, ms.
+    /// Returns the device's time for a layer, in ms.
     pub(super) fn device_ms(&self) -> f64 {
         let linear_ms = self.costs.linear_ms(self.rows[0]) + self.costs.linear_ms(self.rows[1]);
         linear_ms + self.device_attention_ms()
     }
 
-    /// Whether it computes more sequences in a time than another.
+    /// Returns true if this computes more sequences per time than another.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
         let (own, others) = (f64::from(self.requests), f64::from(other.requests));
         match other.requests {

@@ -1,17 +1,17 @@
-//! Which of the host's sequences are computed, and in which batch: NEO's step 4, and what is done
-//! where the device has nothing to do.
+//! Which of the host's sequences are computed, and in which batch: NEO's step 4, and the rule for
+//! an idle device.
 
 use super::costs::LayerCosts;
 use super::intake::Intake;
 use super::iteration::Place;
 use super::queues::{Lags, Queued, Queues};
 
-/// Puts the host's sequences where the host has time for them: in order, each into the batch beside
-/// which more is left, the second to begin with. Whoever does not fit is passed over, and so are
-/// all later ones that are as long.
+/// Places the host's sequences where the host has time for them: in order, each into the batch with
+/// more remaining time, the second to begin with. A sequence that does not fit is skipped, and so
+/// are all later ones of at least the same length.
 ///
-/// Those that lag come first, where they may leave their layer, and only into the second batch,
-/// whose linears before it they then leave out.
+/// Deferred rows come first, if they may leave their layer, and only into the second batch, whose
+/// linears before that layer they skip.
 pub(super) fn fill<C: LayerCosts>(intake: &mut Intake<'_, '_, C>, places: &mut [Place]) {
     let mut batch = 1;
     let mut shortest_too_long = u32::MAX;
@@ -39,9 +39,9 @@ pub(super) fn fill<C: LayerCosts>(intake: &mut Intake<'_, '_, C>, places: &mut [
     }
 }
 
-/// Puts all of the host's sequences into both batches, each where the host has less to do: the
-/// device has nothing to do beside which they could hide. Where the host has no room for any of
-/// them to grow, the last lose their caches, until the first has it.
+/// Places all of the host's sequences into both batches, each where the host has less work: the
+/// device has no work that could hide them. If the host has no capacity for any of them to grow,
+/// the last ones lose their caches, until the first one fits.
 pub(super) fn fill_without_device<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     places: &mut [Place],
@@ -78,19 +78,19 @@ pub(super) fn fill_without_device<C: LayerCosts>(
     }
 }
 
-/// Takes back what [`fill`] did.
+/// Reverts the effect of [`fill`].
 pub(super) fn clear(places: &mut [Place]) {
     for place in places.iter_mut().filter(|place| **place != Place::MovesIn) {
         *place = Place::Waits;
     }
 }
 
-/// Whether any sequence lags.
+/// Returns true if any row is deferred.
 pub(super) fn lag(queues: &Queues<'_>) -> bool {
     queues.host.iter().any(|one| one.layer > 0)
 }
 
-/// Whether a sequence can be in one of two batches.
+/// Returns true if a sequence can be in one of two batches.
 fn joins<C: LayerCosts>(intake: &Intake<'_, '_, C>, one: &Queued) -> bool {
     one.layer == 0 || intake.limits().lags == Lags::Together
 }

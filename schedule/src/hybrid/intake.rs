@@ -1,22 +1,23 @@
-//! Who is computed on the device: NEO's steps 1 to 3, which all policies begin with.
+//! The sequences that are computed on the device: NEO's steps 1 to 3, with which all policies
+//! begin.
 
 use super::batches::Batches;
 use super::costs::LayerCosts;
 use super::iteration::{Iteration, Place};
 use super::queues::{Limits, Queued, Queues};
 
-/// Caches come back to the device while they fill so much of it, so that those which grow there
-/// have room for a while.
+/// Fraction of the device's pages up to which caches migrate back to the device, so that the ones
+/// growing there have capacity for a while.
 const MOVES_IN: (u64, u64) = (95, 100);
 
-/// Which prompts begin.
+/// Prompts that may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prompts {
-    /// Those that stay with the device, and none while the host has anybody.
+    /// Prompts that stay with the device, and none while the host has sequences.
     Device,
-    /// The others too.
+    /// Prompts of both owners.
     Both,
-    /// Those that leave to the host; nobody is with the device.
+    /// Prompts that go to the host; no sequences are with the device.
     Host,
 }
 
@@ -25,10 +26,10 @@ pub(super) enum Prompts {
 pub(super) struct Intake<'a, 'q, C> {
     pub(super) iteration: Iteration,
     pub(super) batches: Batches<'a, C>,
-    /// Pages that the host's caches fill if nobody decodes there.
+    /// Pages that the host's caches fill without decodes there.
     pub(super) host_pages: u64,
     device_pages: u64,
-    /// Most pages of the device's caches.
+    /// Maximum number of pages of the device's caches.
     device_pages_max: u64,
     queues: &'a Queues<'q>,
     limits: &'a Limits,
@@ -43,8 +44,8 @@ impl<C> Clone for Intake<'_, '_, C> {
 impl<C> Copy for Intake<'_, '_, C> {}
 
 impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
-    /// Decodes of the device, moves in either direction, and prompts. `places` are as many as the
-    /// sequences of device and host.
+    /// Selects decodes of the device, migrations in both directions, and prompts. There are as many
+    /// `places` as sequences of device and host.
     pub(super) fn of(
         queues: &'a Queues<'q>,
         limits: &'a Limits,
@@ -79,28 +80,28 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
         intake
     }
 
-    /// Rows that are left.
+    /// Returns the number of remaining rows.
     pub(super) fn rows_left(&self) -> u32 {
         self.limits.rows.saturating_sub(self.batches.rows[0] + self.batches.rows[1])
     }
 
-    /// Pages that a sequence fills now.
+    /// Returns the number of pages that a sequence fills now.
     pub(super) fn held(&self, sequence: &Queued) -> u64 {
         u64::from(self.limits.held(sequence))
     }
 
-    /// Whether the host has room for the newest position of a sequence, and its cache.
+    /// Returns true if the host has capacity for the newest position of a sequence, and its cache.
     pub(super) fn has_host_room(&self, sequence: &Queued) -> bool {
         let grows = u64::from(self.limits.needed(sequence) - self.limits.held(sequence));
         self.host_pages + grows <= u64::from(self.limits.host_pages)
     }
 
-    /// Gives that room to it.
+    /// Reserves that capacity.
     pub(super) fn grow(&mut self, sequence: &Queued) {
         self.host_pages += u64::from(self.limits.needed(sequence) - self.limits.held(sequence));
     }
 
-    /// All of the device's decodes but the last, while they have no room.
+    /// Selects all of the device's decodes except the last ones that do not fit.
     fn decode(&mut self) {
         let (limits, device) = (self.limits, self.queues.device);
         let needed = |one: &Queued| u64::from(limits.needed(one));
@@ -125,12 +126,14 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
         self.iteration.evicted = device.len() - kept - self.iteration.moves_out;
     }
 
-    /// The host's first, as long as there is ample room. Says whether nobody is left with the host.
+    /// Migrates the host's first sequences as long as there is ample capacity. Returns true if no
+    /// sequence remains with the host.
     fn move_in(&mut self, places: &mut [Place]) -> bool {
         let all = self.device_pages_max;
         let (share, of) = MOVES_IN;
         for (one, place) in self.queues.host.iter().zip(places) {
-            // Who lags has values of its newest token on the device, and stays until it is done.
+            // A deferred row has values of its newest token on the device, and stays until it is
+            // done.
             if one.layer > 0 {
                 return false;
             }
@@ -147,14 +150,14 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
         true
     }
 
-    /// Prompts as they came; once one goes to the host, all later ones do.
+    /// Selects prompts in the order of arrival; once one goes to the host, all later ones do.
     fn prefill(&mut self, prompts: Prompts) {
         let limits = self.limits;
         let is_impatient = |one: &Queued| one.waited >= limits.patience;
         if self.queues.host.iter().any(is_impatient) {
             return;
         }
-        // What the device has may have to move out.
+        // The device's sequences may have to migrate to the host.
         let most_host = u64::from(limits.host_pages).saturating_sub(self.device_pages_max);
         for one in self.queues.waiting {
             if one.tokens > self.rows_left() {
@@ -175,7 +178,7 @@ impl<'a, 'q, C: LayerCosts> Intake<'a, 'q, C> {
         }
     }
 
-    /// Leaves the last prompt out whose caches go to the host.
+    /// Drops the last prompt whose caches go to the host.
     pub(super) fn drop_host_prefill(&mut self) {
         let Some(last) = self.iteration.leaving(self.queues).last() else { return };
         self.batches = self.batches.without_prefill(last.tokens);

@@ -1,24 +1,24 @@
-//! What one iteration computes.
+//! The content of one iteration.
 
 use super::queues::{Limits, Queued, Queues};
 
-/// In what order the two processors work.
+/// Order in which the two processors work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shape {
     /// One batch, and all attention on the device.
     Gpu,
-    /// Two batches in turn: while one is in its linears on the device, the host attends for the
-    /// other (NEO's asymmetric pipelining).
+    /// Two alternating batches: while one is in its linears on the device, the host computes
+    /// attention for the other (NEO's asymmetric pipelining).
     Pipelined,
-    /// One batch for linears; the host attends beside all of the iteration, and its rows are a
-    /// layer further in the next one (APEX's asynchronous overlap).
+    /// One batch for linears; the host computes attention concurrently with the whole iteration,
+    /// and its rows are one layer further in the next iteration (APEX's asynchronous overlap).
     Async,
 }
 
 impl Shape {
     pub const ALL: [Shape; 3] = [Shape::Gpu, Shape::Pipelined, Shape::Async];
 
-    /// In tables and JSON.
+    /// Returns the name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Shape::Gpu => "gpu",
@@ -28,46 +28,49 @@ impl Shape {
     }
 }
 
-/// What becomes of a sequence whose caches the host has.
+/// Decision on a sequence whose caches are on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
     /// It is not computed.
     #[default]
     Waits,
-    /// Its caches go to the device, which computes its newest token.
+    /// Its caches migrate to the device, which computes its newest token.
     MovesIn,
-    /// The host attends for it, beside the linears of the second batch.
+    /// The host computes its attention, concurrently with the linears of the second batch.
     First,
-    /// The host attends for it, beside the linears of the first batch.
+    /// The host computes its attention, concurrently with the linears of the first batch.
     Second,
-    /// It gets a layer further.
+    /// It advances by one layer.
     Lagging,
-    /// It loses its caches, and waits again in front of all others: nobody could be computed, as
-    /// the host has no room for a page more.
+    /// It loses its caches and waits again, before all others: no sequence could be computed, as
+    /// the host has no free page.
     Evicted,
 }
 
-/// What an iteration computes. Of each queue it takes a beginning, so it counts.
+/// The content of an iteration: numbers of sequences at the front of each queue.
 ///
-/// Who is with the host, first what moves out and then the host's queue, has a [`Place`] each.
+/// Each sequence with the host, first those that migrate there and then the host's queue, has a
+/// [`Place`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Iteration {
     pub shape: Shape,
-    /// So many of the device's sequences, its first, have their newest token computed.
+    /// Number of the device's sequences, from the first, whose newest token is computed.
     pub decodes: usize,
-    /// So many behind them lose their caches and wait again, as prompts of all their tokens, in
-    /// front of all others: neither device nor host has room.
+    /// Number of the following sequences that lose their caches and wait again, before all others,
+    /// as prompts of all their tokens: neither device nor host has capacity.
     pub evicted: usize,
-    /// The caches of so many behind these, its last, go to the host, in front of its queue.
+    /// Number of the following sequences, the last, whose caches migrate to the host, to the front
+    /// of its queue.
     pub moves_out: usize,
-    /// So many of the waiting prompts, the first, are computed and stay with the device.
+    /// Number of waiting prompts, from the first, that are computed and stay with the device.
     pub device_prefills: usize,
-    /// So many behind them are computed, and their caches leave to the host layer by layer.
+    /// Number of the following prompts that are computed, and whose caches go to the host layer by
+    /// layer.
     pub host_prefills: usize,
 }
 
 impl Iteration {
-    /// Nothing at all.
+    /// An empty iteration.
     pub const NONE: Iteration = Iteration {
         shape: Shape::Gpu,
         decodes: 0,
@@ -77,28 +80,28 @@ impl Iteration {
         host_prefills: 0,
     };
 
-    /// The prompts that are computed.
+    /// Returns the prompts that are computed.
     pub fn prefills<'a>(&self, queues: &Queues<'a>) -> &'a [Queued] {
         &queues.waiting[..self.device_prefills + self.host_prefills]
     }
 
-    /// Those whose caches leave to the host.
+    /// Returns the prompts whose caches go to the host.
     pub fn leaving<'a>(&self, queues: &Queues<'a>) -> &'a [Queued] {
         &self.prefills(queues)[self.device_prefills..]
     }
 
-    /// Who is with the host, in the order of the places.
+    /// Returns the sequences with the host, in the order of the places.
     pub fn with_host<'a>(&self, queues: &Queues<'a>) -> impl Iterator<Item = &'a Queued> + use<'a> {
         let moves_out = &queues.device[queues.device.len() - self.moves_out..];
         moves_out.iter().chain(queues.host)
     }
 
-    /// How many are with the host.
+    /// Returns the number of sequences with the host.
     pub fn host_sequences(&self, queues: &Queues<'_>) -> usize {
         self.moves_out + queues.host.len()
     }
 
-    /// Pages that the device's caches fill after the iteration.
+    /// Returns the number of pages that the device's caches fill after the iteration.
     pub fn device_pages(&self, queues: &Queues<'_>, limits: &Limits, places: &[Place]) -> u64 {
         let moves_in = self.with_host(queues).zip(places);
         let moves_in = moves_in.filter(|(_, place)| **place == Place::MovesIn).map(|(one, _)| one);
@@ -107,7 +110,7 @@ impl Iteration {
         stay.chain(moves_in).chain(prefills).map(|one| u64::from(limits.needed(one))).sum()
     }
 
-    /// Pages that the host's caches fill after the iteration.
+    /// Returns the number of pages that the host's caches fill after the iteration.
     pub fn host_pages(&self, queues: &Queues<'_>, limits: &Limits, places: &[Place]) -> u64 {
         let prefills = self.leaving(queues).iter().map(|one| u64::from(limits.needed(one)));
         let of_host = self.with_host(queues).zip(places).map(|(one, place)| match place {

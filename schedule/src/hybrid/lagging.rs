@@ -1,4 +1,4 @@
-//! Which of the host's rows get a layer further in asynchronous overlap.
+//! Which of the host's rows advance by a layer in asynchronous overlap.
 
 use super::batches::Load;
 use super::costs::LayerCosts;
@@ -7,9 +7,9 @@ use super::intake::Intake;
 use super::iteration::Place;
 use super::queues::{Lags, Queued};
 
-/// Lets those go on that lag and, where `begins`, others begin for which the host can attend within
-/// a time, ms, the iteration's: where all lag together once nobody does, else whenever they
-/// [keep pace](keeps_pace).
+/// Advances deferred rows and, if `begins`, starts others for which the host can compute attention
+/// within the iteration's time in ms: if all deferred rows advance together, once none remain;
+/// otherwise whenever they [keep pace](keeps_pace).
 pub(super) fn fill_lagging<C: LayerCosts>(
     intake: &mut Intake<'_, '_, C>,
     window_ms: f64,
@@ -45,10 +45,9 @@ pub(super) fn fill_lagging<C: LayerCosts>(
     }
 }
 
-/// Whether the host can attend for one more that begins: for those that lag and are near to the
-/// first layer it has as many layers' time as they have layers behind them, in whichever iteration.
-/// So it attends without haste when rows are spread over the layers. Who has nobody near begins
-/// however long it takes.
+/// Returns true if the host can attend for one more row that starts: for deferred rows close to the
+/// first layer it has as much time as the layers that they have completed. The host is never late
+/// if rows are spread over the layers. If no row is close, a row may start however long it takes.
 fn keeps_pace<C: LayerCosts>(
     intake: &Intake<'_, '_, C>,
     one: &Queued,
@@ -61,7 +60,7 @@ fn keeps_pace<C: LayerCosts>(
         let with_host = intake.iteration.with_host(intake.queues()).zip(places);
         with_host.filter(|(_, place)| **place == Place::Lagging).map(|(other, _)| other)
     };
-    // Layer by layer, from the nearest on.
+    // Layer by layer, from the nearest.
     let (mut load, mut near, mut launches) = (Load::default().with(one.tokens), None, 1.0);
     loop {
         let further = lagging().map(|other| other.layer).filter(|layer| near < Some(*layer));

@@ -1,10 +1,11 @@
-//! Serving with the caches of some sequences in host memory, where the CPU attends for them beside
-//! the device.
+//! Serving with the caches of some sequences in host memory, where the CPU computes attention
+//! concurrently with the device.
 //!
-//! An iteration computes a token of each sequence that it has. Its linears are the device's, all
-//! of them; attention of a sequence is its owner's. [`next`] says which sequences an iteration has,
-//! whose caches move, and in which [`Shape`] it runs, by one of several policies over the same
-//! queues, limits and costs. It is pure and allocates nothing. [`Times`] is how long it then takes.
+//! An iteration computes a token of each of its sequences. All linears run on the device; attention
+//! of a sequence is computed by its owner. [`next`] selects the sequences of an iteration, the
+//! caches that migrate, and the [`Shape`] in which it runs, by one of several policies over the
+//! same queues, limits and costs. It is pure and allocates nothing. [`Times`] is the duration of
+//! the iteration.
 
 mod apex;
 mod auto;
@@ -28,27 +29,27 @@ pub use queues::{Lags, Limits, Queued, Queues};
 pub use step_costs::StepCosts;
 pub use work::{Times, Work};
 
-/// Who decides.
+/// Scheduling policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Policy {
     /// All attention on the device.
     GpuOnly,
     /// All attention of decode on the host.
     FastDecode,
-    /// NEO's two batches where these compute more sequences in a time than one.
+    /// NEO's two batches if these compute more sequences per time than one.
     Neo,
-    /// NEO's two batches where APEX's inequality holds, else rows that lag.
+    /// NEO's two batches if APEX's inequality holds, otherwise deferred rows.
     Apex,
-    /// What is best by [`Times`].
+    /// The best schedule by [`Times`].
     Auto,
 }
 
 impl Policy {
-    /// In the order of their numbers.
+    /// All policies, in the order of their numbers.
     pub const ALL: [Policy; 5] =
         [Policy::GpuOnly, Policy::FastDecode, Policy::Neo, Policy::Apex, Policy::Auto];
 
-    /// On the command line, in tables and in JSON.
+    /// Returns the name on the command line, in tables and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::GpuOnly => "gpu-only",
@@ -60,11 +61,11 @@ impl Policy {
     }
 }
 
-/// The next iteration. Of each sequence that is then with the host its place is written to
+/// Returns the next iteration. For each sequence that is then with the host, writes its place to
 /// `places`, in the order of [`Iteration::with_host`].
 ///
 /// # Panics
-/// With fewer places than sequences of device and host.
+/// If there are fewer places than sequences of device and host.
 pub fn next<C: LayerCosts>(
     policy: Policy,
     queues: &Queues<'_>,

@@ -1,5 +1,5 @@
-//! NEO's scheduler (Jiang et al., MLSys '25, section 3.2), and what is left of it with all
-//! attention on one side.
+//! NEO's scheduler (Jiang et al., MLSys '25, section 3.2), and its special cases with all attention
+//! on one side.
 
 use super::costs::LayerCosts;
 use super::host_rows::{clear, fill, fill_without_device};
@@ -7,10 +7,11 @@ use super::intake::{Intake, Prompts};
 use super::iteration::{Iteration, Place, Shape};
 use super::queues::{Limits, Queues};
 
-/// Rows of the first batch that are left whatever prompts are dropped, as in NEO's program.
+/// Minimum number of rows of the first batch, below which no further prompts are dropped, as in
+/// NEO's program.
 const LEAST_ROWS: u32 = 128;
 
-/// All attention on the device. What it has no room for waits in host memory.
+/// All attention on the device. Sequences that do not fit there wait in host memory.
 pub(super) fn gpu_only<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -21,8 +22,8 @@ pub(super) fn gpu_only<C: LayerCosts>(
     finished(intake, Shape::Gpu, places)
 }
 
-/// NEO's steps 1 to 6. The schedule of one batch, to which that of two is compared, is the first
-/// batch without the host's decodes, as the paper has it; prompts that leave to the host stay.
+/// NEO's steps 1 to 6. The schedule with one batch, to which the one with two is compared, is the
+/// first batch without the host's decodes, as in the paper; prompts that go to the host stay.
 pub(super) fn neo<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -41,8 +42,8 @@ pub(super) fn neo<C: LayerCosts>(
     finished(one, Shape::Gpu, places)
 }
 
-/// FastDecode+ (NEO, section 5.1): NEO with all attention of decode on the host, also where the
-/// device has nothing to do beside it.
+/// FastDecode+ (NEO, section 5.1): NEO with all attention of decode on the host, even if the device
+/// has no concurrent work.
 pub(super) fn fast_decode<C: LayerCosts>(
     queues: &Queues<'_>,
     limits: &Limits,
@@ -54,7 +55,7 @@ pub(super) fn fast_decode<C: LayerCosts>(
     finished(intake, shape(&intake), places)
 }
 
-/// Steps 4 and 5: the schedule of two batches.
+/// Steps 4 and 5: the schedule with two batches.
 pub(super) fn two_batches<'a, 'q, C: LayerCosts>(
     mut intake: Intake<'a, 'q, C>,
     places: &mut [Place],
@@ -70,13 +71,14 @@ pub(super) fn two_batches<'a, 'q, C: LayerCosts>(
     intake
 }
 
-/// The shape of two batches, of which the second may be empty.
+/// Returns the shape with two batches, of which the second may be empty.
 pub(super) fn shape<C>(intake: &Intake<'_, '_, C>) -> Shape {
     let [first, second] = intake.batches.host;
     if first.sequences + second.sequences > 0 { Shape::Pipelined } else { Shape::Gpu }
 }
 
-/// The iteration; where nothing would be computed, and the host has somebody, these are.
+/// Returns the iteration; if nothing would be computed and the host has sequences, these are
+/// computed.
 pub(super) fn finished<C: LayerCosts>(
     mut intake: Intake<'_, '_, C>,
     shape: Shape,

@@ -1,45 +1,44 @@
-//! Costs from a few iterations that were measured, as whole numbers, which fit words that processes
-//! share.
+//! Costs from a few measured iterations, as integers that fit in words shared by processes.
 
 use super::costs::{LayerCosts, LinkCosts};
 use crate::costs::{Costs, POINTS};
 
-/// ms of a picosecond.
+/// ms per picosecond.
 const MS_PER_PS: f64 = 1e-9;
-/// ms of a microsecond.
+/// ms per microsecond.
 const MS_PER_US: f64 = 1e-3;
 
-/// What an iteration of a model takes, all layers together, and what surrounds them with these.
+/// Durations of a model's iteration, for all layers together, including the operations around them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepCosts {
     pub layers: u32,
-    /// Rows that look at nothing, on the device; and what a row of a prompt takes there for each
-    /// position before it.
+    /// Rows without attention, on the device, and the cost of a prompt's row there per position
+    /// before it.
     pub device: Costs,
-    /// What streams in each iteration, however many rows it has, µs.
+    /// Streaming in each iteration, independent of the number of rows, in µs.
     pub weights_us: u32,
-    /// What the device takes for a position that a row of decode looks at, picoseconds.
+    /// Cost on the device per position that a decode row attends to, in picoseconds.
     pub device_position_ps: u32,
-    /// The same of the host.
+    /// Cost on the host per position that a decode row attends to, in picoseconds.
     pub host_position_ps: u32,
-    /// What the host takes for a row of decode beside that, its transfers included, picoseconds.
+    /// Additional cost on the host per decode row, including its transfers, in picoseconds.
     pub host_row_ps: u32,
-    /// What handing attention over to the host and back takes, µs.
+    /// Cost of handing attention over to the host and back, in µs.
     pub launch_us: u32,
-    /// What comes and goes for rows that lag in all layers, however many they are, µs.
+    /// Cost of the transfers of deferred rows in all layers, independent of their number, in µs.
     pub lagging_us: u32,
-    /// Caches of a position to the host, and to the device, picoseconds.
+    /// Migration of a position's caches to the host, and to the device, in picoseconds.
     pub position_out_ps: u32,
     pub position_in_ps: u32,
 }
 
-/// Words before those of the points.
+/// Number of words before those of the points.
 const BEFORE_POINTS: usize = 10;
 
 impl StepCosts {
-    /// Words of [`StepCosts::words`].
+    /// Number of words of [`StepCosts::words`].
     pub const WORDS: usize = BEFORE_POINTS + 2 * POINTS;
-    /// Nothing is known: all is free.
+    /// No costs are known: everything is free.
     pub const NONE: StepCosts = StepCosts {
         layers: 1,
         device: Costs::NONE,
@@ -53,7 +52,7 @@ impl StepCosts {
         position_in_ps: 0,
     };
 
-    /// All of it, in an order of its own.
+    /// Serialises the costs.
     pub fn words(&self) -> [u32; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         let alone = [
@@ -73,7 +72,7 @@ impl StepCosts {
         words
     }
 
-    /// The inverse of [`StepCosts::words`].
+    /// Deserialises costs from [`StepCosts::words`].
     pub fn of_words(words: &[u32; Self::WORDS]) -> StepCosts {
         let point = |point: usize| {
             let first = BEFORE_POINTS + 2 * point;
@@ -136,7 +135,7 @@ impl LayerCosts for StepCosts {
         self.of_layer(f64::from(self.lagging_us) * MS_PER_US)
     }
 
-    /// They were measured with the linears.
+    /// They were measured together with the linears.
     fn ends_ms(&self, _rows: u32, _samples: u32) -> f64 {
         0.0
     }

@@ -1,46 +1,47 @@
-//! What an iteration costs: its work, and how long the two processors take for it.
+//! Work of an iteration, and the time that the two processors take for it.
 
 use super::batches::Load;
 use super::costs::LayerCosts;
 use super::iteration::{Iteration, Place, Shape};
 use super::queues::{Lags, Queues};
 
-/// The work of an iteration; of a layer unless said otherwise.
+/// The work of an iteration, per layer unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
-    /// Rows of the first batch and of the second, without those that lag.
+    /// Rows of the first batch and of the second, without deferred rows.
     pub rows: [u32; 2],
     /// Attention of all prompts on the device.
     pub prefill_attention_ms: f64,
-    /// That the device's rows of decode look at.
+    /// Positions to which the device's decode rows attend.
     pub device_positions: u64,
-    /// For which the host attends, by batch; without [`Work::partial`].
+    /// Rows for which the host computes attention, by batch; without [`Work::partial`].
     pub host: [Load; 2],
     /// Rows of the second batch whose first layers were computed in earlier iterations.
     pub partial: Load,
-    /// How many layers that were.
+    /// Number of those layers.
     pub partial_layer: u32,
-    /// Rows that get a layer further.
+    /// Deferred rows, which advance by a layer.
     pub lagging: Load,
-    /// Those of them that have all layers' attention, and are sampled.
+    /// Deferred rows that have completed attention of all layers and are sampled.
     pub lagged: Load,
-    /// At how many different layers they all are; behind the last one counts as one.
+    /// Number of distinct layers at which they are; after the last one counts as one.
     pub lagging_layers: u32,
-    /// Whether the iteration lasts until the host has attended for all of them.
+    /// The iteration lasts until the host has computed attention for all of them.
     pub waits_for_lagging: bool,
-    /// Cached positions that leave with prompts.
+    /// Cached positions that migrate to the host with prompts.
     pub leaving_positions: u64,
-    /// Cached positions that move, before the first layer.
+    /// Cached positions that migrate before the first layer.
     pub moved_in: u64,
     pub moved_out: u64,
-    /// Sequences whose token is computed whole, or what is left of it.
+    /// Number of sequences of which a token is computed completely, or its remaining layers.
     pub tokens: u32,
-    /// Rows that are sampled: these, and of rows that lag those that have their last layer.
+    /// Number of sampled rows: these, and deferred rows that have completed their last layer.
     pub samples: u32,
 }
 
 impl Work {
-    /// The work of an iteration. Where rows lag apart it waits for the host.
+    /// Computes the work of an iteration. With deferred rows at separate layers it waits for the
+    /// host.
     pub fn of(
         iteration: &Iteration,
         queues: &Queues<'_>,
@@ -109,12 +110,12 @@ impl Work {
     }
 }
 
-/// How long an iteration lasts, and how long of that each of the machine's parts works; ms.
+/// Duration of an iteration, and the busy time of each part of the machine in it, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Times {
     pub total_ms: f64,
     pub device_ms: f64,
-    /// Attention on the host; of rows that lag it may end after the iteration that does not wait
+    /// Attention on the host; for deferred rows it may end after an iteration that does not wait
     /// for it.
     pub host_ms: f64,
     pub to_device_ms: f64,
@@ -122,7 +123,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// The time of an iteration's work: the sum of its layers, each as long as what takes longest.
+    /// Computes the duration of an iteration's work: the sum of its layers, each as long as its
+    /// longest part.
     pub fn of(work: &Work, shape: Shape, costs: &impl LayerCosts) -> Times {
         let layers = f64::from(costs.layers());
         let mut times = match shape {
@@ -167,9 +169,9 @@ impl Times {
         }
     }
 
-    /// Beside rows that lag, until the host has attended for all of them. Where the device has no
-    /// other rows, its first layer waits for the first attention, and its last one follows the
-    /// last.
+    /// Extends the iteration until the host has computed attention for all deferred rows. If the
+    /// device has no other rows, its first layer waits for the first attention, and its last layer
+    /// follows the last.
     fn waiting(self, work: &Work, layers: f64) -> Times {
         let (first_ms, last_ms) = match work.rows[0] {
             0 => {
@@ -182,7 +184,7 @@ impl Times {
         Times { total_ms, ..self }
     }
 
-    /// Both one after the other.
+    /// Returns the sum of two consecutive durations.
     #[must_use]
     pub fn plus(self, other: Times) -> Times {
         Times {
@@ -195,11 +197,11 @@ impl Times {
     }
 }
 
-/// A layer in two stages: beside the first batch's linears the host attends for the second, and
-/// beside the second's, and all of the device's attention, for the first. Query, key and value of
-/// the host's rows leave at a stage's beginning, and what attention makes of them is back at its
-/// end; weights that stream, and caches that leave, have the whole layer. All of that passes host
-/// memory once.
+/// Computes a layer in two stages: concurrently with the first batch's linears the host attends for
+/// the second, and concurrently with the second's, and all of the device's attention, for the
+/// first. Query, key and value of the host's rows leave at the beginning of a stage, and the output
+/// of attention is back at its end; streamed weights, and migrating caches, have the whole layer.
+/// All of this passes host memory once.
 fn layer(work: &Work, costs: &impl LayerCosts, host: [Load; 2]) -> Times {
     let link = costs.link();
     let stage_ms = |device_ms: f64, load: Load| {
@@ -229,8 +231,9 @@ fn layer(work: &Work, costs: &impl LayerCosts, host: [Load; 2]) -> Times {
     }
 }
 
-/// What rows that lag add: to the linears of the layers that they are in, as if there were as many
-/// in each, and all of their attention, beside which the device goes on.
+/// Computes the additional work of deferred rows: linears of the layers that they are in, as if the
+/// rows were distributed evenly, and all of their attention, concurrently with which the device
+/// continues.
 fn lagging(work: &Work, costs: &impl LayerCosts) -> Times {
     if work.lagging.sequences == 0 {
         return Times::default();
