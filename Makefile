@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray test-nodes report-picture
+.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray test-nodes report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -14,6 +14,11 @@ test:
 	@scripts/install_deps.sh
 	@scripts/model.sh || true
 	@scripts/test.sh $(ARGS)
+
+# What a change needs before a commit; minutes once everything is built.
+check: lint
+	@scripts/install_deps.sh
+	@scripts/test.sh --workspace --lib
 
 lint:
 	cargo fmt --all --check
