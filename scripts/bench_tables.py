@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tables of BENCHMARKS.md from docs/bench/*.jsonl.
+"""Writes the tables of docs/bench/*.md from docs/bench/*.jsonl.
 
     scripts/bench_tables.py            rewrites the tables
-    scripts/bench_tables.py --check    fails where the file says something else
+    scripts/bench_tables.py --check    fails if a page differs
 
 A table stands between <!-- table: NAME --> and <!-- end -->; docs/bench/NAME.jsonl has an object for each row (`row`, `values`
 by column) or, where machines are columns, for each cell (`case`, `machine`, `value`). Objects also say machine, unit, number
@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPER, FOLDER = ROOT / "BENCHMARKS.md", ROOT / "docs" / "bench"
+FOLDER = ROOT / "docs" / "bench"
 # What stands above the first column.
 HEADS = {
     "linears": "rows of x",
@@ -111,18 +111,21 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__)
-    paper = PAPER.read_text(encoding="utf-8")
-    names = [found.group(2) for found in TABLE.finditer(paper)]
+    names, wrong = [], []
+    for page in sorted(FOLDER.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        names += [found.group(2) for found in TABLE.finditer(text)]
+        made = TABLE.sub(lambda found: found.group(1) + table(found.group(2)) + found.group(4), text)
+        if made != text and check:
+            wrong.append(page.name)
+        elif made != text:
+            page.write_text(made, encoding="utf-8")
     left = sorted({path.stem for path in FOLDER.glob("*.jsonl")} - set(names))
     if left:
-        sys.exit(f"BENCHMARKS.md has no place for {', '.join(left)}")
-    made = TABLE.sub(lambda found: found.group(1) + table(found.group(2)) + found.group(4), paper)
-    if check and made != paper:
-        wrong = [name for name in names if table(name) not in paper]
-        sys.exit(f"BENCHMARKS.md differs from docs/bench: {', '.join(wrong)}. Run scripts/bench_tables.py.")
-    if not check:
-        PAPER.write_text(made, encoding="utf-8")
-    print(f"{len(names)} tables of BENCHMARKS.md {'are those of' if check else 'written from'} docs/bench")
+        sys.exit(f"no page of docs/bench has a table for {', '.join(left)}")
+    if wrong:
+        sys.exit(f"tables differ from docs/bench/*.jsonl in {', '.join(wrong)}: run scripts/bench_tables.py")
+    print(f"{len(names)} tables {'agree with' if check else 'written from'} docs/bench/*.jsonl")
 
 
 if __name__ == "__main__":
