@@ -6,13 +6,18 @@ use cudarc::driver::sys;
 
 use crate::error::{CudaError, code};
 
-/// Declares the table: a field for each function, filled from the library by name.
+/// Declares the table: a field for each function, filled from the library by name. `optional`
+/// functions are `None` in drivers that do not have them.
 macro_rules! table {
-    ($($field:ident = $symbol:literal ( $($argument:ty),* );)*) => {
+    (
+        $($field:ident = $symbol:literal ( $($argument:ty),* );)*
+        optional: $($late:ident = $late_symbol:literal ( $($late_argument:ty),* );)*
+    ) => {
         /// Functions of the driver. Results are plain numbers and not the bindings' enum: a newer
         /// driver may return codes for which that enum has no value.
         pub(crate) struct Table {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> u32,)*
+            $(pub(crate) $late: Option<unsafe extern "C" fn($($late_argument),*) -> u32>,)*
         }
 
         impl Table {
@@ -30,6 +35,15 @@ macro_rules! table {
                             )
                         };
                         *symbol.map_err(|_| CudaError::Incomplete { function: $symbol })?
+                    },)*
+                    $($late: {
+                        // SAFETY: as above, of a function that later drivers have.
+                        let symbol = unsafe {
+                            library.get::<unsafe extern "C" fn($($late_argument),*) -> u32>(
+                                concat!($late_symbol, "\0").as_bytes(),
+                            )
+                        };
+                        symbol.ok().map(|symbol| *symbol)
                     },)*
                 })
             }
@@ -82,6 +96,10 @@ table! {
         sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream,
         *mut *mut c_void, *mut *mut c_void
     );
+    optional:
+    // CUDA 12.4; drivers before load a function when it is looked up.
+    function_load = "cuFuncLoad"(sys::CUfunction);
+    flush_writes = "cuFlushGPUDirectRDMAWrites"(c_uint, c_uint);
 }
 
 impl std::fmt::Debug for Table {

@@ -16,7 +16,9 @@
 mod attention;
 mod completion;
 mod compute;
+mod depth;
 mod direct;
+mod environment;
 mod expert_sizes;
 mod experts;
 mod lane;
@@ -32,9 +34,11 @@ mod uploads;
 mod verdict;
 
 pub use direct::DirectDevice;
+pub use environment::ENVIRONMENT;
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
 pub use open::{Device, Exported};
 pub use products::finds_blas;
-pub use rates::{KernelRate, RateSizes, Rates, kernel_rates, memory_bytes, rates};
+pub use rates::{BusyDevice, KernelRate, RateSizes, Rates, SmallCopy};
+pub use rates::{kernel_rates, memory_bytes, rates, small_copies};
 pub use scratch::scratch;
