@@ -11,6 +11,7 @@ mod cuda_fallbacks;
 mod cuda_faults;
 mod cuda_profile;
 mod death;
+mod detokenize;
 mod doctor;
 mod families;
 mod following;
