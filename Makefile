@@ -26,7 +26,7 @@ lint:
 	python3 scripts/bench_tables.py --check
 	cargo test --package end-to-end --test tidy --test imports
 
-# Hostile model files and job lines, as many as asked: make fuzz CASES=100000; SEED=N repeats a run.
+# Hostile model files, job lines and hubs, as many as asked: make fuzz CASES=100000; SEED=N repeats a run.
 fuzz:
 	@scripts/install_deps.sh
 	@CASES="$(CASES)" SEED="$(SEED)" scripts/fuzz.sh

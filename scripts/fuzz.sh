@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make fuzz`: hostile model files and job lines, CASES of each (20,000), from SEED on (the clock), and
-# orders in which a device runs long lists, a hundredth as many. A failure names its seed; SEED=that
-# repeats it. `make test` runs 2,000 and 6 from one seed.
+# `make fuzz`: hostile model files, job lines, hubs, requests and kills, CASES of each kind (20,000; a
+# fixed fraction of the slower kinds), starting from SEED (the clock). A failure names its seed;
+# SEED=that repeats it. `make test` runs fewer of each kind, from a fixed seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,9 +4,14 @@
 //! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
 //! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a
 //! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine
-//! meet at `boundary` alone. `load` measures a server from outside.
+//! meet at `boundary` alone. `load` measures a server from outside. Other processes are started by
+//! `child`, and what a terminal shows passes `terminal`.
+
+#[macro_use]
+pub mod terminal;
 
 pub mod boundary;
+pub mod child;
 pub mod cli;
 pub mod commands;
 pub mod engine;

@@ -27,6 +27,7 @@ use coordinator::load::drive::DriveError;
 use coordinator::setup::model::open_weights;
 use coordinator::setup::staging::direct;
 use coordinator::setup::usage::Usage;
+use coordinator::terminal::printable;
 use profiler::RunnerError;
 
 /// Counts what workers allocate while they run, which must be nothing.
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
             return Exit::Done.into();
         }
         Err(Refusal::Wrong(text, exit)) => {
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            let _ = std::io::stderr().write_all(printable(&text).as_bytes());
             return exit.into();
         }
     };
@@ -143,7 +144,7 @@ fn refuse(error: &anyhow::Error) -> Exit {
     if !text.ends_with('.') {
         text.push('.');
     }
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(&text));
     exit
 }
 

@@ -6,10 +6,11 @@
 //! measurements; the fingerprint needs none, since any change to it is found, and named, by
 //! comparison.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE, PRIVATE_MODE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -157,15 +158,9 @@ impl Cache {
         before: &mut dyn FnMut(Step) -> io::Result<()>,
     ) -> Result<PathBuf, StoreError> {
         let path = self.path(&profile.fingerprint);
-        let temporary = path.with_extension(format!("json.{}", std::process::id()));
-        let written = self.replace(profile, &path, &temporary, before);
-        match written {
+        match self.replace(profile, &path, before) {
             Ok(()) => Ok(path),
-            Err(source) => {
-                // A partial file under another name is not a profile, only litter.
-                let _ = fs::remove_file(&temporary);
-                Err(StoreError { path, source })
-            }
+            Err(source) => Err(StoreError { path, source }),
         }
     }
 
@@ -173,14 +168,16 @@ impl Cache {
         &self,
         profile: &Profile,
         path: &Path,
-        temporary: &Path,
         before: &mut dyn FnMut(Step) -> io::Result<()>,
     ) -> io::Result<()> {
         let text = encode(profile)?;
-        fs::create_dir_all(&self.directory)?;
+        let directory = Directory::create(&self.directory, PRIVATE_DIRECTORY_MODE)?;
         self.remove_litter();
         before(Step::Create)?;
-        let mut file = File::create(temporary)?;
+        let name = path.file_name().unwrap_or_default();
+        let prefix = format!("{}.{}-", name.display(), std::process::id());
+        let temporary = directory.temporary_file(&prefix, "", PRIVATE_MODE)?;
+        let mut file = temporary.file();
         let (first, second) = text.as_bytes().split_at(text.len() / 2);
         file.write_all(first)?;
         before(Step::Write)?;
@@ -188,9 +185,9 @@ impl Cache {
         before(Step::Sync)?;
         file.sync_all()?;
         before(Step::Rename)?;
-        fs::rename(temporary, path)?;
+        temporary.persist(name)?;
         before(Step::SyncDirectory)?;
-        File::open(&self.directory)?.sync_all()
+        directory.sync()
     }
 
     /// Removes the unfinished files of processes that no longer exist.
@@ -199,7 +196,9 @@ impl Cache {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let owner = name.to_str().and_then(|name| {
-                let (_, pid) = name.strip_prefix("profile-")?.split_once(".json.")?;
+                let (_, rest) = name.strip_prefix("profile-")?.split_once(".json.")?;
+                // Earlier versions wrote no random digits behind it.
+                let pid = rest.split_once('-').map_or(rest, |(pid, _)| pid);
                 pid.parse::<u32>().ok()
             });
             if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {

@@ -36,30 +36,52 @@ impl Bound {
             let part = most_bytes / PART;
             // Two processes that count at the same time stay below it with all that each may write.
             let kept_bytes = most_bytes.saturating_sub(2 * (page_bytes + part));
-            shrink(store, kept_bytes)
+            let left = shrink(store, kept_bytes)
                 .map_err(|source| WriteError::Io { path: store.to_path_buf(), source })?;
             self.left_bytes = page_bytes + part;
+            if let Some(source) = left.error {
+                // Of what the bound leaves beside such pages the other process may take as much.
+                if 2 * page_bytes > most_bytes.saturating_sub(left.size_bytes) {
+                    self.left_bytes = 0;
+                    let (path, held_bytes) = (store.to_path_buf(), left.size_bytes);
+                    return Err(WriteError::Held { path, held_bytes, most_bytes, source });
+                }
+                self.left_bytes = page_bytes;
+            }
         }
         self.left_bytes -= page_bytes;
         Ok(())
     }
 }
 
-/// Removes the longest unused pages until so many bytes are left.
-fn shrink(store: &Path, kept_bytes: u64) -> std::io::Result<()> {
+/// The pages of a store after the longest unused were removed.
+struct Left {
+    size_bytes: u64,
+    /// Why more than was asked is left.
+    error: Option<std::io::Error>,
+}
+
+/// Removes the longest unused pages until so many bytes are left, or none can be removed any more.
+fn shrink(store: &Path, kept_bytes: u64) -> std::io::Result<Left> {
     let mut all: Vec<PageFile> = Vec::new();
     for folder in folders(store)? {
         all.extend(pages(&folder)?);
     }
-    let mut size_bytes: u64 = all.iter().map(|page| page.size_bytes).sum();
+    let mut left = Left { size_bytes: all.iter().map(|page| page.size_bytes).sum(), error: None };
     all.sort_by_key(|page| page.used);
     for page in all {
-        if size_bytes <= kept_bytes {
-            break;
+        if left.size_bytes <= kept_bytes {
+            return Ok(Left { error: None, ..left });
         }
-        // Another process may have been earlier.
-        let _ = std::fs::remove_file(&page.path);
-        size_bytes -= page.size_bytes;
+        match std::fs::remove_file(&page.path) {
+            // Another user's, or in a folder that is not ours: it still takes its bytes.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => left.error = Some(error),
+            // Removed, now or by another process.
+            _ => left.size_bytes -= page.size_bytes,
+        }
     }
-    Ok(())
+    if left.size_bytes <= kept_bytes {
+        left.error = None;
+    }
+    Ok(left)
 }

@@ -27,6 +27,13 @@ pub enum WriteError {
         "a page takes {page_bytes} bytes and the prompt store may have {most_bytes}: allow it more"
     )]
     Bound { page_bytes: u64, most_bytes: u64 },
+    /// Too much of the store cannot be removed.
+    #[error(
+        "the prompt store {} holds {held_bytes} of the {most_bytes} bytes that it may have in \
+         pages that cannot be removed ({source}): remove them, or allow it more",
+        path.display()
+    )]
+    Held { path: PathBuf, held_bytes: u64, most_bytes: u64, source: io::Error },
     #[error("the prompt store {} takes no page: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

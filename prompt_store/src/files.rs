@@ -1,17 +1,17 @@
 //! The files of a store, and those that only look like it.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{FlockOperation, flock};
+use atomic_fs::Directory;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::name::Name;
 use crate::origin::is_folder;
 
 const PAGE: &str = ".kv";
-const TEMPORARY: &str = ".tmp";
+pub(crate) const TEMPORARY: &str = ".tmp";
 /// What an origin is, for people.
 pub(crate) const ORIGIN: &str = "origin.json";
 
@@ -26,15 +26,17 @@ pub(crate) struct PageFile {
 
 /// Where a page of a folder is.
 pub(crate) fn page_path(folder: &Path, name: &Name) -> PathBuf {
-    folder.join(format!("{name}{PAGE}"))
+    folder.join(page_file(name))
 }
 
-/// Where this process writes it first: nobody else does, nor a process of this number in another
-/// container.
-pub(crate) fn temporary_path(folder: &Path, name: &Name) -> PathBuf {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (process, now_ns) = (std::process::id(), now.as_nanos());
-    folder.join(format!("{name}{PAGE}.{process}-{now_ns}{TEMPORARY}"))
+/// The name of a page's file.
+pub(crate) fn page_file(name: &Name) -> String {
+    format!("{name}{PAGE}")
+}
+
+/// How the name begins under which this process writes a page first; random digits follow.
+pub(crate) fn temporary_prefix(name: &Name) -> String {
+    format!("{name}{PAGE}.{}-", std::process::id())
 }
 
 /// The folders of origins in a store.
@@ -71,15 +73,18 @@ pub(crate) fn pages(folder: &Path) -> io::Result<Vec<PageFile>> {
 
 /// Removes what writers left in a folder that did not come to their end: nobody has it locked.
 pub(crate) fn remove_torn(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let (Ok(entries), Ok(directory)) = (std::fs::read_dir(folder), Directory::open(folder)) else {
+        return;
+    };
     let is_temporary = |name: &str| name.ends_with(TEMPORARY) && name.contains(".kv.");
-    for entry in
-        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary))
-    {
-        let Ok(file) = File::open(entry.path()) else { continue };
+    for name in entries.flatten().map(|entry| entry.file_name()) {
+        if !name.to_str().is_some_and(is_temporary) {
+            continue;
+        }
+        let Ok(file) = directory.open_file(&name, OFlags::RDONLY, 0) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Whoever removed it first has done the same.
-            let _ = std::fs::remove_file(entry.path());
+            let _ = directory.remove_file(&name);
         }
     }
 }

@@ -9,11 +9,12 @@
 //! `DIR/MODEL-FINGERPRINT/`, one for each origin, holds
 //! - `NAME.kv`: a page, its header, tokens and checksums (`entry.rs`), then its bytes;
 //! - `origin.json`: what the origin is, for people;
-//! - `NAME.kv.PROCESS-TIME.tmp`: a page that is being written, which its writer has locked.
+//! - `NAME.kv.PROCESS-RANDOM.tmp`: a page that is being written, which its writer has locked.
 //!
 //! A page is whole or not there: it gets its name once it is on the drive. When it was last used is
 //! the time of its last change; where the store would pass its bound, the longest unused go first.
-//! The crate knows names, bytes and files, and nothing of models.
+//! Files and folders are their owner's alone (0600, 0700), since they hold prompts, and no link is
+//! followed below `DIR`. The crate knows names, bytes and files, and nothing of models.
 
 mod bound;
 mod entry;

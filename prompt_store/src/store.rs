@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE};
+use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
 
 use crate::bound::Bound;
 use crate::error::{OpenError, Refused, WriteError};
-use crate::files::{ORIGIN, folders, page_path, remove_torn};
+use crate::files::{folders, page_path, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
 use crate::page::Page;
@@ -48,7 +50,7 @@ impl Store {
     ) -> Result<Store, OpenError> {
         let folder = directory.join(origin.folder());
         let failed = |source| OpenError { path: directory.to_path_buf(), source };
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        private_folder(directory, &origin).map_err(failed)?;
         folders(directory).map_err(failed)?.iter().for_each(|folder| remove_torn(folder));
         Ok(Store {
             directory: directory.to_path_buf(),
@@ -80,7 +82,7 @@ impl Store {
         };
         let times = Timestamps { last_access: at, last_modification: at };
         let path = page_path(&self.folder, name);
-        utimensat(CWD, &path, &times, AtFlags::empty()).is_ok() || path.exists()
+        utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW).is_ok() || path.exists()
     }
 
     /// Reads a page into its runs; false: it is not there.
@@ -93,9 +95,14 @@ impl Store {
         runs: impl Iterator<Item = &'a mut [u8]>,
     ) -> Result<Option<u64>, Refused> {
         let path = page_path(&self.folder, &page.name);
-        let file = match File::open(&path) {
+        let file = match open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if path.is_symlink() => {
+                // A link is no page of ours, and would stand in the way of one.
+                let _ = std::fs::remove_file(&path);
+                return Err(Refused { path, reason: error.to_string() });
+            }
             Err(error) => return Err(Refused { path, reason: error.to_string() }),
         };
         read::page(&file, (&self.fingerprint, page), runs).map(Some).map_err(|reason| {
@@ -107,7 +114,7 @@ impl Store {
 
     /// Lets the system read a page ahead.
     pub fn prefetch(&self, name: &Name) {
-        if let Ok(file) = File::open(page_path(&self.folder, name)) {
+        if let Ok(file) = open(&page_path(&self.folder, name)) {
             // Where it does not, reading waits.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
         }
@@ -126,10 +133,28 @@ impl Store {
         let size_bytes = header.head.body_offset() + header.sizes_bytes.iter().sum::<u64>();
         self.bound.admit(&self.directory, size_bytes)?;
         // Whoever removed all pages has removed the folder too.
-        std::fs::create_dir_all(&self.folder).map_err(failed)?;
-        write::origin(&self.folder.join(ORIGIN), &self.origin).map_err(failed)?;
-        write::page(&self.folder, &header, runs).map_err(failed)?;
+        let folder = private_folder(&self.directory, &self.origin).map_err(failed)?;
+        write::origin(&folder, &self.origin).map_err(failed)?;
+        write::page(&folder, &header, runs).map_err(failed)?;
         self.touch(&page.name, page.index);
         Ok(Wrote::Bytes(size_bytes))
     }
+}
+
+/// Opens the folder of an origin, and creates what is missing, for this user alone. A folder that
+/// others may enter, as earlier versions made it, is closed to them if it is this user's.
+fn private_folder(directory: &Path, origin: &Origin) -> io::Result<Directory> {
+    let store = Directory::create(directory, PRIVATE_DIRECTORY_MODE)?;
+    let folder = store.subdirectory(origin.folder(), PRIVATE_DIRECTORY_MODE)?;
+    if folder.mode()? & !PRIVATE_DIRECTORY_MODE & 0o777 != 0 {
+        // Another user's stays as it is.
+        let _ = folder.set_mode(PRIVATE_DIRECTORY_MODE);
+    }
+    Ok(folder)
+}
+
+/// Opens a page, unless it is a link.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    File::options().read(true).custom_flags(flags).open(path)
 }

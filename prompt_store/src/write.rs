@@ -1,14 +1,13 @@
 //! Writing a page so that it is whole or not there.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
 
+use atomic_fs::{Directory, PRIVATE_MODE, TemporaryFile};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::{Head, Header};
-use crate::files::{page_path, temporary_path};
+use crate::files::{ORIGIN, TEMPORARY, page_file, temporary_prefix};
 use crate::origin::Origin;
 use crate::page::Page;
 
@@ -29,42 +28,33 @@ pub(crate) fn header(origin: &[u8; 32], page: &Page<'_>, runs: &[&[u8]]) -> Head
     }
 }
 
-/// Writes a page under another name, and gives it its own once it is on the drive.
-pub(crate) fn page(folder: &Path, header: &Header, runs: &[&[u8]]) -> io::Result<()> {
+/// Writes a page under another name, and gives it its own once it is on the drive. Only the user
+/// may read it, since it says what was asked.
+pub(crate) fn page(folder: &Directory, header: &Header, runs: &[&[u8]]) -> io::Result<()> {
     let name = &header.head.name;
-    let temporary = temporary_path(folder, name);
-    let written = whole(&temporary, header, runs)
-        .and_then(|_locked| std::fs::rename(&temporary, page_path(folder, name)));
-    if written.is_err() {
-        // It may not have come into being.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written?;
+    let temporary = folder.temporary_file(&temporary_prefix(name), TEMPORARY, PRIVATE_MODE)?;
+    whole(&temporary, header, runs)?;
     // The name may be lost with the system's power, and is computed again then; a name without its
     // bytes is impossible, since they were there before.
-    Ok(())
+    temporary.persist(page_file(name)).map(drop)
 }
 
-/// The file, which is locked as long as it is open: nobody takes it for one that was left.
-fn whole(path: &Path, header: &Header, runs: &[&[u8]]) -> io::Result<File> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+/// Fills the file, which is locked as long as it is open: nobody takes it for one that was left.
+fn whole(temporary: &TemporaryFile<'_>, header: &Header, runs: &[&[u8]]) -> io::Result<()> {
+    let mut file = temporary.file();
+    flock(file, FlockOperation::NonBlockingLockExclusive)?;
     file.write_all(&header.write())?;
     runs.iter().try_for_each(|run| file.write_all(run))?;
-    file.sync_data()?;
-    Ok(file)
+    file.sync_data()
 }
 
 /// Says what a folder's pages come from, if nobody has.
-pub(crate) fn origin(path: &Path, origin: &Origin) -> io::Result<()> {
-    if path.exists() {
+pub(crate) fn origin(folder: &Directory, origin: &Origin) -> io::Result<()> {
+    if folder.entry(ORIGIN)?.is_some() {
         return Ok(());
     }
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let text = serde_json::to_vec_pretty(origin).map_err(io::Error::other)?;
-    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
+    let temporary = folder.temporary_file("origin.", TEMPORARY, PRIVATE_MODE)?;
+    temporary.file().write_all(&text)?;
+    temporary.persist(ORIGIN).map(drop)
 }

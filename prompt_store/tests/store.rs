@@ -1,7 +1,7 @@
 //! Pages are whole or not there, whoever dies, whatever the drive does, and however many write.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -209,6 +209,71 @@ fn the_longest_unused_pages_go_where_the_store_would_pass_its_bound() {
     let refused = Chain::of(&none, 6).next(|page| write(&mut none, page));
     assert!(refused.expect_err("no room").to_string().contains("allow it more"));
     assert_eq!(pages(folder.path()).len(), 1, "nothing was removed for it");
+}
+
+/// A folder in the place of a page is what cannot be removed, whoever runs the test.
+#[test]
+fn a_page_that_cannot_be_removed_still_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_all(&mut open(folder.path()), 1, 1);
+    let page_bytes = size_bytes(folder.path());
+    let held = pages(folder.path()).remove(0);
+    let held = held.with_file_name(format!("{}.kv", "0".repeat(64)));
+    std::fs::create_dir(&held).expect("writable");
+    std::fs::write(held.join("x"), "x").expect("writable");
+    let held_bytes = std::fs::metadata(&held).expect("a folder").len();
+    // Of the two pages that fit beside it, one is left for another process.
+    let most_bytes = held_bytes + 2 * page_bytes + page_bytes / 2;
+    let mut store = Store::open(folder.path(), origin("bf16"), Some(most_bytes)).expect("a store");
+    for prompt in 2..8 {
+        write_all(&mut store, prompt, 1);
+        assert!(size_bytes(folder.path()) <= most_bytes, "prompt {prompt}");
+    }
+    let most_bytes = held_bytes + page_bytes + page_bytes / 2;
+    let mut store = Store::open(folder.path(), origin("bf16"), Some(most_bytes)).expect("a store");
+    let refused = Chain::of(&store, 9).next(|page| write(&mut store, page));
+    let sentence = refused.expect_err("no room").to_string();
+    assert!(sentence.contains("cannot be removed"), "{sentence}");
+    assert!(
+        sentence.contains(&format!("holds {held_bytes} of the {most_bytes} bytes")),
+        "{sentence}"
+    );
+    std::fs::remove_dir_all(&held).expect("ours");
+    write_all(&mut store, 9, 1);
+}
+
+#[test]
+fn links_are_not_followed_and_nothing_is_open_to_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store_at, outside) = (folder.path().join("store"), folder.path().join("outside"));
+    std::fs::create_dir(&outside).expect("writable");
+    let mut store = open(&store_at);
+    write_all(&mut store, 1, 2);
+    let inner = pages(&store_at)[0].parent().expect("a folder").to_path_buf();
+    let mode =
+        |path: &Path| std::fs::metadata(path).expect("an entry").permissions().mode() & 0o777;
+    assert_eq!((mode(&store_at), mode(&inner)), (0o700, 0o700));
+    assert!(files(&store_at).iter().all(|file| mode(file) == 0o600), "{:?}", files(&store_at));
+    // As an earlier version left it.
+    std::fs::set_permissions(&inner, PermissionsExt::from_mode(0o755)).expect("ours");
+    drop(open(&store_at));
+    assert_eq!(mode(&inner), 0o700);
+    // A page that is a link is not read, and not written through.
+    let page = pages(&store_at).remove(0);
+    std::fs::rename(&page, outside.join("page")).expect("writable");
+    symlink(outside.join("page"), &page).expect("writable");
+    let before = std::fs::read(outside.join("page")).expect("there");
+    known_or_refused(&store, 1).expect_err("a link");
+    write_all(&mut store, 1, 2);
+    assert_eq!(std::fs::read(outside.join("page")).expect("untouched"), before);
+    // Nor is a folder that is one.
+    std::fs::remove_dir_all(&inner).expect("ours");
+    symlink(&outside, &inner).expect("writable");
+    let refused = Store::open(&store_at, origin("bf16"), None);
+    assert!(refused.is_err_and(|error| error.to_string().contains("the prompt store")));
+    let refused = Chain::of(&store, 3).next(|page| write(&mut store, page));
+    refused.expect_err("a link");
+    assert_eq!(std::fs::read_dir(&outside).expect("a folder").count(), 1);
 }
 
 #[test]

@@ -16,7 +16,12 @@ const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// Opens `path` past the page cache; `None` where that is refused or means nothing.
 pub(crate) fn open_direct(options: &OpenOptions, path: &Path) -> io::Result<Option<File>> {
     let mut direct = options.clone();
-    match direct.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path) {
+    if_direct(direct.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path))
+}
+
+/// A file that was opened with `O_DIRECT`; `None` where that is refused or means nothing.
+pub(crate) fn if_direct(opened: io::Result<File>) -> io::Result<Option<File>> {
+    match opened {
         Ok(file) if is_in_memory(&file)? => Ok(None),
         Ok(file) => Ok(Some(file)),
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(None),

@@ -3,12 +3,13 @@
 //! A line is the checksum of what follows, a space, and JSON. A line that is torn, and whatever
 //! comes after it, says nothing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::FlockOperation;
+use atomic_fs::{Directory, PUBLIC_MODE};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -98,12 +99,13 @@ impl From<io::Error> for JournalError {
 }
 
 impl Journal {
-    /// Opens and locks the journal of a folder, and reads it.
-    pub fn open(folder: &Path) -> Result<(Journal, Option<Record>), JournalError> {
+    /// Opens and locks the journal of `directory`, which is the one at `folder`, and reads it.
+    pub fn open(
+        directory: &Directory,
+        folder: &Path,
+    ) -> Result<(Journal, Option<Record>), JournalError> {
         let path = folder.join(JOURNAL);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path)?;
+        let mut file = directory.open_file(JOURNAL, OFlags::RDWR | OFlags::CREATE, PUBLIC_MODE)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(JournalError::Locked),
@@ -175,7 +177,9 @@ mod tests {
     #[test]
     fn every_torn_end_leaves_the_whole_lines() {
         let folder = tempfile::tempdir().unwrap();
-        let Ok((mut journal, None)) = Journal::open(folder.path()) else { panic!("it is new") };
+        let directory = Directory::open(folder.path()).unwrap();
+        let open = || Journal::open(&directory, folder.path());
+        let Ok((mut journal, None)) = open() else { panic!("it is new") };
         let header = Header { format: FORMAT, plan: Checksum(7), total_bytes: 30 };
         journal.begin(&header).unwrap();
         let mut ends = vec![std::fs::metadata(folder.path().join(JOURNAL)).unwrap().len()];
@@ -197,7 +201,7 @@ mod tests {
             }
         }
         assert!(Journal::is_locked(folder.path()));
-        assert!(matches!(Journal::open(folder.path()), Err(JournalError::Locked)));
+        assert!(matches!(open(), Err(JournalError::Locked)));
         drop(journal);
         assert!(!Journal::is_locked(folder.path()));
     }

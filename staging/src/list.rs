@@ -72,6 +72,10 @@ pub fn remove(dir: &Path, name: &str) -> io::Result<bool> {
     }
     let mut removed = false;
     for path in [dir.join(name), partial] {
+        if path.is_symlink() {
+            let sentence = format!("{} is a link; remove it yourself", path.display());
+            return Err(io::Error::other(sentence));
+        }
         if path.is_dir() {
             // Without an index it is no staging, however far removing it comes.
             match std::fs::remove_file(path.join(INDEX)) {

@@ -1,9 +1,11 @@
 //! Writing large files without filling the page cache.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+
+use atomic_fs::{Directory, PUBLIC_MODE};
+use rustix::fs::OFlags;
 
 use crate::buffer::AlignedBuffer;
 use crate::disk;
@@ -22,14 +24,14 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Opens a file, creating it where it is not there.
-    pub fn open(path: &Path) -> io::Result<Sink> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+    /// Opens a file of a folder, creating it where it is not there.
+    pub fn open(folder: &Directory, name: &str) -> io::Result<Sink> {
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let open = |more| folder.open_file(name, flags | more, PUBLIC_MODE);
         let bounce = AlignedBuffer::new(CHUNK_BYTES);
-        match disk::open_direct(&options, path)? {
+        match disk::if_direct(open(OFlags::DIRECT))? {
             Some(file) => Ok(Sink { file, direct: true, bounce }),
-            None => Ok(Sink { file: options.open(path)?, direct: false, bounce }),
+            None => Ok(Sink { file: open(OFlags::empty())?, direct: false, bounce }),
         }
     }
 

@@ -1,9 +1,12 @@
 //! Staging: blobs into a partial folder, which gets its name when it is whole.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use atomic_fs::{Directory, PUBLIC_MODE};
+use rustix::fs::OFlags;
 
 use crate::checksum::{Checksum, of_blocks};
 use crate::disk;
@@ -15,6 +18,9 @@ use crate::layout::{BlobSize, CHECKSUM_BYTES, Layout, Place, size_bytes};
 use crate::sink::Sink;
 use crate::staged::{BLOCKS, INDEX, Staged, WEIGHTS, partial_path};
 
+/// Permission bits of a staging's folder, less the umask.
+const FOLDER_MODE: u32 = 0o777;
+
 /// A staging that is being written. Dropped or killed at any time, it leaves a partial folder that
 /// [`Writer::begin`] resumes.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub struct Writer {
     dir: PathBuf,
     /// The partial folder.
     folder: PathBuf,
+    /// The same, held open: nothing is written through a link that takes its place.
+    partial: Directory,
     identity: Identity,
     blobs: Vec<BlobSize>,
     layout: Layout,
@@ -57,23 +65,22 @@ impl Writer {
             return Err(StageError::Exists { path: target });
         }
         let folder = partial_path(dir, &identity.name);
-        match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(StageError::of("create", &folder, error));
-            }
-            _ => {}
-        }
-        let (journal, record) = open_journal(&folder, &target)?;
-        let blocks_path = folder.join(BLOCKS);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let blocks = options.open(&blocks_path);
-        let blocks = blocks.map_err(|error| StageError::of("create", &blocks_path, error))?;
-        let path = folder.join(WEIGHTS);
-        let weights = Sink::open(&path).map_err(|error| StageError::of("create", &path, error))?;
+        let partial = Directory::open(dir).and_then(|parent| {
+            let name = folder.file_name().unwrap_or_default();
+            parent.subdirectory(name, FOLDER_MODE)
+        });
+        let partial = partial.map_err(|error| StageError::of("create", &folder, error))?;
+        let (journal, record) = open_journal((&partial, &folder), &target)?;
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let blocks = partial.open_file(BLOCKS, flags, PUBLIC_MODE);
+        let blocks =
+            blocks.map_err(|error| StageError::of("create", &folder.join(BLOCKS), error))?;
+        let weights = Sink::open(&partial, WEIGHTS)
+            .map_err(|error| StageError::of("create", &folder.join(WEIGHTS), error))?;
         let mut writer = Writer {
             dir: dir.to_path_buf(),
             folder,
+            partial,
             identity: identity.clone(),
             finished: vec![None; blobs.len()],
             blobs: blobs.to_vec(),
@@ -240,8 +247,10 @@ impl Writer {
         };
         let path = self.folder.join(INDEX);
         let write = || {
-            std::fs::write(&path, content.text()?)?;
-            File::open(&path)?.sync_all()
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+            let mut file = self.partial.open_file(INDEX, flags, PUBLIC_MODE)?;
+            file.write_all(content.text()?.as_bytes())?;
+            file.sync_all()
         };
         write().map_err(|error| StageError::of("write", &path, error))
     }
@@ -273,8 +282,11 @@ fn plan(identity: &Identity, blobs: &[BlobSize]) -> Checksum {
     Checksum::of(text.as_bytes())
 }
 
-fn open_journal(folder: &Path, target: &Path) -> Result<(Journal, Option<Record>), StageError> {
-    Journal::open(folder).map_err(|error| match error {
+fn open_journal(
+    (partial, folder): (&Directory, &Path),
+    target: &Path,
+) -> Result<(Journal, Option<Record>), StageError> {
+    Journal::open(partial, folder).map_err(|error| match error {
         JournalError::Locked => StageError::Locked { path: folder.to_path_buf() },
         JournalError::Moved => StageError::Exists { path: target.to_path_buf() },
         JournalError::Io(error) => StageError::of("open", &folder.join(JOURNAL), error),

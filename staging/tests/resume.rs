@@ -231,3 +231,27 @@ fn a_full_drive_leaves_what_can_be_resumed() {
     let other = staging::Identity { name: "another".to_owned(), ..identity() };
     Writer::begin(dir.path(), &other, &blobs(&MANY_BYTES)).unwrap();
 }
+
+#[test]
+fn links_in_the_place_of_a_partial_staging_are_not_followed() {
+    let dir = folder();
+    let outside = folder();
+    let victim = outside.path().join("victim");
+    std::fs::write(&victim, "mine").unwrap();
+    let refused = |what: &str| {
+        let begun = Writer::begin(dir.path(), &identity(), &blobs(&MANY_BYTES[..1]));
+        assert!(matches!(begun, Err(StageError::Io { .. })), "{what}: {begun:?}");
+        let outside: Vec<_> = std::fs::read_dir(outside.path()).unwrap().flatten().collect();
+        assert_eq!(outside.len(), 1, "{what}: {outside:?}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine", "{what}");
+    };
+    std::os::unix::fs::symlink(outside.path(), partial(dir.path())).unwrap();
+    refused("the folder");
+    std::fs::remove_file(partial(dir.path())).unwrap();
+    for file in ["journal", "blocks.bin", "weights.bin"] {
+        std::fs::create_dir(partial(dir.path())).unwrap();
+        std::os::unix::fs::symlink(&victim, partial(dir.path()).join(file)).unwrap();
+        refused(file);
+        std::fs::remove_dir_all(partial(dir.path())).unwrap();
+    }
+}

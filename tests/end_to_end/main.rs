@@ -40,6 +40,7 @@ mod python;
 mod report_page;
 mod resume;
 mod score;
+mod secrets;
 mod selected;
 mod serve;
 mod sharing;

@@ -24,10 +24,33 @@ struct State {
     folder: PathBuf,
     /// Bytes of weights after which connections end; none is cut off at `u64::MAX`.
     cut_at: Mutex<u64>,
-    /// The weights have another byte than the list says.
-    lies: Mutex<bool>,
+    lie: Mutex<Lie>,
+    /// Another hub, to which weights are redirected.
+    elsewhere: Mutex<Option<String>>,
+    /// What was asked for, and with which token.
+    asked: Mutex<Vec<(String, Option<String>)>>,
     /// Where each answer with weights began.
     starts: Mutex<Vec<u64>>,
+}
+
+/// What a hub says that is not so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Lie {
+    #[default]
+    Nothing,
+    /// The weights have another byte than the list says.
+    Bytes,
+    /// The weights go on behind their size, in an answer that does not say how long it is.
+    Longer,
+    Etag(String),
+    /// The commit of the list.
+    Commit(String),
+    /// The commit of an answer with a file.
+    CommitHeader(String),
+    /// The name of a file in the list.
+    Name(String),
+    /// The size of the weights in the list.
+    Size(u64),
 }
 
 impl Hub {
@@ -37,7 +60,9 @@ impl Hub {
         let state = Arc::new(State {
             folder: fixture("llama"),
             cut_at: Mutex::new(u64::MAX),
-            lies: Mutex::new(false),
+            lie: Mutex::default(),
+            elsewhere: Mutex::default(),
+            asked: Mutex::default(),
             starts: Mutex::default(),
         });
         let (shared, own) = (state.clone(), address.clone());
@@ -72,12 +97,15 @@ impl State {
     fn answer(&self, stream: TcpStream, own: &str) {
         let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
         loop {
-            let (mut target, mut from) = (String::new(), None);
+            let (mut target, mut from, mut token) = (String::new(), None, None);
             let mut line = String::new();
             while reader.read_line(&mut line).is_ok_and(|read| read > 0) && line.trim() != "" {
                 match line.trim().split_once(' ') {
                     Some(("GET", rest)) => {
                         rest.split(' ').next().unwrap_or_default().clone_into(&mut target);
+                    }
+                    Some((name, value)) if name.eq_ignore_ascii_case("authorization:") => {
+                        token = Some(value.to_owned());
                     }
                     Some((name, value)) if name.eq_ignore_ascii_case("range:") => {
                         let range = value.trim_start_matches("bytes=");
@@ -88,6 +116,7 @@ impl State {
                 }
                 line.clear();
             }
+            self.asked.lock().expect("whole").push((target.clone(), token));
             if target.is_empty() || !self.reply(&stream, own, &target, from) {
                 return;
             }
@@ -114,9 +143,17 @@ impl State {
         let mut bytes = std::fs::read(self.folder.join(name)).expect("a file");
         let is_weights = name.ends_with(".safetensors");
         let sum = sha256(&bytes);
-        let mut head = format!("x-repo-commit: {COMMIT}\r\netag: \"{sum}\"\r\n");
+        let lie = self.lie.lock().expect("whole").clone();
+        let (commit, etag) = match &lie {
+            Lie::CommitHeader(commit) => (&**commit, &sum),
+            Lie::Etag(etag) => (COMMIT, etag),
+            _ => (COMMIT, &sum),
+        };
+        let mut head = format!("x-repo-commit: {commit}\r\netag: \"{etag}\"\r\n");
         if is_weights && beside.is_none() {
-            head += &format!("x-linked-etag: \"{sum}\"\r\nLocation: {own}/beside/{name}\r\n");
+            let elsewhere = self.elsewhere.lock().expect("whole").clone();
+            let at = elsewhere.unwrap_or_else(|| own.to_owned());
+            head += &format!("x-linked-etag: \"{etag}\"\r\nLocation: {at}/beside/{name}\r\n");
             return send(stream, "302 Found", &head, b"");
         }
         let (start, only_one) = from.unwrap_or((0, false));
@@ -124,7 +161,15 @@ impl State {
         if start as usize >= total {
             return send(stream, "416 Range Not Satisfiable", "", b"");
         }
-        if is_weights && *self.lies.lock().expect("whole") {
+        if is_weights && lie == Lie::Longer {
+            bytes.extend([0; 1 << 20]);
+            let mut stream = stream;
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+                .and_then(|()| stream.write_all(&bytes));
+            return false;
+        }
+        if is_weights && lie == Lie::Bytes {
             *bytes.last_mut().expect("weights") ^= 1;
         }
         let end = if only_one { start as usize + 1 } else { total };
@@ -148,16 +193,25 @@ impl State {
 
     fn listing(&self) -> Value {
         let files = std::fs::read_dir(&self.folder).expect("a fixture").flatten();
-        let entry = |name: String| {
+        let lie = self.lie.lock().expect("whole").clone();
+        let entry = |mut name: String| {
             let bytes = std::fs::read(self.folder.join(&name)).expect("a file");
-            let mut entry = json!({"rfilename": name, "size": bytes.len()});
-            if name.ends_with(".safetensors") {
+            let mut size_bytes = bytes.len() as u64;
+            let is_weights = name.ends_with(".safetensors");
+            match &lie {
+                Lie::Name(lie) if is_weights => name.clone_from(lie),
+                Lie::Size(lie) if is_weights => size_bytes = *lie,
+                _ => {}
+            }
+            let mut entry = json!({"rfilename": name, "size": size_bytes});
+            if is_weights {
                 entry["lfs"] = json!({"sha256": sha256(&bytes), "size": bytes.len()});
             }
             entry
         };
         let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
-        json!({"sha": COMMIT, "siblings": names.map(entry).collect::<Vec<_>>()})
+        let commit = if let Lie::Commit(commit) = &lie { commit } else { COMMIT };
+        json!({"sha": commit, "siblings": names.map(entry).collect::<Vec<_>>()})
     }
 }
 
@@ -229,11 +283,11 @@ fn a_part_with_all_bytes_does_not_stand_in_the_way() {
 #[test]
 fn what_came_damaged_is_removed() {
     let (hub, place) = (Hub::start(), Place::new());
-    *hub.state.lies.lock().expect("whole") = true;
+    *hub.state.lie.lock().expect("whole") = Lie::Bytes;
     let damaged = hub.pull(&place, &["--quiet"]);
     assert_eq!(damaged.status.code(), Some(1));
     assert!(text(&damaged.stderr).contains("came damaged"), "{}", text(&damaged.stderr));
-    *hub.state.lies.lock().expect("whole") = false;
+    *hub.state.lie.lock().expect("whole") = Lie::Nothing;
     let whole = hub.pull(&place, &["--quiet"]);
     assert!(whole.status.success(), "{}", text(&whole.stderr));
 }
@@ -253,4 +307,120 @@ fn what_cannot_be_had_is_said() {
     let mut command = at(&hub.address, &place);
     command.args(["pull", "llama"]).stderr(Stdio::piped()).stdout(Stdio::null());
     assert_eq!(finish(command.spawn().expect("starts")).status.code(), Some(2));
+}
+
+#[test]
+fn nothing_that_a_hub_says_leads_out_of_the_cache() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let victim = place.path("victim");
+    std::fs::write(&victim, "mine").expect("a file");
+    let up = format!("{}{}", "../".repeat(40), &victim.display().to_string()[1..]);
+    let free_bytes = 1 << 43;
+    for (lie, sentence) in [
+        (Lie::Etag(up.clone()), "which is not a hash"),
+        (Lie::Commit(up.clone()), "which is not a hash"),
+        (Lie::CommitHeader(up.clone()), "which is not a hash"),
+        (Lie::CommitHeader("d".repeat(40)), "has changed meanwhile"),
+        (Lie::Name(format!("model/{up}.safetensors.json")), "has neither"),
+        (Lie::Name(format!("x/{up}.gguf")), "no path below a folder"),
+        (Lie::Name(format!("{}.gguf", victim.display())), "no path below a folder"),
+        (Lie::Name("model\u{1b}[2J.safetensors".to_owned()), "no path below a folder"),
+        (Lie::Size(u64::MAX), "no more than 16 TiB"),
+        (Lie::Size(free_bytes), "are to be fetched, and the disk"),
+        (Lie::Size(3), "sends another size"),
+        (Lie::Longer, "sends another size"),
+    ] {
+        *hub.state.lie.lock().expect("whole") = lie.clone();
+        let done = hub.pull(&place, &["--quiet"]);
+        let said = text(&done.stderr);
+        assert!(matches!(done.status.code(), Some(1 | 2)), "{lie:?}: {said}");
+        assert!(said.contains(sentence), "{lie:?}: {said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+        assert_eq!(std::fs::read(&victim).expect("there"), b"mine", "{lie:?}");
+    }
+    let mut names: Vec<_> =
+        std::fs::read_dir(place.path("")).expect("a folder").flatten().collect();
+    names.sort_by_key(std::fs::DirEntry::file_name);
+    let names: Vec<_> = names.iter().map(std::fs::DirEntry::file_name).collect();
+    assert_eq!(names, ["home", "victim"]);
+    let blobs = place.path("home/hub/models--org--llama/blobs");
+    let kept = std::fs::read_dir(blobs).expect("a folder").flatten();
+    let most_bytes = kept.map(|file| file.metadata().expect("a file").len()).max();
+    assert!(most_bytes <= Some(weights_bytes()), "no more than was said is kept");
+}
+
+#[test]
+fn the_token_stays_with_the_hub() {
+    let (hub, other, place) = (Hub::start(), Hub::start(), Place::new());
+    let pull = || {
+        let mut command = at(&hub.address, &place);
+        command.args(["pull", NAME]).env("HF_TOKEN", "hf_secret").stderr(Stdio::piped());
+        let done = finish(command.stdout(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    };
+    let asked = |hub: &Hub| std::mem::take(&mut *hub.state.asked.lock().expect("whole"));
+    pull();
+    let own = asked(&hub);
+    assert!(own.iter().any(|(target, _)| target.starts_with("/beside/")), "{own:?}");
+    let is_given = |(target, token): &(String, Option<String>)| {
+        target.is_empty() || token.as_deref() == Some("Bearer hf_secret")
+    };
+    assert!(own.iter().all(is_given), "{own:?}");
+    std::fs::remove_dir_all(place.path("home")).expect("a folder");
+    *hub.state.elsewhere.lock().expect("whole") = Some(other.address.clone());
+    pull();
+    let theirs = asked(&other);
+    assert!(theirs.iter().any(|(target, _)| target.starts_with("/beside/")), "{theirs:?}");
+    assert!(theirs.iter().all(|(_, token)| token.is_none()), "{theirs:?}");
+    assert!(asked(&hub).iter().all(is_given));
+}
+
+#[test]
+fn links_in_the_cache_are_those_of_its_layout() {
+    let (hub, place) = (Hub::start(), Place::new());
+    let repository = place.path("home/hub/models--org--llama");
+    let outside = place.path("outside");
+    let again = || {
+        let _ = std::fs::remove_dir_all(&repository);
+        let _ = std::fs::remove_dir_all(&outside);
+        std::fs::create_dir_all(repository.join("blobs")).expect("a folder");
+        std::fs::create_dir_all(&outside).expect("a folder");
+        std::fs::write(outside.join("victim"), "mine").expect("a file");
+    };
+    let weights = std::fs::read(fixture("llama").join("model.safetensors")).expect("weights");
+    let sum = sha256(&weights);
+    let snapshot = format!("snapshots/{COMMIT}");
+    for (link, target) in [
+        (format!("blobs/{sum}"), "../../../../outside/victim"),
+        (format!("blobs/{sum}.part"), "../../../../outside/victim"),
+        (format!("blobs/{sum}.part"), "../../../../outside/new"),
+        ("snapshots".to_owned(), "../../../outside"),
+        (snapshot.clone(), "../../../../outside"),
+        ("refs".to_owned(), "../../../outside"),
+    ] {
+        again();
+        let at = repository.join(&link);
+        std::fs::create_dir_all(at.parent().expect("a folder")).expect("a folder");
+        std::os::unix::fs::symlink(target, &at).expect("a link");
+        let done = hub.pull(&place, &["--quiet"]);
+        assert_eq!(done.status.code(), Some(1), "{link}: {}", text(&done.stderr));
+        let names: Vec<_> = std::fs::read_dir(&outside).expect("a folder").flatten().collect();
+        assert_eq!(names.len(), 1, "{link}: {names:?}");
+        assert_eq!(std::fs::read(outside.join("victim")).expect("there"), b"mine", "{link}");
+    }
+    // A file of a snapshot is linked anew, and a revision written anew.
+    again();
+    std::fs::create_dir_all(repository.join(&snapshot)).expect("a folder");
+    std::fs::create_dir_all(repository.join("refs")).expect("a folder");
+    let pointer = repository.join(&snapshot).join("model.safetensors");
+    for link in [&pointer, &repository.join("refs/main")] {
+        std::os::unix::fs::symlink(outside.join("victim"), link).expect("a link");
+    }
+    let done = hub.pull(&place, &["--quiet"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let blob = format!("../../blobs/{sum}");
+    assert_eq!(std::fs::read_link(&pointer).expect("a link"), Path::new(&blob));
+    assert!(std::fs::read(&pointer).expect("weights") == weights);
+    assert_eq!(std::fs::read(repository.join("refs/main")).expect("there"), COMMIT.as_bytes());
+    assert_eq!(std::fs::read(outside.join("victim")).expect("there"), b"mine");
 }

@@ -47,8 +47,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cuda", &[]),
     ("grammar", &[]),
     ("schedule", &[]),
-    ("staging", &[]),
-    ("prompt_store", &[]),
+    ("staging", &["atomic_fs"]),
+    ("atomic_fs", &[]),
+    ("prompt_store", &["atomic_fs"]),
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
@@ -68,10 +69,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "staging",
         ],
     ),
-    ("profiler", &["kernels", "model", "program", "shm", "workers"]),
+    ("profiler", &["atomic_fs", "kernels", "model", "program", "shm", "workers"]),
     (
         "coordinator",
         &[
+            "atomic_fs",
             "cuda",
             "grammar",
             "kernels",
@@ -95,6 +97,8 @@ const TESTING: &[&str] = &["kernels/cuda/shim", "tests", "tests/standin"];
 /// Rooms of the coordinator, and those that each may know.
 const ROOMS: &[(&str, &[&str])] = &[
     ("boundary", &[]),
+    ("child", &[]),
+    ("terminal", &[]),
     ("exit", &[]),
     ("interrupt", &["exit"]),
     ("openai", &["boundary"]),
@@ -102,15 +106,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("score", &["boundary", "exit", "job", "openai"]),
     ("server", &["boundary", "openai", "exit"]),
     ("load", &[]),
-    ("text", &["boundary"]),
+    ("text", &["boundary", "child"]),
     ("cli", &["exit", "job", "load", "openai", "score", "server"]),
-    ("engine", &["boundary"]),
+    ("engine", &["boundary", "child"]),
     ("report", &["engine"]),
-    ("setup", &["cli", "engine", "interrupt", "job", "boundary", "report", "text"]),
+    ("setup", &["cli", "engine", "interrupt", "job", "boundary", "child", "report", "text"]),
     (
         "commands",
         &[
             "boundary",
+            "child",
             "cli",
             "engine",
             "exit",
@@ -122,6 +127,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "score",
             "server",
             "setup",
+            "terminal",
         ],
     ),
 ];
@@ -237,6 +243,18 @@ fn atomics_stay_in_their_fence() {
     assert!(found.is_empty(), "take atomics from shm::sync, so that loom models them:\n{found}");
     let inside = occurrences(files.iter().filter(|path| *path == ATOMICS_FENCE), &needles);
     assert!(!inside.is_empty(), "{ATOMICS_FENCE} is no longer the fence");
+}
+
+#[test]
+fn processes_are_started_in_one_place() {
+    let needles = needles(&[("Command::new(\"/proc", "/self/exe")]);
+    let files = published_files();
+    let sources = files.iter().filter(is_rust).filter(|path| path.contains("/src/"));
+    let found = occurrences(sources.filter(|path| *path != "coordinator/src/child.rs"), &needles);
+    assert!(
+        found.is_empty(),
+        "take the command from coordinator::child, without secrets:\n{found}"
+    );
 }
 
 #[test]

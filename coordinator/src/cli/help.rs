@@ -78,8 +78,9 @@ Examples:
 
 Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), which other programs use too, and are
 compared with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN
-is sent for models that are not for everybody; HF_ENDPOINT is another hub. Without a network, copy
-the model's folder and give its path as --model.";
+is sent for models that are not for everybody, to the hub and to nothing that it redirects to;
+HF_ENDPOINT is another hub. Without a network, copy the model's folder and give its path as
+--model.";
 
 /// Last lines of `plan --help`.
 pub const AFTER_PLAN: &str = "\

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use atomic_fs::{PUBLIC_MODE, replace};
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -50,10 +51,10 @@ pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
 pub fn write_pages(folder: &Path) -> Result<(), PageError> {
     std::fs::create_dir_all(folder)?;
     let program = shown();
-    std::fs::write(folder.join("coordinator.1"), page(None)?)?;
+    replace(&folder.join("coordinator.1"), &page(None)?, PUBLIC_MODE)?;
     for name in program.get_subcommands().map(Command::get_name) {
         let file = folder.join(format!("coordinator-{name}.1"));
-        std::fs::write(file, page(Some(name))?)?;
+        replace(&file, &page(Some(name))?, PUBLIC_MODE)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::cli::request::{CacheAction, CacheRequest};
 use crate::exit::Exit;
 use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::usage::Usage;
+use crate::terminal::print;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Digits by which a beginning is called.
@@ -26,14 +27,18 @@ pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     let listing = prompt_store::list(directory)
         .with_context(|| format!("the prompt store {}", directory.display()))?;
     let text = match &request.action {
-        CacheAction::List { json: true } => serde_json::to_string_pretty(&as_json(&listing))?,
+        CacheAction::List { json: true } => {
+            let json = serde_json::to_string_pretty(&as_json(&listing))?;
+            writeln!(std::io::stdout(), "{json}")?;
+            return Ok(Exit::Done);
+        }
         CacheAction::List { json: false } => as_table(&listing),
         action => {
             let removed = remove(request, &listing, action)?;
             format!("{:.1} MiB are removed.", removed as f64 / MIB)
         }
     };
-    std::io::stdout().write_all(format!("{text}\n").as_bytes())?;
+    print(&format!("{text}\n"))?;
     Ok(Exit::Done)
 }
 

@@ -1,13 +1,14 @@
 //! What a server measured its iterations to take, as a file: `serve --costs` writes it and
 //! `plan --serve --costs` reads it.
 
-use std::fs::OpenOptions;
 use std::path::Path;
 
 use anyhow::Context;
 use schedule::hybrid::{Limits, StepCosts};
 use schedule::{Costs, POINTS};
 use serde::{Deserialize, Serialize};
+
+use crate::setup::writable::check_writable;
 
 /// Costs of iterations, and what has room in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,13 +94,7 @@ impl IterationCosts {
     /// # Errors
     /// It cannot.
     pub(in crate::commands) fn check_path(path: &Path) -> anyhow::Result<()> {
-        let is_new = !path.exists();
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.with_context(|| format!("--costs {}", path.display()))?;
-        if is_new {
-            std::fs::remove_file(path)?;
-        }
-        Ok(())
+        check_writable(path).with_context(|| format!("--costs {}", path.display()))
     }
 
     /// # Errors

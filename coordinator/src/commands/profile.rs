@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write;
 
 use comfy_table::Table;
 use model::config::ModelConfig;
@@ -29,6 +28,7 @@ use crate::setup::hardware::Hardware;
 use crate::setup::model::Opened;
 use crate::setup::profile;
 use crate::setup::usage::Usage;
+use crate::terminal::print;
 
 /// Profiles, or finds the profile that is kept, and prints it.
 ///
@@ -52,7 +52,7 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     if !request.nvme.is_empty() {
         text += &drives::balanced(request, interrupt)?;
     }
-    std::io::stdout().write_all(text.as_bytes())?;
+    print(&text)?;
     Ok(Exit::Done)
 }
 

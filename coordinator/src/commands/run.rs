@@ -45,6 +45,8 @@ use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
 use crate::setup::prediction::{capacity, expected, factors, predict, print_prediction};
 use crate::setup::start::start;
 use crate::setup::usage::Usage;
+use crate::setup::writable::check_writable;
+use crate::terminal::print;
 
 /// Refuses a report or a trace that would overwrite the input, the output or each other.
 fn check_distinct(run: &Run) -> anyhow::Result<()> {
@@ -97,13 +99,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 
 /// Says before anything is computed that the report could not be written after it.
 fn check_report(path: &Path) -> anyhow::Result<()> {
-    let existed = path.exists();
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("the report {}", path.display()))?;
-    if !existed {
-        std::fs::remove_file(path).with_context(|| format!("the report {}", path.display()))?;
-    }
-    Ok(())
+    check_writable(path).with_context(|| format!("the report {}", path.display()))
 }
 
 /// Runs what the command line asks for.
@@ -410,9 +406,7 @@ fn finish(
         let text = table::render(&report, run.verbosity == Verbosity::Verbose);
         let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
         match run.work {
-            Work::Benchmark { .. } if !report_goes_there => {
-                write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?
-            }
+            Work::Benchmark { .. } if !report_goes_there => print(&text).or_else(quiet_pipe)?,
             _ => eprint!("{text}"),
         }
     }

@@ -1,7 +1,6 @@
 //! `coordinator stage`: writes a model's weights to NVMe drives, verifies what is there, or says
 //! what is.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
@@ -18,6 +17,7 @@ use crate::setup::formats;
 use crate::setup::model::Opened;
 use crate::setup::staging::{Interrupted, StagedWeights, stage};
 use crate::setup::usage::Usage;
+use crate::terminal::print;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -154,7 +154,7 @@ fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     if rows == 0 {
         text = "Nothing is staged there.\n".to_owned();
     }
-    std::io::stdout().write_all(text.as_bytes())?;
+    print(&text)?;
     Ok(Exit::Done)
 }
 

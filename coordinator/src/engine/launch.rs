@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use grammar::Grammars;
@@ -20,6 +20,7 @@ use workers::shared::protocol::{
 use super::crew::Crew;
 use super::device_use::{DeviceUse, start_timeout};
 use super::supervise::{Supervisor, Worker, WorkerFailure};
+use crate::child::this_program;
 
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
 /// that will never come is given up.
@@ -246,8 +247,7 @@ fn spawn(id: WorkerId, topology: &Topology) -> Result<Worker, LaunchError> {
     let failed = |source| LaunchError::Spawn { worker: worker.clone(), source };
     let channel_failed = |source| LaunchError::Channel { worker: worker.clone(), source };
     let (ours, theirs) = Channel::pair().map_err(channel_failed)?;
-    // This very program, also when its file was replaced meanwhile.
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = this_program();
     let number = theirs.hand_to(&mut command);
     command
         .arg0(format!("tandem {worker}"))

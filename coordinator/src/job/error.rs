@@ -44,6 +44,11 @@ pub enum JobError {
          directory where you may write."
     )]
     OutputOpen { path: String, source: io::Error },
+    #[error(
+        "{path} is a link, belongs to another user or is not a regular file, and the answers are \
+         put in order in a file of that name. Remove it, or give another --output."
+    )]
+    ForeignSettling { path: String },
     #[error("The output {path} is a folder. Give --output a file in it.")]
     OutputFolder { path: String },
     #[error("The input and the output are the same file, {path}. Give another --output.")]

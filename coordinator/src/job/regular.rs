@@ -3,6 +3,7 @@
 //! Invariants: the file that is locked is the one that the path names; what was appended survives a
 //! file that is moved or removed meanwhile.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use atomic_fs::{Directory, PRIVATE_MODE};
 use rustix::fs::{FlockOperation, flock};
 
 /// How long another run may take to let go of the output: one that has just ended, or a process
@@ -19,6 +21,16 @@ const BUSY_MAX: Duration = Duration::from_secs(1);
 
 /// Longest name of a file on Linux.
 const NAME_MAX_BYTES: usize = 255;
+
+/// The file in which lines are put in order is another user's, or no file of its own.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is a link, belongs to another user or is not a regular file, and the answers are put in \
+     order there", path.display()
+)]
+pub(super) struct ForeignSettling {
+    pub(super) path: PathBuf,
+}
 
 #[derive(Debug)]
 pub(super) struct Regular {
@@ -36,7 +48,7 @@ impl Regular {
     /// Opens or makes a file and locks it; `None` while another run has it.
     ///
     /// # Errors
-    /// A file that cannot be opened.
+    /// A file that cannot be opened, or [`ForeignSettling`] beside it.
     pub(super) fn open(path: &Path, truncate_first: bool) -> io::Result<Option<Regular>> {
         let until = Instant::now() + BUSY_MAX;
         loop {
@@ -47,6 +59,9 @@ impl Regular {
             // Who held the lock may have put another file in its place, or removed it.
             if is_at(&file, path)? {
                 let regular = Regular::of(file, path, made, truncate_first)?;
+                // Better known before anything is computed.
+                let (folder, name) = Directory::of_file(&regular.path)?;
+                regular.check_settling(&folder, &settling_name(name))?;
                 if made {
                     sync_folder(&regular.path);
                 }
@@ -150,26 +165,42 @@ impl Regular {
 
     /// Puts a file of these lines, locked as the one before, at `path`.
     fn rewrite(&mut self, path: &Path, lines: &[Range<u64>]) -> io::Result<()> {
-        let temporary = temporary_path(path);
-        let result = self.write_temporary(&temporary, lines).and_then(|file| {
-            std::fs::rename(&temporary, path)?;
-            sync_folder(path);
-            self.file = file;
-            Ok(())
-        });
-        if result.is_err() {
-            let _ = std::fs::remove_file(&temporary);
+        let (folder, name) = Directory::of_file(path)?;
+        let settling = settling_name(name);
+        if self.check_settling(&folder, &settling)? {
+            folder.remove_file(&settling)?;
         }
-        result
+        let file = folder.create_new(&settling, PRIVATE_MODE)?;
+        let result = self.write_lines(&file, lines).and_then(|()| folder.rename(&settling, name));
+        if result.is_err() {
+            let _ = folder.remove_file(&settling);
+        }
+        result?;
+        sync_folder(path);
+        self.file = file;
+        Ok(())
     }
 
-    fn write_temporary(&self, temporary: &Path, lines: &[Range<u64>]) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).open(temporary)?;
+    /// Returns true if a killed run left its settling file.
+    ///
+    /// # Errors
+    /// [`ForeignSettling`].
+    fn check_settling(&self, folder: &Directory, settling: &OsStr) -> io::Result<bool> {
+        let Some(entry) = folder.entry(settling)? else { return Ok(false) };
+        // On a network file system our files may have another owner than we, as the output has.
+        let ours = [rustix::process::geteuid().as_raw(), self.file.metadata()?.uid()];
+        if entry.is_file && ours.contains(&entry.owner) {
+            return Ok(true);
+        }
+        let path = self.path.with_file_name(settling);
+        Err(io::Error::other(ForeignSettling { path }))
+    }
+
+    fn write_lines(&self, file: &File, lines: &[Range<u64>]) -> io::Result<()> {
         // Nobody else knows this file yet; a file system without locks is no reason to fail.
-        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         file.set_permissions(self.file.metadata()?.permissions())?;
-        let mut out = io::BufWriter::new(&file);
+        let mut out = io::BufWriter::new(file);
         let mut line = Vec::new();
         for range in lines {
             line.resize((range.end - range.start) as usize, 0);
@@ -178,8 +209,7 @@ impl Regular {
         }
         out.flush()?;
         drop(out);
-        file.sync_all()?;
-        Ok(file)
+        file.sync_all()
     }
 }
 
@@ -250,15 +280,14 @@ fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {
 }
 
 /// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A
-/// leftover of a killed run is overwritten. A name that is too long for that has a short one by its
-/// process.
-fn temporary_path(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = format!(".{name}.settling");
-    if temporary.len() <= NAME_MAX_BYTES {
-        return path.with_file_name(temporary);
+/// leftover of a killed run is removed first. A name that is too long for that has a short one by
+/// its process.
+fn settling_name(name: &OsStr) -> OsString {
+    let settling = format!(".{}.settling", name.to_string_lossy());
+    if settling.len() <= NAME_MAX_BYTES {
+        return settling.into();
     }
-    path.with_file_name(format!(".{}.settling", std::process::id()))
+    format!(".{}.settling", std::process::id()).into()
 }
 
 #[cfg(test)]

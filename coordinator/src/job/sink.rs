@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use super::error::JobError;
-use super::regular::Regular;
+use super::regular::{ForeignSettling, Regular};
 
 /// What to do with an output that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,9 @@ impl Sink {
         let mut regular = match Regular::open(path, mode == OutputMode::Overwrite) {
             Ok(Some(regular)) => regular,
             Ok(None) => return Err(JobError::OutputBusy { path: name }),
-            Err(source) => return Err(open_error(source)),
+            Err(source) => {
+                return Err(foreign_settling(&source).unwrap_or_else(|| open_error(source)));
+            }
         };
         // Pending again of the file that is locked now: another run may have written it meanwhile.
         if mode == OutputMode::New && !regular.is_empty().map_err(open_error)? {
@@ -181,6 +183,9 @@ impl Sink {
         if source.kind() == ErrorKind::BrokenPipe {
             return JobError::BrokenPipe;
         }
+        if let Some(error) = foreign_settling(&source) {
+            return error;
+        }
         let path = self.name.clone();
         if self.is_log() {
             JobError::OutputWrite { path, source }
@@ -188,4 +193,10 @@ impl Sink {
             JobError::StreamWrite { path, source }
         }
     }
+}
+
+/// The sentence about a settling file that is not ours, if that is what failed.
+fn foreign_settling(source: &io::Error) -> Option<JobError> {
+    let foreign: &ForeignSettling = source.get_ref()?.downcast_ref()?;
+    Some(JobError::ForeignSettling { path: foreign.path.display().to_string() })
 }

@@ -27,3 +27,4 @@ pub mod staging;
 pub mod start;
 pub mod usage;
 pub mod weights_identity;
+pub(crate) mod writable;

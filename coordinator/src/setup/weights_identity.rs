@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE, PRIVATE_MODE};
 use profiler::Cache;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -100,11 +101,12 @@ fn read_kept(path: &Path) -> Kept {
 
 fn write_kept(path: &Path, kept: Kept) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    std::fs::create_dir_all(folder)?;
+    let folder = Directory::create(folder, PRIVATE_DIRECTORY_MODE)?;
     let kept = if kept.len() > KEPT_MAX { Kept::new() } else { kept };
-    let temporary = folder.join(format!(".{KEPT}.{}", std::process::id()));
     let text = serde_json::to_vec(&kept).map_err(io::Error::other)?;
-    std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path))
+    let temporary = folder.temporary_file(&format!(".{KEPT}."), "", PRIVATE_MODE)?;
+    temporary.file().write_all(&text)?;
+    temporary.persist(path.file_name().unwrap_or_default()).map(drop)
 }
 
 /// A hash over the hashes of a file's pieces.

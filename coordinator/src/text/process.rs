@@ -1,13 +1,14 @@
 //! A text process from outside.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
 use shm::{Channel, ChannelError};
 
 use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
+use crate::child::this_program;
 
 /// What a text process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,8 +127,7 @@ impl TextProcess {
     /// What is wrong with the model's files, or that the process cannot be had.
     pub fn start(from: &TextFrom, limits: TextLimits) -> Result<Option<TextProcess>, TextError> {
         let (ours, theirs) = Channel::pair().map_err(TextError::Channel)?;
-        // This very program, also when its file was replaced meanwhile.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = this_program();
         let number = theirs.hand_to(&mut command);
         command
             .arg0("tandem tokenizer")

@@ -180,6 +180,24 @@ fn parts_that_a_dead_process_left_are_removed() {
     // No process has this number.
     let litter = path.with_extension("json.4294967295");
     fs::write(&litter, "half").expect("a file");
+    let other = path.with_extension("json.4294967295-0123456789abcdef");
+    fs::write(&other, "half").expect("a file");
     cache.store(&wanted).expect("it is written");
-    assert!(!litter.exists());
+    assert!(!litter.exists() && !other.exists());
+}
+
+#[test]
+fn a_profile_is_its_owner_s_alone_and_replaces_a_link() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = Cache::new(folder.path().join("a/b"));
+    let wanted = profile("x16", 1.0);
+    let path = cache.path(&wanted.fingerprint);
+    fs::create_dir_all(&cache.directory).expect("a folder");
+    fs::write(folder.path().join("victim"), "mine").expect("a file");
+    symlink("../../victim", &path).expect("a link");
+    cache.store(&wanted).expect("it is written");
+    assert!(!path.is_symlink());
+    assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read(folder.path().join("victim")).expect("untouched"), b"mine");
 }

@@ -4,6 +4,7 @@
 //! `TANDEM_FUZZ_CASES` runs so many cases, `TANDEM_FUZZ_SEED` begins elsewhere; `make fuzz` sets
 //! both.
 
+mod hub;
 mod known;
 mod lines;
 mod model_files;

@@ -15,7 +15,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::exit::Exit;
 use crate::job::error::JobError;
+use crate::terminal::print;
 
 /// One thing that a machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -117,7 +118,8 @@ fn examine(root: &Path) -> Vec<Section> {
 pub fn run(json: bool) -> anyhow::Result<Exit> {
     let sections = examine(Path::new("/"));
     let text = if json { show::json(&sections)? } else { show::text(&sections) };
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let written = if json { stdout().write_all(text.as_bytes()) } else { print(&text) };
+    match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())
         }

@@ -1,9 +1,11 @@
 //! Device memory opened by a second process: this very program, started with a hidden subcommand.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cuda::{Arena, Context, Driver, IpcHandle};
+
+use crate::child::this_program;
 
 /// Far beyond what a driver needs to start; a driver that hangs must not hang the doctor.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -12,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Whether another process can open what `handle` stands for.
 pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
     let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let child = Command::new("/proc/self/exe")
+    let child = this_program()
         .args(["open-device-memory", &device.to_string(), &hex])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

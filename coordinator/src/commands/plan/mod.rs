@@ -15,12 +15,13 @@ mod tables;
 pub mod templates;
 mod vectors;
 
-use std::io::Write;
+use std::io::{Write, stdout};
 
 use crate::cli::request::{PlanRequest, Source};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
+use crate::terminal::print;
 
 /// Plans and prints.
 ///
@@ -40,7 +41,7 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         }
         Source::Template(template) => templates::text(*template).to_owned(),
     };
-    let written = std::io::stdout().write_all(answer.as_bytes());
+    let written = if request.json { stdout().write_all(answer.as_bytes()) } else { print(&answer) };
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())

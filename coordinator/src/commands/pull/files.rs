@@ -1,59 +1,120 @@
 //! What a repository holds, and which of its files a model needs.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use model::source::gguf::part_paths;
 use serde::Deserialize;
 
-/// A repository at a revision, as a hub lists it.
+use super::names::{Hash, is_path};
+
+/// Most files that a model may have.
+const FILES_MAX: usize = 10_000;
+/// Largest file that is fetched; its size is the hub's word.
+const FILE_MAX_BYTES: u64 = 16 << 40;
+/// Most names of files that a sentence lists.
+const NAMES_MAX: usize = 20;
+
+/// A list of files as a hub sends it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Listing {
-    /// The commit.
-    pub(super) sha: String,
-    siblings: Vec<HubFile>,
+struct SentListing {
+    sha: String,
+    siblings: Vec<SentFile>,
 }
 
-/// A file of a repository.
+/// A file as a hub lists it.
 #[derive(Debug, Deserialize)]
-pub(super) struct HubFile {
-    /// Its path in the repository.
-    pub(super) rfilename: String,
+struct SentFile {
+    rfilename: String,
     size: Option<u64>,
-    /// The object's name in git.
     #[serde(rename = "blobId")]
     blob_id: Option<String>,
-    lfs: Option<Lfs>,
+    lfs: Option<SentLfs>,
 }
 
 /// A file that lies beside git.
 #[derive(Debug, Deserialize)]
-struct Lfs {
+struct SentLfs {
     sha256: String,
 }
 
+/// A repository at a revision. Names of the files that are wanted are checked when these are
+/// chosen, checksums before.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) commit: Hash,
+    files: Vec<HubFile>,
+}
+
+/// A file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HubFile {
+    /// Path in the repository.
+    pub(super) path: String,
+    /// Size, if the hub lists it.
+    pub(super) size_bytes: Option<u64>,
+    /// Name of the object in git, a hash over its content with a head.
+    pub(super) blob_id: Option<Hash>,
+    /// Hash over the content, of files that lie beside git.
+    pub(super) sha256: Option<Hash>,
+}
+
+/// Why a list is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ListError {
+    #[error("the hub's list of files cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the hub names the commit {0:?}, which is not a hash of 40 or 64 digits")]
+    Commit(String),
+    #[error("the hub gives {path:?} the checksum {checksum:?}, which is not one")]
+    Checksum { path: String, checksum: String },
+}
+
+impl Listing {
+    /// Reads a list as a hub sends it.
+    ///
+    /// # Errors
+    /// See [`ListError`].
+    pub(super) fn parse(json: &[u8]) -> Result<Listing, ListError> {
+        let sent: SentListing = serde_json::from_slice(json)?;
+        let commit = Hash::parse(&sent.sha).ok_or(ListError::Commit(sent.sha))?;
+        let files = sent.siblings.into_iter().map(HubFile::of).collect::<Result<_, _>>()?;
+        Ok(Listing { commit, files })
+    }
+}
+
 impl HubFile {
-    /// Its size; 0 where the hub does not say.
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size.unwrap_or(0)
+    fn of(sent: SentFile) -> Result<HubFile, ListError> {
+        let path = sent.rfilename;
+        let hash = |text: Option<String>| match text {
+            None => Ok(None),
+            Some(text) => match Hash::parse(&text) {
+                Some(hash) => Ok(Some(hash)),
+                None => Err(ListError::Checksum { path: path.clone(), checksum: text }),
+            },
+        };
+        let blob_id = hash(sent.blob_id)?;
+        let sha256 = sent.lfs.map(|lfs| lfs.sha256);
+        let of_content = hash(sha256.clone())?.filter(Hash::is_sha256);
+        if let (None, Some(checksum)) = (&of_content, sha256) {
+            return Err(ListError::Checksum { path, checksum });
+        }
+        Ok(HubFile { path, size_bytes: sent.size, blob_id, sha256: of_content })
     }
 
     /// By what the hub knows its content: SHA-256, or the SHA-1 of a git object.
-    pub(super) fn checksum(&self) -> Option<&str> {
-        self.sha256().or(self.blob_id.as_deref())
-    }
-
-    pub(super) fn sha256(&self) -> Option<&str> {
-        self.lfs.as_ref().map(|lfs| lfs.sha256.as_str())
+    pub(super) fn checksum(&self) -> Option<&Hash> {
+        self.sha256.as_ref().or(self.blob_id.as_ref())
     }
 
     fn ends_with(&self, ending: &str) -> bool {
-        self.rfilename.ends_with(ending)
+        self.path.ends_with(ending)
     }
 
     /// Of a checkpoint in Hugging Face's form: beside these some repositories have the same weights
     /// in the form of their publisher.
     fn is_checkpoint(&self) -> bool {
-        self.rfilename.starts_with("model") && self.ends_with(".safetensors")
+        self.path.starts_with("model") && self.ends_with(".safetensors")
     }
 
     /// Configuration, tokenizer, chat template.
@@ -65,11 +126,11 @@ impl HubFile {
 /// Why there is nothing to fetch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unwanted {
-    #[error("the repository has no {file}; it has: {}", .has.join(", "))]
+    #[error("the repository has no {file}; it has: {}", some_of(.has))]
     NoFile { file: String, has: Vec<String> },
     #[error(
         "the repository holds several GGUF files; name one of them with --file: {}",
-        .files.join(", ")
+        some_of(.files)
     )]
     SeveralGguf { files: Vec<String> },
     #[error(
@@ -79,18 +140,58 @@ pub(super) enum Unwanted {
     OnlyBin,
     #[error("the repository has neither safetensors nor GGUF files")]
     NoWeights,
+    #[error("the hub names a file {path:?}, which is no path below a folder")]
+    Path { path: String },
+    #[error("the hub gives {path} a size of {size_bytes} bytes; no more than 16 TiB are fetched")]
+    Size { path: String, size_bytes: u64 },
+    #[error("the repository has {count} files of this model; no more than {FILES_MAX} are fetched")]
+    Files { count: usize },
+}
+
+impl Unwanted {
+    /// Returns true if another command line would help.
+    pub(super) fn is_usage(&self) -> bool {
+        !matches!(self, Unwanted::Path { .. } | Unwanted::Size { .. } | Unwanted::Files { .. })
+    }
+}
+
+/// The first of the names, and how many follow.
+fn some_of(names: &[String]) -> String {
+    let mut text = names[..names.len().min(NAMES_MAX)].join(", ");
+    if names.len() > NAMES_MAX {
+        text += &format!(" and {} more", names.len() - NAMES_MAX);
+    }
+    text
 }
 
 /// The files of `named`, with all parts of each; else those that a model needs.
 ///
 /// # Errors
-/// Why there are none.
+/// Why there are none, or what of them is not to be fetched.
 pub(super) fn files_of_model<'a>(
     listing: &'a Listing,
     named: &[String],
 ) -> Result<Vec<&'a HubFile>, Unwanted> {
+    let files = chosen(listing, named)?;
+    if files.len() > FILES_MAX {
+        return Err(Unwanted::Files { count: files.len() });
+    }
+    for file in &files {
+        let path = file.path.clone();
+        if !is_path(&path) {
+            return Err(Unwanted::Path { path });
+        }
+        if let Some(size_bytes) = file.size_bytes.filter(|size_bytes| *size_bytes > FILE_MAX_BYTES)
+        {
+            return Err(Unwanted::Size { path, size_bytes });
+        }
+    }
+    Ok(files)
+}
+
+fn chosen<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>, Unwanted> {
     let at_top: Vec<&HubFile> =
-        listing.siblings.iter().filter(|file| !file.rfilename.contains('/')).collect();
+        listing.files.iter().filter(|file| !file.path.contains('/')).collect();
     if !named.is_empty() {
         return of_names(listing, named);
     }
@@ -99,12 +200,14 @@ pub(super) fn files_of_model<'a>(
         return Ok(at_top.into_iter().filter(needs).collect());
     }
     let ggufs: Vec<&HubFile> =
-        listing.siblings.iter().filter(|file| file.ends_with(".gguf")).collect();
+        listing.files.iter().filter(|file| file.ends_with(".gguf")).collect();
     match ggufs.as_slice() {
         [] if at_top.iter().any(|file| file.ends_with(".bin")) => Err(Unwanted::OnlyBin),
         [] => Err(Unwanted::NoWeights),
+        // Before the paths of all parts are made of it.
+        [first, ..] if !is_path(&first.path) => Err(Unwanted::Path { path: first.path.clone() }),
         [first, ..] => {
-            let parts = of_names(listing, std::slice::from_ref(&first.rfilename))?;
+            let parts = of_names(listing, std::slice::from_ref(&first.path))?;
             match parts.len() == ggufs.len() {
                 true => Ok(parts),
                 false => Err(Unwanted::SeveralGguf { files: names(&ggufs) }),
@@ -114,19 +217,20 @@ pub(super) fn files_of_model<'a>(
 }
 
 fn of_names<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>, Unwanted> {
+    let by_path: HashMap<&Path, &HubFile> =
+        listing.files.iter().map(|file| (Path::new(&file.path), file)).collect();
     let parts = named.iter().flat_map(|name| part_paths(Path::new(name)));
     let find = |part: std::path::PathBuf| {
-        let file = listing.siblings.iter().find(|file| Path::new(&file.rfilename) == part);
-        file.ok_or_else(|| Unwanted::NoFile {
+        by_path.get(&*part).copied().ok_or_else(|| Unwanted::NoFile {
             file: part.display().to_string(),
-            has: names(&listing.siblings.iter().collect::<Vec<_>>()),
+            has: names(&listing.files.iter().collect::<Vec<_>>()),
         })
     };
     parts.map(find).collect()
 }
 
 fn names(files: &[&HubFile]) -> Vec<String> {
-    files.iter().map(|file| file.rfilename.clone()).collect()
+    files.iter().map(|file| file.path.clone()).collect()
 }
 
 #[cfg(test)]
@@ -135,18 +239,52 @@ mod tests {
 
     fn listing(names: &[&str]) -> Listing {
         let file = |name: &&str| HubFile {
-            rfilename: (*name).to_owned(),
-            size: Some(1),
+            path: (*name).to_owned(),
+            size_bytes: Some(1),
             blob_id: None,
-            lfs: None,
+            sha256: None,
         };
-        Listing { sha: "c".into(), siblings: names.iter().map(file).collect() }
+        let commit = Hash::parse(&"c".repeat(40)).expect("a commit");
+        Listing { commit, files: names.iter().map(file).collect() }
     }
 
     fn chosen(names: &[&str], named: &[&str]) -> Result<Vec<String>, Unwanted> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let listing = listing(names);
         files_of_model(&listing, &named).map(|files| super::names(&files))
+    }
+
+    #[test]
+    fn names_sizes_and_checksums_are_the_hub_s_word() {
+        let outside = chosen(&["../../x.gguf"], &[]).expect_err("outside");
+        assert_eq!(outside, Unwanted::Path { path: "../../x.gguf".into() });
+        let mut huge = listing(&["a.gguf"]);
+        huge.files[0].size_bytes = Some(u64::MAX);
+        let error = files_of_model(&huge, &[]).expect_err("huge");
+        assert!(matches!(error, Unwanted::Size { .. }), "{error}");
+        let split = "a-00001-of-99999.gguf";
+        assert!(matches!(chosen(&[split], &[]), Err(Unwanted::NoFile { .. })));
+        let many: Vec<String> = (0..=FILES_MAX).map(|i| format!("{i}.json")).collect();
+        let many: Vec<&str> =
+            many.iter().map(String::as_str).chain(["model.safetensors"]).collect();
+        assert_eq!(chosen(&many, &[]), Err(Unwanted::Files { count: FILES_MAX + 2 }));
+        let said = Unwanted::NoFile { file: "x".into(), has: vec!["y".into(); 25] }.to_string();
+        assert!(said.ends_with("y, y and 5 more"), "{said}");
+        let sha = "a".repeat(40);
+        let list = |sha: &str, file: &str| {
+            Listing::parse(format!(r#"{{"sha": "{sha}", "siblings": [{file}]}}"#).as_bytes())
+        };
+        list(&sha, r#"{"rfilename": "x", "lfs": null}"#).expect("a list");
+        assert!(matches!(list("../x", ""), Err(ListError::Commit(_))));
+        for file in [
+            r#"{"rfilename": "x", "blobId": "../x"}"#.to_owned(),
+            r#"{"rfilename": "x", "lfs": {"sha256": ""}}"#.to_owned(),
+            // 40 digits are no SHA-256.
+            format!(r#"{{"rfilename": "x", "lfs": {{"sha256": "{sha}"}}}}"#),
+        ] {
+            assert!(matches!(list(&sha, &file), Err(ListError::Checksum { .. })), "{file}");
+        }
+        assert!(matches!(list(&sha, r#"{"rfilename": "x", "size": -1}"#), Err(ListError::Json(_))));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod programs;
 mod report;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::Context;
 use planner::priced::Factors;
@@ -29,6 +29,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::Replayed;
 use crate::setup::hardware::Hardware;
+use crate::terminal::print;
 use programs::Programs;
 use report::{TimedPart, TimedReport, render};
 
@@ -53,7 +54,8 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
         (false, Verbosity::Quiet) => String::new(),
         (false, _) => render(&report),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let written = if request.json { stdout().write_all(text.as_bytes()) } else { print(&text) };
+    match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())
         }

@@ -1,5 +1,6 @@
 //! Outputs that cannot be written, and disks that fill up.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -88,6 +89,56 @@ fn a_symbolic_link_stays_one() {
     desk.run(&mut Echo::new(1)).unwrap();
     assert!(link.is_symlink());
     assert_eq!(std::fs::read(target).unwrap(), whole);
+}
+
+#[test]
+fn a_link_where_lines_are_put_in_order_is_refused_and_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (path, settling) = (at("out.jsonl"), at(".out.jsonl.settling"));
+    std::fs::write(at("victim"), "mine").unwrap();
+    let refused = |error: JobError| {
+        assert!(matches!(error, JobError::ForeignSettling { .. }), "{error}");
+        assert!(error.to_string().contains("/.out.jsonl.settling is a link"), "{error}");
+    };
+    for target in ["victim", "nowhere"] {
+        std::os::unix::fs::symlink(target, &settling).unwrap();
+        // Before anything is computed, and without leaving an output.
+        refused(Sink::open(&Place::File(path.clone()), OutputMode::New, None).unwrap_err());
+        assert!(!path.exists() && settling.is_symlink());
+        std::fs::remove_file(&settling).unwrap();
+        // And at the end, if it came meanwhile: the answers stay as they were appended.
+        let mut sink = sink(&path, OutputMode::New);
+        let lines = write_out_of_order(&mut sink);
+        std::os::unix::fs::symlink(target, &settling).unwrap();
+        refused(sink.settle(&lines, true).unwrap_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"two\none\n");
+        std::fs::remove_file(&settling).unwrap();
+        std::fs::create_dir(&settling).unwrap();
+        refused(sink.settle(&lines, true).unwrap_err());
+        std::fs::remove_dir(&settling).unwrap();
+        // What a killed run left is in nobody's way, be it readable or not.
+        std::fs::write(&settling, "half").unwrap();
+        std::fs::set_permissions(&settling, PermissionsExt::from_mode(0o000)).unwrap();
+        sink.settle(&lines, true).unwrap();
+        assert!(!path.is_symlink() && !settling.exists());
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
+        drop(sink);
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(std::fs::read(at("victim")).unwrap(), b"mine");
+    assert!(!at("nowhere").exists());
+}
+
+#[test]
+fn an_output_in_order_has_the_permissions_that_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.jsonl");
+    let mut sink = sink(&path, OutputMode::New);
+    let lines = write_out_of_order(&mut sink);
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+    sink.settle(&lines, true).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
 }
 
 /// Names the file that the child process of the next test writes.

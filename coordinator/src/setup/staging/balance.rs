@@ -2,8 +2,9 @@
 //! reads: measured once and kept beside the profiles.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE, PRIVATE_MODE};
 use model::config::ModelConfig;
 use planner::priced::StorageRate;
 use profiler::Cache;
@@ -113,8 +114,9 @@ pub(crate) fn obtain(
     // What cannot be kept, or is not of all drives, is measured again the next time.
     let stored = path.filter(|_| !failed).filter(|path| {
         let text = serde_json::to_vec_pretty(&balanced).unwrap_or_default();
-        let folder = path.parent().map(std::fs::create_dir_all);
-        folder.is_some_and(|made| made.is_ok()) && std::fs::write(path, text).is_ok()
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
+        Directory::create(folder, PRIVATE_DIRECTORY_MODE).is_ok()
+            && atomic_fs::replace(path, &text, PRIVATE_MODE).is_ok()
     });
     Ok((balanced, stored))
 }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use cuda::{Arena, Context, CuFile, DirectFile, Driver, IpcHandle, PinnedBuffer, 
 use staging::{AlignedBuffer, PAGE_BYTES, Staged};
 
 use super::write::Staging;
+use crate::child::this_program;
 use crate::cli::values::{DeviceChoice, NvmeDirect};
 use crate::setup::usage::Usage;
 
@@ -77,7 +78,7 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     stream.synchronize()?;
     let handle = arena.export().context("device memory cannot be shared")?;
     let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let child = Command::new("/proc/self/exe")
+    let child = this_program()
         .args(["read-to-device", &index.to_string(), &hex])
         .arg(staged.path())
         .stdin(Stdio::null())

@@ -1,0 +1,240 @@
+//! A directory that is held open, and what can be done in it without following a link.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Longest name of a file on Linux.
+const NAME_MAX_BYTES: usize = 255;
+
+/// An open directory. Its descriptor stays valid if the directory is renamed or replaced.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+}
+
+/// Metadata of a directory's entry; of a link itself and not of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub is_file: bool,
+    pub is_link: bool,
+    pub is_directory: bool,
+    /// User id of the owner.
+    pub owner: u32,
+    /// Number of names of the file.
+    pub links: u64,
+    pub size_bytes: u64,
+}
+
+impl Directory {
+    /// Opens the directory at `path`. Links in `path` are followed: the caller vouches for it.
+    ///
+    /// # Errors
+    /// The path does not exist, is not a directory, or may not be searched.
+    pub fn open(path: &Path) -> io::Result<Directory> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        Directory::open_at(CWD, path.as_os_str(), OFlags::empty())
+    }
+
+    /// Opens the directory at `path` and creates what is missing of it, with permission bits
+    /// `mode` less the umask.
+    ///
+    /// # Errors
+    /// As [`Directory::open`], or a directory that cannot be created.
+    pub fn create(path: &Path, mode: u32) -> io::Result<Directory> {
+        if !path.as_os_str().is_empty() {
+            DirBuilder::new().recursive(true).mode(mode).create(path)?;
+        }
+        Directory::open(path)
+    }
+
+    /// Opens the directory that holds the file at `path`, and returns the file's name.
+    ///
+    /// # Errors
+    /// As [`Directory::open`], or a path that ends in no name.
+    pub fn of_file(path: &Path) -> io::Result<(Directory, &OsStr)> {
+        let name = path.file_name().ok_or_else(|| invalid_name(path.as_os_str()))?;
+        Ok((Directory::open(path.parent().unwrap_or_else(|| Path::new("")))?, name))
+    }
+
+    fn open_at(at: impl AsFd, name: &OsStr, flags: OFlags) -> io::Result<Directory> {
+        // O_PATH: a directory need not be readable to create files in it.
+        let flags = flags | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Directory { fd: rustix::fs::openat(at, name, flags, Mode::empty())? })
+    }
+
+    /// Opens a subdirectory.
+    ///
+    /// # Errors
+    /// There is none, or the entry is a link or a file.
+    pub fn open_subdirectory(&self, name: impl AsRef<OsStr>) -> io::Result<Directory> {
+        let name = check_name(name.as_ref())?;
+        let opened = Directory::open_at(&self.fd, name, OFlags::NOFOLLOW);
+        opened.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NOTDIR | Errno::LOOP) => {
+                io::Error::other(format!("{} is a link or a file, not a folder", name.display()))
+            }
+            _ => error,
+        })
+    }
+
+    /// Opens a subdirectory, and creates it if it is missing.
+    ///
+    /// # Errors
+    /// The entry is a link or a file, or the directory cannot be created.
+    pub fn subdirectory(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Directory> {
+        let name = check_name(name.as_ref())?;
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => self.open_subdirectory(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a regular file with `flags`; never a link, a device or a pipe.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is not a regular one.
+    pub fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: u32) -> io::Result<File> {
+        let name = check_name(name.as_ref())?;
+        // O_NONBLOCK: opening a pipe must not wait for its other end. Regular files ignore it.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(mode)) {
+            Err(Errno::LOOP) => {
+                return Err(io::Error::other(format!("{} is a link", name.display())));
+            }
+            file => File::from(file?),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other(format!("{} is not a regular file", name.display())));
+        }
+        Ok(file)
+    }
+
+    /// Creates a file that does not exist yet, for reading and writing.
+    ///
+    /// # Errors
+    /// An entry of that name exists, be it a link to nothing, or the file cannot be created.
+    pub fn create_new(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
+        self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
+    }
+
+    /// Returns the metadata of an entry; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn entry(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Entry>> {
+        let name = check_name(name.as_ref())?;
+        let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            stat => stat?,
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        Ok(Some(Entry {
+            is_file: kind == FileType::RegularFile,
+            is_link: kind == FileType::Symlink,
+            is_directory: kind == FileType::Directory,
+            owner: stat.st_uid,
+            links: u64::from(stat.st_nlink),
+            size_bytes: stat.st_size.try_into().unwrap_or(0),
+        }))
+    }
+
+    /// Returns the target of a link.
+    ///
+    /// # Errors
+    /// The entry is missing or is not a link.
+    pub fn read_link(&self, name: impl AsRef<OsStr>) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.fd, check_name(name.as_ref())?, Vec::new())?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
+    }
+
+    /// Creates a link to `target`, or puts it in the place of the file or link of that name.
+    ///
+    /// # Errors
+    /// The link cannot be created, or a directory has its name.
+    pub fn replace_link(&self, target: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = check_name(name.as_ref())?;
+        let temporary = crate::temporary::unused_name(".link-", "", |temporary| {
+            Ok(rustix::fs::symlinkat(target, &self.fd, temporary)?)
+        });
+        let ((), temporary) = temporary?;
+        let renamed = self.rename(&temporary, name);
+        if renamed.is_err() {
+            let _ = self.remove_file(&temporary);
+        }
+        renamed
+    }
+
+    /// Gives an entry another name, in the place of a file or link that has it.
+    ///
+    /// # Errors
+    /// The entry is missing, or a directory has the other name.
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        let (from, to) = (check_name(from.as_ref())?, check_name(to.as_ref())?);
+        Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// Removes a file or a link.
+    ///
+    /// # Errors
+    /// The entry is missing or a directory, or may not be removed.
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, check_name(name.as_ref())?, AtFlags::empty())?)
+    }
+
+    /// Sets the directory's permission bits.
+    ///
+    /// # Errors
+    /// The directory belongs to another user.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        Ok(rustix::fs::chmodat(&self.fd, ".", mode, AtFlags::empty())?)
+    }
+
+    /// Returns the directory's permission bits.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn mode(&self) -> io::Result<u32> {
+        Ok(Mode::from_raw_mode(rustix::fs::fstat(&self.fd)?.st_mode).bits())
+    }
+
+    /// Makes names that were created or replaced last over a power cut.
+    ///
+    /// # Errors
+    /// File systems that cannot sync a directory.
+    pub fn sync(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+        Ok(rustix::fs::fsync(readable)?)
+    }
+
+    /// Returns the bytes that this user may still write to the directory's file system.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn available_bytes(&self) -> io::Result<u64> {
+        let drive = rustix::fs::fstatvfs(&self.fd)?;
+        Ok(drive.f_bavail.saturating_mul(drive.f_frsize))
+    }
+}
+
+/// Refuses what is not one component of a path.
+fn check_name(name: &OsStr) -> io::Result<&OsStr> {
+    let bytes = name.as_bytes();
+    let is_name = !matches!(bytes, b"" | b"." | b"..")
+        && bytes.len() <= NAME_MAX_BYTES
+        && !bytes.iter().any(|byte| matches!(byte, b'/' | 0));
+    if is_name { Ok(name) } else { Err(invalid_name(name)) }
+}
+
+fn invalid_name(name: &OsStr) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{:?} is not the name of a file", name))
+}

@@ -1,0 +1,102 @@
+//! Files under random names that get their own once they are whole.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::directory::Directory;
+
+/// Permission bits of a file that only its owner may read.
+pub const PRIVATE_MODE: u32 = 0o600;
+/// Permission bits of a directory that only its owner may enter.
+pub const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
+/// Permission bits of a file of which the umask decides who may read it.
+pub const PUBLIC_MODE: u32 = 0o666;
+
+/// Random names that are tried before creating a file fails.
+const MAX_TRIES: u32 = 64;
+
+/// A new file under a random name, removed when dropped unless it was persisted.
+#[derive(Debug)]
+pub struct TemporaryFile<'a> {
+    directory: &'a Directory,
+    /// `None` once it was persisted.
+    name: Option<OsString>,
+    file: File,
+}
+
+impl Directory {
+    /// Creates a file whose name is `prefix`, random digits and `suffix`.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn temporary_file(
+        &self,
+        prefix: &str,
+        suffix: &str,
+        mode: u32,
+    ) -> io::Result<TemporaryFile<'_>> {
+        let (file, name) = unused_name(prefix, suffix, |name| self.create_new(name, mode))?;
+        Ok(TemporaryFile { directory: self, name: Some(name), file })
+    }
+}
+
+impl TemporaryFile<'_> {
+    /// Returns the open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file its name, in the place of a file or link that has it, and returns it.
+    ///
+    /// # Errors
+    /// The file cannot be renamed; it is removed then.
+    pub fn persist(mut self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        if let Some(temporary) = &self.name {
+            self.directory.rename(temporary, name)?;
+        }
+        self.name = None;
+        self.file.try_clone()
+    }
+}
+
+impl Drop for TemporaryFile<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            // It may be gone with its directory.
+            let _ = self.directory.remove_file(name);
+        }
+    }
+}
+
+/// Replaces the file at `path`, or a link there, by a new one that holds `bytes`.
+///
+/// # Errors
+/// The file cannot be written; the earlier one is then unchanged.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let (directory, name) = Directory::of_file(path)?;
+    let temporary = directory.temporary_file(".tmp-", "", mode)?;
+    temporary.file().write_all(bytes)?;
+    temporary.persist(name).map(drop)
+}
+
+/// Calls `create` with random names until one is free.
+pub(crate) fn unused_name<T>(
+    prefix: &str,
+    suffix: &str,
+    mut create: impl FnMut(&OsStr) -> io::Result<T>,
+) -> io::Result<(T, OsString)> {
+    // Keyed with random bytes of the system, so that nobody foresees a name.
+    let random = RandomState::new();
+    for number in 0..MAX_TRIES {
+        let digits = random.hash_one((std::process::id(), number));
+        let name = OsString::from(format!("{prefix}{digits:016x}{suffix}"));
+        match create(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return Ok((created?, name)),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "no name for a temporary file is free"))
+}

@@ -1,0 +1,283 @@
+//! One file of a repository: fetched in as many tries as it takes, never more of it than the hub
+//! listed, verified, and linked.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::cache::{Part, Repository};
+use super::check::is_whole;
+use super::files::{HubFile, Listing};
+use super::hub::{Download, Hub, HubError};
+use super::names::Hash;
+use crate::setup::bar::Bar;
+
+/// Tries of a file after the first.
+const RETRIES: u32 = 3;
+/// Pause before the second try; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(300);
+const PIECE_BYTES: usize = 1 << 18;
+
+/// What all files of a model are fetched with.
+pub(super) struct Fetcher<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) repository: &'a Repository,
+    pub(super) listing: &'a Listing,
+    pub(super) revision: &'a str,
+}
+
+/// Why a try ended.
+enum Broken {
+    /// Another one may get further.
+    Connection(io::Error),
+    Hub(HubError),
+    /// Nothing that another try would change.
+    Refused(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Broken {
+    fn from(error: anyhow::Error) -> Broken {
+        Broken::Refused(error)
+    }
+}
+
+impl Broken {
+    fn may_pass(&self) -> bool {
+        match self {
+            Broken::Connection(_) => true,
+            Broken::Hub(HubError::Status(status)) => matches!(status, 408 | 429 | 500..=599),
+            Broken::Hub(HubError::Http(error)) => matches!(
+                error,
+                ureq::Error::Io(_)
+                    | ureq::Error::Timeout(_)
+                    | ureq::Error::HostNotFound
+                    | ureq::Error::ConnectionFailed
+            ),
+            Broken::Hub(_) | Broken::Refused(_) => false,
+        }
+    }
+}
+
+impl Fetcher<'_> {
+    /// Fetches a file, or the rest of it, compares it with its checksum and links it.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub(super) fn fetch(
+        &self,
+        model: &str,
+        file: &HubFile,
+        progress: &mut Fetched,
+    ) -> anyhow::Result<()> {
+        let mut known = file.checksum().cloned();
+        let mut tries = 0;
+        let blob = loop {
+            match self.attempt(model, file, &mut known, progress) {
+                Ok(blob) => break blob,
+                Err(broken) if tries < RETRIES && broken.may_pass() => {
+                    std::thread::sleep(PAUSE * (1 << tries));
+                    tries += 1;
+                }
+                Err(broken) => return Err(self.explain(model, file, broken)),
+            }
+        };
+        let linked = self.repository.link(&self.listing.commit, &file.path, &blob);
+        linked.with_context(|| format!("{} cannot be put into the cache", file.path))?;
+        progress.end_file(file);
+        Ok(())
+    }
+
+    fn explain(&self, model: &str, file: &HubFile, broken: Broken) -> anyhow::Error {
+        let path = &file.path;
+        let in_part =
+            format!("{path} was not fetched whole; the same command again goes on where it ended");
+        match broken {
+            Broken::Refused(error) => error,
+            Broken::Connection(error) => anyhow::Error::new(error).context(in_part),
+            Broken::Hub(error @ HubError::Range) => anyhow::Error::new(error).context(in_part),
+            Broken::Hub(error) => error.sentence(model, self.revision).context(path.clone()),
+        }
+    }
+
+    /// Fetches what is missing of a file's content, and returns the name of its blob. `known` is
+    /// that name, which a file without a listed checksum has by the hub's first answer.
+    fn attempt(
+        &self,
+        model: &str,
+        file: &HubFile,
+        known: &mut Option<Hash>,
+        progress: &mut Fetched,
+    ) -> Result<Hash, Broken> {
+        let mut download = None;
+        let blob = match known {
+            Some(blob) => blob.clone(),
+            None => {
+                let started = self.start(model, file, 0)?;
+                let etag = started.etag.clone().with_context(|| {
+                    format!("the hub has neither a checksum nor an ETag of {}", file.path)
+                })?;
+                download = Some(started);
+                known.insert(etag).clone()
+            }
+        };
+        if self.has_blob(file, &blob)? {
+            return Ok(blob);
+        }
+        let busy = || format!("another process fetches {}; wait until it has ended", file.path);
+        let part = self.repository.part(&blob).with_context(|| in_cache(file))?;
+        let part = part.with_context(busy)?;
+        let mut start = part.size_bytes().with_context(|| in_cache(file))?;
+        if file.size_bytes.is_some_and(|size_bytes| start > size_bytes) {
+            part.file().set_len(0).with_context(|| in_cache(file))?;
+            start = 0;
+        }
+        // A part that has all bytes was left by a run that ended before it was verified.
+        if start == 0 || file.size_bytes != Some(start) {
+            let download = match download.filter(|_| start == 0) {
+                Some(download) => download,
+                None => match self.start(model, file, start) {
+                    Err(Broken::Hub(HubError::Status(416))) => {
+                        part.file().set_len(0).with_context(|| in_cache(file))?;
+                        let error = "the hub does not go on where it ended";
+                        return Err(Broken::Connection(io::Error::other(error)));
+                    }
+                    started => started?,
+                },
+            };
+            self.receive(file, &part, download, progress)?;
+        }
+        verify(file, part)?;
+        Ok(blob)
+    }
+
+    /// Whether a blob is there already, as another revision's file has left it. One that is damaged
+    /// is removed.
+    fn has_blob(&self, file: &HubFile, blob: &Hash) -> Result<bool, Broken> {
+        let found = self.repository.blob(blob).with_context(|| in_cache(file))?;
+        let Some(found) = found else { return Ok(false) };
+        if is_whole(&found, file).with_context(|| in_cache(file))? {
+            return Ok(true);
+        }
+        self.repository.remove_blob(blob).with_context(|| in_cache(file))?;
+        Ok(false)
+    }
+
+    /// Begins to fetch a file from byte `start` on.
+    fn start(&self, model: &str, file: &HubFile, start: u64) -> Result<Download, Broken> {
+        let download = self.hub.download(model, self.revision, &file.path, start);
+        let download = download.map_err(Broken::Hub)?;
+        if download.commit.as_ref().is_some_and(|commit| *commit != self.listing.commit) {
+            let error =
+                anyhow::anyhow!("{model} has changed meanwhile; run the same command again");
+            return Err(Broken::Refused(error));
+        }
+        Ok(download)
+    }
+
+    /// Writes what comes behind what is there.
+    fn receive(
+        &self,
+        file: &HubFile,
+        part: &Part<'_>,
+        mut download: Download,
+        progress: &mut Fetched,
+    ) -> Result<(), Broken> {
+        let written = |error: io::Error| {
+            Broken::Refused(
+                anyhow::Error::new(error)
+                    .context(format!("{} cannot be written into the cache", file.path)),
+            )
+        };
+        let size_bytes = file.size_bytes.or(download.total_bytes).with_context(|| {
+            format!("the hub does not say how large {} is, and it is not fetched", file.path)
+        })?;
+        if download.total_bytes.is_some_and(|total_bytes| total_bytes != size_bytes) {
+            return Err(other_size(file, size_bytes).into());
+        }
+        self.check_room(file, size_bytes.saturating_sub(download.start))?;
+        // A hub that cannot go on sends all of it again.
+        part.file().set_len(download.start).map_err(written)?;
+        part.file().seek(SeekFrom::Start(download.start)).map_err(written)?;
+        let mut at = download.start;
+        progress.set(at);
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let read = match download.body.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) => return Err(Broken::Connection(error)),
+            };
+            if read as u64 > size_bytes - at {
+                return Err(other_size(file, size_bytes).into());
+            }
+            part.file().write_all(&piece[..read]).map_err(written)?;
+            at += read as u64;
+            progress.set(at);
+        }
+        if at < size_bytes {
+            let error = format!("the connection ended after {at} of {size_bytes} bytes");
+            return Err(Broken::Connection(io::Error::other(error)));
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, file: &HubFile, needed: u64) -> anyhow::Result<()> {
+        let Ok(free) = self.repository.available_bytes() else { return Ok(()) };
+        let path = &file.path;
+        anyhow::ensure!(
+            needed <= free,
+            "{needed} bytes of {path} are to be fetched, and the disk has {free} left"
+        );
+        Ok(())
+    }
+}
+
+/// Gives a part its name if it is the file, and removes it otherwise.
+fn verify(file: &HubFile, part: Part<'_>) -> anyhow::Result<()> {
+    let path = &file.path;
+    if is_whole(part.file(), file).with_context(|| in_cache(file))? {
+        return part.finish().with_context(|| in_cache(file));
+    }
+    part.remove().with_context(|| format!("{path} is damaged and cannot be removed"))?;
+    anyhow::bail!("{path} came damaged and was removed; run the same command again")
+}
+
+fn in_cache(file: &HubFile) -> String {
+    format!("{} in the cache", file.path)
+}
+
+fn other_size(file: &HubFile, size_bytes: u64) -> anyhow::Error {
+    let path = &file.path;
+    anyhow::anyhow!(
+        "the hub sends another size than {size_bytes} bytes of {path}; it is not fetched"
+    )
+}
+
+/// How far all files together are.
+pub(super) struct Fetched {
+    bar: Bar,
+    total_bytes: u64,
+    /// Of the files before the one that is fetched.
+    before_bytes: u64,
+}
+
+impl Fetched {
+    pub(super) fn new(total_bytes: u64, quiet: bool) -> Fetched {
+        Fetched { bar: Bar::new("fetching", quiet), total_bytes, before_bytes: 0 }
+    }
+
+    /// So much of a file is there.
+    fn set(&mut self, of_file_bytes: u64) {
+        let done_bytes = self.before_bytes.saturating_add(of_file_bytes);
+        self.bar.update(done_bytes, self.total_bytes.max(done_bytes));
+    }
+
+    fn end_file(&mut self, file: &HubFile) {
+        self.before_bytes = self.before_bytes.saturating_add(file.size_bytes.unwrap_or(0));
+    }
+
+    pub(super) fn end(&self) {
+        self.bar.end();
+    }
+}

@@ -1,0 +1,79 @@
+//! Text for terminals. Names and messages come from files, hubs and requests, and a terminal obeys
+//! the control characters in them: whatever a terminal may show passes [`printable`].
+//!
+//! This crate's `eprintln!` and `eprint!` are the macros below, which shadow those of the standard
+//! library, so that no message can bypass it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Write};
+
+/// Replaces characters that control a terminal by their escapes, as in `\u{1b}`. Ends of lines and
+/// tabs stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_control(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Returns true for control characters, and for those that reorder or hide what stands beside them.
+fn is_control(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        _ => character.is_control(),
+    }
+}
+
+/// Writes text to stdout.
+///
+/// # Errors
+/// What the other end reports.
+pub fn print(text: &str) -> io::Result<()> {
+    io::stdout().write_all(printable(text).as_bytes())
+}
+
+/// Writes a message to stderr. A closed stderr leaves nobody to tell.
+pub fn report(message: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(printable(&message.to_string()).as_bytes());
+}
+
+/// Writes a printable message and a line end to stderr.
+macro_rules! eprintln {
+    () => { $crate::terminal::report(::std::format_args!("\n")) };
+    ($($message:tt)*) => {
+        $crate::terminal::report(::std::format_args!(
+            "{}\n",
+            ::std::format_args!($($message)*)
+        ))
+    };
+}
+
+/// Writes a printable message to stderr.
+macro_rules! eprint {
+    ($($message:tt)*) => { $crate::terminal::report(::std::format_args!($($message)*)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_is_shown_as_an_escape() {
+        let title = "\u{1b}]0;owned\u{7}";
+        assert_eq!(printable(title), "\\u{1b}]0;owned\\u{7}");
+        assert_eq!(printable("a\rb\u{9b}2J\u{7f}\0"), "a\\u{d}b\\u{9b}2J\\u{7f}\\u{0}");
+        assert_eq!(printable("gnp.\u{202e}exe"), "gnp.\\u{202e}exe");
+        let plain = "| Modell | 3 µs |\n\tfür 漢字 \u{1f600}";
+        assert!(matches!(printable(plain), Cow::Borrowed(text) if text == plain));
+    }
+}
