@@ -7,6 +7,7 @@ use grammar::{Calls, Grammar};
 use super::item::Request;
 use super::reasoning::Reasoning;
 use crate::boundary::codec::TextContext;
+use super::stop_strings::StopStrings;
 
 /// What of a request decides how its answers are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Following {
     /// It is told while it grows.
     pub is_streamed: bool,
     /// It ends before the first of these; none is empty.
-    pub stop: Vec<String>,
+    pub stop: StopStrings,
     /// Tokens before which no stop string ends it, as in vLLM: what is complete with one of the
     /// first `min_tokens` is not looked at.
     pub min_tokens: u32,

@@ -4,7 +4,7 @@ use crate::boundary::codec::{TextCodec, TextContext};
 use crate::boundary::engine::{Finish, Generated, Logprob};
 use crate::job::tests::fake::{BOS, Bytes};
 use crate::openai::following::Following;
-use crate::openai::growing::{Delta, Growing};
+use crate::openai::growing::{Delta, EndedAnswer, Growing};
 use crate::openai::stop::{Answer, finish};
 
 const CODEC: Bytes = Bytes::STRIPPING;
@@ -61,7 +61,7 @@ fn streamed(tokens: &[u32], following: &Following, ends: Finish) -> (Heard, Answ
         }
         heard.add(growing.take());
     }
-    let (rest, answer) = growing.end(finish);
+    let EndedAnswer { rest, answer, .. } = growing.end(finish);
     heard.add(rest);
     (heard, answer)
 }
@@ -105,7 +105,7 @@ fn pieces_put_together_are_the_whole() {
         let min_tokens = numbers.below(3) as u32 * 5;
         let following = Following {
             is_streamed: true,
-            stop,
+            stop: stop.into(),
             min_tokens,
             context,
             width,
@@ -138,7 +138,7 @@ fn pieces_put_together_are_the_whole() {
 #[test]
 fn nothing_is_told_that_a_stop_string_takes_back() {
     let following =
-        Following { is_streamed: true, stop: vec!["END".to_owned()], ..Following::default() };
+        Following { is_streamed: true, stop: vec!["END".to_owned()].into(), ..Following::default() };
     let mut growing = Growing::new(Some(&CODEC), following);
     let mut seen = String::new();
     for byte in b"an EN EN" {
@@ -147,7 +147,7 @@ fn nothing_is_told_that_a_stop_string_takes_back() {
     }
     assert_eq!(seen, "an EN ", "what may begin a stop string waits");
     assert!(growing.push(u32::from(b'D'), &[]));
-    let (rest, answer) = growing.end(Finish::Stop);
+    let EndedAnswer { rest, answer, .. } = growing.end(Finish::Stop);
     assert_eq!((rest.text.as_str(), answer.text.as_deref()), ("", Some("an EN ")));
 }
 
