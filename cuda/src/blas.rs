@@ -242,6 +242,8 @@ impl Product {
             check("cublasLtMatrixLayoutSetAttribute", result)?;
         }
         let (one, zero) = (1.0f32, 0.0f32);
+        // A product is one launch, or two where operands are prepared first.
+        stream.count(2);
         // SAFETY: needed to multiply. The factors are read during the call; the caller vouches for
         // the operands, descriptors and stream are alive.
         let result = unsafe {

@@ -41,7 +41,9 @@ impl Module {
         Ok(Arc::new(Module { context: context.clone(), module }))
     }
 
-    /// A kernel by name. A block of it gets up to 48 KiB of shared memory.
+    /// A kernel by name, loaded onto the device: a load that is left to the first launch waits for
+    /// an idle device, which never comes while a stream waits for a word. A block of the kernel
+    /// gets up to 48 KiB of shared memory.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`], or the driver's refusal.
@@ -57,6 +59,10 @@ impl Module {
             return Err(missing());
         }
         table.check("cuModuleGetFunction", result)?;
+        if let Some(load) = table.function_load {
+            // SAFETY: needed to load the kernel now; the handle was just returned.
+            table.check("cuFuncLoad", unsafe { load(function) })?;
+        }
         Ok(Kernel { module: Arc::clone(self), function })
     }
 }
@@ -110,6 +116,7 @@ impl Kernel {
     ) -> Result<(), CudaError> {
         let table = self.module.context.table();
         let Launch { grid, block, shared_bytes } = launch;
+        stream.count(1);
         // SAFETY: needed to launch; the caller vouches for the parameters, function and stream
         // live.
         let result = unsafe {

@@ -1,5 +1,7 @@
 //! Streams, the copies on them, and events.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cudarc::driver::sys;
 
 use crate::context::Context;
@@ -16,6 +18,8 @@ const WAIT_GEQ: u32 = 0;
 pub struct Stream {
     context: Context,
     pub(crate) stream: sys::CUstream,
+    /// Entries enqueued so far.
+    entries: AtomicU64,
 }
 
 // SAFETY: needed because the stream is a pointer. The driver's functions may be called from any
@@ -34,7 +38,19 @@ impl Stream {
         // SAFETY: needed to make a stream; the driver writes one pointer.
         let result = unsafe { (context.table().stream_create)(&raw mut stream, NON_BLOCKING) };
         context.table().check("cuStreamCreate", result)?;
-        Ok(Stream { context: context.clone(), stream })
+        Ok(Stream { context: context.clone(), stream, entries: AtomicU64::new(0) })
+    }
+
+    /// Entries (launches, copies, fillings, waits, marks of events) enqueued since the stream was
+    /// made. The driver's queue is short: a call that finds it full blocks, and may hold up all
+    /// threads of the process.
+    pub fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Counts entries that are about to be enqueued.
+    pub(crate) fn count(&self, entries: u64) {
+        self.entries.fetch_add(entries, Ordering::Relaxed);
     }
 
     /// Its context.
@@ -56,6 +72,7 @@ impl Stream {
         from: *const u8,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
+        self.count(1);
         // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
         let result = unsafe {
             (self.context.table().copy_to_device)(to, from.cast(), size_bytes, self.stream)
@@ -76,6 +93,7 @@ impl Stream {
         from: Address,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
+        self.count(1);
         // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
         let result = unsafe {
             (self.context.table().copy_to_host)(to.cast(), from, size_bytes, self.stream)
@@ -96,6 +114,7 @@ impl Stream {
         from: Address,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
+        self.count(1);
         // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
         let result =
             unsafe { (self.context.table().copy_on_device)(to, from, size_bytes, self.stream) };
@@ -110,6 +129,7 @@ impl Stream {
     /// # Safety
     /// The range is device memory, and nobody else touches it until the stream has got past this.
     pub unsafe fn fill(&self, to: Address, byte: u8, size_bytes: usize) -> Result<(), CudaError> {
+        self.count(1);
         // SAFETY: needed to enqueue the filling; the caller vouches for the range.
         let result = unsafe { (self.context.table().fill)(to, byte, size_bytes, self.stream) };
         self.context.table().check("cuMemsetD8Async", result)
@@ -123,6 +143,7 @@ impl Stream {
     /// # Safety
     /// `word` is the device address of registered host memory that outlives the wait.
     pub unsafe fn wait_value(&self, word: Address, value: u32) -> Result<(), CudaError> {
+        self.count(1);
         // SAFETY: needed to enqueue the wait; the caller vouches for the word.
         let result =
             unsafe { (self.context.table().stream_wait_value)(self.stream, word, value, WAIT_GEQ) };
@@ -179,6 +200,7 @@ impl Event {
     /// # Errors
     /// The driver's refusal.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        stream.count(1);
         // SAFETY: needed to enqueue the mark; event and stream are alive.
         let result = unsafe { (self.context.table().event_record)(self.event, stream.stream) };
         self.context.table().check("cuEventRecord", result)

@@ -12,7 +12,7 @@ use program::topology::{Holds, MemoryId, MemoryKind, Role, SegmentId, Topology, 
 use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
-use workers::device::finds_blas;
+use workers::device::{ENVIRONMENT, finds_blas};
 use workers::shared::protocol::{
     CudaUse, Durations, FromWorker, MemoryNodes, PromptsAt, Setup, StagedAt, ToWorker, WeightsFrom,
 };
@@ -269,6 +269,7 @@ fn spawn(id: WorkerId, topology: &Topology) -> Result<Worker, LaunchError> {
     command
         .arg0(format!("tandem {worker}"))
         .args(["worker", worker, &number.to_string()])
+        .envs(ENVIRONMENT)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         // A terminal's Ctrl-C is for the coordinator, which then ends the workers in order.

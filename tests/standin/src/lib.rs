@@ -11,6 +11,8 @@
 //!   the exporting one cannot, as with CUDA IPC.
 //! - Kernels run on the CPU, from the same sources, by name; the parameters' sizes come from the
 //!   PTX.
+//! - **Queues are short.** A call that finds a channel full blocks with the driver's lock held, as
+//!   do loads of code that were left to a first launch; streams share channels.
 //! - A thread without a context, a range outside an allocation, an impossible launch, PTX of a
 //!   later version, too little memory: refused with the driver's codes. A failing kernel is sticky.
 //!

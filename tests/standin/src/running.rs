@@ -1,12 +1,45 @@
 //! What happens to queued work when time passes.
 
 use std::ffi::c_void;
+use std::time::Duration;
 
 use crate::code;
-use crate::state::State;
+use crate::state::{State, log};
 use crate::streams::{Launch, Product, Work};
 
+/// Between two looks of a call that blocks.
+pub(crate) const LOOK: Duration = Duration::from_micros(50);
+
 impl State {
+    /// Adds work to a stream. While its channel is full the call blocks as the driver's do: no
+    /// other thread of the process gets into the driver meanwhile, though the device goes on.
+    pub(crate) fn enqueue(&mut self, stream: usize, work: Work) -> Result<(), u32> {
+        if self.streams.is_full(stream) {
+            log("full");
+            self.block_all(|state| !state.streams.is_full(stream))?;
+        }
+        if self.streams.push(stream, work) { Ok(()) } else { Err(code::INVALID_HANDLE) }
+    }
+
+    /// Waits until no stream has work, as the driver does before it loads code; no other thread
+    /// gets into the driver meanwhile.
+    pub(crate) fn wait_until_idle(&mut self) -> Result<(), u32> {
+        self.block_all(|state| state.streams.is_idle())
+    }
+
+    /// Lets work run until `done`, with the driver's lock held all the while.
+    fn block_all(&mut self, done: impl Fn(&State) -> bool) -> Result<(), u32> {
+        while !done(self) {
+            if let Some(code) = self.sticky() {
+                return Err(code);
+            }
+            if !self.step() {
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+
     /// What has run since the last call: sometimes nothing, sometimes a good deal.
     pub(crate) fn pass_time(&mut self) {
         let steps = match self.streams.draw(4) {
@@ -18,7 +51,7 @@ impl State {
         }
     }
 
-    /// Runs one piece of work of a stream that the seed chooses; `false` where none can run.
+    /// Runs one piece of work of a channel that the seed chooses; `false` where none can run.
     pub(crate) fn step(&mut self) -> bool {
         let ready = self.streams.ready();
         if ready.is_empty() {

@@ -31,13 +31,23 @@ pub(crate) struct Settings {
     pub(crate) drop_wait: Option<u64>,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
+    /// `STANDIN_CUDA_QUEUE`, entries that a channel holds; a call that adds one more blocks, with
+    /// the driver's lock held.
+    pub(crate) queue_entries: usize,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`, channels that streams share. As the driver has it, 8 unless
+    /// set, and 32 at most.
+    pub(crate) channels: usize,
+    /// `CUDA_MODULE_LOADING`, as the driver has it: unless it is `EAGER`, a function is loaded by
+    /// `cuFuncLoad` or by its first launch, and either waits for an idle device.
+    pub(crate) loads_lazily: bool,
     /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns ([`crate::turns`]).
     pub(crate) turns: Option<PathBuf>,
     /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile gives half of its pages.
     pub(crate) short_read: Option<u64>,
     /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
     pub(crate) is_compatibility_mode: bool,
-    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`.
+    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`, and `full` for one that
+    /// found its channel full.
     pub(crate) log: Option<PathBuf>,
 }
 
@@ -55,6 +65,9 @@ pub(crate) fn settings() -> &'static Settings {
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
         hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
+        queue_entries: number("STANDIN_CUDA_QUEUE", 1000),
+        channels: number("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
+        loads_lazily: std::env::var("CUDA_MODULE_LOADING").as_deref() != Ok("EAGER"),
         turns: std::env::var_os("STANDIN_CUDA_TURNS").map(PathBuf::from),
         short_read: std::env::var_os("STANDIN_CUFILE_SHORT")
             .map(|_| number("STANDIN_CUFILE_SHORT", 1)),

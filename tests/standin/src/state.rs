@@ -1,7 +1,7 @@
 //! The driver's state behind one lock, and the gate that every call passes.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,10 @@ pub(crate) struct State {
     pub(crate) functions: Vec<Entry>,
     /// Kernels of each module, as a range of `functions`; a handle is the index plus one.
     pub(crate) modules: Vec<std::ops::Range<usize>>,
+    /// Functions that are loaded, by handle.
+    loaded: BTreeSet<usize>,
+    /// Shapes of products, width and depth, whose code is loaded.
+    loaded_products: BTreeSet<(usize, usize)>,
     /// Of cuBLASLt, by handle.
     pub(crate) objects: Vec<Object>,
     /// Of cuFile.
@@ -77,6 +81,24 @@ impl State {
         }
     }
 
+    /// Loads a function that is not loaded yet.
+    pub(crate) fn load(&mut self, function: usize) -> Result<(), u32> {
+        if settings().loads_lazily && !self.loaded.contains(&function) {
+            self.wait_until_idle()?;
+            self.loaded.insert(function);
+        }
+        Ok(())
+    }
+
+    /// Loads the code of a product's shape, unless it is loaded.
+    pub(crate) fn load_product(&mut self, shape: (usize, usize)) -> Result<(), u32> {
+        if settings().loads_lazily && !self.loaded_products.contains(&shape) {
+            self.wait_until_idle()?;
+            self.loaded_products.insert(shape);
+        }
+        Ok(())
+    }
+
     pub(crate) fn sticky(&self) -> Option<u32> {
         self.sticky
     }
@@ -96,7 +118,8 @@ impl State {
     }
 }
 
-fn log(name: &str) {
+/// Writes a line to the log, if there is one.
+pub(crate) fn log(name: &str) {
     let Some(path) = &settings().log else { return };
     let file = std::fs::File::options().create(true).append(true).open(path);
     // A test that reads the log notices what is missing.

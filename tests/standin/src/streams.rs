@@ -1,4 +1,7 @@
 //! Queues of work, and what of it could run.
+//!
+//! Streams share the device's channels, of which there are few. A channel is one queue: what is
+//! first in it holds up whatever else is in it, also of other streams.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -68,12 +71,25 @@ pub(crate) struct Event {
     pub(crate) passed_ns: u64,
 }
 
+/// A stream that has not been destroyed.
+#[derive(Debug)]
+struct Stream {
+    /// Index of its channel.
+    channel: usize,
+    /// Entries of it in the channel.
+    queued: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Streams {
     /// By handle.
-    pub(crate) queues: BTreeMap<usize, VecDeque<Work>>,
+    streams: BTreeMap<usize, Stream>,
+    /// Work with its stream, in the order in which it was enqueued.
+    channels: Vec<VecDeque<(usize, Work)>>,
     pub(crate) events: BTreeMap<usize, Event>,
     next_handle: usize,
+    /// Streams made so far: channels are given in turn.
+    made: usize,
     random: u64,
     /// Streams that have run something.
     begun: BTreeSet<usize>,
@@ -84,9 +100,11 @@ impl Default for Streams {
     fn default() -> Streams {
         let random = settings().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
         Streams {
-            queues: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            channels: (0..settings().channels).map(|_| VecDeque::new()).collect(),
             events: BTreeMap::new(),
             next_handle: 16,
+            made: 0,
             random,
             begun: BTreeSet::new(),
             turns: settings().turns.as_deref().map(Turns::new),
@@ -109,25 +127,44 @@ impl Streams {
 
     pub(crate) fn create(&mut self) -> usize {
         let handle = self.handle();
-        self.queues.insert(handle, VecDeque::new());
+        let channel = self.made % self.channels.len();
+        self.made += 1;
+        self.streams.insert(handle, Stream { channel, queued: 0 });
         handle
     }
 
     pub(crate) fn has(&self, stream: usize) -> bool {
-        self.queues.contains_key(&stream)
+        self.streams.contains_key(&stream)
     }
 
     /// Work that is still queued is lost, as the stand-in runs nothing behind the caller's back.
     pub(crate) fn destroy(&mut self, stream: usize) -> bool {
-        self.queues.remove(&stream).is_some()
+        let Some(found) = self.streams.remove(&stream) else { return false };
+        self.channels[found.channel].retain(|(of, _)| *of != stream);
+        true
     }
 
     pub(crate) fn is_empty(&self, stream: usize) -> bool {
-        self.queues.get(&stream).is_none_or(VecDeque::is_empty)
+        self.streams.get(&stream).is_none_or(|stream| stream.queued == 0)
     }
 
+    /// Whether no stream has any work.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.channels.iter().all(VecDeque::is_empty)
+    }
+
+    /// Whether the channel of a stream takes no more for now.
+    pub(crate) fn is_full(&self, stream: usize) -> bool {
+        let channel = self.streams.get(&stream).map(|stream| &self.channels[stream.channel]);
+        channel.is_some_and(|queue| queue.len() >= settings().queue_entries)
+    }
+
+    /// Adds work to a stream; `false` where there is no such stream.
     pub(crate) fn push(&mut self, stream: usize, work: Work) -> bool {
-        self.queues.get_mut(&stream).map(|queue| queue.push_back(work)).is_some()
+        let Some(found) = self.streams.get_mut(&stream) else { return false };
+        found.queued += 1;
+        self.channels[found.channel].push_back((stream, work));
+        true
     }
 
     pub(crate) fn create_event(&mut self) -> usize {
@@ -140,14 +177,11 @@ impl Streams {
         self.events.remove(&event).is_some()
     }
 
-    pub(crate) fn record(&mut self, event: usize, stream: usize) -> bool {
-        if !self.has(stream) {
-            return false;
-        }
-        let Some(found) = self.events.get_mut(&event) else { return false };
+    /// A new mark of an event, to be passed by a stream.
+    pub(crate) fn mark(&mut self, event: usize) -> Option<Work> {
+        let found = self.events.get_mut(&event)?;
         found.made += 1;
-        let mark = found.made;
-        self.push(stream, Work::Record { event, mark })
+        Some(Work::Record { event, mark: found.made })
     }
 
     /// Whether the event's last mark has been passed; `None` for no event.
@@ -161,33 +195,38 @@ impl Streams {
         (event.made > 0 && event.passed == event.made).then_some(event.passed_ns)
     }
 
-    /// Streams whose first work could run now.
+    /// Channels whose first work could run now.
     pub(crate) fn ready(&mut self) -> Vec<usize> {
-        let ready = |queue: &VecDeque<Work>| match queue.front() {
-            None | Some(Work::Hang) => false,
-            Some(Work::Wait { word, value }) => is_reached(*word, *value),
+        let first = |channel: &usize| self.channels[*channel].front();
+        let is_ready = |channel: &usize| match first(channel) {
+            None | Some((_, Work::Hang)) => false,
+            Some((_, Work::Wait { word, value })) => is_reached(*word, *value),
             Some(_) => true,
         };
-        let queues = self.queues.iter();
-        let mut found: Vec<usize> =
-            queues.filter(|(_, queue)| ready(queue)).map(|(handle, _)| *handle).collect();
+        let mut found: Vec<usize> = (0..self.channels.len()).filter(is_ready).collect();
         if let Some(turns) = &mut self.turns {
-            let waits = |queue: &VecDeque<Work>| match queue.front() {
-                Some(Work::Wait { word, value }) => !is_reached(*word, *value),
+            let waits = |queue: &VecDeque<(usize, Work)>| match queue.front() {
+                Some((_, Work::Wait { word, value })) => !is_reached(*word, *value),
                 _ => false,
             };
-            turns.tell(self.queues.values().any(waits));
-            let is_new = |stream: &usize| !self.begun.contains(stream);
-            if found.iter().any(is_new) && turns.others_wait() {
-                found.retain(|stream| self.begun.contains(stream));
+            turns.tell(self.channels.iter().any(waits));
+            let has_begun = |channel: &usize| {
+                let first = self.channels[*channel].front();
+                first.is_some_and(|(stream, _)| self.begun.contains(stream))
+            };
+            if !found.iter().all(has_begun) && turns.others_wait() {
+                found.retain(has_begun);
             }
         }
         found
     }
 
-    /// The first work of a stream, to be run now.
-    pub(crate) fn take(&mut self, stream: usize) -> Option<Work> {
-        let work = self.queues.get_mut(&stream).and_then(VecDeque::pop_front)?;
+    /// The first work of a channel, to be run now.
+    pub(crate) fn take(&mut self, channel: usize) -> Option<Work> {
+        let (stream, work) = self.channels[channel].pop_front()?;
+        if let Some(found) = self.streams.get_mut(&stream) {
+            found.queued -= 1;
+        }
         if !matches!(work, Work::Wait { .. }) {
             self.begun.insert(stream);
         }

@@ -18,14 +18,12 @@ use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
+use super::depth::{ENTRIES_MAX, INSTRUCTIONS_MAX};
 use super::verdict::{Verdict, judge};
 use crate::error::{LaneError, PoisonCode, place};
 use crate::lane_executor::Work;
 use crate::still::Stillness;
 
-/// Pieces of work a lane may be ahead of the device. Enough that the device never waits for the
-/// lane, few enough that a lane does not run far ahead of what it has read.
-const AHEAD_MAX: usize = 256;
 /// The device is asked without a pause for this long, then less often.
 const SPIN: Duration = Duration::from_micros(30);
 /// Between two questions after that: an instruction takes longer, and so does waking a thread.
@@ -57,6 +55,8 @@ enum Pending {
         pair: usize,
         which: Which,
         work: Work,
+        /// Entries of the stream up to its end.
+        entries: u64,
     },
     Signal,
 }
@@ -74,6 +74,8 @@ struct Queue {
     pending: VecDeque<Pending>,
     /// Pairs of events that nothing uses.
     free: Vec<usize>,
+    /// Entries of the stream that the device is known to have done.
+    done_entries: u64,
     failure: Option<Failure>,
     closed: bool,
 }
@@ -139,13 +141,14 @@ impl Completion {
     pub(super) fn start(
         setup: CompletionSetup,
     ) -> Result<Result<Completion, std::io::Error>, CudaError> {
-        let mut pairs = Vec::with_capacity(AHEAD_MAX);
-        for _ in 0..AHEAD_MAX {
+        let mut pairs = Vec::with_capacity(INSTRUCTIONS_MAX);
+        for _ in 0..INSTRUCTIONS_MAX {
             pairs.push([Event::new(&setup.context)?, Event::new(&setup.context)?]);
         }
         let queue = Queue {
-            pending: VecDeque::with_capacity(4 * AHEAD_MAX),
-            free: (0..AHEAD_MAX).collect(),
+            pending: VecDeque::with_capacity(4 * INSTRUCTIONS_MAX),
+            free: (0..INSTRUCTIONS_MAX).collect(),
+            done_entries: 0,
             failure: None,
             closed: false,
         };
@@ -161,7 +164,8 @@ impl Completion {
         }))
     }
 
-    /// Begins a piece of work: what is enqueued until [`Completion::close`] belongs to it.
+    /// Begins a piece of work: what is enqueued until [`Completion::close`] belongs to it. Waits
+    /// while the stream holds as much as it may.
     ///
     /// # Errors
     /// An earlier failure of the lane.
@@ -171,10 +175,13 @@ impl Completion {
             if let Some(failure) = &queue.failure {
                 return Err(self.error(failure.clone()));
             }
-            match queue.free.pop() {
-                Some(pair) => break pair,
-                None => queue = self.shared.wait(queue),
+            // Waits alone, which belong to no piece of work, are never too many.
+            let in_flight = stream.entries().saturating_sub(queue.done_entries);
+            let is_full = in_flight >= ENTRIES_MAX && !queue.pending.is_empty();
+            if !is_full && let Some(pair) = queue.free.pop() {
+                break pair;
             }
+            queue = self.shared.wait(queue);
         };
         drop(queue);
         let recorded = self.shared.pairs[pair][0].record(stream);
@@ -190,7 +197,7 @@ impl Completion {
         let Open { pair, which } = open;
         let recorded = self.shared.pairs[pair][1].record(stream);
         recorded.map_err(|error| self.cuda(which, error))?;
-        self.push(Pending::Device { pair, which, work });
+        self.push(Pending::Device { pair, which, work, entries: stream.entries() });
         Ok(())
     }
 
@@ -288,8 +295,9 @@ impl Finisher {
             }
             let mut queue = self.shared.lock();
             queue.pending.pop_front();
-            if let Pending::Device { pair, .. } = pending {
+            if let Pending::Device { pair, entries, .. } = pending {
                 queue.free.push(pair);
+                queue.done_entries = entries;
             }
             drop(queue);
             self.shared.changed.notify_all();
@@ -325,7 +333,7 @@ impl Finisher {
                 self.lane().timeline.signal();
                 return Ok(());
             }
-            Pending::Device { pair, which, work } => {
+            Pending::Device { pair, which, work, .. } => {
                 self.lane().set_position(which.position());
                 let failed = |error| Failure::Cuda { which: Some(which), error };
                 self.wait(pair, which)?;

@@ -12,6 +12,7 @@ use shm::{Control, StepOfGroup, Timeline, TraceWriter};
 
 use super::completion::{Completion, CompletionSetup, Which};
 use super::compute::Computing;
+use super::depth::Marks;
 use super::moving::Moving;
 use super::open::Device;
 use super::uploads::Uploads;
@@ -50,6 +51,7 @@ struct Sampling {
 pub struct DeviceLane {
     // Fields drop in order: nothing may be in flight when memory goes.
     completion: Completion,
+    marks: Marks,
     stream: Stream,
     uploads: Option<Uploads>,
     sampling: Option<Sampling>,
@@ -80,6 +82,7 @@ impl DeviceLane {
             }
             None => None,
         };
+        let marks = Marks::new(&context, control.clone())?;
         let completion = CompletionSetup {
             lane,
             plan: Arc::clone(&plan),
@@ -90,7 +93,7 @@ impl DeviceLane {
         };
         let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        Ok(DeviceLane { completion, stream, uploads, sampling, plan, view, table, device })
+        Ok(DeviceLane { completion, marks, stream, uploads, sampling, plan, view, table, device })
     }
 
     fn enqueue(
@@ -105,6 +108,7 @@ impl DeviceLane {
             view: &self.view,
             table: &self.table,
             program,
+            marks: &self.marks,
         };
         match instruction {
             Instruction::Compute(compute) => {

@@ -16,7 +16,9 @@
 mod attention;
 mod completion;
 mod compute;
+mod depth;
 mod direct;
+mod environment;
 mod expert_sizes;
 mod experts;
 mod lane;
@@ -32,6 +34,7 @@ mod uploads;
 mod verdict;
 
 pub use direct::DirectDevice;
+pub use environment::ENVIRONMENT;
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
 pub use open::{Device, Exported};

@@ -8,6 +8,7 @@ use program::ir::{Append, Copy, Decompress, Moved, ProgramId};
 use program::plan::Plan;
 use program::weights::Weights;
 
+use super::depth::Marks;
 use super::open::Device;
 use super::scratch::{attention_shape, kind_of};
 use super::uploads::Uploads;
@@ -26,19 +27,20 @@ pub(super) struct Moving<'a> {
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
     pub(super) program: ProgramId,
+    pub(super) marks: &'a Marks,
 }
 
 impl Moving<'_> {
     /// The spans of a copy, each on its own.
     pub(super) fn copy(&self, copy: &Copy) -> Result<Work, CudaError> {
-        let Moving { plan, device, stream, view, table, program } = *self;
+        let Moving { plan, device, stream, view, table, program, marks } = *self;
         let (from, to) = (copy.from.buffer, copy.to.buffer);
         let places = device.places();
         let weight_bytes = match copy.moved {
             Moved::Weights(_) => view.size_bytes(from).min(view.size_bytes(to)),
             _ => 0,
         };
-        let (mut bytes, mut outcome) = (0, Ok(()));
+        let (mut bytes, mut outcome, mut pace) = (0, Ok(()), marks.pace(stream));
         let rows = copy_spans(plan, table, program, copy, weight_bytes, |span| {
             let size_bytes = span.size_bytes;
             if size_bytes == 0 || outcome.is_err() {
@@ -64,6 +66,9 @@ impl Moving<'_> {
                     (false, false) => panic!("a copy of a device lane has an end on the device"),
                 }
             };
+            if outcome.is_ok() {
+                outcome = pace.step();
+            }
         });
         outcome.map(|()| Work { bytes, rows: rows as u32 })
     }

@@ -197,9 +197,7 @@ unsafe extern "C" fn cublasLtMatmul(
         if !asked || inner != k || out != (n, rows) || !on_device {
             return Err(code::INVALID_VALUE);
         }
-        match state.streams.push(stream, Work::Product(Product { a, b, d, rows, n, k })) {
-            true => Ok(()),
-            false => Err(code::INVALID_HANDLE),
-        }
+        state.load_product((n, k))?;
+        state.enqueue(stream, Work::Product(Product { a, b, d, rows, n, k }))
     }))
 }

@@ -61,6 +61,17 @@ unsafe extern "C" fn cuModuleGetFunction(
     }))
 }
 
+/// Loads a function before its first launch.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncLoad(function: usize) -> u32 {
+    result(enter_device("cuFuncLoad").and_then(|mut state| {
+        if !(1..=state.functions.len()).contains(&function) {
+            return Err(code::INVALID_HANDLE);
+        }
+        state.load(function)
+    }))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernel(
     handle: usize,
@@ -102,15 +113,13 @@ unsafe extern "C" fn cuLaunchKernel(
                 words
             })
             .collect();
+        state.load(handle)?;
         let launch = Launch { name: entry.name, grid, block, shared_bytes, parameters };
         state.launches += 1;
         let work = match settings().hang {
             Some(nth) if nth == state.launches => Work::Hang,
             _ => Work::Launch(launch),
         };
-        match state.streams.push(stream, work) {
-            true => Ok(()),
-            false => Err(code::INVALID_HANDLE),
-        }
+        state.enqueue(stream, work)
     }))
 }

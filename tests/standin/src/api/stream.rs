@@ -1,17 +1,14 @@
 //! Streams, events, copies.
 
 use std::ffi::{c_uint, c_void};
-use std::time::Duration;
 
 use super::{put, result};
 use crate::code;
 use crate::memory::Kind;
+use crate::running::LOOK;
 use crate::settings::settings;
 use crate::state::{Held, enter_device, hold};
 use crate::streams::Work;
-
-/// Between two looks of a call that blocks.
-const LOOK: Duration = Duration::from_micros(50);
 
 fn handle(valid: bool) -> Result<(), u32> {
     if valid { Ok(()) } else { Err(code::INVALID_HANDLE) }
@@ -71,7 +68,7 @@ unsafe extern "C" fn cuStreamWaitValue32_v2(
         if settings().drop_wait.is_some_and(|every| state.waits % every.max(1) == 0) {
             return handle(state.streams.has(stream));
         }
-        handle(state.streams.push(stream, Work::Wait { word: word as usize, value }))
+        state.enqueue(stream, Work::Wait { word: word as usize, value })
     }))
 }
 
@@ -94,10 +91,11 @@ unsafe extern "C" fn cuEventDestroy_v2(event: usize) -> u32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: usize, stream: usize) -> u32 {
-    result(
-        enter_device("cuEventRecord")
-            .and_then(|mut state| handle(state.streams.record(event, stream))),
-    )
+    result(enter_device("cuEventRecord").and_then(|mut state| {
+        handle(state.streams.has(stream))?;
+        let mark = state.streams.mark(event).ok_or(code::INVALID_HANDLE)?;
+        state.enqueue(stream, mark)
+    }))
 }
 
 /// Asking lets time pass, so that whoever asks often enough gets there.
@@ -152,7 +150,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
                 Work::Place { to, bytes }
             }
         };
-        handle(state.streams.push(stream, work))
+        state.enqueue(stream, work)
     }))
 }
 
@@ -170,7 +168,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
         }
         match state.ranges.kind(to, size_bytes) {
             Some(Kind::Pinned | Kind::Registered) => {
-                handle(state.streams.push(stream, Work::Copy { to, from, size_bytes }))
+                state.enqueue(stream, Work::Copy { to, from, size_bytes })
             }
             // The real driver blocks on pageable targets; a program here has no business with them.
             _ => Err(code::INVALID_VALUE),
@@ -190,7 +188,7 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
         if !state.ranges.is_device(to, size_bytes) || !state.ranges.is_device(from, size_bytes) {
             return Err(code::INVALID_VALUE);
         }
-        handle(state.streams.push(stream, Work::Copy { to, from, size_bytes }))
+        state.enqueue(stream, Work::Copy { to, from, size_bytes })
     }))
 }
 
@@ -201,6 +199,6 @@ unsafe extern "C" fn cuMemsetD8Async(to: u64, byte: u8, size_bytes: usize, strea
         if !state.ranges.is_device(to, size_bytes) {
             return Err(code::INVALID_VALUE);
         }
-        handle(state.streams.push(stream, Work::Fill { to, byte, size_bytes }))
+        state.enqueue(stream, Work::Fill { to, byte, size_bytes })
     }))
 }

@@ -23,7 +23,7 @@ fn attempt(setting: &Setting<'_>) -> Result<(), String> {
 }
 
 /// Where processes write down their calls, each in a file of its own.
-fn log(name: &str) -> String {
+pub(crate) fn log(name: &str) -> String {
     for file in logs(name) {
         std::fs::remove_file(file).expect("a log can be removed");
     }
@@ -41,7 +41,7 @@ fn logs(name: &str) -> Vec<PathBuf> {
 }
 
 /// How often each process made each call, at most.
-fn counted(name: &str) -> BTreeMap<String, u64> {
+pub(crate) fn counted(name: &str) -> BTreeMap<String, u64> {
     let mut most = BTreeMap::new();
     for file in logs(name) {
         let mut counts = BTreeMap::new();

@@ -84,6 +84,7 @@ impl Worker {
             .args(["worker_child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(CHANNEL_VARIABLE, number.to_string())
             .env("LD_LIBRARY_PATH", folder())
+            .envs(workers::device::ENVIRONMENT)
             .envs(setting.variables.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null());

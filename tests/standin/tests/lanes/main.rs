@@ -3,6 +3,7 @@
 //! refuses.
 
 mod case;
+mod deep;
 mod families;
 mod faults;
 mod harness;

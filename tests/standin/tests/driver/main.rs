@@ -4,6 +4,8 @@
 //! The library is found through `LD_LIBRARY_PATH`, which the loader reads when a process starts: so
 //! each case runs in a process of its own, this very test started again with its name.
 
+mod queues;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
