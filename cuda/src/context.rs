@@ -13,11 +13,32 @@ mod attribute {
     pub(super) const MULTIPROCESSORS: u32 = 16;
     pub(super) const CAPABILITY_MAJOR: u32 = 75;
     pub(super) const CAPABILITY_MINOR: u32 = 76;
+    pub(super) const CAN_FLUSH_REMOTE_WRITES: u32 = 98;
     pub(super) const GPU_DIRECT: u32 = 116;
+    pub(super) const FLUSH_WRITES_OPTIONS: u32 = 117;
+    pub(super) const WRITES_ORDERING: u32 = 118;
 }
 
 /// Oldest compute capability with bf16 matrix instructions and asynchronous copies.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
+
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`
+const FLUSH_BY_HOST: u32 = 1;
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`: what arrives is seen at once.
+const ORDERED_FOR_ALL: u32 = 200;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`
+const FLUSH_CURRENT: u32 = 0;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES`
+const FLUSH_FOR_ALL: u32 = 200;
+
+/// Who can make the device see what other devices, such as drives, have written to its memory.
+#[derive(Debug, Clone, Copy, Default)]
+struct RemoteWrites {
+    /// A wait of a stream.
+    by_streams: bool,
+    /// A call, where it is needed.
+    by_host: bool,
+}
 
 /// What a device is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +136,7 @@ struct Retained {
     device: c_int,
     context: sys::CUcontext,
     info: DeviceInfo,
+    remote_writes: RemoteWrites,
 }
 
 // SAFETY: needed because the context is a pointer. The driver's functions may be called from any
@@ -158,11 +180,19 @@ impl Context {
         let info = driver.device(index)?;
         Context::supports(&info)?;
         let (table, device) = (driver.table, driver.handle(index)?);
+        let asked = |attribute| driver.attribute(device, attribute);
+        let is_ordered = asked(attribute::WRITES_ORDERING)? >= ORDERED_FOR_ALL;
+        let by_host = asked(attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0;
+        let remote_writes = RemoteWrites {
+            by_streams: asked(attribute::CAN_FLUSH_REMOTE_WRITES)? != 0,
+            by_host: by_host && !is_ordered,
+        };
         let mut context = std::ptr::null_mut();
         // SAFETY: needed to make a context; the driver writes one pointer.
         let result = unsafe { (table.context_retain)(&raw mut context, device) };
         table.check("cuDevicePrimaryCtxRetain", result)?;
-        let context = Context { retained: Arc::new(Retained { table, device, context, info }) };
+        let retained = Retained { table, device, context, info, remote_writes };
+        let context = Context { retained: Arc::new(retained) };
         context.make_current()?;
         Ok(context)
     }
@@ -176,6 +206,26 @@ impl Context {
         // SAFETY: needed to bind the thread. The context is retained by `self`.
         let result = unsafe { (self.table().context_set)(self.retained.context) };
         self.table().check("cuCtxSetCurrent", result)
+    }
+
+    /// Makes what other devices have written to the device's memory visible to it, where that takes
+    /// a call. The context is current on the calling thread.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn flush_remote_writes(&self) -> Result<(), CudaError> {
+        let Some(flush) = self.table().flush_writes.filter(|_| self.retained.remote_writes.by_host)
+        else {
+            return Ok(());
+        };
+        // SAFETY: needed to flush; both are values that the driver's interface names.
+        let result = unsafe { flush(FLUSH_CURRENT, FLUSH_FOR_ALL) };
+        self.table().check("cuFlushGPUDirectRDMAWrites", result)
+    }
+
+    /// Whether a stream's wait can do the same.
+    pub(crate) fn streams_flush_remote_writes(&self) -> bool {
+        self.retained.remote_writes.by_streams
     }
 
     /// What the device is.

@@ -101,6 +101,7 @@ table! {
     optional {
         // CUDA 12.4; drivers before load a function when it is looked up.
         function_load = "cuFuncLoad"(sys::CUfunction);
+        flush_writes = "cuFlushGPUDirectRDMAWrites"(c_uint, c_uint);
     }
 }
 

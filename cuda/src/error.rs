@@ -137,9 +137,9 @@ impl CudaError {
         self.is_out_of_memory() || matches!(self, CudaError::Full { .. })
     }
 
-    /// Whether one process may not open another's device memory here.
-    pub fn is_unshared(&self) -> bool {
-        matches!(self, CudaError::Call { call: "cuIpcOpenMemHandle", .. })
+    /// Whether one process may not give device memory to another here.
+    pub fn is_about_ipc(&self) -> bool {
+        matches!(self, CudaError::Call { call: "cuIpcOpenMemHandle" | "cuIpcGetMemHandle", .. })
     }
 }
 

@@ -12,6 +12,8 @@ use crate::memory::Address;
 const NON_BLOCKING: u32 = 1;
 /// Waits until `word - value` is not negative, as timelines compare.
 const WAIT_GEQ: u32 = 0;
+/// What other devices wrote before the word is visible to what follows.
+const WAIT_FLUSH: u32 = 1 << 30;
 
 /// An in-order queue of the device.
 #[derive(Debug)]
@@ -143,10 +145,29 @@ impl Stream {
     /// # Safety
     /// `word` is the device address of registered host memory that outlives the wait.
     pub unsafe fn wait_value(&self, word: Address, value: u32) -> Result<(), CudaError> {
+        // SAFETY: the contract of this function.
+        unsafe { self.wait(word, value, WAIT_GEQ) }
+    }
+
+    /// The same of a word that says what another device, such as a drive, has written to the
+    /// device's memory: what follows sees it.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    ///
+    /// # Safety
+    /// As [`Stream::wait_value`].
+    pub unsafe fn wait_value_of_device(&self, word: Address, value: u32) -> Result<(), CudaError> {
+        let flush = if self.context.streams_flush_remote_writes() { WAIT_FLUSH } else { 0 };
+        // SAFETY: the contract of this function.
+        unsafe { self.wait(word, value, WAIT_GEQ | flush) }
+    }
+
+    unsafe fn wait(&self, word: Address, value: u32, flags: u32) -> Result<(), CudaError> {
         self.count(1);
         // SAFETY: needed to enqueue the wait; the caller vouches for the word.
         let result =
-            unsafe { (self.context.table().stream_wait_value)(self.stream, word, value, WAIT_GEQ) };
+            unsafe { (self.context.table().stream_wait_value)(self.stream, word, value, flags) };
         self.context.table().check("cuStreamWaitValue32", result)
     }
 

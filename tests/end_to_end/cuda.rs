@@ -92,7 +92,7 @@ fn golden_tokens_of_a_split() {
 }
 
 /// A folder with the stand-in under cuBLASLt's name too.
-fn folder_with_blas(place: &Place) -> PathBuf {
+pub fn folder_with_blas(place: &Place) -> PathBuf {
     let library = std::fs::canonicalize(folder().join("libcuda.so.1")).expect("the stand-in");
     let with_blas = place.path("libraries");
     std::fs::create_dir(&with_blas).expect("the folder can be made");

@@ -162,19 +162,6 @@ fn a_stream_that_waits_keeps_no_other_process_from_beginning() {
     }
 }
 
-/// Streams that share a channel of the device hold each other up. Programs that train models are
-/// run with one channel, and leave the variable set in a user's shell.
-#[test]
-fn workers_have_a_channel_for_each_stream_whatever_the_environment_says() {
-    let place = Place::new();
-    let input = requests(&place);
-    for split in ["scores:wv", "gate:"] {
-        let set = [("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("TANDEM_WAIT_S", "8")];
-        let extra = ["--device", "cuda:0", "--split", split, "--batches", "2x2"];
-        succeeded(&run(&place, "llama", &input, &extra, &set));
-    }
-}
-
 #[test]
 fn a_killed_transfer_worker_ends_the_run_and_leaves_nothing() {
     let place = Place::new();

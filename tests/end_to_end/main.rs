@@ -7,6 +7,7 @@ mod chunked;
 mod command;
 mod compress;
 mod cuda;
+mod cuda_fallbacks;
 mod cuda_faults;
 mod cuda_profile;
 mod death;

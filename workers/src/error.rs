@@ -33,6 +33,8 @@ pub enum FailureKind {
     DeviceMemory,
     /// A storage cannot be read, or not any more; others may hold the same.
     Storage,
+    /// No lane moved for too long.
+    Stuck,
     Other,
 }
 
@@ -252,6 +254,9 @@ impl WorkerError {
             WorkerError::Staging { .. }
             | WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) => {
                 return FailureKind::Storage;
+            }
+            WorkerError::Lane(LaneError::Stuck { .. } | LaneError::TimedOut { .. }) => {
+                return FailureKind::Stuck;
             }
             _ => None,
         };

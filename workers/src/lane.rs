@@ -24,7 +24,7 @@ use crate::lane_executor::{LaneExecutor, Task};
 use crate::lead::{Lead, StageStart};
 use crate::sampled::{Sampled, last_sample, table_batch};
 use crate::shared::table::StepTable;
-use crate::still::Stillness;
+use crate::still::{StillBounds, Stillness};
 
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
@@ -42,8 +42,8 @@ pub struct LaneSetup {
     pub control: Control,
     /// `None` where the device's side of the lane writes it.
     pub trace: Option<TraceWriter>,
-    /// Bound of a wait for a lane that makes no progress.
-    pub wait_timeout: Duration,
+    /// Bounds of a wait for a lane that makes no progress.
+    pub still: StillBounds,
     /// Copies take at least this long per byte; `None`: as fast as memory.
     pub link_bytes_per_s: Option<u64>,
     /// Where the lane says which stage it is in, for those that stand by for others' lanes.
@@ -349,8 +349,8 @@ impl LaneRunner {
         if !reached(timeline.value(), target) {
             self.executor.blocked();
         }
-        let timeout = self.setup.wait_timeout;
         let control = &self.setup.control;
+        let timeout = self.setup.still.now(control);
         let mut stillness = Stillness::new(control, self.bases.len(), timeout);
         loop {
             match timeline.wait_at_least(target, control.poison(), stillness.slice()) {

@@ -198,6 +198,17 @@ fn reads_to_device(plan: &Plan, worker: WorkerId) -> bool {
     plan.topology.device().is_some_and(|device| plan.topology.maps(worker, device))
 }
 
+/// Why a second process cannot use the device, for reports.
+fn unshared(error: &CudaError) -> String {
+    match error.is_about_ipc() {
+        true => "CUDA IPC is refused here".to_owned(),
+        false => {
+            let reason = error.to_string();
+            format!("a second process cannot use the device: {}", reason.trim_end_matches('.'))
+        }
+    }
+}
+
 /// The arena of a device whose memory the worker maps.
 fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
     let topology = &plan.topology;
@@ -239,7 +250,13 @@ impl Worker<'_> {
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let building =
-            Building { worker: self.id, plan: &plan, control: self.control, trace: &trace };
+            Building {
+                worker: self.id,
+                plan: &plan,
+                control: self.control,
+                trace: &trace,
+                start_timeout: setup.start_timeout_ms.map(Duration::from_millis),
+            };
         let described = cuda.as_ref().map(|device| device.describe());
         let own = |own| Lanes { own, ..Lanes::default() };
         let how;
@@ -316,10 +333,12 @@ impl Worker<'_> {
                 let device = Device::create(plan, cuda, self.control)?;
                 if !cuda.copies_in_gpu_worker {
                     // Refused exports are for the coordinator to judge: it can do without.
-                    let exported = device.export().ok();
+                    let exported = device.export();
                     let message = FromWorker::ExportedDevice {
                         size_bytes: exported.as_ref().map_or(0, |exported| exported.size_bytes),
-                        handle: exported.map(|exported| exported.handle.to_vec()),
+                        handle: exported
+                            .map(|exported| exported.handle.to_vec())
+                            .map_err(|error| unshared(&error)),
                     };
                     send(self.channel, &message, &[])?;
                 }
@@ -333,12 +352,9 @@ impl Worker<'_> {
                     })?;
                     let exported = Exported { handle, size_bytes };
                     let device = Device::open(plan, cuda, &exported, self.control);
-                    let refused = device.as_ref().err().is_some_and(CudaError::is_unshared);
-                    // A refusal to share is for the coordinator to judge; it starts over.
-                    let answer = FromWorker::AttachedDevice { opened: !refused };
-                    if device.is_ok() || refused {
-                        send(self.channel, &answer, &[])?;
-                    }
+                    // One process can do what two may not, so it is for the coordinator to judge.
+                    let refusal = device.as_ref().err().map(unshared);
+                    send(self.channel, &FromWorker::AttachedDevice { refusal }, &[])?;
                     device?
                 }
                 (other, _) => return Err(unexpected(&other, "the device's memory")),

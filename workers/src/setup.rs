@@ -23,6 +23,7 @@ use crate::shared::forms::Forms;
 use crate::shared::protocol::Durations;
 use crate::skew::Skew;
 use crate::standby::Standby;
+use crate::still::StillBounds;
 use crate::storage::{StorageLane, Store};
 use crate::timed::Timed;
 
@@ -64,6 +65,8 @@ pub struct Building<'a> {
     pub plan: &'a Arc<Plan>,
     pub control: &'a Control,
     pub trace: &'a TraceSegment,
+    /// How long all lanes may stand still in the first steps; `None`: as long as later.
+    pub start_timeout: Option<Duration>,
 }
 
 impl Building<'_> {
@@ -73,6 +76,10 @@ impl Building<'_> {
         lanes.into_iter().filter(move |lane| with_work.contains(lane))
     }
 
+    fn still(&self, wait_timeout: Duration) -> StillBounds {
+        StillBounds { run: wait_timeout, start: self.start_timeout }
+    }
+
     fn setup(&self, lane: LaneId, trace: Option<TraceWriter>, wait_timeout: Duration) -> LaneSetup {
         LaneSetup {
             lane,
@@ -80,7 +87,7 @@ impl Building<'_> {
             plan: Arc::clone(self.plan),
             control: self.control.clone(),
             trace,
-            wait_timeout,
+            still: self.still(wait_timeout),
             link_bytes_per_s: None,
             lead: None,
         }
@@ -146,7 +153,7 @@ pub unsafe fn build_lanes(
     memories: &Arc<Memories>,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let Building { worker, plan, control, trace } = building;
+    let Building { worker, plan, control, trace, .. } = building;
     let own = building.with_work(plan.topology.lanes_of(worker));
     let skew = skew(plan, memories, options)?;
     own.map(|lane| {
@@ -178,7 +185,7 @@ pub(crate) unsafe fn build_storage_lanes(
     options: &LaneOptions,
 ) -> Result<(Lanes, String), WorkerError> {
     let direct = device.map(DirectDevice::open).transpose()?;
-    let Building { worker, plan, control, trace } = building;
+    let Building { worker, plan, control, trace, .. } = building;
     let mut how = String::new();
     let lead = Arc::new(Lead::new(plan.topology.lanes.len()));
     let mut lanes = Lanes { silence_max: store.silence_max, ..Lanes::default() };
@@ -220,7 +227,7 @@ pub fn build_timed_lanes(
     wait_timeout: Duration,
     durations: &Durations,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let Building { worker, plan, control, trace } = building;
+    let Building { worker, plan, control, trace, .. } = building;
     let own = building.with_work(plan.topology.lanes_of(worker));
     own.map(|lane| {
         let timed = Box::new(Timed::new(durations, lane, plan, control));
@@ -261,7 +268,7 @@ pub unsafe fn build_device_lanes(
                 view: unsafe { View::new(Arc::clone(memories)) },
                 control: control.clone(),
                 trace: trace.writer(lane.index())?,
-                wait_timeout: options.wait_timeout,
+                still: building.still(options.wait_timeout),
                 sampler,
             })?;
             let setup = building.setup(lane, None, options.wait_timeout);

@@ -7,6 +7,27 @@ use shm::{Control, Position};
 
 /// Looks within a bound.
 const LOOKS: u32 = 8;
+/// Steps of a run after which it is known to get on.
+const START_STEPS: u32 = 2;
+
+/// For how long all lanes may stand where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StillBounds {
+    /// While the run goes on.
+    pub run: Duration,
+    /// In the first steps of a run that could be started another way; `None`: as later.
+    pub start: Option<Duration>,
+}
+
+impl StillBounds {
+    /// The bound of a wait that begins now.
+    pub(crate) fn now(self, control: &Control) -> Duration {
+        match self.start {
+            Some(start) if control.steps().value() < START_STEPS => start.min(self.run),
+            _ => self.run,
+        }
+    }
+}
 
 /// Counts the time in which every lane stood where it was. Between two looks at most an eighth of
 /// the bound counts: a process that was stopped, or a machine that was, saw nothing stand still
@@ -63,6 +84,21 @@ mod tests {
     use super::*;
 
     const LANES: usize = 3;
+
+    #[test]
+    fn the_first_steps_have_a_bound_of_their_own() {
+        let control = Control::create(LANES as u32, 0).expect("control");
+        let (run, start) = (Duration::from_secs(600), Duration::from_secs(60));
+        let bounds = StillBounds { run, start: Some(start) };
+        let always = StillBounds { run, start: None };
+        for expected in [start, start, run, run] {
+            assert_eq!((bounds.now(&control), always.now(&control)), (expected, run));
+            control.steps().signal();
+        }
+        let short = StillBounds { run: Duration::from_secs(8), start: Some(start) };
+        let control = Control::create(LANES as u32, 0).expect("control");
+        assert_eq!(short.now(&control), Duration::from_secs(8));
+    }
 
     #[test]
     fn time_without_a_look_counts_for_a_slice_and_a_movement_ends_it() {

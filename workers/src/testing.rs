@@ -62,7 +62,7 @@ impl InProcess {
         let mut threads = Vec::new();
         for worker in plan.topology.worker_ids() {
             let memories = prepared.memories(worker)?;
-            let building = Building { worker, plan, control, trace };
+            let building = Building { worker, plan, control, trace, start_timeout: None };
             // SAFETY: each worker is built once and the weights are in place. Plans are compiled,
             // or keep the order of a compiled one (contract of this function).
             let runners = unsafe { build_lanes(building, &memories, &options) }?;

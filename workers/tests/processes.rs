@@ -239,6 +239,7 @@ fn start_workers(
             weights: weights.clone(),
             link_bytes_per_s: link,
             wait_timeout_ms: 30_000,
+            start_timeout_ms: None,
             durations: None,
             cuda: None,
             grammars: None,

@@ -56,7 +56,8 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let durations = Durations::Decode(programs.times.lanes().to_vec());
     let mut threads = Vec::new();
     for worker in plan.topology.worker_ids() {
-        let building = Building { worker, plan: &plan, control: &control, trace: &trace };
+        let (plan, control, trace) = (&plan, &control, &trace);
+        let building = Building { worker, plan, control, trace, start_timeout: None };
         let runners = build_timed_lanes(building, LIMIT, &durations);
         for mut runner in runners.expect("lanes") {
             threads.push(std::thread::spawn(move || runner.run()));

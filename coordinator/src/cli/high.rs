@@ -115,14 +115,26 @@ impl Command {
             Some(LowCommand::ReadToDevice { device, handle, staging }) => {
                 Ok(Command::ReadToDevice { device, handle, staging })
             }
-            Some(LowCommand::DeviceRates { device, memory, copy, matrix, kernels }) => {
+            Some(LowCommand::DeviceRates {
+                device,
+                memory,
+                copy,
+                matrix,
+                kernels,
+                small_copies,
+                keep_busy,
+            }) => {
                 let plain = RateSizes::default();
                 let sizes = RateSizes {
                     copy_bytes: copy.map_or(plain.copy_bytes, |bytes| bytes as usize),
                     matrix: matrix.unwrap_or(plain.matrix),
                 };
+                // Half a millisecond each on a large device.
+                let beside = matrix.unwrap_or(4096);
                 let what = match (memory, kernels) {
                     (true, _) => RatesWanted::Memory,
+                    _ if keep_busy => RatesWanted::KeepBusy { matrix: beside },
+                    _ if small_copies => RatesWanted::SmallCopies { matrix: beside },
                     (false, Some(name)) => RatesWanted::Kernels(name),
                     (false, None) => RatesWanted::Plain(sizes),
                 };

@@ -141,6 +141,12 @@ pub enum LowCommand {
         /// This program's kernels instead, those whose names contain NAME; a line of JSON each
         #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
         kernels: Option<String>,
+        /// Small copies instead, beside a device that computes, in one process and in two
+        #[arg(long)]
+        small_copies: bool,
+        /// Nothing: the device computes until standard input ends
+        #[arg(long, conflicts_with = "small_copies")]
+        keep_busy: bool,
     },
     /// A process for a model's tokenizer; started by the coordinator, never by hand
     #[command(hide = true)]

@@ -438,4 +438,12 @@ pub enum RatesWanted {
     Plain(RateSizes),
     /// Kernels whose names contain the text.
     Kernels(String),
+    /// Small copies beside products of matrices with so many rows, in one process and in two.
+    SmallCopies {
+        matrix: u32,
+    },
+    /// None: such products until the input ends, for another process that measures.
+    KeepBusy {
+        matrix: u32,
+    },
 }

@@ -6,6 +6,7 @@ use std::io::Write;
 use serde_json::json;
 use workers::device::{KernelRate, kernel_rates, memory_bytes, rates};
 
+use super::small_copies;
 use crate::exit::Exit;
 
 /// Measures and prints.
@@ -18,6 +19,11 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
             kernel_rates(request.device, &only, say_kernel)?;
             return Ok(Exit::Done);
         }
+        RatesWanted::KeepBusy { matrix } => {
+            small_copies::keep_busy(request.device, matrix)?;
+            return Ok(Exit::Done);
+        }
+        RatesWanted::SmallCopies { matrix } => small_copies::measure(request.device, matrix)?,
         RatesWanted::Memory => {
             let (free_bytes, total_bytes) = memory_bytes(request.device)?;
             json!({"free_bytes": free_bytes, "total_bytes": total_bytes})

@@ -4,6 +4,7 @@ pub mod bench_serve;
 mod benchmark;
 pub mod cache;
 pub mod device_rates;
+mod small_copies;
 pub mod doctor;
 mod drives;
 mod export;

@@ -11,6 +11,7 @@ use workers::shared::protocol::WeightsFrom;
 use workers::shared::table::StepTable;
 
 use super::Interrupt;
+use super::device_use::starts_carefully;
 use super::launch::{LaunchError, LaunchOptions, Launched, SLICE, launch};
 
 /// Starts the profiler's plans; `options` but for threads and weights are those of the run to come.
@@ -33,21 +34,8 @@ impl Runner for WorkerRunner {
             gpu_threads: threads.gpu,
             ..self.options.clone()
         };
-        let interrupt = Arc::clone(&self.interrupt);
-        let launched =
-            launch(&plan, &options, &mut |_, _| !interrupt(), &mut |_| {}).map_err(|error| {
-                match error {
-                    LaunchError::Interrupted => RunnerError::Interrupted,
-                    error => RunnerError::Failed(Box::new(error)),
-                }
-            })?;
-        let mut readers = Vec::new();
-        for lane in plan.lanes() {
-            let reader = launched.trace.reader(lane.index()).map_err(failed)?;
-            readers.push((lane, reader));
-        }
-        let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
-        Ok(Box::new(WorkerSession { launched, plan, table, readers, interrupt, busy: false }))
+        let session = WorkerSession::start(plan, options, Arc::clone(&self.interrupt))?;
+        Ok(Box::new(session))
     }
 }
 
@@ -57,6 +45,8 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> RunnerError 
 
 struct WorkerSession {
     launched: Launched,
+    /// How the workers were launched.
+    options: LaunchOptions,
     plan: Plan,
     table: StepTable,
     readers: Vec<(LaneId, TraceReader)>,
@@ -73,8 +63,30 @@ struct Lost {
     count: u64,
 }
 
-impl Session for WorkerSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+impl WorkerSession {
+    fn start(
+        plan: Plan,
+        options: LaunchOptions,
+        interrupt: Arc<Interrupt>,
+    ) -> Result<WorkerSession, RunnerError> {
+        let launched =
+            launch(&plan, &options, &mut |_, _| !interrupt(), &mut |_| {}).map_err(|error| {
+                match error {
+                    LaunchError::Interrupted => RunnerError::Interrupted,
+                    error => RunnerError::Failed(Box::new(error)),
+                }
+            })?;
+        let mut readers = Vec::new();
+        for lane in plan.lanes() {
+            let reader = launched.trace.reader(lane.index()).map_err(failed)?;
+            readers.push((lane, reader));
+        }
+        let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
+        Ok(WorkerSession { launched, options, plan, table, readers, interrupt, busy: false })
+    }
+
+    /// Runs a group once.
+    fn attempt(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
         let target = control.drained().value().wrapping_add(1);
@@ -106,6 +118,21 @@ impl Session for WorkerSession {
             return Err(failed(Lost { lane, count: reader.lost() }));
         }
         Ok(records.into_iter().flatten().collect())
+    }
+}
+
+impl Session for WorkerSession {
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+        let ended = self.attempt(group);
+        let Err(RunnerError::Failed(error)) = &ended else { return ended };
+        let Some(failure) = error.downcast_ref() else { return ended };
+        if !starts_carefully(self.options.cuda, failure) {
+            return ended;
+        }
+        self.launched.supervisor.leave(true);
+        let (plan, options) = (self.plan.clone(), self.options.clone());
+        *self = WorkerSession::start(plan, options, Arc::clone(&self.interrupt))?;
+        self.attempt(group)
     }
 }
 

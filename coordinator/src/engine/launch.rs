@@ -18,6 +18,7 @@ use workers::shared::protocol::{
 };
 
 use super::crew::Crew;
+use super::device_use::{DeviceUse, start_timeout};
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
@@ -27,8 +28,6 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
 const SLOW_OPERATIONS_PER_S: f64 = 2e9;
 /// Another bound, in seconds, for whoever knows that no instruction takes long.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
-/// `gpu`: the gpu worker copies for itself though another process could.
-const COPIES_ENV: &str = "TANDEM_COPIES";
 /// Between two looks at the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
@@ -89,16 +88,12 @@ pub enum LaunchError {
     Prompts(#[from] prompt_store::OpenError),
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
-    /// The device's memory cannot be opened by another process; the workers are started another
-    /// way.
-    #[error("CUDA IPC is refused")]
-    NotShared,
+    /// A second process cannot use the device; the workers are started another way.
+    #[error("{0}")]
+    NotShared(String),
     /// As before, and who reads storages to the device cannot do without.
-    #[error(
-        "CUDA IPC is refused here, so drives cannot be read straight to the device; run with \
-         --nvme-direct off"
-    )]
-    NotReadable,
+    #[error("{0}, so drives cannot be read straight to the device; run with --nvme-direct off")]
+    NotReadable(String),
     #[error("interrupted")]
     Interrupted,
 }
@@ -117,10 +112,6 @@ pub(super) struct Launched {
 /// Tells how loading gets on; its answer `false` interrupts.
 pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
-fn asks_one_process() -> bool {
-    std::env::var_os(COPIES_ENV).is_some_and(|who| who == "gpu")
-}
-
 /// Starts the workers that the plan needs and waits until all are ready.
 ///
 /// # Errors
@@ -131,18 +122,15 @@ pub(super) fn launch(
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
 ) -> Result<Launched, LaunchError> {
-    let cuda = options.cuda.map(|index| CudaUse {
-        index,
-        copies_in_gpu_worker: asks_one_process() && !plan.topology.reads_directly(),
-        blas: finds_blas(),
-    });
-    match attempt(plan, options, cuda, progress, sample) {
-        Err(LaunchError::NotShared) if plan.topology.reads_directly() => {
-            Err(LaunchError::NotReadable)
+    let reads_directly = plan.topology.reads_directly();
+    let device = options.cuda.map(|index| DeviceUse::find(index, reads_directly, finds_blas()));
+    match attempt(plan, options, device.as_ref(), progress, sample) {
+        Err(LaunchError::NotShared(reason)) if reads_directly => {
+            Err(LaunchError::NotReadable(reason))
         }
-        Err(LaunchError::NotShared) => {
-            let cuda = cuda.map(|cuda| CudaUse { copies_in_gpu_worker: true, ..cuda });
-            attempt(plan, options, cuda, progress, sample)
+        Err(LaunchError::NotShared(reason)) => {
+            let device = device.map(|device| device.in_one_process(reason));
+            attempt(plan, options, device.as_ref(), progress, sample)
         }
         outcome => outcome,
     }
@@ -151,10 +139,11 @@ pub(super) fn launch(
 fn attempt(
     plan: &Plan,
     options: &LaunchOptions,
-    cuda: Option<CudaUse>,
+    device: Option<&DeviceUse>,
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
 ) -> Result<Launched, LaunchError> {
+    let cuda = device.map(|device| device.cuda);
     let parties = plan.lanes().len() as u32;
     let control = Control::create(parties, plan.table.words() * 4)?;
     let capacity = trace_capacity(plan);
@@ -190,15 +179,9 @@ fn attempt(
             FromWorker::Ready { kernel_variant } => Some(kernel_variant),
             _ => None,
         })?;
-        if Some(id) == crew.gpu && crew.copier == crew.gpu {
-            let why = match asks_one_process() {
-                true => ", copying for itself as TANDEM_COPIES asks",
-                false => ", copying for itself: CUDA IPC is refused here",
-            };
-            variant.push_str(why);
-        }
-        if let (true, Some(CudaUse { index, .. })) = (Some(id) == crew.gpu, cuda) {
-            link.launched.device = Some(format!("cuda:{index} {variant}"));
+        if let (true, Some(device)) = (Some(id) == crew.gpu, device) {
+            variant.push_str(&device.describe());
+            link.launched.device = Some(format!("cuda:{} {variant}", device.cuda.index));
         }
         link.launched.variants.insert(id, variant);
     }
@@ -307,6 +290,7 @@ fn setup(
         weights: options.weights.clone(),
         link_bytes_per_s: options.link_bytes_per_s,
         wait_timeout_ms: wait_timeout(plan).as_millis() as u64,
+        start_timeout_ms: cuda.and_then(start_timeout).map(|bound| bound.as_millis() as u64),
         durations: options.durations.clone(),
         cuda,
         // Who only copies draws no token.
@@ -449,16 +433,17 @@ impl Link<'_, '_> {
             FromWorker::ExportedDevice { handle, size_bytes } => Some((handle, size_bytes)),
             _ => None,
         })?;
-        let (Some(handle), size_bytes) = exported else { return Err(LaunchError::NotShared) };
+        let (handle, size_bytes) = exported;
+        let handle = handle.map_err(LaunchError::NotShared)?;
         for id in [copier].iter().chain(readers) {
             let handle = handle.clone();
             self.send(*id, &ToWorker::AttachDevice { handle, size_bytes }, &[])?;
-            let (refused, _) = self.receive(*id, |message| match message {
-                FromWorker::AttachedDevice { opened } => Some(!opened),
+            let (refusal, _) = self.receive(*id, |message| match message {
+                FromWorker::AttachedDevice { refusal } => Some(refusal),
                 _ => None,
             })?;
-            if refused {
-                return Err(LaunchError::NotShared);
+            if let Some(reason) = refusal {
+                return Err(LaunchError::NotShared(reason));
             }
         }
         Ok(())

@@ -7,12 +7,14 @@
 
 pub mod bench;
 mod crew;
+mod device_use;
 pub mod groups;
 pub mod launch;
 pub mod measure;
 pub mod memory;
 mod prefill_share;
 pub mod replay;
+mod restart;
 pub mod routed;
 pub mod selected;
 pub mod serving;
@@ -34,10 +36,12 @@ use shm::{SharedU32s, TraceReader, WaitError};
 use workers::shared::group::BATCH;
 
 use crate::boundary::engine::{Engine, EngineError, Observer, Sequence, Verdict};
+use device_use::starts_carefully;
 use groups::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
+use restart::TellingOnce;
 use routed::Routed;
 use selected::Selected;
 use supervise::{Supervisor, WorkerFailure};
@@ -114,7 +118,11 @@ pub type Interrupt = Box<dyn Fn() -> bool>;
 /// Workers that hold a model and answer groups.
 pub struct RunEngine {
     plan: Arc<Plan>,
+    /// How the workers were launched.
+    options: LaunchOptions,
     launched: Launched,
+    /// Why they cannot go on, once they cannot.
+    failure: Option<WorkerFailure>,
     table: SharedU32s,
     readers: Vec<(LaneId, TraceReader)>,
     collector: Collector,
@@ -164,26 +172,22 @@ impl RunEngine {
             },
         )?;
         load_peaks.sample(&launched.supervisor);
-        let variants = launched.variants.iter();
         let measured = Measured {
             load: begun.elapsed(),
             load_peaks,
-            kernel_variants: variants
-                .map(|(id, v)| (plan.topology.worker(*id).name.clone(), v.clone()))
-                .collect(),
+            kernel_variants: kernel_variants(&plan, &launched),
             device: launched.device.clone(),
             staged: options.staged.iter().map(|staged| staged.path.clone()).collect(),
             ..Measured::default()
         };
-        let mut readers = Vec::new();
-        for lane in plan.lanes() {
-            readers.push((lane, launched.trace.reader(lane.index())?));
-        }
+        let readers = trace_readers(&plan, &launched)?;
         Ok(RunEngine {
             table: launched.control.extra(0, plan.table.words()),
             prefill_share: PrefillShare::new(&plan),
             plan: Arc::new(plan),
+            options: options.clone(),
             launched,
+            failure: None,
             readers,
             collector: Collector::default(),
             trace_file,
@@ -250,7 +254,7 @@ impl RunEngine {
             let Launched { supervisor, control, .. } = &mut self.launched;
             match take_over(supervisor, (&self.plan, control), &failure) {
                 Some(lost) => self.measured.lost_storages.push(lost),
-                None => return Err(worker_failure(failure)),
+                None => return Err(self.failed(failure)),
             }
         }
         if self.sampled.elapsed() > MEMORY_SAMPLE {
@@ -258,6 +262,54 @@ impl RunEngine {
             self.sampled = Instant::now();
         }
         Ok(())
+    }
+
+    fn failed(&mut self, failure: WorkerFailure) -> EngineError {
+        self.failure = Some(failure.clone());
+        worker_failure(failure)
+    }
+
+    /// Whether workers that failed in their first group are to be started another way.
+    fn starts_again(&mut self) -> bool {
+        let failure = self.failure.take().filter(|_| self.measured.groups == 0);
+        failure.is_some_and(|failure| starts_carefully(self.options.cuda, &failure))
+    }
+
+    /// Starts new workers in the place of those that failed.
+    fn start_again(&mut self) -> Result<(), EngineError> {
+        self.launched.supervisor.leave(true);
+        let interrupt = &self.interrupt;
+        let launched =
+            launch::launch(&self.plan, &self.options, &mut |_, _| !interrupt(), &mut |_| {});
+        let failed = |error: LaunchError| match error {
+            LaunchError::Interrupted => EngineError::Interrupted,
+            LaunchError::Worker(failure) => worker_failure(failure),
+            error => EngineError::Failed(error.to_string()),
+        };
+        self.launched = launched.map_err(failed)?;
+        self.readers = trace_readers(&self.plan, &self.launched).map_err(failed)?;
+        self.table = self.launched.control.extra(0, self.plan.table.words());
+        self.measured.kernel_variants = kernel_variants(&self.plan, &self.launched);
+        self.measured.device.clone_from(&self.launched.device);
+        self.busy = false;
+        Ok(())
+    }
+
+    /// Runs all sequences to their ends.
+    fn run_groups(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let plan = Arc::clone(&self.plan);
+        let table = self.table.clone();
+        let mut groups = Groups::begin(&table, &plan, sequences, self.shares);
+        loop {
+            self.run_group(&mut groups, observer)?;
+            if !groups.go_on() {
+                return Ok(());
+            }
+        }
     }
 
     /// Runs the group that was written to its end.
@@ -390,7 +442,8 @@ impl RunEngine {
                     tell(self.prefill_share());
                 }
                 Err(WaitError::Poisoned(_)) => {
-                    return Err(worker_failure(self.launched.supervisor.cause(&self.plan)));
+                    let failure = self.launched.supervisor.cause(&self.plan);
+                    return Err(self.failed(failure));
                 }
             }
         }
@@ -412,6 +465,21 @@ enum Awaited {
     Drained,
 }
 
+/// What each worker's kernels are.
+fn kernel_variants(plan: &Plan, launched: &Launched) -> BTreeMap<String, String> {
+    let name = |id: &WorkerId| plan.topology.worker(*id).name.clone();
+    launched.variants.iter().map(|(id, variant)| (name(id), variant.clone())).collect()
+}
+
+/// Where each lane with work records what it does.
+fn trace_readers(
+    plan: &Plan,
+    launched: &Launched,
+) -> Result<Vec<(LaneId, TraceReader)>, LaunchError> {
+    let reader = |lane: LaneId| Ok((lane, launched.trace.reader(lane.index())?));
+    plan.lanes().into_iter().map(reader).collect()
+}
+
 fn worker_failure(failure: WorkerFailure) -> EngineError {
     let kind = match failure.is_about_device_memory() {
         true => EngineError::DeviceMemory,
@@ -426,14 +494,14 @@ impl Engine for RunEngine {
         sequences: &[Sequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
-        let plan = Arc::clone(&self.plan);
-        let table = self.table.clone();
-        let mut groups = Groups::begin(&table, &plan, sequences, self.shares);
+        let mut observer = TellingOnce::new(observer, sequences.len());
         loop {
-            self.run_group(&mut groups, observer)?;
-            if !groups.go_on() {
-                return Ok(());
+            let ended = self.run_groups(sequences, &mut observer);
+            if ended.is_ok() || !self.starts_again() {
+                return ended;
             }
+            self.start_again()?;
+            observer.begin_again();
         }
     }
 }

@@ -53,6 +53,11 @@ impl WorkerFailure {
         }
     }
 
+    /// Whether no lane moved for too long.
+    pub(super) fn is_about_stillness(&self) -> bool {
+        matches!(self, WorkerFailure::Reported { kind: FailureKind::Stuck, .. })
+    }
+
     /// Whether the device has too little memory.
     pub fn is_about_device_memory(&self) -> bool {
         matches!(self, WorkerFailure::Reported { kind: FailureKind::DeviceMemory, .. })

@@ -15,6 +15,8 @@ pub(crate) struct Direct {
     handles: usize,
     /// Reads so far.
     pub(crate) reads: u64,
+    /// What was read and is not visible yet, by address.
+    pub(crate) late: Vec<(usize, Vec<u8>)>,
 }
 
 impl Direct {

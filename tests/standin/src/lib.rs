@@ -23,6 +23,7 @@
 
 mod api;
 mod code;
+mod contexts;
 mod direct;
 mod memory;
 mod objects;

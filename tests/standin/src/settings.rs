@@ -29,6 +29,9 @@ pub(crate) struct Settings {
     pub(crate) failure: Option<Failure>,
     /// `STANDIN_CUDA_DROP_WAIT=n`: every n-th wait of a stream for a word is lost.
     pub(crate) drop_wait: Option<u64>,
+    /// `STANDIN_CUDA_DEAF=1`: streams see of a word what it was when the wait was enqueued, except
+    /// where that is enough.
+    pub(crate) is_deaf: bool,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
     /// `STANDIN_CUDA_QUEUE`, entries that a channel holds; a call that adds one more blocks, with
@@ -42,12 +45,19 @@ pub(crate) struct Settings {
     pub(crate) loads_lazily: bool,
     /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns ([`crate::turns`]).
     pub(crate) turns: Option<PathBuf>,
+    /// `STANDIN_CUDA_SECOND=folder:code`: while a process has a context, another gets the code.
+    pub(crate) second: Option<(PathBuf, u32)>,
+    /// `STANDIN_BLAS_ROWS=n`: cuBLASLt refuses to multiply so many rows, and no others.
+    pub(crate) refused_rows: Option<usize>,
+    /// `STANDIN_CUDA_REMOTE=1`: what other devices write to memory arrives late, unless it is
+    /// flushed.
+    pub(crate) writes_late: bool,
     /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile gives half of its pages.
     pub(crate) short_read: Option<u64>,
     /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
     pub(crate) is_compatibility_mode: bool,
-    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`, and `full` for one that
-    /// found its channel full.
+    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`, `full` for one that
+    /// found its channel full, and `flush` for a wait that flushes.
     pub(crate) log: Option<PathBuf>,
 }
 
@@ -64,11 +74,18 @@ pub(crate) fn settings() -> &'static Settings {
         failure: std::env::var("STANDIN_CUDA_FAIL").ok().map(|text| failure(&text)),
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
+        is_deaf: number("STANDIN_CUDA_DEAF", 0) != 0,
         hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
         queue_entries: number("STANDIN_CUDA_QUEUE", 1000),
         channels: number("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
         loads_lazily: std::env::var("CUDA_MODULE_LOADING").as_deref() != Ok("EAGER"),
         turns: std::env::var_os("STANDIN_CUDA_TURNS").map(PathBuf::from),
+        second: std::env::var("STANDIN_CUDA_SECOND").ok().map(|text| {
+            let (folder, code) = text.rsplit_once(':').expect("STANDIN_CUDA_SECOND=folder:code");
+            (PathBuf::from(folder), code.parse().expect("a code"))
+        }),
+        refused_rows: std::env::var_os("STANDIN_BLAS_ROWS").map(|_| number("STANDIN_BLAS_ROWS", 0)),
+        writes_late: number("STANDIN_CUDA_REMOTE", 0) != 0,
         short_read: std::env::var_os("STANDIN_CUFILE_SHORT")
             .map(|_| number("STANDIN_CUFILE_SHORT", 1)),
         is_compatibility_mode: number("STANDIN_CUFILE_COMPATIBILITY", 0) != 0,

@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) waits: u64,
     /// Launches so far.
     pub(crate) launches: u64,
+    /// How often the context was retained.
+    pub(crate) contexts: u64,
     sticky: Option<u32>,
 }
 

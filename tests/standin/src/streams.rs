@@ -235,7 +235,7 @@ impl Streams {
 }
 
 /// Whether `word - value` is not negative.
-fn is_reached(word: usize, value: u32) -> bool {
+pub(crate) fn is_reached(word: usize, value: u32) -> bool {
     // SAFETY: needed to read a word that other processes write. The range was checked when the wait
     // was queued, and a program keeps it until the stream is done.
     let word = unsafe { AtomicU32::from_ptr(word as *mut u32) };

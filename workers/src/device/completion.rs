@@ -22,7 +22,7 @@ use super::depth::{ENTRIES_MAX, INSTRUCTIONS_MAX};
 use super::verdict::{Verdict, judge};
 use crate::error::{LaneError, PoisonCode, place};
 use crate::lane_executor::Work;
-use crate::still::Stillness;
+use crate::still::{StillBounds, Stillness};
 
 /// The device is asked without a pause for this long, then less often.
 const SPIN: Duration = Duration::from_micros(30);
@@ -113,7 +113,7 @@ pub(super) struct CompletionSetup {
     pub(super) context: Context,
     pub(super) control: Control,
     pub(super) trace: TraceWriter,
-    pub(super) wait_timeout: Duration,
+    pub(super) still: StillBounds,
 }
 
 /// A lane's work on the device; see the module header.
@@ -366,8 +366,9 @@ impl Finisher {
     /// which all lanes see alike.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
-        let mut stillness =
-            Stillness::new(control, self.setup.plan.topology.lanes.len(), self.setup.wait_timeout);
+        let bound = self.setup.still.now(control);
+        let lanes = self.setup.plan.topology.lanes.len();
+        let mut stillness = Stillness::new(control, lanes, bound);
         let spinning = Instant::now();
         let [start, end] = &self.shared.pairs[pair];
         loop {
@@ -386,7 +387,7 @@ impl Finisher {
             std::thread::sleep(PAUSE);
             let begun = || start.is_done().unwrap_or(true);
             let still = stillness.look();
-            match judge(control, still, self.setup.wait_timeout, begun) {
+            match judge(control, still, bound, begun) {
                 Verdict::Wait => {}
                 Verdict::Poisoned => return Err(Failure::Poisoned),
                 Verdict::Stuck => return Err(Failure::Stuck { which, still }),

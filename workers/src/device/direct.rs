@@ -140,6 +140,8 @@ impl Source for ToDevice {
             let size_bytes = request.size_bytes as usize;
             self.file.read((base, ahead_bytes), request.offset_bytes, size_bytes)
         }?;
+        // Before a lane says that it is there.
+        self.to.device.context().flush_remote_writes().map_err(io::Error::other)?;
         Ok(read as u32)
     }
 }

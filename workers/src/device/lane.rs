@@ -1,7 +1,6 @@
 //! One lane on the device: enqueues instructions on its stream.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuda::{CudaError, PinnedBuffer, Stream};
 use model::ops::{Op, Value};
@@ -22,6 +21,7 @@ use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
 use crate::rows::counts;
 use crate::shared::table::StepTable;
+use crate::still::StillBounds;
 
 /// What a device lane is made of.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct DeviceLaneSetup {
     pub view: View,
     pub control: Control,
     pub trace: TraceWriter,
-    pub wait_timeout: Duration,
+    pub still: StillBounds,
     /// Sampler of the lane that computes.
     pub sampler: Option<ComputeState>,
 }
@@ -67,8 +67,7 @@ impl DeviceLane {
     /// # Errors
     /// The driver's refusal, or no thread.
     pub fn new(setup: DeviceLaneSetup) -> Result<DeviceLane, WorkerError> {
-        let DeviceLaneSetup { lane, plan, device, view, control, trace, wait_timeout, sampler } =
-            setup;
+        let DeviceLaneSetup { lane, plan, device, view, control, trace, still, sampler } = setup;
         let context = device.context().clone();
         let stream = Stream::new(&context)?;
         device.begin_stream(&stream)?;
@@ -89,7 +88,7 @@ impl DeviceLane {
             context,
             control: control.clone(),
             trace,
-            wait_timeout,
+            still,
         };
         let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
@@ -203,9 +202,16 @@ impl LaneExecutor for DeviceLane {
 
     fn order_behind(&self, lane: LaneId, target: u32) -> Result<bool, LaneError> {
         let Some(word) = self.device.timeline(lane) else { return Ok(false) };
+        let topology = &self.plan.topology;
+        let reads = topology.lane(lane).kind == LaneKind::Read && topology.reads_directly();
         // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
         // which is registered for as long as the device is open.
-        let waited = unsafe { self.stream.wait_value(word, target) };
+        let waited = unsafe {
+            match reads {
+                true => self.stream.wait_value_of_device(word, target),
+                false => self.stream.wait_value(word, target),
+            }
+        };
         let which = Which { program: ProgramId::PREFILL, step: 0, instruction: 0 };
         waited.map_err(|error| self.failed(which, error))?;
         Ok(true)

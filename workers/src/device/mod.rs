@@ -39,5 +39,6 @@ pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
 pub use open::{Device, Exported};
 pub use products::finds_blas;
-pub use rates::{KernelRate, RateSizes, Rates, kernel_rates, memory_bytes, rates};
+pub use rates::{BusyDevice, KernelRate, RateSizes, Rates, SmallCopy};
+pub use rates::{kernel_rates, memory_bytes, rates, small_copies};
 pub use scratch::scratch;

@@ -70,7 +70,9 @@ impl Device {
         for name in entries(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);
         }
-        device.register_words()?;
+        if !cuda.waits_on_host {
+            device.register_words()?;
+        }
         device.upload_frequencies(plan)?;
         Ok(device)
     }
@@ -88,7 +90,9 @@ impl Device {
         let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena = Arena::open(&context, IpcHandle(exported.handle), exported.size_bytes)?;
         let mut device = Device::with(plan, context, arena, (cuda, control));
-        device.register_words()?;
+        if !cuda.waits_on_host {
+            device.register_words()?;
+        }
         Ok(device)
     }
 

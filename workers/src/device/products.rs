@@ -21,6 +21,11 @@ use program::weights::Weights;
 /// `own`: our own kernels although the library is there.
 const BLAS_ENV: &str = "TANDEM_BLAS";
 
+/// Numbers of rows with which each product is tried, besides the most and one fewer: those around
+/// which libraries change their tiles. An algorithm is chosen for the most rows, and may refuse
+/// fewer.
+const TRIED_ROWS: [u32; 8] = [1, 7, 8, 9, 16, 17, 33, 64];
+
 /// Whether cuBLASLt is installed and wanted.
 pub fn finds_blas() -> bool {
     std::env::var_os(BLAS_ENV).is_none_or(|choice| choice != "own")
@@ -80,8 +85,8 @@ pub(super) struct Room {
 }
 
 impl Products {
-    /// A product for each of the plan's shapes, each tried once; `None` where the library is
-    /// missing or refuses one.
+    /// A product for each of the plan's shapes, each tried with several numbers of rows; `None`
+    /// where the library is missing or refuses one: then our own kernels do all of them.
     ///
     /// # Errors
     /// The driver's refusal.
@@ -103,12 +108,17 @@ impl Products {
             let Shape { n, k, .. } = shape;
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which a run must not wait for; any bytes will do.
-            if shape.plain_bytes() <= size_bytes {
+            let fits = |rows: u32| {
+                let x_bytes = u64::from(rows) * u64::from(k) * 2;
+                x_bytes.max(shape.plain_bytes()) <= size_bytes
+            };
+            for tried in tried_rows(rows).filter(|rows| fits(*rows)) {
                 let operands = (arena, arena, room.sums);
-                // SAFETY: needed to try. One row and the matrix lie in the arena (checked), the
+                // SAFETY: needed to try. The rows and the matrix lie in the arena (checked), the
                 // sums where the run's will; the stream is done before anybody reads them.
-                let tried = unsafe { product.enqueue(&stream, 1, operands, room.workspace) };
-                if tried.is_err() {
+                let outcome = unsafe { product.enqueue(&stream, tried, operands, room.workspace) };
+                if outcome.is_err() {
+                    stream.synchronize()?;
                     return Ok(None);
                 }
             }
@@ -152,6 +162,12 @@ impl Products {
     }
 }
 
+/// Numbers of rows to try, of products of up to `rows_max`.
+fn tried_rows(rows_max: u32) -> impl Iterator<Item = u32> {
+    let below = TRIED_ROWS.into_iter().filter(move |rows| *rows + 1 < rows_max);
+    below.chain((rows_max > 1).then(|| rows_max - 1)).chain([rows_max])
+}
+
 /// Bytes of sums, workspace and a matrix made plain; none of what no shape needs.
 pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
     let shapes = shapes(work);
@@ -159,4 +175,18 @@ pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
     let grouped = shapes.iter().filter(|shape| shape.is_grouped);
     let weight_bytes = grouped.map(|shape| shape.plain_bytes()).max().unwrap_or(0);
     [work.shape.stream_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES, weight_bytes]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tried_rows;
+
+    #[test]
+    fn products_are_tried_with_few_rows_and_with_the_most() {
+        let tried = |rows_max| tried_rows(rows_max).collect::<Vec<u32>>();
+        assert_eq!(tried(1), [1]);
+        assert_eq!(tried(2), [1, 2]);
+        assert_eq!(tried(8), [1, 7, 8]);
+        assert_eq!(tried(1000), [1, 7, 8, 9, 16, 17, 33, 64, 999, 1000]);
+    }
 }

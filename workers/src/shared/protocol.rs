@@ -45,6 +45,8 @@ pub struct CudaUse {
     /// The gpu worker runs the transfer worker's lanes too: this system does not let one process
     /// open another's device memory.
     pub copies_in_gpu_worker: bool,
+    /// Lanes wait for each other on the host, though the device's streams could.
+    pub waits_on_host: bool,
     /// cuBLASLt is installed and wanted; the arena has room for it.
     pub blas: bool,
 }
@@ -132,6 +134,8 @@ pub struct Setup {
     pub link_bytes_per_s: Option<u64>,
     /// Bound of any wait for another lane.
     pub wait_timeout_ms: u64,
+    /// Another in the first steps, of a run that could be started another way.
+    pub start_timeout_ms: Option<u64>,
     /// Nothing is loaded, computed or moved: instructions only last so long.
     pub durations: Option<Durations>,
     /// A CUDA device instead of the emulated one.
@@ -222,14 +226,14 @@ pub enum FromWorker {
         memory: SegmentId,
         size_bytes: u64,
     },
-    /// The arena of a CUDA device; `None` where this system exports none.
+    /// The arena of a CUDA device; without a handle where this system exports none, and why.
     ExportedDevice {
-        handle: Option<Vec<u8>>,
+        handle: Result<Vec<u8>, String>,
         size_bytes: u64,
     },
-    /// Whether the transfer worker could open it.
+    /// Whether the worker could open it; else why not.
     AttachedDevice {
-        opened: bool,
+        refusal: Option<String>,
     },
     Loaded,
     Ready {

@@ -22,6 +22,7 @@ use super::measured_owners::measure_owners;
 use super::options::ServingOptions;
 use super::shelf::Shelf;
 use crate::boundary::serving::{Listener, OwnerCounts, State, Status, Submission, SubmissionId};
+use crate::engine::device_use::starts_carefully;
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::{Worker, WorkerFailure};
 
@@ -122,15 +123,12 @@ impl Drive {
         commands: Receiver<Command>,
         status: Arc<Mutex<Status>>,
     ) -> Result<Drive, LaunchError> {
-        let loading = &mut *options.loading;
-        let mut crew = Crew::launch(&options.plan, &options.launch, loading)?;
-        let table = &crew.table;
-        let costs = match options.plan.shape.has_owners() {
-            true => Measured::Owners(match options.costs {
-                Some(costs) => costs,
-                None => measure_owners(&options.plan, &mut crew.launched, table)?,
-            }),
-            false => Measured::Steps(measure(&options.plan, &mut crew.launched, table)?),
+        let cuda = options.launch.cuda;
+        let (crew, costs) = match launch_measured(&mut options) {
+            Err(LaunchError::Worker(failure)) if starts_carefully(cuda, &failure) => {
+                launch_measured(&mut options)?
+            }
+            launched => launched?,
         };
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,6 +280,8 @@ impl Drive {
             // What was drawn before is told.
             self.desk.observe(&crew.table, &self.options.plan, &mut self.own);
         }
+        // What is started again is started so.
+        starts_carefully(self.options.launch.cuda, failure);
         self.crew = None;
         self.own.restarts += 1;
         self.losses += 1;
@@ -324,6 +324,21 @@ impl Drive {
             }
         }
     }
+}
+
+/// Starts the workers and measures a few steps, unless what they take is said.
+fn launch_measured(options: &mut ServingOptions) -> Result<(Crew, Measured), LaunchError> {
+    let plan = &options.plan;
+    let mut crew = Crew::launch(plan, &options.launch, &mut *options.loading)?;
+    let table = &crew.table;
+    let costs = match plan.shape.has_owners() {
+        true => Measured::Owners(match options.costs {
+            Some(costs) => costs,
+            None => measure_owners(plan, &mut crew.launched, table)?,
+        }),
+        false => Measured::Steps(measure(plan, &mut crew.launched, table)?),
+    };
+    Ok((crew, costs))
 }
 
 impl Crew {

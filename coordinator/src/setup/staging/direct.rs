@@ -152,5 +152,6 @@ fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
     // this process has ended.
     let read = unsafe { file.read((arena.base(), TO_BYTES), 0, PAGE_BYTES as usize) }?;
     anyhow::ensure!(read == PAGE_BYTES as usize, "cuFile read {read} bytes of a page");
+    context.flush_remote_writes()?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use super::{put, result};
 use crate::code;
 use crate::objects::Object;
+use crate::settings::settings;
 use crate::state::{enter, enter_device};
 use crate::streams::{Product, Work};
 
@@ -13,6 +14,8 @@ const BF16: u32 = 14;
 const F32: u32 = 0;
 const COLUMNS: u32 = 3;
 const TRANSPOSE_A: u32 = 3;
+/// `CUBLAS_STATUS_NOT_SUPPORTED`
+const NOT_SUPPORTED: u32 = 15;
 
 fn make(name: &'static str, handle: *mut usize, object: Object) -> u32 {
     result(enter(name).and_then(|mut state| {
@@ -196,6 +199,9 @@ unsafe extern "C" fn cublasLtMatmul(
             && state.ranges.is_device(d, rows * n * 4);
         if !asked || inner != k || out != (n, rows) || !on_device {
             return Err(code::INVALID_VALUE);
+        }
+        if settings().refused_rows == Some(rows) {
+            return Err(NOT_SUPPORTED);
         }
         state.load_product((n, k))?;
         state.enqueue(stream, Work::Product(Product { a, b, d, rows, n, k }))

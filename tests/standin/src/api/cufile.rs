@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::put;
 use crate::settings::settings;
-use crate::state::{Held, enter};
+use crate::state::{Held, enter, enter_device, hold};
 
 const NOT_OPEN: u32 = 5001;
 const ALREADY_OPEN: u32 = 5026;
@@ -175,6 +175,17 @@ unsafe extern "C" fn cuFileRead(
     };
     // SAFETY: needed to use the caller's descriptor, which it keeps open while it is registered.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
+    if settings().writes_late {
+        let mut bytes = vec![0; size_bytes];
+        return match rustix::io::pread(file, &mut bytes, from_bytes.cast_unsigned()) {
+            Ok(count) => {
+                bytes.truncate(count);
+                hold().direct.late.push((address, bytes));
+                count as isize
+            }
+            Err(errno) => failed(errno),
+        };
+    }
     let to = std::ptr::with_exposed_provenance_mut::<std::mem::MaybeUninit<u8>>(address);
     // SAFETY: needed to read into device memory, which is mapped here. The range lies in an
     // allocation, and the caller leaves it alone until this returns.
@@ -183,6 +194,18 @@ unsafe extern "C" fn cuFileRead(
         Ok((read, _)) => read.len() as isize,
         Err(errno) => failed(errno),
     }
+}
+
+/// What was read so far is visible.
+#[unsafe(no_mangle)]
+extern "C" fn cuFlushGPUDirectRDMAWrites(_target: c_uint, _scope: c_uint) -> u32 {
+    super::result(enter_device("cuFlushGPUDirectRDMAWrites").map(|mut state| {
+        for (address, bytes) in std::mem::take(&mut state.direct.late) {
+            // SAFETY: needed to write to device memory. The range lies in an allocation, as was
+            // checked when it was read to, and the program leaves it alone until it has flushed.
+            unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+        }
+    }))
 }
 
 unsafe extern "C" {

@@ -8,6 +8,12 @@ use crate::settings::settings;
 use crate::state::{enter, enter_device, set_current};
 
 const NAME: &[u8] = b"stand-in\0";
+/// `CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES`
+const CAN_FLUSH_REMOTE_WRITES: u32 = 98;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`
+const FLUSH_WRITES_OPTIONS: u32 = 117;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`
+const FLUSH_BY_HOST: i32 = 1;
 const BUS: &[u8] = b"0000:00:00.0\0";
 
 #[unsafe(no_mangle)]
@@ -105,6 +111,8 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         16 => 4,
         75 => settings().capability / 10,
         76 => settings().capability % 10,
+        CAN_FLUSH_REMOTE_WRITES => settings().writes_late.into(),
+        FLUSH_WRITES_OPTIONS => i32::from(settings().writes_late) * FLUSH_BY_HOST,
         _ => 0,
     };
     // SAFETY: the caller's pointer, as documented.
@@ -120,14 +128,21 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> u3
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> u32 {
-    let found = enter("cuDevicePrimaryCtxRetain").and_then(|_| known(device));
+    let found = enter("cuDevicePrimaryCtxRetain").and_then(|mut state| {
+        known(device)?;
+        state.retain_context()
+    });
     // SAFETY: the caller's pointer, as documented.
     result(found.and_then(|()| unsafe { put(context, 16) }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> u32 {
-    result(enter("cuDevicePrimaryCtxRelease").and_then(|_| known(device)))
+    result(enter("cuDevicePrimaryCtxRelease").and_then(|mut state| {
+        known(device)?;
+        state.release_context();
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -7,8 +7,11 @@ use crate::code;
 use crate::memory::Kind;
 use crate::running::LOOK;
 use crate::settings::settings;
-use crate::state::{Held, enter_device, hold};
-use crate::streams::Work;
+use crate::state::{Held, enter_device, hold, log};
+use crate::streams::{Work, is_reached};
+
+/// `CU_STREAM_WAIT_VALUE_FLUSH`
+const WAIT_FLUSH: c_uint = 1 << 30;
 
 fn handle(valid: bool) -> Result<(), u32> {
     if valid { Ok(()) } else { Err(code::INVALID_HANDLE) }
@@ -61,14 +64,20 @@ unsafe extern "C" fn cuStreamWaitValue32_v2(
     flags: c_uint,
 ) -> u32 {
     result(enter_device("cuStreamWaitValue32").and_then(|mut state| {
-        if flags != 0 || state.ranges.kind(word as usize, 4).is_none() || !word.is_multiple_of(4) {
+        let flushes = flags == WAIT_FLUSH && settings().writes_late;
+        if flushes {
+            log("flush");
+        }
+        if flags != 0 && !flushes || state.ranges.kind(word as usize, 4).is_none() || !word.is_multiple_of(4) {
             return Err(code::INVALID_VALUE);
         }
         state.waits += 1;
         if settings().drop_wait.is_some_and(|every| state.waits % every.max(1) == 0) {
             return handle(state.streams.has(stream));
         }
-        state.enqueue(stream, Work::Wait { word: word as usize, value })
+        let word = word as usize;
+        let is_lost = settings().is_deaf && !is_reached(word, value);
+        state.enqueue(stream, if is_lost { Work::Hang } else { Work::Wait { word, value } })
     }))
 }
 

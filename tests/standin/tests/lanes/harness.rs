@@ -65,6 +65,7 @@ pub(crate) struct Setting<'a> {
     /// Settings of the stand-in, for the workers that use it.
     pub(crate) variables: Vec<(&'a str, String)>,
     pub(crate) copies_in_gpu_worker: bool,
+    pub(crate) waits_on_host: bool,
     /// Prefill's linears through cuBLASLt.
     pub(crate) blas: bool,
 }
@@ -185,8 +186,14 @@ impl Workers {
                 weights: WeightsFrom::Dummy { seed: SEED },
                 link_bytes_per_s: None,
                 wait_timeout_ms: 30_000,
+                start_timeout_ms: None,
                 durations: None,
-                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: setting.blas }),
+                cuda: Some(CudaUse {
+                    index: 0,
+                    copies_in_gpu_worker,
+                    waits_on_host: setting.waits_on_host,
+                    blas: setting.blas,
+                }),
                 grammars: None,
                 staged: None,
                 prompts: None,
@@ -210,12 +217,12 @@ impl Workers {
     fn make_ready(&self, copier: WorkerId) -> Result<(), String> {
         if copier == WorkerId::TRANSFER {
             let exported = self.worker(WorkerId::GPU).receive()?;
-            let FromWorker::ExportedDevice { handle: Some(handle), size_bytes } = exported else {
+            let FromWorker::ExportedDevice { handle: Ok(handle), size_bytes } = exported else {
                 return Err(format!("{exported:?}"));
             };
             self.worker(copier).send(&ToWorker::AttachDevice { handle, size_bytes }, &[])?;
             let attached = self.worker(copier).receive()?;
-            if attached != (FromWorker::AttachedDevice { opened: true }) {
+            if attached != (FromWorker::AttachedDevice { refusal: None }) {
                 return Err(format!("{attached:?}"));
             }
         }

@@ -4,14 +4,16 @@
 
 use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver};
 use cuda::{Module, PinnedBuffer, Product, Stream};
-use cuda_kernels::{Linear, LinearOut, Weight, linear};
+use cuda_kernels::{Launch, Linear, LinearOut, Weight, linear};
 use model::config::Dtype;
 
 mod cases;
 mod kernels;
+mod small_copies;
 mod timer;
 
 pub use kernels::{KernelRate, kernel_rates};
+pub use small_copies::{BusyDevice, SmallCopy, small_copies};
 
 use self::timer::Timer;
 use super::products::finds_blas;
@@ -110,18 +112,7 @@ fn product(
     let matrix_bytes = u64::from(size).pow(2) * 2;
     // SAFETY: needed for defined operands; the arena holds them.
     unsafe { timer.stream.fill(device, 0, 3 * matrix_bytes as usize) }?;
-    let launch = linear(
-        Dtype::Bf16,
-        &Linear {
-            rows: size,
-            n: size,
-            k: size,
-            x: device,
-            weight: Weight::Plain(device + matrix_bytes),
-            bias: 0,
-            out: LinearOut::Store(device + 2 * matrix_bytes),
-        },
-    );
+    let launch = square_product(device, size);
     let kernel = Module::load(context, cuda_kernels::PTX)?.kernel(launch.name)?;
     timer.median_s(|| {
         let mut launch = launch;
@@ -133,6 +124,24 @@ fn product(
             kernel.launch(timer.stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
         }
     })
+}
+
+/// The product of two matrices of `size` rows and columns, which lie at `device` one behind the
+/// other; so does the result behind them.
+fn square_product(device: Address, size: u32) -> Launch {
+    let matrix_bytes = u64::from(size).pow(2) * 2;
+    linear(
+        Dtype::Bf16,
+        &Linear {
+            rows: size,
+            n: size,
+            k: size,
+            x: device,
+            weight: Weight::Plain(device + matrix_bytes),
+            bias: 0,
+            out: LinearOut::Store(device + 2 * matrix_bytes),
+        },
+    )
 }
 
 /// The same by cuBLASLt, if it is there and wanted.

@@ -1,0 +1,71 @@
+//! `coordinator device-rates --small-copies`: small copies beside a device that computes, in one
+//! process and in two.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use workers::device::{BusyDevice, SmallCopy, small_copies};
+
+/// What the second process says once the device is busy.
+const BUSY: &str = "busy";
+
+/// Measures each size and direction on an idle device, beside products of this process, and beside
+/// those of another.
+///
+/// # Errors
+/// A device that cannot be used, or a second process that cannot.
+pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
+    let alone = small_copies(device)?;
+    let busy = BusyDevice::start(device, matrix)?;
+    let one_process = small_copies(device)?;
+    busy.stop()?;
+    let two_processes = beside_another(device, matrix)?;
+    let times = |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.slow_s * 1e6});
+    let all = alone.iter().zip(&one_process).zip(&two_processes);
+    let rows = all.map(|((alone, one), two)| {
+        json!({
+            "bytes": alone.bytes,
+            "direction": if alone.to_device { "h2d" } else { "d2h" },
+            "alone": times(alone),
+            "one_process": times(one),
+            "two_processes": times(two),
+        })
+    });
+    Ok(json!({"small_copies": rows.collect::<Vec<Value>>()}))
+}
+
+/// Copies beside products of another process.
+fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(["device-rates", &device.to_string(), "--keep-busy", "--matrix", &matrix.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("a second process cannot be started")?;
+    let said = child.stdout.take().map(|output| {
+        let mut line = String::new();
+        // Without a line the process has ended, which is told below.
+        let _ = BufReader::new(output).read_line(&mut line);
+        line
+    });
+    let is_busy = said.is_some_and(|line| line.trim() == BUSY);
+    let measured = is_busy.then(|| small_copies(device));
+    // Its end of input is its end.
+    drop(child.stdin.take());
+    let status = child.wait()?;
+    anyhow::ensure!(status.success(), "a second process cannot use the device");
+    Ok(measured.context("a second process cannot use the device")??)
+}
+
+/// Keeps the device busy until the input ends.
+///
+/// # Errors
+/// A device that cannot be used.
+pub(super) fn keep_busy(device: u32, matrix: u32) -> anyhow::Result<()> {
+    let busy = BusyDevice::start(device, matrix)?;
+    writeln!(std::io::stdout(), "{BUSY}")?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(busy.stop()?)
+}

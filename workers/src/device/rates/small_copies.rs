@@ -1,0 +1,140 @@
+//! How long a small copy takes beside a device that computes: in the process that computes, and in
+//! another one.
+//!
+//! Activations of a few rows are such copies. A driver may send them along with its commands, for
+//! which a process needs a turn of the device: then one process copies sooner than two
+//! (`TANDEM_COPIES`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, Module, PinnedBuffer, Stream};
+use cuda_kernels::Launch;
+
+use super::square_product;
+
+/// Sizes of copies, bytes: a row of activations, some rows, many.
+const SIZES_BYTES: [usize; 4] = [4 << 10, 32 << 10, 128 << 10, 1 << 20];
+/// Copies of each size and direction, of which the median and the slowest tenth count.
+const SAMPLES: usize = 101;
+/// Products in flight while the device is kept busy.
+const IN_FLIGHT: usize = 8;
+
+/// Times of one size and direction, in seconds, from the call until the copy is seen to be done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SmallCopy {
+    pub bytes: usize,
+    pub to_device: bool,
+    pub median_s: f64,
+    /// Nine of ten are as fast.
+    pub slow_s: f64,
+}
+
+/// A device that is kept busy with products by a thread of this process.
+#[derive(Debug)]
+pub struct BusyDevice {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<Result<(), CudaError>>>,
+}
+
+impl BusyDevice {
+    /// Begins to multiply matrices of `size` rows; returns once the first are under way.
+    ///
+    /// # Errors
+    /// The driver's refusal, or too little memory.
+    ///
+    /// # Panics
+    /// Without a thread.
+    pub fn start(index: u32, size: u32) -> Result<BusyDevice, CudaError> {
+        let context = Context::open(&Driver::open()?, index)?;
+        let arena = Arena::allocate(&context, u64::from(size).pow(2) * 2 * 3)?;
+        let stream = Stream::new(&context)?;
+        // SAFETY: needed for defined operands; the arena holds them.
+        unsafe { stream.fill(arena.base(), 0, arena.size_bytes() as usize) }?;
+        let launch = square_product(arena.base(), size);
+        let kernel = Module::load(&context, cuda_kernels::PTX)?.kernel(launch.name)?;
+        enqueue(&stream, &kernel, launch)?;
+        stream.synchronize()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let work = move || {
+            context.make_current()?;
+            while !seen.load(Ordering::Relaxed) {
+                for _ in 0..IN_FLIGHT {
+                    enqueue(&stream, &kernel, launch)?;
+                }
+                stream.synchronize()?;
+            }
+            drop(arena);
+            Ok(())
+        };
+        let thread = std::thread::Builder::new().name("busy".to_owned()).spawn(work);
+        Ok(BusyDevice { stop, thread: Some(thread.expect("a thread can be started")) })
+    }
+
+    /// Lets the device be idle again.
+    ///
+    /// # Errors
+    /// What failed meanwhile.
+    pub fn stop(mut self) -> Result<(), CudaError> {
+        self.end().unwrap_or(Ok(()))
+    }
+
+    fn end(&mut self) -> Option<Result<(), CudaError>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().and_then(|thread| thread.join().ok())
+    }
+}
+
+impl Drop for BusyDevice {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn enqueue(stream: &Stream, kernel: &Kernel, mut launch: Launch) -> Result<(), CudaError> {
+    let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
+    let mut parameters = launch.args.pointers();
+    // SAFETY: needed to keep the device busy. The parameters are the builder's; the operands lie in
+    // an arena that outlives the stream's work and that nobody else touches.
+    unsafe { kernel.launch(stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters) }
+}
+
+/// Times small copies in either direction, whatever else the device does.
+///
+/// # Errors
+/// The driver's refusal.
+pub fn small_copies(index: u32) -> Result<Vec<SmallCopy>, CudaError> {
+    let context = Context::open(&Driver::open()?, index)?;
+    let most = SIZES_BYTES.into_iter().max().unwrap_or(0);
+    let arena = Arena::allocate(&context, most as u64)?;
+    let host = PinnedBuffer::allocate(&context, most)?;
+    let (stream, event) = (Stream::new(&context)?, Event::new(&context)?);
+    let mut found = Vec::new();
+    for to_device in [true, false] {
+        for bytes in SIZES_BYTES {
+            let mut samples = Vec::with_capacity(SAMPLES);
+            for _ in 0..SAMPLES {
+                let begun = Instant::now();
+                // SAFETY: needed to copy. Both ranges have the size, and the copy is done before
+                // the next begins.
+                unsafe {
+                    match to_device {
+                        true => stream.copy_to_device(arena.base(), host.base(), bytes),
+                        false => stream.copy_to_host(host.base(), arena.base(), bytes),
+                    }
+                }?;
+                event.record(&stream)?;
+                while !event.is_done()? {
+                    std::hint::spin_loop();
+                }
+                samples.push(begun.elapsed().as_secs_f64());
+            }
+            samples.sort_by(f64::total_cmp);
+            let (median_s, slow_s) = (samples[SAMPLES / 2], samples[SAMPLES * 9 / 10]);
+            found.push(SmallCopy { bytes, to_device, median_s, slow_s });
+        }
+    }
+    Ok(found)
+}
