@@ -10,8 +10,8 @@ use crate::error::{CudaError, code};
 /// functions are `None` in drivers that do not have them.
 macro_rules! table {
     (
-        $($field:ident = $symbol:literal ( $($argument:ty),* );)*
-        optional: $($late:ident = $late_symbol:literal ( $($late_argument:ty),* );)*
+        required { $($field:ident = $symbol:literal ( $($argument:ty),* );)* }
+        optional { $($late:ident = $late_symbol:literal ( $($late_argument:ty),* );)* }
     ) => {
         /// Functions of the driver. Results are plain numbers and not the bindings' enum: a newer
         /// driver may return codes for which that enum has no value.
@@ -52,54 +52,57 @@ macro_rules! table {
 }
 
 table! {
-    init = "cuInit"(c_uint);
-    driver_version = "cuDriverGetVersion"(*mut c_int);
-    error_name = "cuGetErrorName"(u32, *mut *const c_char);
-    device_count = "cuDeviceGetCount"(*mut c_int);
-    device = "cuDeviceGet"(*mut c_int, c_int);
-    device_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
-    device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_uint, c_int);
-    device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
-    device_bus = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
-    device_uuid = "cuDeviceGetUuid_v2"(*mut u8, c_int);
-    context_retain = "cuDevicePrimaryCtxRetain"(*mut sys::CUcontext, c_int);
-    context_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
-    context_set = "cuCtxSetCurrent"(sys::CUcontext);
-    memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
-    allocate = "cuMemAlloc_v2"(*mut u64, usize);
-    free = "cuMemFree_v2"(u64);
-    ipc_export = "cuIpcGetMemHandle"(*mut sys::CUipcMemHandle, u64);
-    ipc_open = "cuIpcOpenMemHandle_v2"(*mut u64, sys::CUipcMemHandle, c_uint);
-    ipc_close = "cuIpcCloseMemHandle"(u64);
-    host_allocate = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
-    host_free = "cuMemFreeHost"(*mut c_void);
-    host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
-    host_unregister = "cuMemHostUnregister"(*mut c_void);
-    host_address = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
-    stream_create = "cuStreamCreate"(*mut sys::CUstream, c_uint);
-    stream_destroy = "cuStreamDestroy_v2"(sys::CUstream);
-    stream_synchronize = "cuStreamSynchronize"(sys::CUstream);
-    stream_wait_value = "cuStreamWaitValue32_v2"(sys::CUstream, u64, u32, c_uint);
-    event_create = "cuEventCreate"(*mut sys::CUevent, c_uint);
-    event_destroy = "cuEventDestroy_v2"(sys::CUevent);
-    event_record = "cuEventRecord"(sys::CUevent, sys::CUstream);
-    event_query = "cuEventQuery"(sys::CUevent);
-    event_elapsed = "cuEventElapsedTime"(*mut f32, sys::CUevent, sys::CUevent);
-    copy_to_device = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, sys::CUstream);
-    copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, sys::CUstream);
-    copy_on_device = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, sys::CUstream);
-    fill = "cuMemsetD8Async"(u64, u8, usize, sys::CUstream);
-    module_load = "cuModuleLoadData"(*mut sys::CUmodule, *const c_void);
-    module_unload = "cuModuleUnload"(sys::CUmodule);
-    module_function = "cuModuleGetFunction"(*mut sys::CUfunction, sys::CUmodule, *const c_char);
-    launch = "cuLaunchKernel"(
-        sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream,
-        *mut *mut c_void, *mut *mut c_void
-    );
-    optional:
-    // CUDA 12.4; drivers before load a function when it is looked up.
-    function_load = "cuFuncLoad"(sys::CUfunction);
-    flush_writes = "cuFlushGPUDirectRDMAWrites"(c_uint, c_uint);
+    required {
+        init = "cuInit"(c_uint);
+        driver_version = "cuDriverGetVersion"(*mut c_int);
+        error_name = "cuGetErrorName"(u32, *mut *const c_char);
+        device_count = "cuDeviceGetCount"(*mut c_int);
+        device = "cuDeviceGet"(*mut c_int, c_int);
+        device_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
+        device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_uint, c_int);
+        device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
+        device_bus = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
+        device_uuid = "cuDeviceGetUuid_v2"(*mut u8, c_int);
+        context_retain = "cuDevicePrimaryCtxRetain"(*mut sys::CUcontext, c_int);
+        context_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
+        context_set = "cuCtxSetCurrent"(sys::CUcontext);
+        memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
+        allocate = "cuMemAlloc_v2"(*mut u64, usize);
+        free = "cuMemFree_v2"(u64);
+        ipc_export = "cuIpcGetMemHandle"(*mut sys::CUipcMemHandle, u64);
+        ipc_open = "cuIpcOpenMemHandle_v2"(*mut u64, sys::CUipcMemHandle, c_uint);
+        ipc_close = "cuIpcCloseMemHandle"(u64);
+        host_allocate = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+        host_free = "cuMemFreeHost"(*mut c_void);
+        host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+        host_unregister = "cuMemHostUnregister"(*mut c_void);
+        host_address = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
+        stream_create = "cuStreamCreate"(*mut sys::CUstream, c_uint);
+        stream_destroy = "cuStreamDestroy_v2"(sys::CUstream);
+        stream_synchronize = "cuStreamSynchronize"(sys::CUstream);
+        stream_wait_value = "cuStreamWaitValue32_v2"(sys::CUstream, u64, u32, c_uint);
+        event_create = "cuEventCreate"(*mut sys::CUevent, c_uint);
+        event_destroy = "cuEventDestroy_v2"(sys::CUevent);
+        event_record = "cuEventRecord"(sys::CUevent, sys::CUstream);
+        event_query = "cuEventQuery"(sys::CUevent);
+        event_elapsed = "cuEventElapsedTime"(*mut f32, sys::CUevent, sys::CUevent);
+        copy_to_device = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, sys::CUstream);
+        copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, sys::CUstream);
+        copy_on_device = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, sys::CUstream);
+        fill = "cuMemsetD8Async"(u64, u8, usize, sys::CUstream);
+        module_load = "cuModuleLoadData"(*mut sys::CUmodule, *const c_void);
+        module_unload = "cuModuleUnload"(sys::CUmodule);
+        module_function = "cuModuleGetFunction"(*mut sys::CUfunction, sys::CUmodule, *const c_char);
+        launch = "cuLaunchKernel"(
+            sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream,
+            *mut *mut c_void, *mut *mut c_void
+        );
+    }
+    optional {
+        // CUDA 12.4; drivers before load a function when it is looked up.
+        function_load = "cuFuncLoad"(sys::CUfunction);
+        flush_writes = "cuFlushGPUDirectRDMAWrites"(c_uint, c_uint);
+    }
 }
 
 impl std::fmt::Debug for Table {

@@ -18,5 +18,6 @@ pub mod report;
 pub mod run;
 pub mod score;
 pub mod serve;
+mod small_copies;
 pub mod stage;
 pub mod timed;

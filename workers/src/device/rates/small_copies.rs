@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, Module, PinnedBuffer, Stream};
+use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, PinnedBuffer, Stream};
 use cuda_kernels::Launch;
 
+use super::super::code;
 use super::square_product;
 
 /// Sizes of copies, bytes: a row of activations, some rows, many.
@@ -53,7 +54,7 @@ impl BusyDevice {
         // SAFETY: needed for defined operands; the arena holds them.
         unsafe { stream.fill(arena.base(), 0, arena.size_bytes() as usize) }?;
         let launch = square_product(arena.base(), size);
-        let kernel = Module::load(&context, cuda_kernels::PTX)?.kernel(launch.name)?;
+        let kernel = code::load(&context, &|| {})?.kernel(launch.name)?;
         enqueue(&stream, &kernel, launch)?;
         stream.synchronize()?;
         let stop = Arc::new(AtomicBool::new(false));
