@@ -249,13 +249,9 @@ impl Worker<'_> {
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
-        let building = Building {
-            worker: self.id,
-            plan: &plan,
-            control: self.control,
-            trace: &trace,
-            start_timeout: setup.start_timeout_ms.map(Duration::from_millis),
-        };
+        let (worker, control) = (self.id, self.control);
+        let start_timeout = setup.start_timeout_ms.map(Duration::from_millis);
+        let building = Building { worker, plan: &plan, control, trace: &trace, start_timeout };
         let described = cuda.as_ref().map(|device| device.describe());
         let own = |own| Lanes { own, ..Lanes::default() };
         let how;

@@ -136,8 +136,8 @@ fn cufile_reads_to_a_cuda_device() {
     assert!(ran.said.contains("nvme0 was lost"), "{}", ran.said);
 }
 
-/// Bytes that a drive writes to a device are seen by it once they are flushed: by who has read them,
-/// and by the streams that wait for the read.
+/// Bytes that a drive writes to a device are seen by it once they are flushed: by who has read
+/// them, and by the streams that wait for the read.
 #[test]
 fn what_drives_write_to_the_device_is_flushed_before_it_is_used() {
     let drives = Drives::new();

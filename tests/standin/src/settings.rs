@@ -61,8 +61,8 @@ pub(crate) struct Settings {
     /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
     pub(crate) is_compatibility_mode: bool,
     /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`. Lines that begin with
-    /// `note: ` are no calls: `full` for a call that finds its channel full, `flush` for a wait that
-    /// flushes, `PTX` and `cubin 8.0` for images of code.
+    /// `note: ` are no calls: `full` for a call that finds its channel full, `flush` for a wait
+    /// that flushes, `PTX` and `cubin 8.0` for images of code.
     pub(crate) log: Option<PathBuf>,
 }
 

@@ -5,8 +5,7 @@
 //! which a process needs a turn of the device: then one process copies sooner than two
 //! (`TANDEM_COPIES`).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, PinnedBuffer, Stream};
@@ -35,7 +34,8 @@ pub struct SmallCopy {
 /// A device that is kept busy with products by a thread of this process.
 #[derive(Debug)]
 pub struct BusyDevice {
-    stop: Arc<AtomicBool>,
+    /// Whose end is the end of the thread.
+    running: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), CudaError>>>,
 }
 
@@ -57,11 +57,10 @@ impl BusyDevice {
         let kernel = code::load(&context, &|| {})?.kernel(launch.name)?;
         enqueue(&stream, &kernel, launch)?;
         stream.synchronize()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
+        let (running, ends) = channel();
         let work = move || {
             context.make_current()?;
-            while !seen.load(Ordering::Relaxed) {
+            while ends.try_recv() != Err(TryRecvError::Disconnected) {
                 for _ in 0..IN_FLIGHT {
                     enqueue(&stream, &kernel, launch)?;
                 }
@@ -71,7 +70,10 @@ impl BusyDevice {
             Ok(())
         };
         let thread = std::thread::Builder::new().name("busy".to_owned()).spawn(work);
-        Ok(BusyDevice { stop, thread: Some(thread.expect("a thread can be started")) })
+        Ok(BusyDevice {
+            running: Some(running),
+            thread: Some(thread.expect("a thread can be started")),
+        })
     }
 
     /// Lets the device be idle again.
@@ -83,7 +85,7 @@ impl BusyDevice {
     }
 
     fn end(&mut self) -> Option<Result<(), CudaError>> {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.running.take());
         self.thread.take().and_then(|thread| thread.join().ok())
     }
 }
