@@ -162,7 +162,7 @@ impl State {
             return send(stream, "416 Range Not Satisfiable", "", b"");
         }
         if is_weights && lie == Lie::Longer {
-            bytes.extend([0; 1 << 20]);
+            bytes.resize(total + (1 << 20), 0);
             let mut stream = stream;
             let _ = stream
                 .write_all(b"HTTP/1.1 200 OK\r\n\r\n")

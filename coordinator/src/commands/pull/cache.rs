@@ -117,14 +117,6 @@ impl Repository {
         }
     }
 
-    /// Removes a blob.
-    ///
-    /// # Errors
-    /// It cannot be removed.
-    pub(super) fn remove_blob(&self, hash: &Hash) -> io::Result<()> {
-        self.blobs.remove_file(hash.as_str())
-    }
-
     /// Returns how much of a blob an earlier run fetched.
     pub(super) fn part_bytes(&self, hash: &Hash) -> u64 {
         let entry = self.blobs.entry(part_name(hash)).ok().flatten();

@@ -152,15 +152,11 @@ impl Fetcher<'_> {
     }
 
     /// Whether a blob is there already, as another revision's file has left it. One that is damaged
-    /// is removed.
+    /// is replaced once the file was fetched.
     fn has_blob(&self, file: &HubFile, blob: &Hash) -> Result<bool, Broken> {
         let found = self.repository.blob(blob).with_context(|| in_cache(file))?;
         let Some(found) = found else { return Ok(false) };
-        if is_whole(&found, file).with_context(|| in_cache(file))? {
-            return Ok(true);
-        }
-        self.repository.remove_blob(blob).with_context(|| in_cache(file))?;
-        Ok(false)
+        Ok(is_whole(&found, file).with_context(|| in_cache(file))?)
     }
 
     /// Begins to fetch a file from byte `start` on.
