@@ -6,7 +6,8 @@ text before merges cuts them.
 
 The file is committed; nothing in the build or the tests runs this. Seeded: the same bytes each time.
 The expressions are those that transformers ships for GGUF's names, run by Python's `regex`; GPT-2's is
-its paper's. `lengths` has, for each name and text, the pieces' lengths in bytes of UTF-8.
+its paper's. `lengths` has, for each name and text, the pieces' lengths in bytes of UTF-8; `same` has
+the other names of transformers and which of those they have the expression of.
 Last made with transformers 5.24 and regex 2026.11.19.
 """
 
@@ -75,7 +76,14 @@ def main():
     rows = {name: [lengths(stages, text) for text in all_texts] for name, stages in STAGES.items()}
     lines = [f'  "{name}": {json.dumps(row, separators=(",", ":"))}' for name, row in rows.items()]
     listed = ",\n".join("  " + json.dumps(text, ensure_ascii=False) for text in all_texts)
-    FILE.write_text(f'{{"texts": [\n{listed}\n],\n"lengths": {{\n' + ",\n".join(lines) + "\n}}\n")
+    same = {
+        name: first
+        for name, expression in GGUF_PRE_TOKENIZER_SPLITS.items()
+        for first in [next((first for first, stages in STAGES.items() if stages == [expression]), None)]
+        if name not in STAGES and first
+    }
+    texts_and_lengths = f'{{"texts": [\n{listed}\n],\n"lengths": {{\n' + ",\n".join(lines) + "\n}"
+    FILE.write_text(f'{texts_and_lengths},\n"same": {json.dumps(same)}}}\n')
     print(f"{FILE}: {FILE.stat().st_size} bytes, {sum(map(len, rows['gpt-2']))} pieces by gpt-2")
 
 

@@ -1,6 +1,6 @@
-//! Chat templates: Jinja, as Hugging Face's tokenizers render them. `python` and `json` write
-//! values as Python does, `dates` answers templates that ask for one, `bounds` keeps all within
-//! limits.
+//! Chat templates: Jinja, as Hugging Face's tokenizers render them. `python`, `spelling`, `concat`
+//! and `json` write values as Python does, `dates` answers templates that ask for one, `bounds`
+//! keeps all within limits.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -9,16 +9,20 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 
 mod bounds;
+mod concat;
 mod dates;
 mod json;
+mod null_content;
 mod python;
+mod spelling;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
     pub role: String,
     pub content: String,
-    /// What else the template is told of it, such as `name` and `tool_calls`.
+    /// What else the template is told of it, such as `name` and `tool_calls`. A `content` here is
+    /// null and says that the message has none, which is not the same as an empty one.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }
@@ -75,6 +79,8 @@ pub enum ChatError {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     text: String,
+    /// Whether it asks if the content of a message is null.
+    tells_null_apart: bool,
     bos_token: String,
     eos_token: String,
 }
@@ -115,12 +121,17 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_filter("tojson", json::to_json);
+        let template = python::with_plain_line_ends(template);
+        let plain = python::without_generation_tags(&template);
         environment
-            .add_template_owned(NAME, python::without_generation_tags(template))
+            .add_template_owned(NAME, concat::with_calls(&plain))
+            // Messages are about the template as it was written.
+            .or_else(|_| environment.add_template_owned(NAME, plain))
             .map_err(|error| ChatError::Template(error.to_string()))?;
         Ok(ChatTemplate {
             environment,
-            text: template.to_owned(),
+            tells_null_apart: null_content::is_asked_for(&template),
+            text: template.into_owned(),
             bos_token: bos_token.unwrap_or_default().to_owned(),
             eos_token: eos_token.unwrap_or_default().to_owned(),
         })
@@ -206,7 +217,7 @@ impl ChatTemplate {
         let mut output = Bounded { text: Vec::new(), limit, exceeded: false };
         let rendered = template.render_captured_to(
             context! {
-                messages => messages,
+                messages => null_content::told(messages, self.tells_null_apart),
                 add_generation_prompt => adds_prompt,
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,

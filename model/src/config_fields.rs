@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::architecture::{ARCHITECTURES, architecture_of_type, lacking};
 use crate::config::Activation;
 use crate::config_bounds::TooLarge;
+use crate::config_unread::UnknownField;
 
 /// Why a model's configuration is not one that Tandem runs.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +28,14 @@ pub enum ConfigError {
     )]
     Architecture { found: String },
     #[error(
-        "config.json says {field} = {value}, which is not understood and may change what the model \
-         computes; remove the field if it does not"
+        "config.json says {} = {}, which is not understood and may change what the model \
+         computes; remove the field if it does not",
+        .0.name,
+        .0.value
     )]
-    UnknownField { field: String, value: String },
+    UnknownField(UnknownField),
+    #[error("config.json says {field} = {value} and {other} = {other_value}, which contradict")]
+    Contradiction { field: &'static str, value: String, other: &'static str, other_value: String },
     #[error("{what} is not supported{hint}")]
     Unsupported { what: String, hint: &'static str },
     #[error("hidden_size {hidden} is not divisible by num_attention_heads {heads}")]
@@ -55,12 +60,14 @@ const SIZE_MAX: u64 = 1 << 31;
 pub struct Fields<'a> {
     config: &'a Map<String, Value>,
     read: RefCell<BTreeSet<String>>,
+    /// Fields of this object and of blocks within it that were accepted without being known.
+    unknown: RefCell<Vec<UnknownField>>,
 }
 
 impl<'a> Fields<'a> {
     /// The fields of an object, of which none was read.
     pub fn of(config: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { config, read: RefCell::default() }
+        Fields { config, read: RefCell::default(), unknown: RefCell::default() }
     }
 
     /// Whether the field is written at all, be it as null.
@@ -92,6 +99,21 @@ impl<'a> Fields<'a> {
         fields.filter(move |(name, _)| !read.contains(*name))
     }
 
+    /// Counts all fields as read whose names are `of_others`.
+    pub(crate) fn pass_over(&self, of_others: impl Fn(&str) -> bool) {
+        self.config.keys().filter(|name| of_others(name)).for_each(|name| self.mark(name));
+    }
+
+    /// Remembers fields that were accepted without being known.
+    pub(crate) fn add_unknown(&self, fields: Vec<UnknownField>) {
+        self.unknown.borrow_mut().extend(fields);
+    }
+
+    /// The fields that were accepted without being known, and forgets them.
+    pub(crate) fn take_unknown(&self) -> Vec<UnknownField> {
+        self.unknown.take()
+    }
+
     fn mark(&self, field: &str) {
         self.read.borrow_mut().insert(field.to_owned());
     }
@@ -113,7 +135,7 @@ impl<'a> Fields<'a> {
     /// Another value.
     pub fn only(&self, field: &'static str, needed: &Value) -> Result<(), ConfigError> {
         match self.present(field) {
-            Some(value) if value != needed => {
+            Some(value) if !is_same(value, needed) => {
                 Err(ConfigError::Unsupported { what: format!("{field} = {value}"), hint: "" })
             }
             _ => Ok(()),
@@ -214,6 +236,30 @@ impl<'a> Fields<'a> {
             })
     }
 
+    /// A size of at least 1 under one of several names; files of different ages use different ones.
+    ///
+    /// # Errors
+    /// None of the names is there, or two of them disagree.
+    pub fn size_of_names(&self, names: &[&'static str]) -> Result<usize, ConfigError> {
+        let mut found: Option<(&'static str, usize)> = None;
+        for name in names {
+            match (found, self.optional_size(name)?) {
+                (Some((field, value)), Some(other)) if value != other => {
+                    let (value, other_value) = (value.to_string(), other.to_string());
+                    return Err(ConfigError::Contradiction {
+                        field,
+                        value,
+                        other: name,
+                        other_value,
+                    });
+                }
+                (None, Some(size)) => found = Some((name, size)),
+                _ => {}
+            }
+        }
+        found.map(|(_, size)| size).ok_or(ConfigError::Missing { field: names[0] })
+    }
+
     /// The name that `architectures` or `model_type` says.
     pub fn architecture(&self) -> Result<&'a str, ConfigError> {
         let listed = self.present("architectures").and_then(|list| list.get(0)?.as_str());
@@ -223,6 +269,14 @@ impl<'a> Fields<'a> {
         let model_type = self.text("model_type").unwrap_or("(none named)");
         architecture_of_type(model_type)
             .ok_or_else(|| ConfigError::Architecture { found: model_type.to_owned() })
+    }
+}
+
+/// Whether two values are the same to Python, to which 7 and 7.0 are.
+pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
     }
 }
 

@@ -13,6 +13,7 @@ use crate::config::ModelConfig;
 use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
 use crate::config_unread;
+pub use crate::config_unread::UnknownField;
 use crate::experts::Experts;
 use crate::family;
 use crate::quantization::Quantization;
@@ -36,16 +37,32 @@ pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), Conte
     Ok(())
 }
 
+/// A model's configuration and what its file says beyond it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParsedConfig {
+    pub model: ModelConfig,
+    /// Fields that were accepted without being known.
+    pub unknown_fields: Vec<UnknownField>,
+}
+
 /// Reads `config.json` and, when it is there, `generation_config.json` of a model's directory.
 ///
 /// # Errors
 /// Files that cannot be read, or a model that Tandem does not run.
 pub fn load(directory: &Path, name: &str) -> Result<ModelConfig, ConfigError> {
+    load_with_unknown(directory, name).map(|parsed| parsed.model)
+}
+
+/// Reads the same files and keeps the fields that are not known.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with_unknown(directory: &Path, name: &str) -> Result<ParsedConfig, ConfigError> {
     let config = read_object(&directory.join("config.json"))?;
     let generation_path = directory.join("generation_config.json");
     let generation =
         if generation_path.is_file() { read_object(&generation_path)? } else { Map::new() };
-    parse(name, &config, &generation)
+    parse_with_unknown(name, &config, &generation)
 }
 
 fn read_object(path: &Path) -> Result<Map<String, Value>, ConfigError> {
@@ -66,6 +83,18 @@ pub fn parse(
     config: &Map<String, Value>,
     generation: &Map<String, Value>,
 ) -> Result<ModelConfig, ConfigError> {
+    parse_with_unknown(name, config, generation).map(|parsed| parsed.model)
+}
+
+/// Parses the same objects and keeps the fields that are not known.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with_unknown(
+    name: &str,
+    config: &Map<String, Value>,
+    generation: &Map<String, Value>,
+) -> Result<ParsedConfig, ConfigError> {
     let fields = Fields::of(config);
     let architecture = fields.architecture()?;
     refuse_foreign_storage(&fields)?;
@@ -79,8 +108,9 @@ pub fn parse(
         model.eos_token_ids = ends;
     }
     check(&model)?;
-    config_unread::refuse(&fields)?;
-    Ok(model)
+    let mut unknown_fields = fields.take_unknown();
+    unknown_fields.extend(config_unread::check(&fields)?);
+    Ok(ParsedConfig { model, unknown_fields })
 }
 
 fn first_of(

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::config_fields::{ConfigError, Fields, wrong};
+use crate::config_unread::is_neutral;
 use crate::rope::{
     Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
     yarn_attention_factor,
@@ -82,7 +83,8 @@ fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
     for field in ["mrope_section", "mrope_interleaved"] {
         block.present(field);
     }
-    match block.unread().next() {
+    let mut unread = block.unread().filter(|(field, value)| !is_neutral(field, value));
+    match unread.next() {
         None => Ok(()),
         Some((field, value)) => Err(ConfigError::Unsupported {
             what: format!("a rotary embedding with {field} = {value}"),

@@ -1,115 +1,162 @@
-//! What a `config.json` says beyond what is read of it: fields that change nothing in an answer,
-//! and everything else, which is refused by name.
+//! The fields of a `config.json` that no family reads.
+//!
+//! A field is refused only where its value can change what is computed. In this order:
+//!
+//! 1. A name without effect on inference passes, whatever it says (`names`).
+//! 2. A value that turns something off passes: null, false, 0, and empty texts, lists and objects;
+//!    so does a factor of 1. Fields that are on where nothing is said are the exception.
+//! 3. A few fields have one value that says what is computed anyway.
+//! 4. What is left is refused where its name speaks of a part of the model (`attention`, `rope`,
+//!    `expert` ...): whoever writes such a field means that it matters.
+//! 5. All else is bookkeeping of tools. No list of their names is ever complete, so these fields
+//!    pass, and the program says once that it does not know them.
+
+mod names;
 
 use serde_json::Value;
 
 use crate::config_fields::{ConfigError, Fields};
+use names::{ON_UNLESS_FALSE, PARTS_OF_MODELS, WITHOUT_EFFECT, WORDS_WITHOUT_EFFECT};
 
-/// Fields that are for training, for other tasks, for how others run a model, or say what its
-/// tensors and tokenizer say themselves.
-const WITHOUT_EFFECT: &[&str] = &[
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_experts_implementation",
-    "_flash_attn_2_enabled",
-    "_name_or_path",
-    "activation_dropout",
-    "architectures",
-    "attention_dropout",
-    "attn_implementation",
-    "auto_map",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "bos_token_id",
-    "cache_implementation",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dropout",
-    "dtype",
-    "early_stopping",
-    "embd_pdrop",
-    "encoder_no_repeat_ngram_size",
-    "eos_token_id",
-    "exponential_decay_length_penalty",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "gradient_checkpointing",
-    "hidden_dropout",
-    "id2label",
-    "init_std",
-    "initializer_range",
-    "keys_to_ignore_at_inference",
-    "label2id",
-    "layerdrop",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "model_type",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_router_logits",
-    "output_scores",
-    "pad_token_id",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "pruned_heads",
-    "quantization_config",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "resid_pdrop",
-    "return_dict",
-    "return_dict_in_generate",
-    "router_aux_loss_coef",
-    "router_jitter_noise",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "transformers.js_config",
-    "transformers_version",
-    "typical_p",
-    "unsloth_fixed",
-    "unsloth_version",
-    "use_bfloat16",
-    "use_cache",
-    "use_return_dict",
-];
+/// Characters of a name and of a value that are shown.
+const SHOWN_CHARACTERS: usize = 60;
+/// Fields that a notice names.
+const SHOWN_FIELDS: usize = 8;
+/// Fields without effect where `use_sliding_window` says that there are no windows.
+const WINDOWS: [&str; 2] = ["max_window_layers", "sliding_window"];
+/// Words of fields that change nothing while they are 1.
+const FACTORS: [&str; 5] = ["factor", "multiplier", "scale", "scaler", "scaling"];
 
-/// Fields that change nothing while they are false.
-const OFF: &[&str] = &["add_cross_attention", "is_decoder", "is_encoder_decoder", "use_mrope"];
+/// A field that is not known and its value, both as they may be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownField {
+    pub name: String,
+    pub value: String,
+}
 
-/// Refuses a field that nobody has read and that may change what the model computes.
+impl UnknownField {
+    fn new(name: &str, value: &Value) -> UnknownField {
+        UnknownField { name: shown(name), value: shown(&value.to_string()) }
+    }
+}
+
+/// The beginning of a text from a file, without characters that a terminal would obey.
+fn shown(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_CHARACTERS)
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect();
+    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// Judges the fields that no family has read, and returns those that pass without being known.
 ///
 /// # Errors
-/// The first one in the alphabet.
-pub(crate) fn refuse(fields: &Fields<'_>) -> Result<(), ConfigError> {
-    let is_harmless = |name: &str, value: &Value| {
-        WITHOUT_EFFECT.contains(&name) || (OFF.contains(&name) && *value == Value::Bool(false))
-    };
-    match fields.unread().find(|(name, value)| !is_harmless(name, value)) {
-        None => Ok(()),
-        Some((name, value)) => {
-            let mut value = value.to_string();
-            if value.chars().count() > 60 {
-                value = value.chars().take(60).chain(['.', '.', '.']).collect();
-            }
-            Err(ConfigError::UnknownField { field: name.clone(), value })
+/// The first one in the alphabet that may change what the model computes.
+pub(crate) fn check(fields: &Fields<'_>) -> Result<Vec<UnknownField>, ConfigError> {
+    let windows_are_off = fields.present("use_sliding_window") == Some(&Value::Bool(false));
+    let mut unknown = Vec::new();
+    for (name, value) in fields.unread() {
+        let passes = has_no_effect(name)
+            || is_neutral(name, value)
+            || says_what_is_computed(name, value)
+            || (windows_are_off && WINDOWS.contains(&name.as_str()));
+        if passes {
+            continue;
+        }
+        let field = UnknownField::new(name, value);
+        if words(name).any(|word| PARTS_OF_MODELS.contains(&word)) {
+            return Err(ConfigError::UnknownField(field));
+        }
+        unknown.push(field);
+    }
+    Ok(unknown)
+}
+
+/// A sentence on the fields that are not known; `None` where there are none.
+pub(crate) fn notice(fields: &[UnknownField]) -> Option<String> {
+    let shown = fields.iter().take(SHOWN_FIELDS);
+    let mut list: Vec<String> =
+        shown.map(|UnknownField { name, value }| format!("{name} = {value}")).collect();
+    match fields.len().checked_sub(SHOWN_FIELDS) {
+        Some(more @ 1..) => list.push(format!("{more} more")),
+        _ if list.is_empty() => return None,
+        _ => {}
+    }
+    Some(format!(
+        "config.json has fields that this version does not know and ignores: {}; if one of them \
+         changes what the model computes, its answers are wrong",
+        list.join(", ")
+    ))
+}
+
+/// Returns true for names of fields that change nothing in an answer, whatever they say.
+fn has_no_effect(name: &str) -> bool {
+    const OF_TOKENS: [&str; 3] = ["_token_id", "_token_ids", "_token_index"];
+    WITHOUT_EFFECT.contains(&name)
+        || OF_TOKENS.iter().any(|end| name.ends_with(end))
+        || words(name).any(|word| WORDS_WITHOUT_EFFECT.contains(&word))
+}
+
+/// Returns true for values that turn a field off.
+pub(crate) fn is_neutral(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => *value == ON_UNLESS_FALSE.contains(&name),
+        Value::Number(number) => match number.as_f64() {
+            Some(0.0) => true,
+            Some(1.0) => words(name).any(|word| FACTORS.contains(&word)),
+            _ => false,
+        },
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+    }
+}
+
+/// Returns true for values that say what is computed where nothing is said.
+fn says_what_is_computed(name: &str, value: &Value) -> bool {
+    match name {
+        "layer_types" => value
+            .as_array()
+            .is_some_and(|types| types.iter().all(|kind| kind.as_str() == Some("full_attention"))),
+        "position_embedding_type" => matches!(value.as_str(), Some("rope" | "rotary")),
+        _ => false,
+    }
+}
+
+/// The words of a name, which underscores and points divide.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(['_', '.']).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_are_not_known_are_named_without_control_characters() {
+        let field = |name: &str, text: &str| UnknownField::new(name, &Value::from(text));
+        assert_eq!(notice(&[]), None);
+        let one = notice(&[field("a\u{1b}[2J", "\u{9b}x")]).expect("a notice");
+        assert!(one.contains("a\u{fffd}[2J = \"\u{fffd}x\"; if"), "{one}");
+        let long = field(&"n".repeat(70), "");
+        assert_eq!(long.name, format!("{}...", "n".repeat(60)));
+        let many = notice(&vec![field("a", "b"); 11]).expect("a notice");
+        assert!(many.contains("a = \"b\", 3 more; if"), "{many}");
+    }
+
+    #[test]
+    fn lists_of_names_do_not_contradict_each_other() {
+        for word in WORDS_WITHOUT_EFFECT {
+            assert!(!PARTS_OF_MODELS.contains(word), "{word}");
+        }
+        for name in ON_UNLESS_FALSE {
+            assert!(!has_no_effect(name), "{name}");
         }
     }
 }

@@ -70,6 +70,10 @@ pub(crate) fn config(
     }
 }
 
+/// Words of fields that say how a model sees images or hears, which is not what runs here.
+const OF_IMAGES: [&str; 9] =
+    ["audio", "boi", "eoi", "image", "mm", "multimodal", "projector", "video", "vision"];
+
 /// The configuration of the text of a model that also sees images: its `text_config`, of which
 /// `model_type` must be the one that is known.
 fn of_text(
@@ -77,35 +81,22 @@ fn of_text(
     fields: &Fields<'_>,
     config: impl FnOnce(&Fields<'_>) -> Result<ModelConfig, ConfigError>,
 ) -> Result<ModelConfig, ConfigError> {
-    const OF_IMAGES: [&str; 14] = [
-        "vision_config",
-        "image_token_index",
-        "image_token_id",
-        "boi_token_index",
-        "boi_token_id",
-        "eoi_token_index",
-        "eoi_token_id",
-        "mm_tokens_per_image",
-        "video_token_id",
-        "vision_start_token_id",
-        "vision_end_token_id",
-        "multimodal_projector_bias",
-        "projector_hidden_act",
-        "vision_feature_layer",
-    ];
-    OF_IMAGES.iter().chain(&["spatial_merge_size"]).for_each(|field| {
-        fields.present(field);
+    fields.pass_over(|name| {
+        name == "spatial_merge_size" || name.split('_').any(|word| OF_IMAGES.contains(&word))
     });
     let Some(text) = fields.block("text_config") else {
         return Err(ConfigError::Missing { field: "text_config" });
     };
     text.only("model_type", &Value::from(model_type))?;
     let mut model = config(&text)?;
-    // Where the outer file says it too, it is what counts.
-    model.tied_embeddings = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
+    // Where the outer file says it too, it is what counts. But transformers 5 writes that of its
+    // class beside a text's own false, and then goes by whether the checkpoint has a head.
+    let is_apart = text.present("tie_word_embeddings") == Some(&Value::Bool(false));
+    let tied = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
+    model.tied_embeddings = tied && !is_apart;
     model.bos_token_id = text.token_ids("bos_token_id")?.first().copied();
     model.eos_token_ids = text.token_ids("eos_token_id")?;
-    config_unread::refuse(&text)?;
+    fields.add_unknown(config_unread::check(&text)?);
     Ok(model)
 }
 
@@ -135,6 +126,9 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         [Family::Gemma3, Family::Mistral, Family::Qwen35, Family::Qwen35Moe];
     if BESIDE_IMAGES.contains(&config.family) {
         layouts.iter_mut().flatten().for_each(add_names_beside_images);
+        if id == TensorId::Head && !config.tied_embeddings {
+            layouts.push(embedding_beside_images(config));
+        }
     }
     layouts
 }
@@ -148,6 +142,15 @@ fn add_names_beside_images(piece: &mut Piece) {
             piece.names.push(format!("model.language_model.{inner}"));
         }
     }
+}
+
+/// The embedding of a model that also sees images, which is its head where the checkpoint has none:
+/// where text and whole say different things of that, the configuration cannot tell.
+fn embedding_beside_images(config: &ModelConfig) -> Vec<Piece> {
+    let shape = [config.vocab_size, config.hidden_size];
+    let mut piece = Piece::of("language_model.model.embed_tokens.weight".to_owned(), &shape);
+    piece.names.push("model.language_model.embed_tokens.weight".to_owned());
+    vec![piece]
 }
 
 /// What a checkpoint's gains of norms lack of what they multiply by.

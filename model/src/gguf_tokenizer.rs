@@ -43,6 +43,12 @@ pub enum Problem {
     Model(String),
     #[error("pre-tokenizer {name:?} is not supported (supported are {supported})")]
     PreTokenizer { name: String, supported: String },
+    #[error(
+        "the file names no pre-tokenizer (tokenizer.ggml.pre), as files converted before May 2024 \
+         do, and without it text is cut into other tokens than the model knows; use a newer \
+         conversion, or set the key (llama-bpe for LLaMA 3, qwen2 for Qwen2)"
+    )]
+    NoPreTokenizer,
     #[error("the SentencePiece option {0} is not supported")]
     Option(&'static str),
     #[error("the metadata key {key} has {found} entries for {expected} tokens")]
@@ -112,7 +118,8 @@ impl GgufTokenizer {
             "none" | "no_vocab" => return Ok(None),
             other => return Err(Problem::Model(other.chars().take(60).collect())),
         };
-        tokenizer.add_tokens(vocabulary.added_tokens()).map_err(build_error)?;
+        let strips_spaces = model == "llama" && is_phi3(metadata)?;
+        tokenizer.add_tokens(vocabulary.added_tokens(strips_spaces)).map_err(build_error)?;
 
         let bos = vocabulary.token_id(metadata, "bos")?;
         let prepend_bos = match (metadata.boolean("tokenizer.ggml.add_bos_token")?, bos) {
@@ -172,12 +179,20 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Tokens that are found in the text before it is split. Those of bytes are not among them:
-    /// the text `<0x41>` is six characters.
-    fn added_tokens(&self) -> Vec<AddedToken> {
+    /// the text `<0x41>` is six characters. `strips_spaces`: as Phi-3's, they take the white space
+    /// that follows them.
+    fn added_tokens(&self, strips_spaces: bool) -> Vec<AddedToken> {
+        const PLAIN_OF_PHI3: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
         let special = |kind| matches!(kind, Kind::Control | Kind::Unknown);
+        let is_added = |token: &str, kind: Kind| {
+            special(kind) || kind == Kind::UserDefined || (strips_spaces && token == "</s>")
+        };
         self.iter()
-            .filter(|(.., kind)| special(*kind) || *kind == Kind::UserDefined)
-            .map(|(_, token, kind)| AddedToken::from(token, special(kind)).normalized(false))
+            .filter(|(_, token, kind)| is_added(token, *kind))
+            .map(|(_, token, kind)| {
+                let added = AddedToken::from(token, special(kind)).normalized(false);
+                added.rstrip(strips_spaces && !PLAIN_OF_PHI3.contains(&token))
+            })
             .collect()
     }
 
@@ -189,6 +204,15 @@ impl<'a> Vocabulary<'a> {
             id => Ok(id),
         }
     }
+}
+
+/// Returns true for models with Phi-3's SentencePiece tokenizer. The format has no place for what a
+/// token strips, so that the model has to be known: by its architecture, or, as in llama.cpp, by
+/// its name.
+fn is_phi3(metadata: &Metadata) -> Result<bool, MetadataError> {
+    let name = metadata.text("general.name")?.unwrap_or_default().to_lowercase();
+    let is_named = ["phi-3", "phi3"].iter().any(|part| name.contains(part));
+    Ok(is_named || metadata.text("general.architecture")? == Some("phi3"))
 }
 
 /// The file's template; of several named ones, `default`.

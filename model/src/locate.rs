@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::config::ModelConfig;
 use crate::config_fields::ConfigError;
 use crate::config_json;
+use crate::config_unread;
 use crate::known::{self, Known};
 use crate::source::gguf::model_name;
 
@@ -57,6 +58,8 @@ pub struct Located {
     pub weights: WeightsAt,
     /// The directory that may hold a tokenizer; `None` for an architecture alone and for GGUF.
     pub tokenizer_directory: Option<PathBuf>,
+    /// What the user should know of its configuration.
+    pub notice: Option<String>,
 }
 
 /// Why no model was found.
@@ -173,6 +176,7 @@ pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateErro
             config: Some(config),
             weights: WeightsAt::Dummy,
             tokenizer_directory: None,
+            notice: None,
         }),
         Some(_) => Err(LocateError::NotFound {
             name: name.into(),
@@ -196,6 +200,7 @@ fn gguf_file(path: &Path) -> Located {
         config: None,
         weights: WeightsAt::Gguf(path.to_owned()),
         tokenizer_directory: None,
+        notice: None,
     }
 }
 
@@ -248,7 +253,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     }
     let short = Path::new(name).file_name().map_or_else(|| name.into(), |n| n.to_string_lossy());
     let name = if Path::new(name).is_dir() { short.into_owned() } else { name.to_owned() };
-    let config = config_json::load(path, &name)
+    let parsed = config_json::load_with_unknown(path, &name)
         .map_err(|source| LocateError::Config { name: name.clone(), source })?;
     let weights = if wanted.dummy_weights {
         WeightsAt::Dummy
@@ -260,7 +265,13 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     } else {
         return Err(LocateError::NoWeights { path: shown() });
     };
-    Ok(Located { name, config: Some(config), weights, tokenizer_directory: Some(path.to_owned()) })
+    Ok(Located {
+        name,
+        config: Some(parsed.model),
+        weights,
+        tokenizer_directory: Some(path.to_owned()),
+        notice: config_unread::notice(&parsed.unknown_fields),
+    })
 }
 
 /// The first names of a list.

@@ -13,8 +13,8 @@ pub enum Quantization {
     Fp8 { block: Option<(usize, usize)> },
     /// 4-bit floats with an exponent for every 32 inputs.
     Mxfp4,
-    /// 4-bit integers, packed along the inputs.
-    Gptq { group: Group, zeros: StoredZeros },
+    /// 4-bit integers, packed along the inputs. Where they are `symmetric`, every zero is 8.
+    Gptq { group: Group, zeros: StoredZeros, symmetric: bool },
     /// 4-bit integers, packed along the outputs.
     Awq { group: Group },
 }
@@ -129,7 +129,9 @@ impl Fields<'_> {
         let format = self.text("checkpoint_format").or_else(|| self.text("format"));
         let is_second = format.is_some_and(|format| format.eq_ignore_ascii_case("gptq_v2"));
         let zeros = if is_second { StoredZeros::Same } else { StoredZeros::LessOne };
-        Ok(Quantization::Gptq { group: self.group("group_size")?, zeros })
+        // What files that leave it out mean.
+        let symmetric = self.present("sym").and_then(Value::as_bool).unwrap_or(true);
+        Ok(Quantization::Gptq { group: self.group("group_size")?, zeros, symmetric })
     }
 
     fn awq(&self) -> Result<Quantization, Unsupported> {
@@ -186,12 +188,12 @@ mod tests {
         let (group, zeros) = (Group::Inputs(64), StoredZeros::LessOne);
         assert_eq!(
             gptq(r#""group_size": 64, "desc_act": false, "sym": false, "damp_percent": 0.1"#),
-            Ok(Quantization::Gptq { group, zeros })
+            Ok(Quantization::Gptq { group, zeros, symmetric: false })
         );
         let (group, zeros) = (Group::Row, StoredZeros::Same);
         assert_eq!(
             gptq(r#""group_size": -1, "checkpoint_format": "gptq_v2""#),
-            Ok(Quantization::Gptq { group, zeros })
+            Ok(Quantization::Gptq { group, zeros, symmetric: true })
         );
         for awq in [
             r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "GEMM",

@@ -56,6 +56,7 @@ impl Opened {
             dummy_weights: choice.dummy_weights,
         };
         let located = locate(wanted, &places)?;
+        located.notice.iter().for_each(|notice| eprintln!("{}: {notice}", located.name));
         let mut opened = match &located.weights {
             WeightsAt::Gguf(path) => gguf(&located, path)?,
             _ => checkpoint(located, seed)?,
@@ -203,6 +204,7 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
         WeightsAt::Safetensors(directory) => {
             if quantization(directory)? != Quantization::None {
                 let source = SafetensorsSource::open(directory, &config)?;
+                source.notice().iter().for_each(|notice| eprintln!("{}: {notice}", located.name));
                 (stored, quantised) = stored_formats(&source, &config)?;
             }
             let files = weight_files(directory);

@@ -1,7 +1,9 @@
 //! Bounds on what Jinja would allocate or loop for without taking a step.
 
-use minijinja::value::{Kwargs, Rest};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+
+use super::spelling::text_of;
 
 /// Puts filters and methods that are bounded in the place of those that are not.
 pub(super) fn bound_filters(environment: &mut Environment<'_>) {
@@ -14,7 +16,17 @@ pub(super) fn bound_filters(environment: &mut Environment<'_>) {
     environment.add_filter("indent", indent);
     environment.add_filter("format", |state: &State<'_, '_>, text: Value, values: Rest<Value>| {
         check_widths(text.as_str().unwrap_or_default())?;
-        filters::format(state, &text, values)
+        let values: Result<Vec<Value>, Error> = conversions(text.as_str().unwrap_or_default())
+            .chain(std::iter::repeat(' '))
+            .zip(values.0)
+            .map(|(conversion, value)| match (conversion, value.kind()) {
+                ('s', _) | (_, ValueKind::Seq | ValueKind::Map) => {
+                    text_of(&value).map(|text| Value::from(&*text))
+                }
+                _ => Ok(value),
+            })
+            .collect();
+        filters::format(state, &text, Rest(values?))
     });
     environment.set_unknown_method_callback(|state, value, method, arguments| {
         let empty = arguments.first().and_then(Value::as_str).is_some_and(str::is_empty);
@@ -40,6 +52,22 @@ fn bounded(filter: &str, count: usize) -> Result<usize, Error> {
     Err(refusal(format!("the filter {filter} takes at most {FILTER_COUNT_MAX}, not {count}")))
 }
 
+/// The letters of the conversions of a format, which take a value each.
+fn conversions(text: &str) -> impl Iterator<Item = char> {
+    let mut parts = text.split('%').skip(1);
+    std::iter::from_fn(move || {
+        loop {
+            let part = parts.next()?;
+            match part.chars().find(char::is_ascii_alphabetic) {
+                // Two signs are one, and what follows the second is text.
+                _ if part.is_empty() => parts.next().map(drop)?,
+                Some(letter) => return Some(letter),
+                None => {}
+            }
+        }
+    })
+}
+
 /// Refuses a format whose widths or precisions are large, or come as values.
 fn check_widths(text: &str) -> Result<(), Error> {
     let long = |digits: &str| digits.parse().map_or(!digits.is_empty(), |n: usize| n > 1000);
@@ -55,7 +83,7 @@ fn check_widths(text: &str) -> Result<(), Error> {
 
 /// Jinja's `indent`: all lines but the first and blank ones, unless told otherwise.
 fn indent(
-    text: String,
+    text: Value,
     width: Option<usize>,
     first: Option<bool>,
     blank: Option<bool>,
@@ -66,8 +94,13 @@ fn indent(
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
     let spaces = " ".repeat(bounded("indent", width)?);
-    let lines = text.split('\n').enumerate().map(|(index, line)| {
-        let indented = if index == 0 { first } else { blank || !line.trim().is_empty() };
+    let text = text_of(&text)?;
+    // The line ends of Python's `splitlines`.
+    let text = text.replace("\r\n", "\n");
+    let ends =
+        |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let lines = text.split(ends).enumerate().map(|(index, line)| {
+        let indented = if index == 0 { first } else { blank || !line.is_empty() };
         if indented { format!("{spaces}{line}") } else { line.to_owned() }
     });
     Ok(lines.collect::<Vec<_>>().join("\n"))

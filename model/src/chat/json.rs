@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 use super::bounds::refusal;
+use super::spelling::float;
 
 /// The widest indent: each line of the output begins with it.
 const MAX_INDENT: usize = 64;
@@ -129,6 +130,10 @@ impl Formatter for Python<'_> {
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
         writer.write_all(self.key.as_bytes())
+    }
+
+    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(float(value).as_bytes())
     }
 
     fn write_string_fragment<W: ?Sized + Write>(

@@ -1,9 +1,12 @@
 //! What Jinja in Python does as Python does, and the one tag that transformers adds.
 
-use std::fmt::{self, Write};
+use std::borrow::Cow;
 
-use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, Output, State, Value, escape_formatter};
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, Output, State, Value, escape_formatter, filters};
+
+use super::concat;
+use super::spelling::{concatenate, is_spelled_otherwise, represent, text_of};
 
 /// Makes `environment` test and write values as Python does.
 pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
@@ -11,96 +14,91 @@ pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
         value.kind() != ValueKind::None && value.try_iter().is_ok()
     });
     environment.set_formatter(format);
-    environment.add_filter("string", |value: Value| -> Result<Value, Error> {
-        if !is_container(&value) {
-            return Ok(if value.kind() == ValueKind::String {
-                value
-            } else {
-                value.to_string().into()
-            });
-        }
-        let mut text = Bounded(String::new());
-        represent(&mut text, &value, 0)?;
-        Ok(text.0.into())
+    environment.add_function(concat::FUNCTION, |values: Rest<Value>| {
+        concatenate(&values).map(Value::from)
     });
+    environment.add_filter("string", |value: Value| spelled(&value));
+    environment.add_filter("join", join);
+    environment.add_filter("__capitalize", filters::capitalize);
+    environment.add_filter("__escape", filters::escape);
+    environment.add_filter("__lower", filters::lower);
+    environment.add_filter("__replace", filters::replace);
+    environment.add_filter("__title", filters::title);
+    environment.add_filter("__trim", filters::trim);
+    environment.add_filter("__upper", filters::upper);
+    for (name, of_text) in [
+        ("capitalize", "__capitalize"),
+        ("e", "__escape"),
+        ("escape", "__escape"),
+        ("lower", "__lower"),
+        ("replace", "__replace"),
+        ("title", "__title"),
+        ("trim", "__trim"),
+        ("upper", "__upper"),
+    ] {
+        environment.add_filter(
+            name,
+            move |state: &State<'_, '_>, value: Value, more: Rest<Value>| {
+                let mut arguments = vec![spelled(&value)?];
+                arguments.extend(more.0);
+                state.apply_filter(of_text, &arguments)
+            },
+        );
+    }
 }
 
-fn is_container(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::Map)
+/// The value, or its text where it is not spelled as Python spells it.
+fn spelled(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Undefined => Ok(value.clone()),
+        _ => Ok(Value::from(text_of(value)?.into_owned())),
+    }
 }
 
-/// Writes a value; texts in lists and maps with Python's quotes.
+/// Jinja's `join`: the texts of items, or of an attribute of theirs, with a text between them.
+fn join(value: Value, between: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let between = match between {
+        Some(between) => Some(between),
+        None => options.get("d")?,
+    };
+    let attribute: Option<Value> = options.get("attribute")?;
+    options.assert_all_used()?;
+    let mut parts = Vec::new();
+    for item in value.try_iter()? {
+        if let Some(between) = between.as_ref().filter(|_| !parts.is_empty()) {
+            parts.push(between.clone());
+        }
+        parts.push(match &attribute {
+            Some(path) => attribute_of(item, path)?,
+            None => item,
+        });
+    }
+    concatenate(&parts).map(Value::from)
+}
+
+/// What lies at a path with points between its names.
+fn attribute_of(item: Value, path: &Value) -> Result<Value, Error> {
+    let Some(names) = path.as_str() else { return item.get_item(path) };
+    names.split('.').try_fold(item, |item, name| match name.parse::<usize>() {
+        Ok(index) => item.get_item(&Value::from(index)),
+        Err(_) => item.get_attr(name),
+    })
+}
+
+/// Writes a value as Python spells it.
 fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    if is_container(value) {
+    if is_spelled_otherwise(value) {
         return Ok(represent(out, value, 0)?);
     }
     escape_formatter(out, state, value)
 }
 
-/// Lists in lists that are written at most.
-const DEPTH_MAX: usize = 128;
-/// The longest text that a value becomes: lists may have one list twice, and that one another.
-const TEXT_BYTES_MAX: usize = 16 << 20;
-
-/// Text up to a limit.
-struct Bounded(String);
-
-impl Write for Bounded {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > TEXT_BYTES_MAX {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
+/// The template with the line ends that Jinja makes of all kinds of them.
+pub(super) fn with_plain_line_ends(template: &str) -> Cow<'_, str> {
+    match template.contains('\r') {
+        true => template.replace("\r\n", "\n").replace('\r', "\n").into(),
+        false => template.into(),
     }
-}
-
-/// Python's `repr`.
-fn represent(out: &mut dyn Write, value: &Value, depth: usize) -> fmt::Result {
-    if depth > DEPTH_MAX {
-        return Err(fmt::Error);
-    }
-    let items = || value.try_iter().map_err(|_| fmt::Error);
-    match value.kind() {
-        ValueKind::String => represent_text(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
-            out.write_char('[')?;
-            for (index, item) in items()?.enumerate() {
-                out.write_str(if index > 0 { ", " } else { "" })?;
-                represent(out, &item, depth + 1)?;
-            }
-            out.write_char(']')
-        }
-        ValueKind::Map => {
-            out.write_char('{')?;
-            for (index, key) in items()?.enumerate() {
-                out.write_str(if index > 0 { ", " } else { "" })?;
-                represent(out, &key, depth + 1)?;
-                out.write_str(": ")?;
-                let item = value.get_item(&key).map_err(|_| fmt::Error)?;
-                represent(out, &item, depth + 1)?;
-            }
-            out.write_char('}')
-        }
-        _ => write!(out, "{value}"),
-    }
-}
-
-fn represent_text(out: &mut dyn Write, text: &str) -> fmt::Result {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.write_char(quote)?;
-    for letter in text.chars() {
-        match letter {
-            '\n' => out.write_str("\\n")?,
-            '\r' => out.write_str("\\r")?,
-            '\t' => out.write_str("\\t")?,
-            '\\' => out.write_str("\\\\")?,
-            _ if letter == quote => write!(out, "\\{letter}")?,
-            '\0'..' ' | '\x7f' => write!(out, "\\x{:02x}", u32::from(letter))?,
-            _ => out.write_char(letter)?,
-        }
-    }
-    out.write_char(quote)
 }
 
 /// The template with `{% generation %}` and `{% endgeneration %}`, which mark what a model is
@@ -135,22 +133,6 @@ pub(super) fn without_generation_tags(template: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn texts_in_lists_have_pythons_quotes() {
-        let write = |text: &str| {
-            let mut out = String::new();
-            represent(&mut out, &Value::from(text), 0).map(|()| out)
-        };
-        for (text, expected) in [
-            ("a", "'a'"),
-            ("it's", "\"it's\""),
-            ("\"'", "'\"\\''"),
-            ("a\nb\t\\\u{1}é", "'a\\nb\\t\\\\\\x01é'"),
-        ] {
-            assert_eq!(write(text).as_deref(), Ok(expected));
-        }
-    }
 
     #[test]
     fn only_the_tags_of_a_generation_change() {

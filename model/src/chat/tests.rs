@@ -242,3 +242,44 @@ fn a_developers_message_is_the_systems_unless_the_template_names_developers() {
     assert_eq!(render(knows_system), "<s>x<s>x<u>x");
     assert_eq!(render(knows_both), "<developer!>x<system>x<user>x");
 }
+
+/// `scripts/fixtures_chat_snippets.py` says how these were made.
+#[test]
+fn pieces_of_templates_write_what_jinja2_does() {
+    let file: serde_json::Value =
+        serde_json::from_str(include_str!("../../tests/fixtures/chat_snippets.json"))
+            .expect("JSON");
+    let variables = file["variables"].as_object().expect("by name");
+    let variables: Vec<(String, String)> =
+        variables.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    let mut wrong = Vec::new();
+    let cases = file["cases"].as_array().expect("a list");
+    for case in cases {
+        let [template, expected] = [0, 1].map(|at| case[at].as_str().expect("a text"));
+        let written = ChatTemplate::new(template, None, None)
+            .and_then(|template| template.render(&[], &[], &variables, UNIX_EPOCH));
+        match written {
+            Ok(written) if written == expected => {}
+            other => wrong.push(format!("{template:?}: {other:?}, not {expected:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(cases.len() > 500, "{} are too few to say anything", cases.len());
+}
+
+#[test]
+fn null_is_told_to_templates_that_ask_for_it() {
+    let written = |template: &str, more: Vec<(String, String)>| {
+        let message = Message::new("assistant".into(), String::new(), more);
+        let template = ChatTemplate::new(template, None, None).expect("a template");
+        template.render(&[message], &[], &[], UNIX_EPOCH).expect("rendered")
+    };
+    let null = || vec![("content".to_owned(), "null".to_owned())];
+    let asks = "{% if messages[0]['content'] is none %}none{% else %}text{% endif %}";
+    assert_eq!(written(asks, null()), "none");
+    assert_eq!(written(asks, Vec::new()), "text");
+    let takes = "<{{ messages[0]['content'] }}>{{ messages[0] | tojson }}";
+    let told = r#"<>{"role": "assistant", "content": ""}"#;
+    assert_eq!(written(takes, null()), told);
+    assert_eq!(written(takes, Vec::new()), told);
+}

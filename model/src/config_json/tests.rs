@@ -310,9 +310,9 @@ fn a_field_that_is_not_understood_is_refused_by_name() {
         "config.json says logit_cap = 30.0, which is not understood and may change what the model \
          computes; remove the field if it does not"
     );
-    good(LLAMA, r#"{"logit_cap": null, "use_cache": true, "is_decoder": false}"#);
-    let sentence = refused(LLAMA, r#"{"is_decoder": true}"#);
-    assert!(sentence.starts_with("config.json says is_decoder = true"), "{sentence}");
+    good(LLAMA, r#"{"logit_cap": null, "use_cache": true, "is_encoder_decoder": false}"#);
+    let sentence = refused(LLAMA, r#"{"is_encoder_decoder": true}"#);
+    assert!(sentence.starts_with("config.json says is_encoder_decoder = true"), "{sentence}");
 }
 
 #[test]

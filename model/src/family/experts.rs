@@ -2,28 +2,23 @@
 
 use crate::config_fields::{ConfigError, Fields};
 
-/// How many experts a layer has, under one of some names.
+/// Names of the number of experts: which of them an architecture's files have depends on the
+/// version of transformers that wrote them.
+const COUNT: [&str; 2] = ["num_experts", "num_local_experts"];
+const PER_TOKEN: [&str; 2] = ["num_experts_per_tok", "experts_per_token"];
+
+/// How many experts a layer has.
 ///
 /// # Errors
-/// None of them is there.
-pub(super) fn count(fields: &Fields<'_>, names: &[&'static str]) -> Result<usize, ConfigError> {
-    one_of(fields, names)
+/// The file does not say, or says two numbers.
+pub(super) fn count(fields: &Fields<'_>) -> Result<usize, ConfigError> {
+    fields.size_of_names(&COUNT)
 }
 
 /// How many of them compute a row.
 ///
 /// # Errors
-/// The file does not say.
+/// The file does not say, or says two numbers.
 pub(super) fn per_token(fields: &Fields<'_>) -> Result<usize, ConfigError> {
-    one_of(fields, &["num_experts_per_tok", "experts_per_token"])
-}
-
-/// Reads all of the names, so that an alias of one that is there counts as understood.
-fn one_of(fields: &Fields<'_>, names: &[&'static str]) -> Result<usize, ConfigError> {
-    let mut first = None;
-    for name in names {
-        let size = fields.optional_size(name)?;
-        first = first.or(size);
-    }
-    first.ok_or(ConfigError::Missing { field: names[0] })
+    fields.size_of_names(&PER_TOKEN)
 }

@@ -26,10 +26,11 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     let model = llama::base_with(Family::GptOss, name, fields, llama::Defaults::of(THETA))?;
     let bias = fields.flag("attention_bias", true)?;
     fields.only("swiglu_limit", &json!(7.0))?;
+    fields.only("swiglu_alpha", &json!(1.702))?;
     // Said by the rope's original length too.
     fields.present("initial_context_length");
     let experts = Experts {
-        count: experts::count(fields, &["num_local_experts", "num_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
         scoring: Scoring::TopKSoftmax,

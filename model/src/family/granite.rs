@@ -6,6 +6,9 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::experts::{Experts, Scoring};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
+/// What `position_embedding_type` says of rotary positions.
+const ROPE: Option<&str> = Some("rope");
+
 /// `GraniteForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = base(Family::Granite, name, fields)?;
@@ -19,8 +22,15 @@ pub(super) fn config_with_experts(
     fields: &Fields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
     let model = base(Family::GraniteMoe, name, fields)?;
+    // A null means a model without positions.
+    if fields.has("position_embedding_type") && fields.text("position_embedding_type") != ROPE {
+        return Err(ConfigError::Unsupported {
+            what: "a Granite whose position_embedding_type is not \"rope\"".to_owned(),
+            hint: "",
+        });
+    }
     let experts = Experts {
-        count: experts::count(fields, &["num_local_experts", "num_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
         scoring: Scoring::TopKSoftmax,

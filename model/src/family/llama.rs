@@ -70,7 +70,6 @@ pub(super) fn base_with(
     let can_be_partial = family == Family::Phi3 || rotated != 1.0;
     let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated };
     let rope = rope(fields, defaults)?;
-    let activations = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
@@ -83,12 +82,7 @@ pub(super) fn base_with(
         vocab_size: fields.size("vocab_size")?,
         max_positions: rope.stretched(max_positions),
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-        activation: fields.activation(
-            "hidden_act",
-            Activation::Silu,
-            &activations,
-            " in this family (supported: silu)",
-        )?,
+        activation: activation(fields)?,
         learned_positions: None,
         layers: Layers::alike(LayerKind::dense(Some(rope))),
         experts: None,
@@ -105,6 +99,14 @@ pub(super) fn base_with(
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     })
+}
+
+/// The activation, which some files say under two names.
+fn activation(fields: &Fields<'_>) -> Result<Activation, ConfigError> {
+    let known = [("silu", Activation::Silu), ("swish", Activation::Silu)];
+    let hint = " in this family (supported: silu)";
+    fields.activation("hidden_activation", Activation::Silu, &known, hint)?;
+    fields.activation("hidden_act", Activation::Silu, &known, hint)
 }
 
 /// Where a tensor of the LLaMA family lies; empty for one that it has not.

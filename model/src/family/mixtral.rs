@@ -13,7 +13,7 @@ const THETA: f64 = 1e6;
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base_with(Family::Mixtral, name, fields, llama::Defaults::of(THETA))?;
     let experts = Experts {
-        count: experts::count(fields, &["num_local_experts", "num_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
         scoring: Scoring::SoftmaxTopK { renormalise: true },

@@ -16,7 +16,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     let bias = fields.flag("attention_bias", false)?;
     let renormalise = fields.flag("norm_topk_prob", false)?;
     let experts = Experts {
-        count: experts::count(fields, &["num_experts", "num_local_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
         scoring: Scoring::SoftmaxTopK { renormalise },

@@ -27,7 +27,7 @@ pub(super) fn config_with_experts(
     let window = qwen2::window(fields)?;
     let renormalise = fields.flag("norm_topk_prob", false)?;
     let experts = Experts {
-        count: experts::count(fields, &["num_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: fields.size("moe_intermediate_size")?,
         scoring: Scoring::SoftmaxTopK { renormalise },

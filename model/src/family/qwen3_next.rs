@@ -51,7 +51,7 @@ fn with_experts(
     let network = ("shared_expert_intermediate_size", FeedForward::SharedExpert);
     let model = config(family, name, fields, network)?;
     let experts = Experts {
-        count: experts::count(fields, &["num_experts"])?,
+        count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: fields.size("moe_intermediate_size")?,
         scoring,

@@ -14,7 +14,11 @@ pub(super) fn tokenizer(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
 ) -> Result<(Tokenizer, bool), Problem> {
-    let scheme = scheme(metadata.text("tokenizer.ggml.pre")?.unwrap_or("gpt-2"))?;
+    let scheme = match metadata.text("tokenizer.ggml.pre")? {
+        Some(name) => scheme(name)?,
+        None if is_gpt2(vocabulary) => scheme("gpt-2")?,
+        None => return Err(Problem::NoPreTokenizer),
+    };
     let bpe = BPE::builder()
         .vocab_and_merges(vocabulary.ids::<Vocab>(), merges(metadata)?)
         .ignore_merges(scheme.ignores_merges)
@@ -27,6 +31,13 @@ pub(super) fn tokenizer(
     tokenizer.with_pre_tokenizer(Some(scheme.pre_tokenizer()?));
     tokenizer.with_decoder(Some(ByteLevel::default()));
     Ok((tokenizer, scheme.adds_bos))
+}
+
+/// Returns true for GPT-2's own vocabulary, which others have extended: its last tokens are where
+/// they were published. Files from before there was a key for the pre-tokenizer need no other one.
+fn is_gpt2(vocabulary: &Vocabulary<'_>) -> bool {
+    let token = |id: usize| vocabulary.tokens.get(id).map(String::as_str);
+    token(50_255) == Some("\u{120}gazed") && token(50_256) == Some("<|endoftext|>")
 }
 
 /// Merges in order of rank. The space between the two is the first that has something before it.

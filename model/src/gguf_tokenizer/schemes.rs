@@ -14,6 +14,8 @@ use super::{Problem, build_error};
 #[derive(Debug)]
 pub(super) struct Scheme {
     names: &'static [&'static str],
+    /// Names that llama.cpp gives the same expression.
+    aliases: &'static [&'static str],
     cut: Cut,
     /// Characters are composed first (NFC).
     pub(super) composes: bool,
@@ -77,18 +79,30 @@ const GPT4O: &[&str] = &[
     SPACES,
 ];
 
-const PLAIN: Scheme =
-    Scheme { names: &[], cut: Cut::Gpt2, composes: false, ignores_merges: false, adds_bos: false };
+const PLAIN: Scheme = Scheme {
+    names: &[],
+    aliases: &[],
+    cut: Cut::Gpt2,
+    composes: false,
+    ignores_merges: false,
+    adds_bos: false,
+};
 
 const SCHEMES: [Scheme; 9] = [
-    Scheme { names: &["gpt-2"], ..PLAIN },
+    Scheme { names: &["gpt-2"], aliases: &["gigachat", "a.x-4.0", "mellum", "trillion"], ..PLAIN },
     // GPT-NeoX's tokenizer: OLMo, OLMoE.
     Scheme { names: &["olmo"], composes: true, ..PLAIN },
     // StarCoder's tokenizer among them: Granite 3.
-    Scheme { names: &["smollm", "refact", "starcoder"], cut: Cut::DigitsThenGpt2, ..PLAIN },
+    Scheme {
+        names: &["smollm", "refact", "starcoder"],
+        aliases: &["minerva-7b"],
+        cut: Cut::DigitsThenGpt2,
+        ..PLAIN
+    },
     // LLaMA-3's merges do not reach all of its tokens.
     Scheme {
         names: &["llama-bpe", "llama3", "llama-v3"],
+        aliases: &["falcon3", "pixtral", "midm-2.0"],
         cut: Cut::Matches(LLAMA3),
         ignores_merges: true,
         adds_bos: true,
@@ -97,7 +111,13 @@ const SCHEMES: [Scheme; 9] = [
     // The same expression alone: Phi-4, OLMo-2 and Granite 4 are "dbrx", SmolLM3 is "smaug-bpe".
     Scheme { names: &["dbrx", "smaug-bpe"], cut: Cut::Matches(LLAMA3), ..PLAIN },
     // Qwen2.5 and Qwen3 too.
-    Scheme { names: &["qwen2"], cut: Cut::Matches(QWEN2), composes: true, ..PLAIN },
+    Scheme {
+        names: &["qwen2"],
+        aliases: &["deepseek-r1-qwen", "megrez", "kormo"],
+        cut: Cut::Matches(QWEN2),
+        composes: true,
+        ..PLAIN
+    },
     Scheme { names: &["qwen35"], cut: Cut::Matches(QWEN35), composes: true, ..PLAIN },
     Scheme {
         names: &["tekken"],
@@ -107,7 +127,12 @@ const SCHEMES: [Scheme; 9] = [
         ..PLAIN
     },
     // gpt-oss and Phi-4-mini.
-    Scheme { names: &["gpt-4o"], cut: Cut::Matches(GPT4O), ..PLAIN },
+    Scheme {
+        names: &["gpt-4o"],
+        aliases: &["llama4", "kanana2"],
+        cut: Cut::Matches(GPT4O),
+        ..PLAIN
+    },
 ];
 
 /// The scheme of a name.
@@ -115,11 +140,18 @@ const SCHEMES: [Scheme; 9] = [
 /// # Errors
 /// A name that is not known, with those that are.
 pub(super) fn scheme(name: &str) -> Result<&'static Scheme, Problem> {
-    SCHEMES.iter().find(|scheme| scheme.names.contains(&name)).ok_or_else(|| {
-        let known: Vec<&str> = SCHEMES.iter().flat_map(|scheme| scheme.names).copied().collect();
+    let is_named =
+        |scheme: &&Scheme| scheme.names.contains(&name) || scheme.aliases.contains(&name);
+    SCHEMES.iter().find(is_named).ok_or_else(|| {
+        let known: Vec<&str> = names().collect();
         let name = name.chars().take(60).collect();
         Problem::PreTokenizer { name, supported: known.join(", ") }
     })
+}
+
+/// All names that are known.
+fn names() -> impl Iterator<Item = &'static str> {
+    SCHEMES.iter().flat_map(|scheme| scheme.names.iter().chain(scheme.aliases)).copied()
 }
 
 impl Scheme {
@@ -176,6 +208,20 @@ mod tests {
             }
         }
         assert!(pieces > 10_000, "{pieces} pieces are too few to say anything");
+    }
+
+    #[test]
+    fn other_names_have_the_expression_that_they_have_elsewhere() {
+        let cuts: Value = serde_json::from_str(CUTS).expect("JSON");
+        let mut compared = 0;
+        for alias in SCHEMES.iter().flat_map(|scheme| scheme.aliases) {
+            if let Some(name) = cuts["same"][alias].as_str() {
+                let (alias, named) = (scheme(alias).expect("known"), scheme(name).expect("known"));
+                assert!(std::ptr::eq(alias, named), "{alias:?} is not {name}");
+                compared += 1;
+            }
+        }
+        assert!(compared >= 8, "{compared}");
     }
 
     #[test]

@@ -1,3 +1,5 @@
+mod unsaid;
+
 use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
@@ -55,7 +57,7 @@ const TOKENS: [&str; 21] = [
 ];
 const MERGES: [&str; 7] = ["a b", "Ġ ab", "1 2", "12 3", "' s", "' S", "Ġ Ġ"];
 
-fn byte_level(pre: Option<&str>) -> Writer {
+fn byte_level(pre: &str) -> Writer {
     let mut tokens = TOKENS.to_vec();
     tokens.push("ĠĠ");
     let mut kinds = vec![1; tokens.len()];
@@ -67,9 +69,7 @@ fn byte_level(pre: Option<&str>) -> Writer {
     writer.texts("tokenizer.ggml.merges", &MERGES);
     writer.integer("tokenizer.ggml.bos_token_id", 0);
     writer.integer("tokenizer.ggml.eos_token_id", 1);
-    if let Some(pre) = pre {
-        writer.text("tokenizer.ggml.pre", pre);
-    }
+    writer.text("tokenizer.ggml.pre", pre);
     writer
 }
 
@@ -81,25 +81,24 @@ fn each_pre_tokenizer_splits_its_own_way() {
         let tokenizer = tokenizer(&byte_level(pre));
         let mut tokens = TOKENS.to_vec();
         tokens.push("ĠĠ");
-        let prefix = usize::from(pre == Some("llama-bpe"));
+        let prefix = usize::from(pre == "llama-bpe");
         pieces(&tokenizer, &tokens, text)[prefix..].join("|")
     };
     // GPT-2 keeps a number together with its space and knows only small 's.
-    assert_eq!(split(None), "ab|Ġ|123|'|S|Ġ|Ġab|Ċ|ab|c");
-    assert_eq!(split(Some("gpt-2")), split(None));
+    assert_eq!(split("gpt-2"), "ab|Ġ|123|'|S|Ġ|Ġab|Ċ|ab|c");
     // SmolLM takes digits one by one, before GPT-2's rules see them.
-    assert_eq!(split(Some("smollm")), "ab|Ġ|1|2|3|'|S|Ġ|Ġab|Ċ|ab|c");
+    assert_eq!(split("smollm"), "ab|Ġ|1|2|3|'|S|Ġ|Ġab|Ċ|ab|c");
     // LLaMA-3 has no space before numbers, and takes whole words that are tokens though no merge
     // makes them.
-    assert_eq!(split(Some("llama-bpe")), "ab|Ġ|123|'S|Ġ|Ġab|Ċ|abc");
+    assert_eq!(split("llama-bpe"), "ab|Ġ|123|'S|Ġ|Ġab|Ċ|abc");
     // Qwen2 takes single digits.
-    assert_eq!(split(Some("qwen2")), "ab|Ġ|1|2|3|'S|Ġ|Ġab|Ċ|ab|c");
+    assert_eq!(split("qwen2"), "ab|Ġ|1|2|3|'S|Ġ|Ġab|Ċ|ab|c");
 }
 
 #[test]
 fn pre_tokenizers_differ_where_their_expressions_do() {
     let split = |pre: &str, text: &str| {
-        let tokenizer = tokenizer(&byte_level(Some(pre)));
+        let tokenizer = tokenizer(&byte_level(pre));
         let prefix = usize::from(pre == "llama-bpe");
         ids(&tokenizer, text)[prefix..].to_vec()
     };
@@ -117,7 +116,7 @@ fn pre_tokenizers_differ_where_their_expressions_do() {
 
 #[test]
 fn added_tokens_are_found_in_the_text_and_only_special_ones_vanish() {
-    let tokenizer = tokenizer(&byte_level(Some("smollm")));
+    let tokenizer = tokenizer(&byte_level("smollm"));
     let found = ids(&tokenizer, "<|start|>ab<tool>c<|end|>");
     assert_eq!(found, [0, 14, 2, 5, 1]);
     assert_eq!(tokenizer.text.decode(&found).expect("decodable"), "ab<tool>c");
@@ -127,7 +126,7 @@ fn added_tokens_are_found_in_the_text_and_only_special_ones_vanish() {
 #[test]
 fn bos_is_added_as_file_and_scheme_say() {
     let begins = |pre, wish: Option<bool>| {
-        let mut writer = byte_level(Some(pre));
+        let mut writer = byte_level(pre);
         if let Some(wish) = wish {
             writer.set("tokenizer.ggml.add_bos_token", Value::Bool(wish));
         }
@@ -143,7 +142,7 @@ fn bos_is_added_as_file_and_scheme_say() {
 
 #[test]
 fn special_tokens_and_the_chat_template_are_told() {
-    let mut writer = byte_level(Some("smollm"));
+    let mut writer = byte_level("smollm");
     writer.text("tokenizer.chat_template", "{{ messages }}");
     let config = tokenizer(&writer).config;
     assert_eq!(config.bos_token.as_deref(), Some("<|start|>"));
@@ -164,7 +163,7 @@ fn special_tokens_and_the_chat_template_are_told() {
 #[test]
 fn qwen2_composes_characters_first() {
     // "e" and a combining acute become one character of the two bytes c3 a9.
-    let mut writer = byte_level(Some("qwen2"));
+    let mut writer = byte_level("qwen2");
     writer.texts("tokenizer.ggml.tokens", &["Ã", "©", "e", "Ì", "ģ"]);
     writer.remove("tokenizer.ggml.token_type");
     writer.texts("tokenizer.ggml.merges", &[]);
@@ -345,7 +344,7 @@ fn has_border(piece: &str) -> bool {
 #[test]
 fn what_is_not_known_or_contradicts_itself_is_refused_by_name() {
     let bpe = |change: &dyn Fn(&mut Writer)| {
-        let mut writer = byte_level(None);
+        let mut writer = byte_level("gpt-2");
         change(&mut writer);
         build(&writer).expect_err("refused").to_string()
     };
@@ -389,7 +388,7 @@ fn what_is_not_known_or_contradicts_itself_is_refused_by_name() {
 #[test]
 fn a_file_without_tokenizer_is_no_error() {
     assert!(build(&Writer::new()).expect("no error").is_none());
-    let mut writer = byte_level(None);
+    let mut writer = byte_level("gpt-2");
     writer.text("tokenizer.ggml.model", "no_vocab");
     assert!(build(&writer).expect("no error").is_none());
 }
@@ -399,7 +398,7 @@ fn a_file_without_tokenizer_is_no_error() {
 fn random_changes_of_the_metadata_never_panic() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let mut built = 0;
-    for writer in [byte_level(Some("llama-bpe")), byte_level(None), sentence_piece(&PIECES)] {
+    for writer in [byte_level("llama-bpe"), byte_level("gpt-2"), sentence_piece(&PIECES)] {
         let keys: Vec<String> = writer.values.iter().map(|(key, _)| key.clone()).collect();
         for _ in 0..200 {
             let mut writer = writer.clone();

@@ -20,6 +20,7 @@ use crate::quantization::Quantization;
 mod files;
 mod forms;
 mod fp8;
+mod gptq_zeros;
 mod integers;
 mod mxfp4;
 
@@ -36,6 +37,8 @@ pub struct SafetensorsSource {
     config: ModelConfig,
     quantization: Quantization,
     files: Checkpoint,
+    /// What the user should know of the files.
+    notice: Option<String>,
     /// Types of packed matrices that were looked at, by name: all scales are read for one.
     integer_types: Mutex<HashMap<String, StoredType>>,
 }
@@ -55,12 +58,21 @@ impl SafetensorsSource {
     /// A file that is missing, cut off or no safetensors file; a `quantization_config` that is not
     /// supported.
     pub fn open(directory: &Path, config: &ModelConfig) -> Result<SafetensorsSource, SourceError> {
+        let said = quantization(directory)?;
+        let files = Checkpoint::open(directory)?;
+        let (quantization, notice) = gptq_zeros::resolve(&files, said)?;
         Ok(SafetensorsSource {
             config: config.clone(),
-            quantization: quantization(directory)?,
-            files: Checkpoint::open(directory)?,
+            quantization,
+            files,
+            notice,
             integer_types: Mutex::default(),
         })
+    }
+
+    /// A sentence on what the files say about themselves that is not so.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
     }
 
     /// The parts of a tensor, in the first layout of which all are there.

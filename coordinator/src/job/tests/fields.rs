@@ -146,7 +146,8 @@ fn messages_have_known_roles_and_what_templates_know() {
     assert_eq!(
         Reading::lines().prompt(&line(notes)),
         format!(
-            "<user name=\"Ada\">a<assistant tool_calls=[{in_template}]><tool tool_call_id=\"c\">5"
+            "<user name=\"Ada\">a<assistant content=null tool_calls=[{in_template}]><tool \
+             tool_call_id=\"c\">5"
         )
     );
     let empty = Reading::lines().read(&line(json!([{"role": "assistant", "content": null}])));

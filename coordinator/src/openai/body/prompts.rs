@@ -185,6 +185,8 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
     let mut more = Vec::new();
     for (name, value) in message {
         match name.as_str() {
+            // No content is not an empty one to every template.
+            "content" if value.is_null() => more.push((name.clone(), value.to_string())),
             "role" | "content" => {}
             _ if value.is_null() => {}
             "tool_calls" => {

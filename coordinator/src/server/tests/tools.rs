@@ -186,8 +186,8 @@ fn a_conversation_goes_on_with_results() {
     let prompt: Vec<u8> =
         desk.engine.submissions()[0].prompt.iter().map(|token| *token as u8).collect();
     let prompt = String::from_utf8(prompt).expect("UTF-8");
-    let expected = "<user>Get.<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\
-         \"function\":{\"name\":\"get\",\"arguments\":{\"a\":1}}}]><tool \
+    let expected = "<user>Get.<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\
+         \"type\":\"function\",\"function\":{\"name\":\"get\",\"arguments\":{\"a\":1}}}]><tool \
          tool_call_id=\"0a1b2c3d4\">7<assistant>Seven.";
     assert_eq!(
         prompt.split_once("<user>").map(|(_, rest)| format!("<user>{rest}")).as_deref(),

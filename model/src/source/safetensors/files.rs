@@ -3,7 +3,8 @@
 //! Headers are read and checked by the `safetensors` crate when a checkpoint is opened; data is
 //! read by position, in pieces, from any thread.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -22,6 +23,8 @@ pub(super) struct Checkpoint {
     pub(super) directory: PathBuf,
     files: Vec<Shard>,
     tensors: HashMap<String, Stretch>,
+    /// File names of tensors by the index, which decides where several files have one.
+    assigned: HashMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -61,13 +64,16 @@ impl Checkpoint {
             directory: directory.to_owned(),
             files: Vec::new(),
             tensors: HashMap::new(),
+            assigned: HashMap::new(),
         };
         let single = directory.join("model.safetensors");
         if single.is_file() {
             checkpoint.add_file(&single)?;
             return Ok(checkpoint);
         }
-        for name in shard_names(&directory.join("model.safetensors.index.json"))? {
+        checkpoint.assigned = weight_map(&directory.join("model.safetensors.index.json"))?;
+        let names: BTreeSet<String> = checkpoint.assigned.values().cloned().collect();
+        for name in names {
             checkpoint.add_file(&directory.join(name))?;
         }
         Ok(checkpoint)
@@ -94,10 +100,23 @@ impl Checkpoint {
                 stored: info.dtype,
                 shape: info.shape.clone(),
             };
-            self.tensors.insert(name, stretch);
+            if !self.tensors.contains_key(&name) || self.is_assigned(&name, path) {
+                self.tensors.insert(name, stretch);
+            }
         }
         self.files.push(Shard { path: path.to_owned(), file });
         Ok(())
+    }
+
+    /// Returns true if the index says that the file at `path` has the tensor.
+    fn is_assigned(&self, tensor: &str, path: &Path) -> bool {
+        let file = self.assigned.get(tensor).map(String::as_str);
+        file.is_some() && file == path.file_name().and_then(OsStr::to_str)
+    }
+
+    /// The names of all tensors, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
     }
 
     /// The tensor of a name.
@@ -183,18 +202,17 @@ fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceEr
     Ok((8 + header_bytes, metadata))
 }
 
-/// The files that an index names, each once.
-fn shard_names(index: &Path) -> Result<Vec<String>, SourceError> {
+/// The file names that an index gives tensors.
+fn weight_map(index: &Path) -> Result<HashMap<String, String>, SourceError> {
     let text = std::fs::read_to_string(index).map_err(|source| io(index, source))?;
     let bad = |reason: String| format_error(index, reason);
     let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
     let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no weight_map".into()))?;
-    let mut names: Vec<String> =
-        map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    names.sort();
-    names.dedup();
-    if let Some(name) = names.iter().find(|name| name.contains('/')) {
+    let named = map.iter().filter_map(|(name, file)| Some((name, file.as_str()?)));
+    let assigned: HashMap<String, String> =
+        named.map(|(name, file)| (name.clone(), file.to_owned())).collect();
+    if let Some(name) = assigned.values().find(|name| name.contains('/')) {
         return Err(bad(format!("it names {name}, which is outside the directory")));
     }
-    Ok(names)
+    Ok(assigned)
 }

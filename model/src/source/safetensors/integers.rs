@@ -63,7 +63,7 @@ impl<'a> Matrix<'a> {
         quantization: Quantization,
     ) -> Result<Option<Matrix<'a>>, SourceError> {
         let (packing, group) = match quantization {
-            Quantization::Gptq { group, zeros } => (Packing::Gptq(zeros), group),
+            Quantization::Gptq { group, zeros, .. } => (Packing::Gptq(zeros), group),
             Quantization::Awq { group } => (Packing::Awq, group),
             _ => return Ok(None),
         };

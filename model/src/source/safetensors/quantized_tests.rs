@@ -106,6 +106,52 @@ fn every_form_is_expanded_as_elsewhere_in_any_rows() {
     }
 }
 
+/// The zeros of a symmetric matrix are 8, however they are stored and whatever that is called.
+#[test]
+fn zeros_of_symmetric_matrices_are_read_as_they_are_stored() {
+    let words = |word: u32| {
+        move |tensors: &mut Vec<(String, Stored, Vec<usize>, Vec<u8>)>| {
+            let of_zeros = tensors.iter_mut().filter(|(name, ..)| name.ends_with("qzeros"));
+            for (_, _, _, data) in of_zeros {
+                data.as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = word.to_le_bytes());
+            }
+        }
+    };
+    let expected = bits(&expected("gptq_symmetric"));
+    for (format, word, is_told) in [
+        ("gptq", 0x7777_7777, false),
+        ("gptq", 0x8888_8888, true),
+        ("gptq_v2", 0x8888_8888, false),
+        ("gptq_v2", 0x7777_7777, true),
+    ] {
+        let copy = Copy::of("gptq_symmetric");
+        let config = copy.0.path().join("config.json");
+        let text = std::fs::read_to_string(&config).expect("readable");
+        let text = text.replace(r#""sym""#, &format!(r#""checkpoint_format": "{format}", "sym""#));
+        std::fs::write(&config, text).expect("written");
+        copy.change(words(word));
+        let source = open(copy.0.path()).expect(format);
+        assert_eq!(source.notice().is_some(), is_told, "{format} {word:x}");
+        let mut out = vec![0.0; OUTPUTS * INPUTS];
+        source.read_f32(DOWN, 0, &mut out).expect(format);
+        assert_eq!(bits(&out), expected, "{format} {word:x}");
+    }
+    let copy = Copy::of("gptq_symmetric");
+    copy.change(|tensors| {
+        words(0x7777_7777)(tensors);
+        let (_, stored, shape, data) =
+            tensors.iter().find(|(name, ..)| name.ends_with("qzeros")).expect("zeros").clone();
+        let eights = data.iter().map(|_| 0x88).collect();
+        tensors.push(("model.layers.1.x.qzeros".to_owned(), stored, shape, eights));
+    });
+    let refusal = open(copy.0.path()).expect_err("refused").to_string();
+    assert!(refusal.contains("some as its second does"), "{refusal}");
+    // Called symmetric without being so.
+    let copy = Copy::of("gptq_symmetric");
+    copy.change(words(0x8878_8888));
+    assert_eq!(open(copy.0.path()).expect("opens").notice(), None);
+}
+
 #[test]
 fn a_form_has_the_type_that_holds_it_without_loss() {
     for (name, stored) in [

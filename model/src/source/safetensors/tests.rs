@@ -85,6 +85,27 @@ fn shards_are_found_through_the_index() {
     assert!(SafetensorsSource::open(folder.path(), &config()).is_err());
 }
 
+/// Of two shards with the tensor, the one that the index names has it; a tensor that the index
+/// looks for elsewhere is found all the same.
+#[test]
+fn the_index_decides_between_shards_that_both_have_a_tensor() {
+    let folder = tempfile::tempdir().expect("folder");
+    let at = |name: &str| folder.path().join(name);
+    let down = |stored| (DOWN_NAME, stored, vec![8, 12]);
+    write(&at("a.safetensors"), &[down(Stored::F32)]);
+    write(&at("b.safetensors"), &[down(Stored::F16), (EMBEDDING_NAME, Stored::F32, vec![10, 8])]);
+    for (file, stored) in [("a", StoredType::F32), ("b", StoredType::F16)] {
+        let index = format!(
+            r#"{{"weight_map": {{"{DOWN_NAME}": "{file}.safetensors", "x": "b.safetensors",
+                "{EMBEDDING_NAME}": "a.safetensors"}}}}"#
+        );
+        std::fs::write(at("model.safetensors.index.json"), &index).expect("written");
+        let source = SafetensorsSource::open(folder.path(), &config()).expect("opens");
+        assert_eq!(source.stored_type(DOWN).expect("there"), stored);
+        assert_eq!(source.shape(TensorId::Embedding).expect("there"), (10, 8));
+    }
+}
+
 #[test]
 fn what_does_not_fit_the_configuration_is_refused() {
     let folder = tempfile::tempdir().expect("folder");

@@ -30,16 +30,49 @@ pub(super) fn token_id(
 }
 
 /// Tokens that end an answer, by their spelling: of many conversions the keys name but one of them.
-const ENDS: [&str; 8] = [
+/// llama.cpp ends at the same ones.
+const ENDS: [&str; 14] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
     "<|end|>",
     "<|return|>",
     "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
     "<end_of_turn>",
+    "<end_of_utterance>",
     "<|end_of_text|>",
+    "<|endoftext|>",
+    "<turn|>",
+    "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
 ];
+
+/// Ends whose spelling is also that of an ordinary token, such as HTML's `</s>`: they end an answer
+/// where the file calls them control tokens. Those of the second half divide files of code.
+const ENDS_IF_CONTROL: [&str; 18] = [
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "< EOT >",
+    "_< EOT >",
+    "[EOT]",
+    "[EOS]",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// The token type of control tokens.
+const CONTROL: u32 = 3;
 
 /// End of sequence, of turn and of message, by the file's keys and by their spelling.
 pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32>, ConfigError> {
@@ -48,10 +81,19 @@ pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32
         ids.extend(token_id(metadata, &format!("tokenizer.ggml.{name}_token_id"), vocab)?);
     }
     let tokens = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
-    let is_end = |token: &str| ENDS.contains(&token);
-    ids.extend((0u32..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(id, _)| id));
+    let types = metadata.integers("tokenizer.ggml.token_type")?;
+    // A file without types says nothing against it.
+    let is_control = |id: u32| match &types {
+        Some(types) => types.get(id as usize) == Some(&CONTROL),
+        None => true,
+    };
+    let is_end =
+        |id, token| ENDS.contains(&token) || (ENDS_IF_CONTROL.contains(&token) && is_control(id));
+    let spelled = (0u32..).zip(tokens).filter(|(id, token)| is_end(*id, token.as_str()));
+    ids.extend(spelled.map(|(id, _)| id));
     // In gpt-oss's format it ends a message, of which an answer has several, whatever a key says.
-    let of_message = tokens.iter().any(|token| token == "<|return|>");
+    let of_message =
+        tokens.iter().any(|token| matches!(token.as_str(), "<|return|>" | "<|flush|>"));
     let ends_message =
         |id: u32| of_message && tokens.get(id as usize).is_some_and(|token| token == "<|end|>");
     let mut seen = std::collections::HashSet::new();

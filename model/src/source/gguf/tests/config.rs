@@ -90,6 +90,27 @@ fn end_tokens_of_llama3_are_found_by_spelling() {
 }
 
 #[test]
+fn ends_of_other_models_are_found_by_spelling() {
+    let ends = |tokens: &[&str], types: Option<Vec<i64>>| {
+        let mut writer = small_model("llama");
+        writer.integer("tokenizer.ggml.eos_token_id", 1);
+        writer.texts("tokenizer.ggml.tokens", tokens);
+        if let Some(types) = types {
+            writer.set("tokenizer.ggml.token_type", Value::Array(Array::Signed(types)));
+        }
+        open(&writer).expect("a good file").config().eos_token_ids.clone()
+    };
+    let chatml = ["<|endoftext|>", "<|im_end|>", "a", "b", "c", "d"];
+    assert_eq!(ends(&chatml, None), [1, 0]);
+    let many =
+        ["<EOT>", "x", "</s>", "<eos>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>", "b"];
+    assert_eq!(ends(&many, Some(vec![3, 1, 3, 3, 1, 1])), [1, 0, 2, 3, 4]);
+    // A tag of HTML is an ordinary token of many vocabularies.
+    assert_eq!(ends(&many, Some(vec![4, 1, 1, 4, 1, 1])), [1, 4]);
+    assert_eq!(ends(&["[EOT]", "x", "_<EOT>", "a", "b", "<|fim_pad|>"], None), [1, 0, 2, 5]);
+}
+
+#[test]
 fn what_cannot_run_is_refused_by_name() {
     let change = |change: &dyn Fn(&mut Writer)| {
         let mut writer = small_model("llama");

@@ -1,0 +1,182 @@
+//! Values as Python spells them: its `str` and its `repr`.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// Lists in lists that are written at most.
+const DEPTH_MAX: usize = 128;
+/// The longest text that a value becomes: lists may have one list twice, and that one another.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// Returns true for values that minijinja would spell otherwise.
+pub(super) fn is_spelled_otherwise(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => true,
+        ValueKind::Number => !value.is_integer(),
+        _ => false,
+    }
+}
+
+/// Python's `str` of a value; empty for one that is undefined.
+///
+/// # Errors
+/// Lists that are too long or too deep to be written.
+pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut text = Bounded(String::new());
+    represent(&mut text, value, 0)?;
+    Ok(Cow::Owned(text.0))
+}
+
+/// Python's `str` of all values, one after the other.
+///
+/// # Errors
+/// As [`text_of`].
+pub(super) fn concatenate(values: &[Value]) -> Result<String, Error> {
+    let mut whole = String::new();
+    for value in values {
+        whole.push_str(&text_of(value)?);
+        if whole.len() > super::OUTPUT_BYTES {
+            let reason = format!("a text of more than {} bytes", super::OUTPUT_BYTES);
+            return Err(Error::new(ErrorKind::InvalidOperation, reason));
+        }
+    }
+    Ok(whole)
+}
+
+/// Text up to a limit.
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > TEXT_BYTES_MAX {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// Writes Python's `repr` of a value.
+///
+/// # Errors
+/// Lists that are too deep, or a writer that takes no more.
+pub(super) fn represent(out: &mut dyn Write, value: &Value, depth: usize) -> fmt::Result {
+    if depth > DEPTH_MAX {
+        return Err(fmt::Error);
+    }
+    let items = || value.try_iter().map_err(|_| fmt::Error);
+    match value.kind() {
+        ValueKind::String => represent_text(out, value.as_str().unwrap_or_default()),
+        // Slices among them, which are lists to Python.
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.write_char('[')?;
+            for (index, item) in items()?.enumerate() {
+                out.write_str(if index > 0 { ", " } else { "" })?;
+                represent(out, &item, depth + 1)?;
+            }
+            out.write_char(']')
+        }
+        ValueKind::Map => {
+            out.write_char('{')?;
+            for (index, key) in items()?.enumerate() {
+                out.write_str(if index > 0 { ", " } else { "" })?;
+                represent(out, &key, depth + 1)?;
+                out.write_str(": ")?;
+                let item = value.get_item(&key).map_err(|_| fmt::Error)?;
+                represent(out, &item, depth + 1)?;
+            }
+            out.write_char('}')
+        }
+        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
+            Ok(number) => out.write_str(&float(number)),
+            Err(_) => write!(out, "{value}"),
+        },
+        _ => write!(out, "{value}"),
+    }
+}
+
+fn represent_text(out: &mut dyn Write, text: &str) -> fmt::Result {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.write_char(quote)?;
+    for letter in text.chars() {
+        match letter {
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            '\\' => out.write_str("\\\\")?,
+            _ if letter == quote => write!(out, "\\{letter}")?,
+            '\0'..' ' | '\x7f'..='\u{a0}' | '\u{ad}' => {
+                write!(out, "\\x{:02x}", u32::from(letter))?
+            }
+            _ => out.write_char(letter)?,
+        }
+    }
+    out.write_char(quote)
+}
+
+/// Python's `repr` of a float: as few digits as say it, with an exponent of at least two digits
+/// where the number is below 1e-4 or at least 1e16.
+pub(super) fn float(number: f64) -> String {
+    if !number.is_finite() {
+        return number.to_string().to_lowercase();
+    }
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if number != 0.0 && !(-4..16).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{digits}e{sign}{:02}", exponent.abs());
+    }
+    let plain = number.to_string();
+    if plain.contains('.') { plain } else { plain + ".0" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_in_lists_have_pythons_quotes() {
+        let write = |text: &str| {
+            let mut out = String::new();
+            represent(&mut out, &Value::from(text), 0).map(|()| out)
+        };
+        for (text, expected) in [
+            ("a", "'a'"),
+            ("it's", "\"it's\""),
+            ("\"'", "'\"\\''"),
+            ("a\nb\t\\\u{1}é", "'a\\nb\\t\\\\\\x01é'"),
+            ("\u{85}\u{a0}¡", "'\\x85\\xa0¡'"),
+        ] {
+            assert_eq!(write(text).as_deref(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn floats_are_pythons() {
+        for (number, expected) in [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (1e-4, "0.0001"),
+            (1e-5, "1e-05"),
+            (1.5e-7, "1.5e-07"),
+            (123_456.75, "123456.75"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (1.234_567_890_123_456_8e17, "1.2345678901234568e+17"),
+            (-2.5e-300, "-2.5e-300"),
+            (f64::INFINITY, "inf"),
+            (f64::NAN, "nan"),
+        ] {
+            assert_eq!(float(number), expected);
+        }
+    }
+}

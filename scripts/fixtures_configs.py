@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Makes model/tests/fixtures/configs/transformers_VERSION.json: the config.json that a version of transformers
+saves for every architecture that is supported.
+
+    python3 -m venv DIR && DIR/bin/pip install transformers==VERSION    # without torch
+    DIR/bin/python scripts/fixtures_configs.py
+
+The files are committed; nothing in the build or the tests runs this. They were made with 4.57.1 and
+5.24.0. `cases` has, by kind and then by name:
+
+    default      what the architecture's configuration class says where nothing is given
+    full         the same with the fields that are as in every class, which are left out otherwise
+    tiny         a model small enough to be run
+    published    the models of model/src/known, read and saved again
+
+An architecture that the version does not have is left out.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import transformers
+from transformers import AutoConfig
+
+ROOT = Path(__file__).resolve().parent.parent / "model"
+VERSION = ".".join(transformers.__version__.split(".")[:2])
+FILE = ROOT / "tests" / "fixtures" / "configs" / f"transformers_{VERSION}.json"
+
+# Architectures by model type.
+ARCHITECTURES = {
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "mixtral": "MixtralForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+}
+
+TINY = {
+    "vocab_size": 260,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "ffn_dim": 128,
+    "word_embed_proj_dim": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def saved(config, architecture):
+    """The object that `save_pretrained` writes."""
+    config.architectures = [architecture]
+    config.dtype = "bfloat16"
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        return json.loads((Path(folder) / "config.json").read_text())
+
+
+def full(config, architecture):
+    config.architectures = [architecture]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        config.to_json_file(file, use_diff=False)
+        return json.loads(file.read_text())
+
+
+def tiny(model_type):
+    """The sizes that a configuration has, in the text's where it has one."""
+    default = AutoConfig.for_model(model_type)
+    text = getattr(default, "text_config", None)
+    of = text if text is not None else default
+    sizes = {name: size for name, size in TINY.items() if getattr(of, name, None) is not None}
+    if getattr(of, "original_max_position_embeddings", None):
+        sizes["original_max_position_embeddings"] = 512
+    if text is None:
+        return AutoConfig.for_model(model_type, **sizes)
+    return AutoConfig.for_model(model_type, text_config={"model_type": text.model_type, **sizes})
+
+
+def resaved(path):
+    given = json.loads(path.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(given))
+        return saved(AutoConfig.from_pretrained(folder), given["architectures"][0])
+
+
+def main():
+    cases = {"default": {}, "full": {}, "tiny": {}, "published": {}}
+    known = set()
+    for model_type, architecture in ARCHITECTURES.items():
+        try:
+            AutoConfig.for_model(model_type)
+        except ValueError:
+            print(f"{VERSION} has no {model_type}")
+            continue
+        known.add(architecture)
+        cases["default"][model_type] = saved(AutoConfig.for_model(model_type), architecture)
+        cases["full"][model_type] = full(AutoConfig.for_model(model_type), architecture)
+        cases["tiny"][model_type] = saved(tiny(model_type), architecture)
+    for path in sorted((ROOT / "src" / "known").glob("*.json")):
+        if json.loads(path.read_text())["architectures"][0] in known:
+            cases["published"][path.stem] = resaved(path)
+    lines = [f' "version": {json.dumps(transformers.__version__)},', ' "cases": {']
+    for kind, members in cases.items():
+        rows = [f"   {json.dumps(name)}: {json.dumps(config)}" for name, config in members.items()]
+        lines += [f'  {json.dumps(kind)}: {{', ",\n".join(rows), "  },"]
+    lines[-1] = "  }"
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text("{\n" + "\n".join(lines) + "\n }\n}\n")
+    json.loads(FILE.read_text())
+    print(f"{FILE.name}: {sum(map(len, cases.values()))} cases, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
