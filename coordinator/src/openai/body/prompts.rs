@@ -176,6 +176,11 @@ fn content(message: &Fields) -> Result<String, Rejection> {
     match given(message, "content") {
         Some(content) => read_content(content),
         None if calls => Ok(String::new()),
+        // As an assistant's message comes back that says why it does not answer, or nothing.
+        None if message.get("role").is_some_and(|role| role == "assistant") => {
+            let refusal = given(message, "refusal").map(Value::as_str).unwrap_or_default();
+            Ok(refusal.unwrap_or_default().to_owned())
+        }
         None => Err(invalid("messages", "a list of objects with \"role\" and \"content\"")),
     }
 }
@@ -185,7 +190,8 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
     let mut more = Vec::new();
     for (name, value) in message {
         match name.as_str() {
-            "role" | "content" => {}
+            // What says nothing to a template, or stood in for the content.
+            "role" | "content" | "refusal" | "annotations" | "audio" => {}
             _ if value.is_null() => {}
             "tool_calls" => {
                 let calls = earlier_calls(value)?;
@@ -216,12 +222,15 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }
-    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...}";
+    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...} or \
+                  {\"type\": \"refusal\", \"refusal\": ...}";
     let parts = value.as_array().ok_or_else(|| invalid("content", wanted))?;
     parts
         .iter()
         .map(|part| match part["type"].as_str() {
-            Some("text") => part["text"].as_str().ok_or_else(|| invalid("content", wanted)),
+            Some(kind @ ("text" | "refusal")) => {
+                part[kind].as_str().ok_or_else(|| invalid("content", wanted))
+            }
             Some(other) => Err(Rejection::new(
                 ErrorCode::UnsupportedField,
                 format!("Message parts of type \"{other}\" are not implemented; only text is."),
