@@ -6,6 +6,8 @@ use crate::error::GrammarError;
 pub(crate) const SCHEMA_BYTES: usize = 1 << 20;
 /// Values in a schema, which bounds the rules made of it and the time to measure it.
 pub(crate) const SCHEMA_NODES: usize = 20_000;
+/// Of the names that lead to each of a schema's values, all together: each is copied.
+pub(crate) const SCHEMA_PLACES_BYTES: usize = 16 << 20;
 /// Values within each other, references followed: as deep as a JSON text may be.
 pub(crate) const SCHEMA_DEPTH: usize = 128;
 /// Declared in an object, with what holds beside it: the parser recurses through them.

@@ -7,9 +7,11 @@ use llguidance::Matcher;
 use crate::calls::{CallSyntax, Trigger, Word};
 use crate::error::GrammarError;
 use crate::json::Json;
+use crate::marker::Marker;
 use crate::mask::clear;
 use crate::parser::{Parser, begun_with};
 use crate::vocabulary::Vocabulary;
+use crate::waiting::Waiting;
 use crate::watch::Watch;
 
 /// What calls begin with once they do.
@@ -19,6 +21,8 @@ pub(crate) struct Calling {
     marked: Arc<[u32]>,
     runs_out: bool,
     state: State,
+    /// Where calls may also give way to a form behind a marker, one of which must come.
+    waiting: Option<Box<Waiting>>,
 }
 
 #[derive(Clone)]
@@ -34,12 +38,19 @@ enum State {
 impl Calling {
     pub(crate) fn new(parser: Arc<Parser>, marked: Arc<[u32]>, runs_out: bool) -> Calling {
         let state = State::Text { watch: Watch::default(), is_elsewhere: false };
-        Calling { parser, marked, runs_out, state }
+        Calling { parser, marked, runs_out, state, waiting: None }
     }
 
-    /// Whether calls have not begun.
+    /// The same where the text must go on to calls, or to a marker and a form behind it.
+    #[must_use]
+    pub(crate) fn or_marker(self) -> Calling {
+        let waiting = Waiting::new(Arc::clone(&self.parser), Arc::clone(&self.marked));
+        Calling { waiting: Some(Box::new(waiting)), ..self }
+    }
+
+    /// Whether every token can follow.
     pub(crate) fn is_free(&self) -> bool {
-        matches!(self.state, State::Text { .. })
+        matches!(self.state, State::Text { .. }) && self.waiting.is_none()
     }
 
     /// Sets the bits of what can follow; why the parser gives up.
@@ -50,6 +61,10 @@ impl Calling {
     ) -> Option<GrammarError> {
         match &mut self.state {
             State::Calls(json) => json.allow(vocabulary, mask),
+            State::Text { .. } if self.waiting.is_some() => {
+                Waiting::allow(vocabulary, mask);
+                None
+            }
             State::Text { .. } => {
                 mask.fill(u32::MAX);
                 let beyond = vocabulary.words.len()..mask.len() * 32;
@@ -60,13 +75,26 @@ impl Calling {
     }
 
     /// Goes on with a token; why it cannot. Calls begin with a trigger that its own token does not
-    /// spoil.
+    /// spoil, the form of [`Calling::or_marker`] behind the `marker`.
     pub(crate) fn take(
         &mut self,
         vocabulary: &Vocabulary,
         syntax: &CallSyntax,
+        marker: Option<&Marker>,
         token: u32,
     ) -> Option<GrammarError> {
+        if let (State::Text { .. }, Some(waiting), Some(marker)) =
+            (&self.state, &mut self.waiting, marker)
+            && let Some(said) = waiting.take(vocabulary, marker, token)
+        {
+            let begun = begun_with(&self.parser, &said);
+            let begins = begun.is_some();
+            let matcher = begun.unwrap_or_else(|| Matcher::new(Ok(self.parser.begin())));
+            let mut json = self.json(matcher, syntax);
+            json.said(&said);
+            self.state = State::Calls(Box::new(json));
+            return (!begins).then(|| GrammarError("the form does not begin like this".to_owned()));
+        }
         let (watch, is_elsewhere) = match &mut self.state {
             State::Calls(json) => return json.take(vocabulary, token),
             State::Text { watch, is_elsewhere } => (watch, is_elsewhere),
@@ -105,7 +133,7 @@ impl Calling {
     pub(crate) fn is_complete(&mut self) -> bool {
         match &mut self.state {
             State::Calls(json) => json.is_complete(),
-            State::Text { .. } => true,
+            State::Text { .. } => self.waiting.is_none(),
         }
     }
 

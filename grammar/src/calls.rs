@@ -1,7 +1,7 @@
 //! Answers that call functions: how a model writes a call, which functions there are, and the rules
 //! of both.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
 use crate::error::GrammarError;
+use crate::form::Rules;
+use crate::lower::Unsupported;
 use crate::names::{is_function_name, literal};
 use crate::parameters::{self, Parameter, ParameterTags};
-use crate::schema;
+use crate::schema::{self, Schema};
 use crate::whitespace::Whitespace;
 
 /// Calls of functions.
@@ -115,8 +117,9 @@ impl Calls {
     ///
     /// # Errors
     /// Names or schemas that are wrong or beyond their bounds.
-    pub(crate) fn rules(&self, tokens: Tokens) -> Result<TopLevelGrammar, GrammarError> {
+    pub(crate) fn rules(&self, tokens: Tokens) -> Result<Rules, GrammarError> {
         self.check()?;
+        let mut unheld = BTreeSet::new();
         let syntax = &self.syntax;
         let written = |parts: &[Part]| written(parts, tokens);
         let more = if self.are_several {
@@ -132,8 +135,10 @@ impl Calls {
         let mut grammars = Vec::new();
         for (index, function) in self.functions.iter().enumerate() {
             let (name, middle) = (literal(&function.name), written(&syntax.middle));
+            let schema = function.schema()?;
+            unheld.extend(schema.unheld.iter().cloned());
             if let Some(tags) = &syntax.parameters {
-                let all = function.parameters()?;
+                let all = Parameter::of(&schema).map_err(|error| function.of(&error))?;
                 let rule = parameters::add_rules(&all, tags, index, &mut lark, &mut grammars)?;
                 let _ = writeln!(lark, "f{index}: {name} {middle} {rule}");
                 continue;
@@ -141,12 +146,12 @@ impl Calls {
             let _ = writeln!(lark, "f{index}: {name} {middle} @a{index}");
             grammars.push(GrammarWithLexer {
                 name: Some(format!("a{index}")),
-                json_schema: Some(function.schema()?),
+                json_schema: Some(written_schema(schema)?),
                 lark_grammar: None,
             });
         }
         grammars.insert(0, GrammarWithLexer::from_lark(lark));
-        Ok(TopLevelGrammar { grammars, max_tokens: None })
+        Ok(Rules { grammar: TopLevelGrammar { grammars, max_tokens: None }, unheld })
     }
 
     fn check(&self) -> Result<(), GrammarError> {
@@ -176,26 +181,15 @@ impl Calls {
 }
 
 impl Function {
-    /// What its arguments are, written as other JSON answers are.
-    fn schema(&self) -> Result<Value, GrammarError> {
-        let mut schema = schema::read(&self.parameters).map_err(|error| self.of(&error))?;
-        match &mut schema {
-            Value::Object(fields) => Whitespace::default().write(fields)?,
-            schema => *schema = json!({}),
-        }
-        Ok(schema)
-    }
-
-    /// The arguments that it may have.
-    fn parameters(&self) -> Result<Vec<Parameter>, GrammarError> {
-        let schema = schema::read(&self.parameters).map_err(|error| self.of(&error))?;
-        Parameter::of(&schema).map_err(|error| self.of(&error))
+    /// What its arguments are, as far as it can be held.
+    fn schema(&self) -> Result<Schema, GrammarError> {
+        schema::read(&self.parameters, Unsupported::Dropped).map_err(|error| self.of(&error))
     }
 
     /// The names of those arguments that are texts.
     pub fn text_parameters(&self) -> Vec<String> {
         // What cannot be read was refused before.
-        let all = self.parameters().unwrap_or_default();
+        let all = self.schema().and_then(|schema| Parameter::of(&schema)).unwrap_or_default();
         let texts = all.iter().filter(|one| one.is_text());
         texts.map(|one| one.name().to_owned()).collect()
     }
@@ -204,6 +198,16 @@ impl Function {
     pub(crate) fn of(&self, error: &GrammarError) -> GrammarError {
         GrammarError(format!("the parameters of `{}`: {error}", self.name))
     }
+}
+
+/// A schema, written as other JSON answers are.
+fn written_schema(schema: Schema) -> Result<Value, GrammarError> {
+    let Schema { mut value, has_control, .. } = schema;
+    match &mut value {
+        Value::Object(fields) => Whitespace::default().write(fields, has_control)?,
+        value => *value = json!({}),
+    }
+    Ok(value)
 }
 
 /// Parts as a rule has them; an empty text where there are none.

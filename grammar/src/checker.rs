@@ -10,7 +10,9 @@ use crate::calls::{Calls, Function, Tokens};
 use crate::error::GrammarError;
 use crate::form::{Grammar, factory, parser_of};
 use crate::keys::Keys;
+use crate::lower::Unsupported;
 use crate::parser::Parser;
+use crate::validator::{Validator, Verdict};
 use crate::{room, schema};
 
 /// Parsers kept between texts: answers of a job mostly share a form.
@@ -21,6 +23,8 @@ const KEPT: Bounds = Bounds { count: 16, size_bytes: 32 << 20 };
 pub struct Checker {
     factory: ParserFactory,
     kept: Cache<Grammar, Parser>,
+    /// By the text of a schema.
+    validators: Cache<String, Validator>,
 }
 
 impl std::fmt::Debug for Checker {
@@ -36,7 +40,8 @@ impl Checker {
     /// A parser that cannot be made.
     pub fn new() -> Result<Checker, GrammarError> {
         let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
-        Ok(Checker { factory: factory(&bytes)?, kept: Cache::new(KEPT) })
+        let (kept, validators) = (Cache::new(KEPT), Cache::new(KEPT));
+        Ok(Checker { factory: factory(&bytes)?, kept, validators })
     }
 
     /// Whether answers can have this form.
@@ -52,14 +57,23 @@ impl Checker {
                 for function in &calls.functions {
                     self.check(&arguments_of(function)).map_err(|error| function.of(&error))?;
                 }
-                parser_of(&self.factory, rules).map(drop)
+                parser_of(&self.factory, rules.grammar).map(drop)
+            }
+            Grammar::CallsOr(either) => {
+                self.check(&Grammar::Calls(Box::new(either.calls.clone())))?;
+                let beside = |error: GrammarError| {
+                    GrammarError(format!("the form of answers that call none: {error}"))
+                };
+                self.check(&either.grammar).map_err(beside)?;
+                parser_of(&self.factory, either.rules(Tokens::Left)?.grammar).map(drop)
             }
             Grammar::JsonSchema(text, _) => {
                 self.parse(grammar)?;
-                if grammar.keys_run_out() {
-                    room::check(&self.factory, &schema::read(text)?)?;
-                }
-                Ok(())
+                self.check_room(grammar, text, Unsupported::Refused)
+            }
+            Grammar::Arguments(text) => {
+                self.parse(grammar)?;
+                self.check_room(grammar, text, Unsupported::Dropped)
             }
             Grammar::Behind(behind) => self.check(&behind.grammar),
             Grammar::Regex(_) | Grammar::Choice(_) => self.parse(grammar),
@@ -67,7 +81,20 @@ impl Checker {
     }
 
     fn parse(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        grammar.rules()?.map_or(Ok(()), |rules| parser_of(&self.factory, rules).map(drop))
+        grammar.rules()?.map_or(Ok(()), |rules| parser_of(&self.factory, rules.grammar).map(drop))
+    }
+
+    /// Whether objects may have as many keys as they must have.
+    fn check_room(
+        &self,
+        grammar: &Grammar,
+        text: &str,
+        unsupported: Unsupported,
+    ) -> Result<(), GrammarError> {
+        if grammar.keys_run_out() {
+            room::check(&self.factory, &schema::read(text, unsupported)?.value)?;
+        }
+        Ok(())
     }
 
     /// Whether a function may be called with these arguments.
@@ -95,24 +122,39 @@ impl Checker {
             let is_one = texts.iter().any(|choice| choice.as_bytes() == text);
             return wrong_unless(is_one, "it is none of the choices");
         }
-        let parser = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?.begin();
+        let kept = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?;
+        let (parser, is_wider) = (kept.begin(), kept.is_wider);
         let checked = parsed(parser, text).or_else(|_| {
             // One that others have used may have no room left for this text.
             parsed(Parser::new(grammar, &self.factory)?.begin(), text)
         });
         checked?;
-        if matches!(grammar, Grammar::JsonSchema(..)) {
+        if let Grammar::JsonSchema(schema, _) | Grammar::Arguments(schema) = grammar {
             let told =
                 |key: String| GrammarError(format!("it says the key `{key}` of an object twice"));
             Keys::default().take(text).map_err(told)?;
+            return self.validate(schema, text, is_wider);
         }
         Ok(())
+    }
+
+    /// Compares a text with the schema as it was given; `is_wider`: its parser let more through.
+    fn validate(&mut self, schema: &str, text: &[u8], is_wider: bool) -> Result<(), GrammarError> {
+        let made = || Ok::<_, GrammarError>(Validator::new(schema));
+        match self.validators.get(&schema.to_owned(), made)?.check(text) {
+            Verdict::Unknown(why) if is_wider => {
+                Err(GrammarError(format!("it cannot be compared with the schema: {why}")))
+            }
+            // The parser has held all of the schema.
+            Verdict::Valid | Verdict::Unknown(_) => Ok(()),
+            Verdict::Wrong(why) => Err(GrammarError(format!("it is not of the schema: {why}"))),
+        }
     }
 }
 
 /// The form of a function's arguments.
 fn arguments_of(function: &Function) -> Grammar {
-    Grammar::json_schema(function.parameters.clone())
+    Grammar::Arguments(function.parameters.clone())
 }
 
 /// Whether a parser takes a text as a whole.

@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 2 << 20;
 /// them, which takes about a millisecond for a schema of a few fields and 40 for one of 200.
 pub struct Compiled {
     forms: Arc<Grammars>,
-    /// Tokens that can complete a key or be followed by one.
+    /// Tokens that can complete a key, be followed by one or escape one of its characters.
     marked: Arc<[u32]>,
     /// `None` where no grammar needs a parser.
     factory: Option<ParserFactory>,
@@ -37,10 +37,10 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// Tokens that can complete a key or be followed by one.
+/// Tokens that can complete a key, be followed by one or escape one of its characters.
 pub(crate) fn marked(vocabulary: &Vocabulary) -> Arc<[u32]> {
     let words = vocabulary.words.iter().zip(0..);
-    let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b','));
+    let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b',' | b'\\'));
     words.filter_map(|(word, token)| is_marked(word).then_some(token)).collect()
 }
 

@@ -21,15 +21,24 @@ pub(crate) struct Json {
     matcher: Matcher,
     /// `None`: the text is no JSON as a whole, and its keys are not looked at.
     keys: Option<Keys>,
-    /// Tokens that can complete a key or be followed by one.
+    /// Tokens that can complete a key, be followed by one or escape one of its characters.
     marked: Arc<[u32]>,
     /// Whether all keys that an object may have can have been said.
     runs_out: bool,
+    /// A text that begins with a tag is no JSON, and nothing was said yet.
+    may_be_tagged: bool,
 }
 
 impl Json {
     pub(crate) fn new(matcher: Matcher, marked: Arc<[u32]>, runs_out: bool) -> Json {
-        Json { matcher, keys: Some(Keys::default()), marked, runs_out }
+        let keys = Some(Keys::with_one_spelling());
+        Json { matcher, keys, marked, runs_out, may_be_tagged: false }
+    }
+
+    /// The same of a text whose keys are not looked at if it begins with a tag.
+    #[must_use]
+    pub(crate) fn without_keys_of_tags(self) -> Json {
+        Json { may_be_tagged: true, ..self }
     }
 
     /// The same of a text whose keys are not looked at.
@@ -48,17 +57,27 @@ impl Json {
         if error.is_some() {
             return error;
         }
-        let Json { matcher, keys: Some(keys), marked, runs_out } = self else { return None };
+        let Json { matcher, keys: Some(keys), marked, runs_out, .. } = self else { return None };
         let marked = marked.iter().copied().filter(|token| is_set(mask, *token));
         let refused = if *runs_out {
             // Within a key every token may lead to keys that were said, elsewhere only these.
             let watched =
                 if keys.is_at_key() { tokens(mask).collect() } else { marked.collect::<Vec<_>>() };
-            let mut search = Search { vocabulary, tried: 0, seen: HashMap::new() };
+            let crowds = |token: &u32| {
+                keys.effect(vocabulary.word(*token).unwrap_or_default()) == Effect::Crowds
+            };
+            let before = watched.iter().any(crowds).then(|| matcher.clone());
+            let (seen, path) = (HashMap::new(), Vec::new());
+            let mut search = Search { vocabulary, before, path, tried: 0, seen };
             search.refused(matcher, keys, &watched)
         } else {
             let repeats = |token: &u32| keys.repeats(vocabulary.word(*token).unwrap_or_default());
-            Ok(marked.filter(repeats).collect())
+            // Within an escape every token may spell the key in another way.
+            if keys.is_in_escape() {
+                Ok(tokens(mask).filter(repeats).collect())
+            } else {
+                Ok(marked.filter(repeats).collect())
+            }
         };
         match refused {
             Ok(refused) => refused.into_iter().for_each(|token| clear(mask, token)),
@@ -69,6 +88,7 @@ impl Json {
 
     /// What its parser was begun with.
     pub(crate) fn said(&mut self, bytes: &[u8]) {
+        self.look_for_tag(bytes);
         // The parser has taken them, so they repeat no key that a parser would refuse.
         let _ = self.keys.as_mut().map(|keys| keys.take(bytes));
     }
@@ -76,9 +96,18 @@ impl Json {
     /// Goes on with a token; why it cannot.
     pub(crate) fn take(&mut self, vocabulary: &Vocabulary, token: u32) -> Option<GrammarError> {
         let word = vocabulary.word(token).unwrap_or_default();
+        self.look_for_tag(word);
         let repeated = self.keys.as_mut().and_then(|keys| keys.take(word).err());
         let repeated = repeated.map(|key| GrammarError(format!("the key `{key}` comes twice")));
         taken(&mut self.matcher, token).or(repeated)
+    }
+
+    fn look_for_tag(&mut self, bytes: &[u8]) {
+        let Some(first) = bytes.first().filter(|_| self.may_be_tagged) else { return };
+        self.may_be_tagged = false;
+        if *first == b'<' {
+            self.keys = None;
+        }
     }
 
     pub(crate) fn is_complete(&mut self) -> bool {
@@ -89,6 +118,11 @@ impl Json {
 /// Looks for keys that an object has not said yet.
 struct Search<'w> {
     vocabulary: &'w Vocabulary,
+    /// The parser as it is, made where something is to be tried: one that finds that nothing can
+    /// follow does not go back.
+    before: Option<Matcher>,
+    /// Tokens that are tried now, each behind the other.
+    path: Vec<u32>,
     /// How many tokens were tried.
     tried: usize,
     /// By what was tried: whether a key can follow.
@@ -137,15 +171,27 @@ impl<'w> Search<'w> {
             None if self.tried >= TRIED => true,
             None => {
                 self.tried += 1;
-                matcher.consume_token(token).map_err(|error| GrammarError::new(&error))?;
-                let leads = self.has_key(matcher, keys, token, said)?;
-                matcher.rollback(1).map_err(|error| GrammarError::new(&error))?;
+                let goes_on = matcher.consume_token(token).is_ok() && !matcher.is_stopped();
+                self.path.push(token);
+                let leads = goes_on && self.has_key(matcher, keys, token, said)?;
+                self.path.pop();
+                if !goes_on || matcher.is_stopped() || matcher.rollback(1).is_err() {
+                    self.go_back(matcher)?;
+                }
                 self.seen.insert(said.clone(), leads);
                 leads
             }
         };
         said.truncate(before);
         Ok(leads)
+    }
+
+    /// A parser behind the tokens that are tried now.
+    fn go_back(&self, matcher: &mut Matcher) -> Result<(), GrammarError> {
+        if let Some(before) = &self.before {
+            *matcher = before.clone();
+        }
+        matcher.consume_tokens(&self.path).map_err(|error| GrammarError::new(&error))
     }
 
     /// Whether a key that was not said yet can follow what a parser has taken, a token last, which
@@ -161,7 +207,10 @@ impl<'w> Search<'w> {
         if keys.take(self.word(token)).is_err() {
             return Ok(false);
         }
-        let mask = matcher.compute_mask_or_eos().map_err(|error| GrammarError::new(&error))?;
+        let Ok(mask) = matcher.compute_mask_or_eos() else { return Ok(false) };
+        if matcher.is_stopped() {
+            return Ok(false);
+        }
         let mut crowding = Vec::new();
         for token in tokens(mask.as_slice()) {
             let word = self.word(token);

@@ -9,6 +9,8 @@ pub(crate) struct Keys {
     /// Objects and lists around, the innermost last.
     around: Vec<Around>,
     place: Place,
+    /// Of the ways to spell a key only one is taken: the fewest escapes, in small letters.
+    has_one_spelling: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ enum Place {
     String,
     /// Behind a backslash of a string.
     Escaped(Option<Vec<u8>>),
+    /// Behind `\u` of a key and so many of its digits.
+    Digits(Vec<u8>, usize),
 }
 
 /// What bytes add to a text.
@@ -41,6 +45,18 @@ struct Added {
     /// Keys of the innermost object that was open before and still is.
     keys: HashMap<String, Vec<u8>>,
     place: Place,
+}
+
+/// Whether a character is escaped with this digit, the one of its index, where it has no other
+/// escape.
+fn is_digit(index: usize, digit: u8, before: u8) -> bool {
+    match index {
+        0 | 1 => digit == b'0',
+        2 => matches!(digit, b'0' | b'1'),
+        // \b, \t, \n, \f and \r have escapes of their own.
+        _ if before == b'0' => matches!(digit, b'0'..=b'7' | b'b' | b'e' | b'f'),
+        _ => matches!(digit, b'0'..=b'9' | b'a'..=b'f'),
+    }
 }
 
 /// What bytes do to the keys of a text.
@@ -55,6 +71,11 @@ pub(crate) enum Effect {
 }
 
 impl Keys {
+    /// At the beginning of a text whose keys are each spelled in one way.
+    pub(crate) fn with_one_spelling() -> Keys {
+        Keys { has_one_spelling: true, ..Keys::default() }
+    }
+
     /// Goes on with bytes.
     ///
     /// # Errors
@@ -101,13 +122,18 @@ impl Keys {
 
     /// Whether a key has begun.
     pub(crate) fn is_in_key(&self) -> bool {
-        matches!(self.place, Place::Key(_) | Place::Escaped(Some(_)))
+        matches!(self.place, Place::Key(_) | Place::Escaped(Some(_)) | Place::Digits(..))
+    }
+
+    /// Whether a key has begun that may not go on with any character.
+    pub(crate) fn is_in_escape(&self) -> bool {
+        matches!(self.place, Place::Escaped(Some(_)) | Place::Digits(..))
     }
 
     fn crowds(&self, added: &Added) -> bool {
         let begun = match &added.place {
             Place::BeforeKey => &[],
-            Place::Key(key) | Place::Escaped(Some(key)) => key.as_slice(),
+            Place::Key(key) | Place::Escaped(Some(key)) | Place::Digits(key, _) => key.as_slice(),
             _ => return false,
         };
         let begins = |keys: &HashMap<String, Vec<u8>>| keys.values().any(|k| k.starts_with(begun));
@@ -132,7 +158,16 @@ impl Keys {
         Ok(match (place, byte) {
             (Place::Escaped(Some(mut key)), _) => {
                 key.push(byte);
-                Place::Key(key)
+                let has_digits = byte == b'u' && self.has_one_spelling;
+                if has_digits { Place::Digits(key, 0) } else { Place::Key(key) }
+            }
+            (Place::Digits(mut key, index), _) => {
+                let before = key.last().copied().unwrap_or(b'0');
+                key.push(byte);
+                if !is_digit(index, byte, before) {
+                    return Err(decoded(&key));
+                }
+                if index == 3 { Place::Key(key) } else { Place::Digits(key, index + 1) }
             }
             (Place::Escaped(None), _) => Place::String,
             (Place::String, b'"') => Place::Value,
@@ -234,6 +269,26 @@ mod tests {
             (r#"{"é":1,"\u00e9":2}"#, "é"),
         ] {
             assert_eq!(repeated(text).unwrap_or_default(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_has_one_spelling_where_it_is_asked_for() {
+        for (text, is_taken) in [
+            (r#"{"\u0001":1}"#, true),
+            (r#"{"\u001f":1}"#, true),
+            (r#"{"\u000b\n":1}"#, true),
+            (r#"{"\u001F":1}"#, false),
+            (r#"{"\u000a":1}"#, false),
+            (r#"{"\u0061":1}"#, false),
+            (r#"{"\u007f":1}"#, false),
+            (r#"{"\\u0061":"\u0061"}"#, true),
+        ] {
+            for length in 1..9 {
+                let mut keys = Keys::with_one_spelling();
+                let taken = text.as_bytes().chunks(length).try_for_each(|piece| keys.take(piece));
+                assert_eq!(taken.is_ok(), is_taken, "{text} in pieces of {length}");
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::GrammarError;
 use crate::names::{is_function_name, literal};
+use crate::schema::Schema;
 use crate::whitespace::Whitespace;
 
 /// What stands around an argument's name and its value: texts as they are, other values as JSON.
@@ -33,8 +34,8 @@ enum Kind {
     Text,
     /// One of these.
     Choice(Vec<String>),
-    /// Of a schema.
-    Json(Value),
+    /// Of a schema, some texts of which may have control characters.
+    Json(Value, bool),
 }
 
 impl Parameter {
@@ -42,7 +43,8 @@ impl Parameter {
     ///
     /// # Errors
     /// A name that cannot stand between tags.
-    pub(crate) fn of(schema: &Value) -> Result<Vec<Parameter>, GrammarError> {
+    pub(crate) fn of(schema: &Schema) -> Result<Vec<Parameter>, GrammarError> {
+        let Schema { value: schema, has_control, .. } = schema;
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             return Ok(Vec::new());
         };
@@ -56,7 +58,7 @@ impl Parameter {
                      write"
                 )));
             }
-            let (is_required, kind) = (is_required(name), Kind::of(of, schema));
+            let (is_required, kind) = (is_required(name), Kind::of(of, schema, *has_control));
             Ok(Parameter { name: name.clone(), is_required, kind })
         };
         properties.iter().map(parameter).collect()
@@ -64,7 +66,7 @@ impl Parameter {
 
     /// Whether it is written as it is.
     pub(crate) fn is_text(&self) -> bool {
-        !matches!(self.kind, Kind::Json(_))
+        !matches!(self.kind, Kind::Json(..))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -73,17 +75,18 @@ impl Parameter {
 }
 
 impl Kind {
-    fn of(schema: &Value, root: &Value) -> Kind {
+    fn of(schema: &Value, root: &Value, has_control: bool) -> Kind {
+        let json = || Kind::Json(within(schema, root), has_control);
         let texts = |values: &Vec<Value>| -> Option<Vec<String>> {
             values.iter().map(|value| value.as_str().map(str::to_owned)).collect()
         };
         match (schema.get("enum").and_then(Value::as_array), schema.get("type")) {
             (Some(values), _) => match texts(values).filter(|texts| !texts.is_empty()) {
                 Some(texts) => Kind::Choice(texts),
-                None => Kind::Json(within(schema, root)),
+                None => json(),
             },
             (None, Some(kind)) if kind == "string" => Kind::Text,
-            _ => Kind::Json(within(schema, root)),
+            _ => json(),
         }
     }
 }
@@ -129,10 +132,10 @@ pub(crate) fn add_rules(
                 let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
                 writeln!(lark, "{rule}: {head} ({}) {close}", texts.join(" | "))
             }
-            Kind::Json(schema) => {
+            Kind::Json(schema, has_control) => {
                 let mut schema = schema.clone();
                 if let Value::Object(fields) = &mut schema {
-                    Whitespace::default().write(fields)?;
+                    Whitespace::default().write(fields, *has_control)?;
                 }
                 grammars.push(GrammarWithLexer {
                     name: Some(format!("j{rule}")),

@@ -15,6 +15,8 @@ const LEAST_BYTES: usize = 16 << 10;
 pub(crate) struct Parser {
     beginning: TokenParser,
     rule_bytes: usize,
+    /// What was asked for is looked at again when an answer has ended.
+    pub(crate) is_wider: bool,
 }
 
 impl Parser {
@@ -24,7 +26,8 @@ impl Parser {
         let rule_bytes = LEAST_BYTES + RULE_BYTES * grammar.text_bytes();
         let rules = grammar.rules()?;
         let rules = rules.ok_or_else(|| GrammarError("a choice needs no parser".to_owned()))?;
-        Ok(Parser { beginning: parser_of(factory, rules)?, rule_bytes })
+        let is_wider = !rules.unheld.is_empty();
+        Ok(Parser { beginning: parser_of(factory, rules.grammar)?, rule_bytes, is_wider })
     }
 
     /// At the beginning of a text.

@@ -17,11 +17,26 @@ use crate::error::GrammarError;
 const SPACES: &str =
     r"\t-\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}";
 
+/// The line ends among them.
+const LINE_ENDS: &str = r"\n\r\x{2028}\x{2029}";
+
 /// An expression that says in the parser's dialect what `expression` says in that of its writer.
 ///
 /// # Errors
 /// One that is too large or deep, or is wrong.
 pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
+    write(expression, Writer::default())
+}
+
+/// The same of a schema's pattern, in which a dot is no line end of ECMA 262.
+///
+/// # Errors
+/// As [`written`].
+pub(crate) fn pattern(expression: &str) -> Result<String, GrammarError> {
+    write(expression, Writer { is_pattern: true, ..Writer::default() })
+}
+
+fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
     bounds::check_regex_text(expression)?;
     let parsed = ParserBuilder::new().nest_limit(REGEX_DEPTH).build().parse(expression);
     let ast = parsed.map_err(|error| match error.kind() {
@@ -30,7 +45,7 @@ pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
         )),
         kind => GrammarError(format!("in the regular expression: {kind}")),
     })?;
-    let Written { edits, ignores_whitespace, repetitions } = ast::visit(&ast, Writer::default())?;
+    let Written { edits, ignores_whitespace, repetitions } = ast::visit(&ast, writer)?;
     let what = "the number of repetitions in the regular expression";
     within(what, repetitions, REGEX_REPETITIONS)?;
     if ignores_whitespace && expression.contains(['\n', '\r', '\t']) {
@@ -107,6 +122,8 @@ struct Edit {
 struct Modes {
     folds: bool,
     is_unicode: bool,
+    /// A dot is every character.
+    has_all_dots: bool,
 }
 
 /// Collects edits, in the order of the text. Folding becomes part of each letter and class, and its
@@ -115,13 +132,14 @@ struct Writer {
     modes: Modes,
     /// Of the groups around.
     outer: Vec<Modes>,
+    is_pattern: bool,
     written: Written,
 }
 
 impl Default for Writer {
     fn default() -> Writer {
-        let modes = Modes { folds: false, is_unicode: true };
-        Writer { modes, outer: Vec::new(), written: Written::default() }
+        let modes = Modes { folds: false, is_unicode: true, has_all_dots: false };
+        Writer { modes, outer: Vec::new(), is_pattern: false, written: Written::default() }
     }
 }
 
@@ -165,6 +183,9 @@ impl Visitor for Writer {
                 }
             }
             Ast::Repetition(_) => self.written.repetitions += 1,
+            Ast::Dot(span) if self.is_pattern && !self.modes.has_all_dots => {
+                self.edit(span, format!("[^{LINE_ENDS}]"));
+            }
             Ast::ClassPerl(class) => self.perl(&class.span, &class.kind, class.negated),
             Ast::ClassUnicode(class) if self.modes.folds => {
                 let by = format!("(?i:{})", written_class(class));
@@ -183,7 +204,7 @@ impl Visitor for Writer {
     }
 
     fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), GrammarError> {
-        let Modes { folds, is_unicode } = self.modes;
+        let Modes { folds, is_unicode, .. } = self.modes;
         match item {
             ClassSetItem::Perl(class) => self.perl(&class.span, &class.kind, class.negated),
             ClassSetItem::Literal(literal) if folds => {
@@ -223,8 +244,9 @@ impl Writer {
 
     /// Takes flags on; their text without the one that folds.
     fn set(&mut self, flags: &ast::Flags) -> String {
-        let Modes { folds, is_unicode } = &mut self.modes;
+        let Modes { folds, is_unicode, has_all_dots } = &mut self.modes;
         *folds = flags.flag_state(Flag::CaseInsensitive).unwrap_or(*folds);
+        *has_all_dots = flags.flag_state(Flag::DotMatchesNewLine).unwrap_or(*has_all_dots);
         *is_unicode = flags.flag_state(Flag::Unicode).unwrap_or(*is_unicode);
         self.written.ignores_whitespace |= flags.flag_state(Flag::IgnoreWhitespace) == Some(true);
         let letter = |kind: &FlagsItemKind| match kind {

@@ -1,27 +1,45 @@
 //! JSON Schemas before they are compiled: their bounds, and their patterns in the parser's dialect.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
 use crate::bounds::{
     MULTIPLE_DECIMALS, MULTIPLES, OPTIONAL_PROPERTIES, PATTERN_PAIRS, PATTERNS, PROPERTIES,
-    SCHEMA_DEPTH, SCHEMA_NODES, check_schema_text, within,
+    SCHEMA_DEPTH, SCHEMA_NODES, SCHEMA_PLACES_BYTES, check_schema_text, within,
 };
 use crate::error::GrammarError;
-use crate::regex;
+use crate::lower::{Unsupported, drop_references, lower};
+use crate::{control, regex};
+
+/// A schema as the parser takes it.
+#[derive(Debug)]
+pub(crate) struct Schema {
+    pub(crate) value: Value,
+    /// Keywords that are not held while an answer is said, but looked at when it has ended.
+    pub(crate) unheld: BTreeSet<String>,
+    /// Some of its texts have characters that are only written as `\u00XX`.
+    pub(crate) has_control: bool,
+}
 
 /// Reads a schema, whose patterns then say in the parser's dialect what ECMA 262 says they mean.
 ///
 /// # Errors
 /// What is no JSON, too large or deep, or refers to what is not followed.
-pub(crate) fn read(text: &str) -> Result<Value, GrammarError> {
+pub(crate) fn read(text: &str, unsupported: Unsupported) -> Result<Schema, GrammarError> {
     check_schema_text(text)?;
-    let mut schema = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
-    check_depth(&schema)?;
-    write_patterns(&mut schema)?;
-    check_together(&schema)?;
-    Ok(schema)
+    let mut value = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
+    let mut unheld = BTreeSet::new();
+    check_size(&value)?;
+    if unsupported == Unsupported::Dropped {
+        drop_references(&mut value, &mut unheld, is_elsewhere);
+    }
+    check_depth(&value)?;
+    lower(&mut value, unsupported, &mut unheld)?;
+    write_patterns(&mut value, unsupported, &mut unheld)?;
+    check_together(&value)?;
+    let has_control = control::is_needed(&value);
+    Ok(Schema { value, unheld, has_control })
 }
 
 /// Of what holds together in each of the schema's places.
@@ -113,19 +131,29 @@ pub(crate) fn all(root: &Value) -> impl Iterator<Item = &Map<String, Value>> {
     })
 }
 
-/// Of a schema, its local references followed except to what they are in.
-fn check_depth(root: &Value) -> Result<(), GrammarError> {
-    let mut nodes = 0;
-    let mut rest = vec![root];
-    while let Some(value) = rest.pop() {
+/// Of the number of a schema's values, and of the names on the way to each.
+pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
+    let (mut nodes, mut names) = (0, 0);
+    let mut rest = vec![(root, 0)];
+    while let Some((value, place)) = rest.pop() {
         nodes += 1;
+        names += place;
         within("the number of the schema's values", nodes, SCHEMA_NODES)?;
+        let what = "the size in bytes of the names that lead to the schema's values";
+        within(what, names, SCHEMA_PLACES_BYTES)?;
         match value {
-            Value::Array(items) => rest.extend(items),
-            Value::Object(fields) => rest.extend(fields.values()),
+            Value::Array(items) => rest.extend(items.iter().map(|item| (item, place + 6))),
+            Value::Object(fields) => {
+                rest.extend(fields.iter().map(|(name, field)| (field, place + name.len() + 1)));
+            }
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Of a schema, its local references followed except to what they are in.
+fn check_depth(root: &Value) -> Result<(), GrammarError> {
     let address = |value: &Value| std::ptr::from_ref(value).addr();
     // A value is looked at again only where it is deeper, so at most as often as the bound.
     let mut deepest = HashMap::new();
@@ -170,6 +198,11 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
+/// Whether a reference leads to where it is not followed, if it leads anywhere.
+fn is_elsewhere(to: &str) -> bool {
+    to.contains(['~', '%']) || !(to == "#" || to.starts_with("#/"))
+}
+
 /// What a reference leads to.
 fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
     let refused = |why: &str| Err(GrammarError(why.to_owned()));
@@ -194,7 +227,11 @@ const SCHEMAS: [&str; 7] =
 const NAMED_SCHEMAS: [&str; 2] = ["properties", "patternProperties"];
 
 /// Writes all patterns anew.
-fn write_patterns(root: &mut Value) -> Result<(), GrammarError> {
+fn write_patterns(
+    root: &mut Value,
+    unsupported: Unsupported,
+    unheld: &mut BTreeSet<String>,
+) -> Result<(), GrammarError> {
     let mut seen = HashSet::new();
     let mut rest = vec![String::new()];
     while let Some(place) = rest.pop() {
@@ -202,6 +239,9 @@ fn write_patterns(root: &mut Value) -> Result<(), GrammarError> {
             continue;
         }
         if let Some(Value::Object(schema)) = root.pointer_mut(&place) {
+            if unsupported == Unsupported::Dropped {
+                drop_unwritten(schema, unheld);
+            }
             write_own(schema)?;
             rest.extend(below(schema, &place));
         }
@@ -210,15 +250,39 @@ fn write_patterns(root: &mut Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
+/// Leaves out the patterns of a schema itself that the parser cannot follow.
+fn drop_unwritten(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>) {
+    let is_written = |pattern: &str| regex::pattern(pattern).is_ok();
+    let text = schema.get("pattern").and_then(Value::as_str);
+    let keys = schema.get("patternProperties").and_then(Value::as_object);
+    let is_lost = text.is_some_and(|pattern| !is_written(pattern));
+    let are_lost = keys.is_some_and(|all| !all.keys().all(|pattern| is_written(pattern)));
+    for (keyword, is_lost) in [("pattern", is_lost), ("patternProperties", are_lost)] {
+        if is_lost {
+            schema.shift_remove(keyword);
+            unheld.insert(keyword.to_owned());
+        }
+    }
+    if are_lost {
+        // What it excludes may be one of them.
+        schema.shift_remove("additionalProperties");
+    }
+    let multiple = schema.get("multipleOf").and_then(Value::as_f64);
+    if multiple.is_some_and(|number| check_multiples(std::iter::once(number)).is_err()) {
+        schema.shift_remove("multipleOf");
+        unheld.insert("multipleOf".to_owned());
+    }
+}
+
 /// The patterns of a schema itself.
 fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
     if let Some(Value::String(pattern)) = schema.get_mut("pattern") {
-        *pattern = regex::written(pattern)?;
+        *pattern = regex::pattern(pattern)?;
     }
     if let Some(Value::Object(properties)) = schema.get_mut("patternProperties") {
         let mut written = Map::new();
         for (pattern, value) in std::mem::take(properties) {
-            if written.insert(regex::written(&pattern)?, value).is_some() {
+            if written.insert(regex::pattern(&pattern)?, value).is_some() {
                 return Err(GrammarError(format!(
                     "two of the `patternProperties` mean the same as `{pattern}`"
                 )));

@@ -11,6 +11,7 @@ use crate::error::GrammarError;
 use crate::form::Grammar;
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
+use crate::marker::Marker;
 use crate::mask::{is_set, set};
 use crate::parser::{Parser, allowed, begun_with, taken};
 use crate::waiting::Waiting;
@@ -59,6 +60,11 @@ impl Walk {
         };
         let way = match (grammar, &parser) {
             (_, Err(error)) => Way::Parsed(Box::new(Matcher::new(Err(error.clone().into())))),
+            (Grammar::Behind(behind), Ok(parser)) if calls_have_headers(&behind.grammar) => {
+                let runs_out = behind.grammar.keys_run_out();
+                let calling = Calling::new(Arc::clone(parser), Arc::clone(marked), runs_out);
+                Way::Calling(Box::new(calling.or_marker()), form)
+            }
             (Grammar::Behind(_), Ok(parser)) => {
                 let waiting = Waiting::new(Arc::clone(parser), Arc::clone(marked));
                 Way::Waiting(Box::new(waiting), form)
@@ -118,7 +124,8 @@ impl Walk {
             Way::Json(json) => json.take(&self.forms.vocabulary, token),
             Way::Calling(calling, form) => {
                 let Some(syntax) = syntax(&self.forms, *form) else { return };
-                calling.take(&self.forms.vocabulary, syntax, token)
+                let marker = marker(&self.forms, *form);
+                calling.take(&self.forms.vocabulary, syntax, marker, token)
             }
             Way::Waiting(waiting, form) => {
                 let Form::Parsed(Grammar::Behind(behind)) = &self.forms.forms[*form] else {
@@ -181,8 +188,15 @@ fn begun(
         Grammar::Calls(calls) if calls.syntax.parameters.is_some() => {
             Way::Parsed(Box::new(matcher))
         }
-        Grammar::JsonSchema(..) | Grammar::Calls(_) => {
+        Grammar::JsonSchema(..) | Grammar::Arguments(_) | Grammar::Calls(_) => {
             let mut json = Json::new(matcher, marked, runs_out);
+            json.said(said);
+            Way::Json(Box::new(json))
+        }
+        Grammar::CallsOr(either) => {
+            let json = Json::new(matcher, marked, runs_out);
+            let is_tagged = either.calls.syntax.parameters.is_some();
+            let mut json = if is_tagged { json.without_keys_of_tags() } else { json };
             json.said(said);
             Way::Json(Box::new(json))
         }
@@ -198,6 +212,19 @@ fn syntax(forms: &Grammars, form: usize) -> Option<&CallSyntax> {
         Form::Parsed(grammar) => grammar.calls().map(|calls| &calls.syntax),
         Form::Spelled(_) => None,
     }
+}
+
+/// What a form stands behind.
+fn marker(forms: &Grammars, form: usize) -> Option<&Marker> {
+    match &forms.forms[form] {
+        Form::Parsed(Grammar::Behind(behind)) => Some(&behind.marker),
+        _ => None,
+    }
+}
+
+/// Whether a form may be calls that have headers of their own, which no marker stands before.
+fn calls_have_headers(grammar: &Grammar) -> bool {
+    matches!(grammar, Grammar::CallsOr(either) if either.calls.syntax.headers.is_some())
 }
 
 /// The texts of a form; none where a parser follows it.

@@ -9,6 +9,9 @@ use crate::regex;
 /// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has
 /// one spelling, so that no key can be said as if it were another.
 pub(crate) const ESCAPES: &str = "nrbtf\\\"";
+/// The same where a schema names texts with control characters. Of keys only one spelling is let
+/// through (`keys.rs`).
+const ESCAPES_WITH_CONTROL: &str = "nrbtf\\\"u";
 
 /// What may stand between the parts of a JSON text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,8 +26,13 @@ pub enum Whitespace {
 }
 
 impl Whitespace {
-    /// Into a schema, which may say itself how its answers are written.
-    pub(crate) fn write(&self, schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
+    /// Into a schema, which may say itself how its answers are written; `has_control`: it names
+    /// texts with control characters.
+    pub(crate) fn write(
+        &self,
+        schema: &mut Map<String, Value>,
+        has_control: bool,
+    ) -> Result<(), GrammarError> {
         let written = schema.entry("x-guidance").or_insert_with(|| json!({}));
         let Value::Object(written) = written else { return Ok(()) };
         if !["whitespace_flexible", "whitespace_pattern"]
@@ -40,7 +48,8 @@ impl Whitespace {
             };
             written.insert(name.to_owned(), value);
         }
-        written.entry("json_allowed_escapes").or_insert_with(|| json!(ESCAPES));
+        let escapes = if has_control { ESCAPES_WITH_CONTROL } else { ESCAPES };
+        written.entry("json_allowed_escapes").or_insert_with(|| json!(escapes));
         Ok(())
     }
 }

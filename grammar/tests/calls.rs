@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    CallSyntax, Calls, Checker, Compiled, Function, Grammar, Grammars, Headers, ParameterTags,
-    Part, Trigger, Vocabulary, Walk, Word,
+    Behind, CallSyntax, Calls, CallsOr, Checker, Compiled, Function, Grammar, Grammars, Headers,
+    Marker, ParameterTags, Part, Trigger, Vocabulary, Walk, Word,
 };
 
 /// A token of its own.
@@ -317,4 +317,68 @@ fn arguments_may_stand_between_tags_each() {
     let wrong = form(true, vec![function("get", wrong)]);
     let told = Checker::new().expect("a checker").check(&wrong).expect_err("refused").to_string();
     assert!(told.contains("`a>b` has a name that is not plain"), "{told}");
+}
+
+/// Calls, or an answer of a form.
+fn calls_or(syntax: CallSyntax, grammar: Grammar) -> Grammar {
+    let Grammar::Calls(calls) = calls(syntax, false, true) else { panic!("calls") };
+    Grammar::CallsOr(Box::new(CallsOr { calls: *calls, grammar }))
+}
+
+#[test]
+fn an_answer_is_calls_or_has_the_form() {
+    let schema = r#"{"type": "object", "properties": {"name": {"type": "boolean"}},
+        "required": ["name"], "additionalProperties": false}"#;
+    for form in [
+        Grammar::json_schema(schema),
+        Grammar::Regex(r"\{.name.: ?(true|false)\}".to_owned()),
+        Grammar::Choice(vec!["{\"name\":true}".to_owned(), "{\"name\": false}".to_owned()]),
+    ] {
+        let both = calls_or(tagged(), form);
+        for said in [CALL, "{\"name\":true}"] {
+            let (count, mut walk, may_end) = taken(&both, &bytes(said));
+            assert_eq!((count, may_end, walk.is_complete()), (said.len(), true, true), "{said}");
+        }
+        for said in ["No", "<call>{\"name\": \"p", "{\"name\":1"] {
+            assert!(taken(&both, &bytes(said)).0 < said.len(), "{said}");
+        }
+        let (_, mut walk, may_end) = taken(&both, &[]);
+        assert!(!may_end && !walk.is_free() && !walk.is_complete());
+    }
+    // A key comes once in either; what stands between tags is no JSON.
+    let any = calls_or(in_tags(), Grammar::json_schema(r#"{"type": "object"}"#));
+    let twice = "{\"a\": 1, \"a\"";
+    assert_eq!(taken(&any, &bytes(twice)).0, twice.len() - 1);
+}
+
+#[test]
+fn calls_with_headers_give_way_to_a_marker() {
+    let harmony = CallSyntax {
+        triggers: vec![trigger(Word::Text("to=f.".to_owned()))],
+        headers: Some(Headers { opens: vec![LONG], closes: vec![MIDDLE] }),
+        open: vec![text("to=f.")],
+        middle: vec![Part::Must(Word::Token(MIDDLE))],
+        ..CallSyntax::default()
+    };
+    let grammar = calls_or(harmony, Grammar::json_schema(r#"{"type": "boolean"}"#));
+    let marker = Marker::Tokens(vec![MARK, MIDDLE]);
+    let both = Grammar::Behind(Box::new(Behind { marker, grammar }));
+    // What is thought, which may not be all.
+    let mut thought = bytes("Hm");
+    thought.push(MIDDLE);
+    thought.extend(bytes("well"));
+    let (count, mut walk, may_end) = taken(&both, &thought);
+    assert_eq!((count, may_end, walk.is_complete()), (thought.len(), false, false));
+    let mut said = thought.clone();
+    said.extend([MARK, MIDDLE]);
+    said.extend(bytes("true"));
+    let (count, _, may_end) = taken(&both, &said);
+    assert_eq!((count, may_end), (said.len(), true));
+    let mut called = thought;
+    called.push(LONG);
+    called.extend(bytes("to=f.get"));
+    called.push(MIDDLE);
+    called.extend(bytes("{\"a\": 1}"));
+    let (count, _, may_end) = taken(&both, &called);
+    assert_eq!((count, may_end), (called.len(), true));
 }

@@ -161,3 +161,47 @@ fn the_documented_forms_run() {
             .all(|(day, hours)| { ["mon", "tue", "wed"].contains(&day.as_str()) && *hours < 10 })
     );
 }
+
+/// Schemas as other programs write them: what they ask for is held, and every answer ends.
+#[test]
+fn schemas_of_other_programs_are_followed() {
+    let place = Place::new();
+    let dead_end = json!({"type": "object", "properties": {"a": {"type": "null"}},
+        "patternProperties": {"^a$": {}}, "required": ["a"], "additionalProperties": false});
+    let union = json!({"$defs": {
+        "A": {"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "boolean"}},
+            "required": ["k", "x"], "additionalProperties": false},
+        "B": {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"],
+            "additionalProperties": false}},
+        "oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]});
+    let of = |schema: &Value, seed: usize| {
+        let form = json!({"json": schema, "disable_any_whitespace": true});
+        json!({"prompt": "x", "max_tokens": 60, "temperature": 2, "seed": seed,
+            "structured_outputs": form})
+    };
+    let mut bodies: Vec<Value> = (0..12).map(|seed| of(&dead_end, seed)).collect();
+    bodies.extend((0..12).map(|seed| of(&union, seed)));
+    bodies.push(of(&json!({"const": "a\u{1}b\u{7f}"}), 0));
+    let schema = json!({"enum": [7, 12]});
+    bodies.push(json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 20,
+        "response_format": {"type": "json_object", "schema": schema}}));
+    let answers = place.answered(&bodies, &["--batches", "2x4"]);
+    let said: Vec<Value> = answers
+        .iter()
+        .map(|line| {
+            let (text, reason) = stderr(line).next().expect("a choice");
+            assert_eq!(reason, "stop", "{line}");
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+        })
+        .collect();
+    assert!(said[..12].iter().all(|value| *value == json!({"a": null})), "{said:?}");
+    for value in &said[12..24] {
+        match value["k"].as_str() {
+            Some("a") => assert!(value["x"].is_boolean(), "{value}"),
+            Some("b") => assert_eq!(*value, json!({"k": "b"})),
+            _ => panic!("{value}"),
+        }
+    }
+    assert_eq!(said[24], json!("a\u{1}b\u{7f}"));
+    assert!([json!(7), json!(12)].contains(&said[25]), "{}", said[25]);
+}

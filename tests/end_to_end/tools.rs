@@ -183,6 +183,55 @@ fn required_calls_have_their_schema() {
     }
 }
 
+/// With a format beside the functions every answer is a call or has the format.
+#[test]
+fn answers_are_calls_or_of_the_response_format() {
+    for (template, specials) in [
+        (HERMES, ["<|im_start|>", "<|im_end|>"]),
+        (MISTRAL, ["[TOOL_CALLS]", "[ARGS]"]),
+        (QWEN_CODER, ["<|im_start|>", "<|im_end|>"]),
+    ] {
+        let place = Place::new();
+        let model = model(&place, template, specials);
+        let schema = json!({"type": "object", "properties": {"b": {"type": "boolean"}},
+            "required": ["b"], "additionalProperties": false});
+        let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+        let bodies: Vec<Value> = (0..SEEDS)
+            .map(|seed| {
+                let mut body = body(seed, "auto");
+                body["response_format"] = format.clone();
+                body
+            })
+            .collect();
+        let output = batch(&place, &model, &bodies, &["--batches", "2x4"]);
+        let (mut called, mut said) = (0, 0);
+        for choice in choices(&output) {
+            if choice["finish_reason"] == "tool_calls" {
+                call(&choice);
+                called += 1;
+                continue;
+            }
+            assert_eq!(choice["finish_reason"], "stop", "{template}: {choice}");
+            let text = choice["message"]["content"].as_str().expect("a text");
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert!(value["b"].is_boolean(), "{text}");
+            said += 1;
+        }
+        assert!(called > 0 && said > 0, "{template}: {called} called, {said} said");
+        let path = model.to_string_lossy().into_owned();
+        let served = Served::of(&["--model", &path, "--slots", "4"]);
+        for (body, expected) in bodies.iter().zip(choices(&output)).take(8) {
+            let mut body = body.clone();
+            body["stream"] = json!(true);
+            let (status, reply) = served.post(CHAT, &body);
+            assert_eq!(status, 200, "{reply}");
+            let found = gathered(&reply);
+            assert_eq!(found["token_ids"], expected["token_ids"]);
+            assert_eq!(found["finish_reason"], expected["finish_reason"]);
+        }
+    }
+}
+
 /// A text goes on as if there were no functions, until it calls one.
 #[test]
 fn functions_that_are_not_called_change_nothing() {

@@ -6,7 +6,7 @@ use super::calls::told::{ToolCallDelta, tool_call_deltas};
 use super::growing::Delta;
 use super::item::{Endpoint, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
-use super::output::{FinishReason, Provenance, Usage, body_id};
+use super::output::{FinishReason, Provenance, Usage, body_id, warnings};
 
 /// What all events of an answer share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +23,8 @@ pub struct ChunkHead {
     /// Answers have other parts than text: thoughts, or calls of functions.
     #[serde(skip)]
     has_parts: bool,
+    #[serde(skip)]
+    warnings: Vec<String>,
 }
 
 impl ChunkHead {
@@ -37,6 +39,7 @@ impl ChunkHead {
             system_fingerprint: provenance.system_fingerprint.clone(),
             is_chat,
             custom_id: request.custom_id.clone(),
+            warnings: warnings(request),
             has_parts: request.reasoning.is_some()
                 || request.grammar.as_deref().is_some_and(|form| form.calls().is_some()),
         }
@@ -53,6 +56,22 @@ pub struct Chunk<'a> {
     /// Left out where it was not asked for, and null where it is told later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
+    /// What of the request was not done as it says, where a choice ends.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+impl<'a> Chunk<'a> {
+    /// An event of an answer.
+    pub fn new(
+        head: &'a ChunkHead,
+        choices: Vec<ChunkChoice>,
+        usage: Option<Option<Usage>>,
+    ) -> Chunk<'a> {
+        let ends = choices.iter().any(ChunkChoice::is_last);
+        let warnings = if ends { head.warnings.as_slice() } else { &[] };
+        Chunk { head, choices, usage, warnings }
+    }
 }
 
 /// What a choice has more than before.
@@ -131,6 +150,15 @@ impl ChunkHead {
 }
 
 impl ChunkChoice {
+    /// Whether nothing of its choice follows.
+    fn is_last(&self) -> bool {
+        match self {
+            ChunkChoice::Chat { finish_reason, .. } | ChunkChoice::Text { finish_reason, .. } => {
+                finish_reason.is_some()
+            }
+        }
+    }
+
     /// The same behind a text of so many characters.
     #[must_use]
     pub fn moved(mut self, characters: usize) -> ChunkChoice {

@@ -34,7 +34,10 @@ impl Forms {
         codec: Option<&dyn TextCodec>,
     ) -> Option<String> {
         let codec = codec.filter(|_| answer.ends_by_itself)?;
-        if let Some(calls) = grammar.calls() {
+        let of_text = grammar.of_text();
+        if let Some(calls) =
+            grammar.calls().filter(|_| of_text.is_none() || !answer.calls.is_empty())
+        {
             return self.wrong_calls(calls, &answer.calls);
         }
         let tokens = &answer.token_ids;
@@ -48,6 +51,7 @@ impl Forms {
             }
             grammar => (grammar, tokens.iter().flat_map(|token| codec.bytes(*token)).collect()),
         };
+        let grammar = grammar.of_text().unwrap_or(grammar);
         let checker = self.checker();
         let error = checker.and_then(|checker| checker.check_text(grammar, &text)).err()?;
         Some(format!(

@@ -3,6 +3,7 @@
 //! A line depends on its request and on what the model said, never on when or beside what it ran:
 //! that is what makes a resumed file equal to an undisturbed one.
 
+use grammar::Grammar;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -57,6 +58,9 @@ pub struct ResponseBody {
     pub system_fingerprint: String,
     pub choices: Vec<Choice>,
     pub usage: Usage,
+    /// What of the request was not done as it says: sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// One answer: `text` for completions (empty without tokenizer), `message` for chat. What a model
@@ -300,7 +304,13 @@ pub fn response_body(
         system_fingerprint: provenance.system_fingerprint.clone(),
         choices: answers.into_iter().map(|done| done.choice).collect(),
         usage: Usage::new(prompt_tokens(request), completion_tokens),
+        warnings: warnings(request),
     }
+}
+
+/// What of a request is not done as it says: a sentence for each schema that cannot be held.
+pub fn warnings(request: &Request) -> Vec<String> {
+    request.grammar.as_deref().map(Grammar::unheld).unwrap_or_default()
 }
 
 /// `id` of the answers to a request.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use grammar::{Calls, Grammar};
+use grammar::{Calls, CallsOr, Grammar};
 
 use super::body::tools::Tools;
 use super::body::{Body, RawPrompt};
@@ -54,9 +54,13 @@ impl Building<'_> {
                 return Err(Rejection::new(ErrorCode::NoTokenizer, message));
             }
         }
-        let grammar = match &body.tools {
-            Some(tools) => Some(Grammar::Calls(Box::new(self.calls(tools)?))),
-            None => body.grammar.clone(),
+        let grammar = match (&body.tools, &body.grammar) {
+            (None, grammar) => grammar.clone(),
+            (Some(tools), Some(grammar)) if !tools.is_required => {
+                let (calls, grammar) = (self.calls(tools)?, grammar.clone());
+                Some(Grammar::CallsOr(Box::new(CallsOr { calls, grammar })))
+            }
+            (Some(tools), _) => Some(Grammar::Calls(Box::new(self.calls(tools)?))),
         };
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };

@@ -207,7 +207,7 @@ impl Events {
         } else {
             options.include_usage.then_some(None)
         };
-        event(&Chunk { head: &self.head, choices, usage }, bytes);
+        event(&Chunk::new(&self.head, choices, usage), bytes);
     }
 }
 

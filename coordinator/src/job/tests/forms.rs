@@ -156,3 +156,40 @@ fn forms_of_answers() {
         refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);
     }
 }
+
+/// What stands within the fields is followed, or refused by its name.
+#[test]
+fn fields_within_are_followed_or_refused() {
+    let of = |fields: &str| {
+        request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
+    };
+    let schema = |text: &str| Some(Grammar::json_schema(text));
+    let of_object =
+        of(r#""response_format": {"type": "json_object", "schema": {"type": "integer"}}"#);
+    assert_eq!(of_object, schema(r#"{"type":"integer"}"#));
+    let open = r#"{"json": {"properties": {"a": {}}}, "disable_additional_properties": true}"#;
+    let closed = of(&format!(r#""structured_outputs": {open}"#));
+    assert_eq!(closed, schema(r#"{"properties":{"a":{}},"additionalProperties":false}"#));
+    for wrong in [
+        r#""response_format": {"type": "json_object", "json_scheme": {}}"#,
+        r#""response_format": {"type": "text", "schema": {}}"#,
+        r#""response_format": {"type": "json_schema", "schema": {}, "json_schema": {"schema": 1}}"#,
+        r#""response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strikt": 1}}"#,
+    ] {
+        let line = format!(r#"{{"prompt": "a", {wrong}}}"#);
+        refused(&line, ErrorCode::UnsupportedField, "is not known here");
+    }
+    let named = r#"{"schema": {}, "strict": 1}"#;
+    let strictly =
+        format!(r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#);
+    for (wrong, words) in [
+        (r#""response_format": {"type": "json_object", "schema": 5}"#, "\"response_format\""),
+        (strictly.as_str(), "\"strict\""),
+        (
+            r#""structured_outputs": {"regex": "a", "disable_additional_properties": true}"#,
+            "only said of JSON",
+        ),
+    ] {
+        refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);
+    }
+}

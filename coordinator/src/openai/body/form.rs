@@ -1,10 +1,12 @@
 //! The form that a request asks its answers to have: OpenAI's `response_format`, and vLLM's
 //! `structured_outputs`.
 
-use grammar::{Grammar, Whitespace};
+use grammar::{Grammar, Whitespace, closed};
 use serde_json::{Value, json};
 
-use super::values::{Fields, flag, given, invalid};
+use super::rules::Rules;
+use super::unread::Unread;
+use super::values::{Fields, flag, given, invalid, only};
 use crate::openai::item::{ErrorCode, Rejection};
 
 /// Reads both fields, of which one may ask for a form. An answer that must have a form ends with
@@ -12,10 +14,11 @@ use crate::openai::item::{ErrorCode, Rejection};
 ///
 /// # Errors
 /// A rejection that says what was expected.
-pub(super) fn read(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
-    let response = given(fields, "response_format").map(response).transpose()?.flatten();
+pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<Grammar>, Rejection> {
+    let response = given(fields, "response_format").map(|value| response(value, rules.unread));
+    let response = response.transpose()?.flatten();
     let structured = given(fields, "structured_outputs").map(structured).transpose()?;
-    let (structured, whitespace) = structured.unwrap_or((None, None));
+    let Structured { form: structured, whitespace, is_closed } = structured.unwrap_or_default();
     let form = match (response, structured) {
         (Some(_), Some(_)) => {
             return Err(Rejection::new(
@@ -26,18 +29,26 @@ pub(super) fn read(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
         }
         (response, structured) => response.or(structured),
     };
+    let of_json_alone = |what: &str| {
+        let message = format!(
+            "{what} only said of JSON: give \"structured_outputs\" a \"json\" too, or a \
+             \"response_format\" beside it."
+        );
+        Err(Rejection::new(ErrorCode::InvalidValue, message))
+    };
     let grammar = match (form, whitespace) {
         (Some(Grammar::JsonSchema(schema, _)), Some(whitespace)) => {
             Some(Grammar::JsonSchema(schema, whitespace))
         }
-        (_, Some(_)) => {
-            return Err(Rejection::new(
-                ErrorCode::InvalidValue,
-                "Whitespace is only said of JSON: give \"structured_outputs\" a \"json\" too, or \
-                 a \"response_format\" beside it.",
-            ));
-        }
+        (_, Some(_)) => return of_json_alone("Whitespace is"),
         (form, None) => form,
+    };
+    let grammar = match grammar {
+        Some(Grammar::JsonSchema(schema, whitespace)) if is_closed => {
+            Some(Grammar::JsonSchema(closed_text(&schema), whitespace))
+        }
+        _ if is_closed => return of_json_alone("Additional properties are"),
+        grammar => grammar,
     };
     if grammar.is_some() && flag(fields, "ignore_eos")? {
         return Err(invalid("ignore_eos", "false where the answer must have a form"));
@@ -45,34 +56,71 @@ pub(super) fn read(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
     Ok(grammar)
 }
 
-fn response(value: &Value) -> Result<Option<Grammar>, Rejection> {
-    let wanted = "{\"type\": \"text\"}, {\"type\": \"json_object\"} or {\"type\": \"json_schema\", \
-                  \"json_schema\": {\"name\": ..., \"schema\": {...}}}";
+fn response(value: &Value, unread: &Unread) -> Result<Option<Grammar>, Rejection> {
+    let wanted = "{\"type\": \"text\"}, {\"type\": \"json_object\"}, perhaps with a \"schema\", or \
+                  {\"type\": \"json_schema\", \"json_schema\": {\"name\": ..., \"schema\": {...}}}";
     let refused = || invalid("response_format", wanted);
     let fields = value.as_object().ok_or_else(refused)?;
-    match (fields.get("type").and_then(Value::as_str), fields.get("json_schema")) {
-        (Some("text"), None) => Ok(None),
-        (Some("json_object"), None) => Ok(Some(of_schema(&json!({"type": "object"})))),
+    let is_schema = |schema: &&Value| schema.is_object() || schema.is_boolean();
+    let only = |known: &[&str]| only(fields, "response_format", known, unread);
+    match (fields.get("type").and_then(Value::as_str), given(fields, "json_schema")) {
+        (Some("text"), None) => only(&["type"]).map(|()| None),
+        // With a schema as llama.cpp and others have it.
+        (Some("json_object"), None) => {
+            only(&["type", "schema"])?;
+            let any = json!({"type": "object"});
+            let schema = given(fields, "schema").unwrap_or(&any);
+            Some(schema).filter(is_schema).map(|schema| Some(of_schema(schema))).ok_or_else(refused)
+        }
         (Some("json_schema"), Some(Value::Object(named))) => {
-            let schema =
-                named.get("schema").filter(|schema| schema.is_object() || schema.is_boolean());
+            only(&["type", "json_schema"])?;
+            let known = ["name", "description", "schema", "strict"];
+            self::only(named, "json_schema", &known, unread)?;
+            flag(named, "strict")?;
+            let schema = named.get("schema").filter(is_schema);
             schema.map(|schema| Some(of_schema(schema))).ok_or_else(refused)
         }
         _ => Err(refused()),
     }
 }
 
+/// The text of a schema whose objects have no properties but those that they declare.
+fn closed_text(schema: &str) -> String {
+    let Ok(mut schema) = serde_json::from_str(schema) else { return schema.to_owned() };
+    closed(&mut schema);
+    schema.to_string()
+}
+
 const STRUCTURED: &str = "an object with one of \"json\", \"json_object\", \"regex\" and \
      \"choice\": a JSON Schema, true, a regular expression, or a list of texts; beside JSON \
-     \"whitespace_pattern\" or \"disable_any_whitespace\"";
+     \"whitespace_pattern\" or \"disable_any_whitespace\", and \
+     \"disable_additional_properties\"";
 
-/// The form, and what may stand between the parts of JSON; each if it is given.
-fn structured(value: &Value) -> Result<(Option<Grammar>, Option<Whitespace>), Rejection> {
+/// What the field says, each if it is given.
+#[derive(Default)]
+struct Structured {
+    form: Option<Grammar>,
+    /// What may stand between the parts of JSON.
+    whitespace: Option<Whitespace>,
+    /// Objects have no properties but those that they declare, unless they say so.
+    is_closed: bool,
+}
+
+fn structured(value: &Value) -> Result<Structured, Rejection> {
     let refused = || invalid("structured_outputs", STRUCTURED);
     let (mut grammar, mut whitespace) = (None, None);
+    let mut is_closed = false;
     for (name, value) in value.as_object().ok_or_else(refused)? {
         let given = match (name.as_str(), value) {
-            (_, Value::Null) | ("disable_any_whitespace" | "json_object", Value::Bool(false)) => {
+            (_, Value::Null)
+            | (
+                "disable_any_whitespace" | "disable_additional_properties" | "json_object",
+                Value::Bool(false),
+            ) => {
+                continue;
+            }
+            ("disable_additional_properties", Value::Bool(true)) => {
+                is_closed = true;
                 continue;
             }
             ("disable_any_whitespace", Value::Bool(true)) => Err(Whitespace::Nothing),
@@ -89,10 +137,10 @@ fn structured(value: &Value) -> Result<(Option<Grammar>, Option<Whitespace>), Re
             return Err(refused());
         }
     }
-    if grammar.is_none() && whitespace.is_none() {
+    if grammar.is_none() && whitespace.is_none() && !is_closed {
         return Err(refused());
     }
-    Ok((grammar, whitespace))
+    Ok(Structured { form: grammar, whitespace, is_closed })
 }
 
 fn form(name: &str, value: &Value) -> Option<Grammar> {

@@ -1,5 +1,6 @@
 //! The body of a request: OpenAI's fields, read into types that cannot be wrong.
 
+mod arguments;
 pub mod defaults;
 mod form;
 mod origin;
@@ -47,9 +48,9 @@ pub struct Body {
     pub logprobs: Option<u16>,
     /// The same of each token of the prompts.
     pub prompt_logprobs: Option<u16>,
-    /// The form that answers must have.
+    /// The form that answers must have which call no function.
     pub grammar: Option<Grammar>,
-    /// The functions that answers may call; nothing else has a form then.
+    /// The functions that answers may call.
     pub tools: Option<Tools>,
     /// The answer begins with the prompt.
     pub echo: bool,
@@ -72,9 +73,9 @@ pub fn read_body(
     let is_client = rules.origin == Origin::Client;
     let echo = read_echo(fields, endpoint)?;
     let prompt_logprobs = sampling::prompt_logprobs(fields)?;
-    let grammar = form::read(fields)?;
+    let grammar = form::read(fields, rules)?;
     let tools = tools::read(fields, endpoint)?;
-    check_together(fields, grammar.as_ref(), tools.as_ref())?;
+    check_together(fields, tools.as_ref())?;
     let sampling = sampling::sampling(fields, rules.sampling)?;
     let max_tokens = read_max_tokens(fields, echo || prompt_logprobs.is_some())?;
     check_min_tokens(sampling.min_tokens, max_tokens, grammar.is_some() || tools.is_some())?;
@@ -94,7 +95,7 @@ pub fn read_body(
         grammar,
         tools,
         echo,
-        stream: if is_client { stream::read(fields)? } else { None },
+        stream: if is_client { stream::read(fields, rules)? } else { None },
     })
 }
 
@@ -122,17 +123,8 @@ fn tell_of(prompts: &mut [RawPrompt], tools: Option<&Tools>) {
     }
 }
 
-/// Calls are a form of their own, and end an answer.
-fn check_together(
-    fields: &Fields,
-    grammar: Option<&Grammar>,
-    tools: Option<&Tools>,
-) -> Result<(), Rejection> {
-    if tools.is_some() && grammar.is_some() {
-        let message = "The fields \"tools\" and \"response_format\" or \"structured_outputs\" \
-                       both ask for a form; give one of them, or \"tool_choice\": \"none\".";
-        return Err(Rejection::new(ErrorCode::InvalidValue, message));
-    }
+/// Calls end an answer.
+fn check_together(fields: &Fields, tools: Option<&Tools>) -> Result<(), Rejection> {
     if tools.is_some() && flag(fields, "ignore_eos")? {
         return Err(invalid("ignore_eos", "false where there are tools"));
     }

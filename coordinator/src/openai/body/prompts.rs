@@ -176,6 +176,11 @@ fn content(message: &Fields) -> Result<String, Rejection> {
     match given(message, "content") {
         Some(content) => read_content(content),
         None if calls => Ok(String::new()),
+        // As an assistant's message comes back that says why it does not answer, or nothing.
+        None if message.get("role").is_some_and(|role| role == "assistant") => {
+            let refusal = given(message, "refusal").map(Value::as_str).unwrap_or_default();
+            Ok(refusal.unwrap_or_default().to_owned())
+        }
         None => Err(invalid("messages", "a list of objects with \"role\" and \"content\"")),
     }
 }
@@ -183,11 +188,15 @@ fn content(message: &Fields) -> Result<String, Rejection> {
 /// What else the template is told of a message.
 fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Rejection> {
     let mut more = Vec::new();
+    let says_refusal = message.get("refusal").is_some_and(|refusal| !refusal.is_null());
     for (name, value) in message {
         match name.as_str() {
-            // No content is not an empty one to every template.
-            "content" if value.is_null() => more.push((name.clone(), value.to_string())),
-            "role" | "content" => {}
+            // No content is not an empty one to every template; a refusal takes its place.
+            "content" if value.is_null() && !says_refusal => {
+                more.push((name.clone(), value.to_string()));
+            }
+            // Fields that templates do not read.
+            "role" | "content" | "refusal" | "annotations" | "audio" => {}
             _ if value.is_null() => {}
             "tool_calls" => {
                 let calls = earlier_calls(value)?;
@@ -218,12 +227,15 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }
-    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...}";
+    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...} or \
+                  {\"type\": \"refusal\", \"refusal\": ...}";
     let parts = value.as_array().ok_or_else(|| invalid("content", wanted))?;
     parts
         .iter()
         .map(|part| match part["type"].as_str() {
-            Some("text") => part["text"].as_str().ok_or_else(|| invalid("content", wanted)),
+            Some(kind @ ("text" | "refusal")) => {
+                part[kind].as_str().ok_or_else(|| invalid("content", wanted))
+            }
             Some(other) => Err(Rejection::new(
                 ErrorCode::UnsupportedField,
                 format!("Message parts of type \"{other}\" are not implemented; only text is."),

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::values::{Fields, flag, given, invalid};
+use super::rules::Rules;
+use super::values::{Fields, flag, given, invalid, only};
 use crate::openai::item::Rejection;
 
 /// What a stream says beside the answer.
@@ -18,10 +19,15 @@ pub struct StreamOptions {
 ///
 /// # Errors
 /// A rejection that says what was expected.
-pub(super) fn read(fields: &Fields) -> Result<Option<StreamOptions>, Rejection> {
+pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<StreamOptions>, Rejection> {
     let options = match given(fields, "stream_options") {
         None => StreamOptions::default(),
         Some(Value::Object(options)) => {
+            let known = ["include_usage", "continuous_usage_stats", "include_obfuscation"];
+            only(options, "stream_options", &known, rules.unread)?;
+            if flag(options, "include_obfuscation")? {
+                return Err(invalid("include_obfuscation", "false: events are not padded here"));
+            }
             let continuous_usage = flag(options, "continuous_usage_stats")?;
             let include_usage = flag(options, "include_usage")?;
             StreamOptions { include_usage, continuous_usage }

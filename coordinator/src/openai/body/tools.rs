@@ -1,8 +1,9 @@
 //! The functions that an answer may call: `tools`, `tool_choice` and `parallel_tool_calls`.
 
-use grammar::{Function, is_function_name};
+use grammar::{Function, closed, is_function_name};
 use serde_json::{Map, Value, json};
 
+use super::arguments;
 use super::values::{Fields, flag, given, invalid, misplaced};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 
@@ -105,7 +106,10 @@ fn of_object(schema: &Map<String, Value>) -> Option<Value> {
     };
     let mut schema = schema.clone();
     schema.insert("type".to_owned(), json!("object"));
-    is_object.then_some(Value::Object(schema))
+    let mut schema = Value::Object(schema);
+    // Models go on inventing keys where they may.
+    closed(&mut schema);
+    is_object.then_some(schema)
 }
 
 fn not_tools() -> Rejection {
@@ -122,13 +126,13 @@ fn not_object(name: &str) -> Rejection {
 }
 
 /// The calls of an earlier answer as templates take them: arguments are objects there, and texts in
-/// OpenAI's form.
+/// OpenAI's form, which a model may not have written to their end.
 ///
 /// # Errors
 /// A rejection of what is no list of calls.
 pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
     let wanted = "a list of {\"id\": ..., \"type\": \"function\", \"function\": {\"name\": ..., \
-                  \"arguments\": ...}} whose arguments are the text of a JSON object";
+                  \"arguments\": ...}} whose arguments are a text or a JSON object";
     let refused = || invalid("tool_calls", wanted);
     let mut calls = value.as_array().ok_or_else(refused)?.clone();
     for call in &mut calls {
@@ -137,13 +141,10 @@ pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
         let name = function.shift_remove("name").filter(Value::is_string).ok_or_else(refused)?;
         let arguments = match function.shift_remove("arguments") {
             None | Some(Value::Null) => json!({}),
-            Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-            Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| refused())?,
-            Some(given) => given,
+            Some(Value::String(text)) => arguments::read(&text),
+            Some(given) if given.is_object() => given,
+            Some(_) => return Err(refused()),
         };
-        if !arguments.is_object() {
-            return Err(refused());
-        }
         // In the order in which models write them; clients have any.
         function.shift_insert(0, "name".to_owned(), name);
         function.shift_insert(1, "arguments".to_owned(), arguments);

@@ -37,7 +37,7 @@ impl Reasoning {
         match &self.syntax {
             ReasoningSyntax::Tags(tags) if self.is_open => behind(tags.closing()),
             // Calls have headers of their own.
-            ReasoningSyntax::Harmony(_) if grammar.calls().is_some() => grammar,
+            ReasoningSyntax::Harmony(_) if matches!(grammar, Grammar::Calls(_)) => grammar,
             ReasoningSyntax::Harmony(harmony) => behind(Marker::Tokens(harmony.answer.clone())),
             ReasoningSyntax::Tags(_) => grammar,
         }

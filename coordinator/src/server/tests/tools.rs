@@ -223,14 +223,17 @@ fn wrong_functions_are_refused_with_a_sentence() {
         ("tools", function(&"f".repeat(65), object.clone()), "a name must be"),
         ("tools", function("f", json!({"type": "string"})), "no JSON Schema of an object"),
         ("tools", function("f", json!("object")), "no JSON Schema of an object"),
-        ("tools", function("f", json!({"properties": {"a": {"not": {}}}})), "parameters of `f`"),
+        (
+            "tools",
+            function("f", json!({"properties": {"a": {"type": "objekt"}}})),
+            "parameters of `f`",
+        ),
         ("tools", function("f", deeper), "recursion limit"),
         ("tools", json!(twice), "`f`"),
         ("tool_choice", json!("sometimes"), "must be"),
         ("tool_choice", json!({"type": "function"}), "must be"),
         ("tool_choice", named("other"), "one of the"),
         ("parallel_tool_calls", json!("no"), "true or false"),
-        ("response_format", json!({"type": "json_object"}), "both ask for a form"),
         ("ignore_eos", json!(true), "false where there are tools"),
     ] {
         let mut body = body("a");
@@ -249,8 +252,8 @@ fn wrong_functions_are_refused_with_a_sentence() {
         json!({}),
         json!([{}]),
         json!([{"function": {"name": 5}}]),
-        json!([{"function": {"name": "f", "arguments": "{"}}]),
-        json!([{"function": {"name": "f", "arguments": "[]"}}]),
+        json!([{"function": {"name": "f", "arguments": 5}}]),
+        json!([{"function": {"name": "f", "arguments": []}}]),
     ] {
         let reply = earlier(calls.clone());
         assert_eq!(reply.status, 400, "{calls}");
@@ -262,4 +265,116 @@ fn wrong_functions_are_refused_with_a_sentence() {
     let chosen = json!({"prompt": "a", "tool_choice": "required"});
     assert_eq!(desk.post(COMPLETIONS, &chosen).status, 400);
     assert_eq!(desk.engine.submissions().len(), 1);
+}
+
+/// Beside functions the format holds for an answer that calls none.
+#[test]
+fn functions_stand_beside_a_response_format() {
+    let desk = desk();
+    let schema = json!({"type": "object", "properties": {"b": {"type": "boolean"}},
+        "required": ["b"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let asked = |text: &str, choice: &str| {
+        let content = format!("{text}{END_OF_TEXT}");
+        json!({"messages": [{"role": "user", "content": content}], "max_tokens": 900,
+            "tools": tools(), "tool_choice": choice, "response_format": format})
+    };
+    // The echo says what it is told, so the text stands alone where nothing comes before it.
+    let call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n</tool_call>";
+    for (text, choice, reason) in [
+        (call, "auto", "tool_calls"),
+        ("No JSON.", "auto", "error"),
+        (call, "required", "tool_calls"),
+        ("{\"b\": true}", "required", "error"),
+    ] {
+        let mut body = asked(text, choice);
+        let answer = desk.post(CHAT, &body).json();
+        assert_eq!(answer["choices"][0]["finish_reason"], reason, "{text} {choice}: {answer}");
+        body["stream"] = json!(true);
+        let (message, streamed) = joined(&desk.post(CHAT, &body).events());
+        assert_eq!(streamed, reason, "{text} {choice}");
+        assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
+    }
+    let forms = desk.engine.submissions();
+    let both = forms
+        .iter()
+        .filter(|asked| matches!(asked.grammar.as_deref(), Some(grammar::Grammar::CallsOr(_))));
+    assert_eq!(both.count(), 4, "with auto");
+    let mut none = asked("{\"b\": true}", "none");
+    none["messages"] = json!([{"role": "user", "content": "a"}]);
+    assert_eq!(desk.post(CHAT, &none).status, 200);
+    let last = desk.engine.submissions().pop().and_then(|asked| asked.grammar);
+    assert!(matches!(last.as_deref(), Some(grammar::Grammar::JsonSchema(..))), "{last:?}");
+}
+
+/// One function's schema that cannot be held stops no request.
+#[test]
+fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
+    let desk = desk();
+    let unique = json!({"type": "object", "properties": {"ids": {"type": "array",
+        "items": {"type": "string"}, "uniqueItems": true}}});
+    let said = |ids: &str| {
+        let text = format!(
+            "<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"ids\": {ids}}}}}\n</tool_call>"
+        );
+        let mut body = body(&text);
+        let function = json!({"name": "f", "parameters": unique});
+        body["tools"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({"type": "function", "function": function}));
+        body
+    };
+    let answer = desk.post(CHAT, &said("[\"x\", \"y\"]")).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+    let warning = answer["warnings"][0].as_str().expect("a sentence");
+    assert!(warning.contains("`f`") && warning.contains("uniqueItems"), "{warning}");
+    let mut body = said("[\"x\", \"x\"]");
+    let answer = desk.post(CHAT, &body).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "error", "{answer}");
+    let error = answer["choices"][0]["error"].as_str().expect("a sentence");
+    assert!(error.contains("unique"), "{error}");
+    body["stream"] = json!(true);
+    let events = desk.post(CHAT, &body).events();
+    let (last, others) = events.split_last().expect("events");
+    assert_eq!(last["warnings"], answer["warnings"]);
+    assert!(others.iter().all(|event| event.get("warnings").is_none()));
+}
+
+/// Messages as OpenAI returns them come back.
+#[test]
+fn messages_come_back_as_they_were_returned() {
+    let desk = desk();
+    let call = |arguments: &str| {
+        json!([{"id": "0a1b2c3d4", "type": "function",
+            "function": {"name": "get", "arguments": arguments}}])
+    };
+    let answers = [
+        json!({"role": "assistant", "content": null, "refusal": "No.", "annotations": []}),
+        json!({"role": "assistant", "content": null, "audio": null}),
+        json!({"role": "assistant", "content": [{"type": "refusal", "refusal": "Never."}]}),
+        json!({"role": "assistant", "content": null, "tool_calls": call("{\"a\": \"Os")}),
+        json!({"role": "assistant", "content": null, "tool_calls": call("five")}),
+    ];
+    let expected = [
+        "<assistant>No.",
+        "<assistant>",
+        "<assistant>Never.",
+        "<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
+         {\"name\":\"get\",\"arguments\":{\"a\":\"Os\"}}}]>",
+        "<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
+         {\"name\":\"get\",\"arguments\":\"five\"}}]>",
+    ];
+    for (answer, expected) in answers.into_iter().zip(expected) {
+        let user = json!({"role": "user", "content": "Again."});
+        let body = json!({"messages": [answer, user], "max_tokens": 1});
+        let reply = desk.post(CHAT, &body);
+        assert_eq!(reply.status, 200, "{body}: {}", reply.text());
+        let prompt = desk.engine.submissions().pop().expect("a request").prompt;
+        let prompt: Vec<u8> = prompt.iter().map(|token| *token as u8).collect();
+        let prompt = String::from_utf8(prompt).expect("UTF-8");
+        assert!(prompt.contains(&format!("{expected}<user>Again.")), "{prompt}");
+    }
+    let body = json!({"messages": [{"role": "user", "content": null}], "max_tokens": 1});
+    assert_eq!(desk.post(CHAT, &body).status, 400);
 }

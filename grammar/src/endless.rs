@@ -1,0 +1,133 @@
+//! Schemas that no finite value has: references that only lead back to themselves, and objects
+//! that must hold one of their own kind.
+
+use serde_json::Value;
+
+use crate::error::GrammarError;
+use crate::graph::{Graph, InPlace, Node, Part, count, required};
+
+/// Refuses references that lead back to themselves without a value between.
+///
+/// # Errors
+/// A sentence that names one of them.
+pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum State {
+        Unseen,
+        Open,
+        Done,
+    }
+    let mut states = vec![State::Unseen; graph.nodes.len()];
+    for start in 0..graph.nodes.len() {
+        if states[start] != State::Unseen {
+            continue;
+        }
+        // Nodes on the way, each with the number of its edges that were followed.
+        let mut path = vec![(start, 0)];
+        states[start] = State::Open;
+        while let Some((index, followed)) = path.last_mut() {
+            let Some((_, next)) = graph.nodes[*index].in_place.get(*followed) else {
+                states[*index] = State::Done;
+                path.pop();
+                continue;
+            };
+            *followed += 1;
+            match states[*next] {
+                State::Open => {
+                    return Err(GrammarError(format!(
+                        "the schema at `#{}` refers back to itself without a property or an item \
+                         between, so no value can be told by it",
+                        graph.nodes[*next].place
+                    )));
+                }
+                State::Unseen => {
+                    states[*next] = State::Open;
+                    path.push((*next, 0));
+                }
+                State::Done => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Places of the schemas that no finite value has, because each has to hold another of them.
+///
+/// # Errors
+/// The root is one of them.
+pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarError> {
+    let mut ends = vec![false; graph.nodes.len()];
+    // Whom a schema that is found to end may let end too.
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let used = node.in_place.iter().map(|(_, used)| *used);
+        used.chain(node.parts.iter().map(|(_, used)| *used)).for_each(|used| {
+            users[used].push(index);
+        });
+    }
+    let mut rest: Vec<usize> = (0..graph.nodes.len()).rev().collect();
+    while let Some(index) = rest.pop() {
+        if !ends[index] && can_end(&graph.nodes[index], &ends) {
+            ends[index] = true;
+            rest.extend(&users[index]);
+        }
+    }
+    if !ends[0] {
+        return Err(GrammarError(
+            "the schema requires values within values without end, so no answer could be complete"
+                .to_owned(),
+        ));
+    }
+    let endless = graph.nodes.iter().zip(ends).filter(|(_, ends)| !ends);
+    Ok(endless.map(|(node, _)| node.place.clone()).collect())
+}
+
+/// Whether a schema has a finite value, as far as is known of the schemas that it leads to.
+fn can_end(node: &Node<'_>, ends: &[bool]) -> bool {
+    // Whether a schema of `false` may stand where it does is for the parser to say.
+    let Value::Object(schema) = node.schema else { return true };
+    if !node.in_place.iter().all(|(how, used)| *how != InPlace::All || ends[*used]) {
+        return false;
+    }
+    let of = |keyword: &'static str| {
+        let mut all = node.in_place.iter().filter(move |(how, _)| *how == InPlace::Any(keyword));
+        schema.get(keyword).is_none() || all.any(|(_, used)| ends[*used])
+    };
+    if !of("anyOf") || !of("oneOf") {
+        return false;
+    }
+    if schema.contains_key("const") || schema.contains_key("enum") {
+        return true;
+    }
+    let may_be = |kind: &str| match schema.get("type") {
+        None => true,
+        Some(Value::Array(kinds)) => kinds.iter().any(|one| one == kind),
+        Some(one) => one == kind,
+    };
+    let of_parts = [may_be("object"), may_be("array")];
+    let others = ["null", "boolean", "number", "integer", "string"];
+    others.into_iter().any(may_be)
+        || of_parts == [false; 2]
+        || (of_parts[0] && object_ends(node, ends))
+        || (of_parts[1] && array_ends(node, ends))
+}
+
+fn object_ends(node: &Node<'_>, ends: &[bool]) -> bool {
+    let Value::Object(schema) = node.schema else { return true };
+    required(schema).all(|name| {
+        node.parts.iter().all(|(part, used)| *part != Part::Property(name) || ends[*used])
+    })
+}
+
+fn array_ends(node: &Node<'_>, ends: &[bool]) -> bool {
+    let Value::Object(schema) = node.schema else { return true };
+    let least = count(schema, "minItems").unwrap_or(0);
+    let prefix = node.parts.iter().filter(|(part, _)| matches!(part, Part::Item(_))).count();
+    let items = schema.get("items").filter(|items| !items.is_array());
+    node.parts.iter().all(|(part, used)| match part {
+        Part::Item(index) => *index >= least || ends[*used],
+        // Of those that hold for items only `items` holds for all.
+        Part::Items => least <= prefix || items.is_none() || ends[*used],
+        Part::Property(_) | Part::Properties => true,
+    })
+}

@@ -1,0 +1,192 @@
+//! A JSON Schema as a graph: which schemas hold for the same value, and which hold for its parts.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+/// How a schema applies another one to the same value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InPlace {
+    /// `$ref` and `allOf`: the value must have it.
+    All,
+    /// `anyOf` and `oneOf`: the value must have one of those of the same keyword.
+    Any(&'static str),
+    /// `not`, `if` and what depends on a key: it may hold or not.
+    Aside,
+}
+
+/// For which part of a value a schema holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part<'s> {
+    /// The property of this name.
+    Property(&'s str),
+    /// Some properties, or their names.
+    Properties,
+    /// The item at this index.
+    Item(usize),
+    /// The items behind those with an index, or some items.
+    Items,
+}
+
+/// A schema and what it leads to, as indices of [`Graph::nodes`].
+#[derive(Debug)]
+pub(crate) struct Node<'s> {
+    pub(crate) schema: &'s Value,
+    /// JSON pointer to it.
+    pub(crate) place: String,
+    pub(crate) in_place: Vec<(InPlace, usize)>,
+    pub(crate) parts: Vec<(Part<'s>, usize)>,
+}
+
+/// All schemas that a schema leads to, itself first.
+#[derive(Debug)]
+pub(crate) struct Graph<'s> {
+    pub(crate) nodes: Vec<Node<'s>>,
+}
+
+/// Keywords whose schemas hold for the same value.
+const ASIDE: [&str; 4] = ["not", "if", "then", "else"];
+/// Keywords whose schemas hold for some properties.
+const OF_PROPERTIES: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
+/// Keywords whose schemas hold for some items.
+const OF_ITEMS: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
+
+impl<'s> Graph<'s> {
+    /// The graph of a schema; references to elsewhere lead nowhere.
+    pub(crate) fn new(root: &'s Value) -> Graph<'s> {
+        let mut graph = Builder { nodes: Vec::new(), known: HashMap::new(), root };
+        graph.node(root, String::new());
+        let mut next = 0;
+        while next < graph.nodes.len() {
+            graph.follow(next);
+            next += 1;
+        }
+        Graph { nodes: graph.nodes }
+    }
+}
+
+struct Builder<'s> {
+    nodes: Vec<Node<'s>>,
+    known: HashMap<*const Value, usize>,
+    root: &'s Value,
+}
+
+impl<'s> Builder<'s> {
+    fn node(&mut self, schema: &'s Value, place: String) -> usize {
+        let address = std::ptr::from_ref(schema);
+        *self.known.entry(address).or_insert_with(|| {
+            let (in_place, parts) = (Vec::new(), Vec::new());
+            self.nodes.push(Node { schema, place, in_place, parts });
+            self.nodes.len() - 1
+        })
+    }
+
+    fn follow(&mut self, index: usize) {
+        let Some(schema) = self.nodes[index].schema.as_object() else { return };
+        let place = self.nodes[index].place.clone();
+        let (mut in_place, mut parts) = (Vec::new(), Vec::new());
+        for (keyword, value) in schema {
+            let here = format!("{place}/{}", escaped(keyword));
+            self.follow_in_place(keyword, value, &here, &mut in_place);
+            self.follow_parts(keyword, value, &here, &mut parts);
+        }
+        self.nodes[index].in_place = in_place;
+        self.nodes[index].parts = parts;
+    }
+
+    fn follow_in_place(
+        &mut self,
+        keyword: &str,
+        value: &'s Value,
+        place: &str,
+        found: &mut Vec<(InPlace, usize)>,
+    ) {
+        match (keyword, value) {
+            ("$ref", Value::String(to)) => {
+                let pointer =
+                    to.strip_prefix('#').filter(|to| to.is_empty() || to.starts_with('/'));
+                let root = self.root;
+                if let Some((pointer, schema)) =
+                    pointer.and_then(|pointer| Some((pointer, root.pointer(pointer)?)))
+                {
+                    found.push((InPlace::All, self.node(schema, pointer.to_owned())));
+                }
+            }
+            ("allOf", Value::Array(all)) => self.list(all, place, InPlace::All, found),
+            ("anyOf", Value::Array(all)) => self.list(all, place, InPlace::Any("anyOf"), found),
+            ("oneOf", Value::Array(all)) => self.list(all, place, InPlace::Any("oneOf"), found),
+            ("dependentSchemas" | "dependencies", Value::Object(of)) => {
+                let schemas = of.iter().filter(|(_, schema)| !schema.is_array());
+                for (name, schema) in schemas {
+                    let place = format!("{place}/{}", escaped(name));
+                    found.push((InPlace::Aside, self.node(schema, place)));
+                }
+            }
+            (keyword, value) if ASIDE.contains(&keyword) => {
+                found.push((InPlace::Aside, self.node(value, place.to_owned())));
+            }
+            _ => {}
+        }
+    }
+
+    fn follow_parts(
+        &mut self,
+        keyword: &str,
+        value: &'s Value,
+        place: &str,
+        found: &mut Vec<(Part<'s>, usize)>,
+    ) {
+        match (keyword, value) {
+            ("properties" | "patternProperties", Value::Object(of)) => {
+                for (name, schema) in of {
+                    let is_name = keyword == "properties";
+                    let part = if is_name { Part::Property(name) } else { Part::Properties };
+                    let place = format!("{place}/{}", escaped(name));
+                    found.push((part, self.node(schema, place)));
+                }
+            }
+            ("prefixItems" | "items", Value::Array(items)) => {
+                for (index, schema) in items.iter().enumerate() {
+                    let node = self.node(schema, format!("{place}/{index}"));
+                    found.push((Part::Item(index), node));
+                }
+            }
+            (keyword, value) if OF_PROPERTIES.contains(&keyword) => {
+                found.push((Part::Properties, self.node(value, place.to_owned())));
+            }
+            (keyword, value) if OF_ITEMS.contains(&keyword) => {
+                found.push((Part::Items, self.node(value, place.to_owned())));
+            }
+            _ => {}
+        }
+    }
+
+    fn list(
+        &mut self,
+        all: &'s [Value],
+        place: &str,
+        how: InPlace,
+        found: &mut Vec<(InPlace, usize)>,
+    ) {
+        for (index, schema) in all.iter().enumerate() {
+            found.push((how, self.node(schema, format!("{place}/{index}"))));
+        }
+    }
+}
+
+/// A segment of a JSON pointer.
+pub(crate) fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// The names that a schema requires.
+pub(crate) fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let all = schema.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    all.iter().filter_map(Value::as_str)
+}
+
+/// A count that a schema gives.
+pub(crate) fn count(schema: &Map<String, Value>, keyword: &str) -> Option<usize> {
+    let count = schema.get(keyword)?.as_f64()?;
+    (count >= 0.0).then_some(count as usize)
+}

@@ -1,0 +1,168 @@
+//! Whole numbers beyond 2^53. The parser counts bounds in 64-bit floating point, which there has
+//! gaps: a bound moves inwards to the next number that it has, so that what is said is never
+//! outside, and a single value becomes the only multiple of a divisor between two such numbers.
+
+use serde_json::{Map, Number, Value, json};
+
+use crate::error::GrammarError;
+
+/// Up to here every whole number has a floating-point number of its own.
+const EXACT: i128 = 1 << 53;
+/// What the parser can say at most.
+const MOST: i128 = i64::MAX as i128;
+/// The same of negative numbers, by whose absolute value it counts.
+const LEAST: i128 = -((1 << 63) - 1024);
+/// Above these numbers, or below them negated, the parser needs a second bound.
+const NEEDS_BOTH: i128 = 1_000_000_000_000_000_000;
+/// Divisors that are tried.
+const DIVISORS: i128 = 1 << 16;
+
+/// A whole number as it is written, unless it is small enough to be exact.
+fn large(value: &Value) -> Option<i128> {
+    let Value::Number(number) = value else { return None };
+    let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))?;
+    (whole.abs() > EXACT).then_some(whole)
+}
+
+/// The largest floating-point number that is not above a whole number.
+fn floor(whole: i128) -> i128 {
+    let near = whole as f64 as i128;
+    if near <= whole { near } else { (whole as f64).next_down() as i128 }
+}
+
+fn ceil(whole: i128) -> i128 {
+    -floor(-whole)
+}
+
+fn number(whole: i128) -> Value {
+    i64::try_from(whole).map_or(Value::Null, |whole| Value::Number(Number::from(whole)))
+}
+
+/// Moves the bounds of a schema to numbers that the parser has.
+///
+/// # Errors
+/// Bounds between which the parser has no number.
+pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
+    let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+    let is_large = |name: &&str| schema.get(*name).and_then(large).is_some();
+    if !bounds.iter().any(is_large) {
+        return Ok(());
+    }
+    let refused = |name: &str| {
+        Err(GrammarError(format!(
+            "`{name}` leaves only whole numbers beyond {}, which cannot be told from each other",
+            if name.ends_with("inimum") { MOST } else { LEAST }
+        )))
+    };
+    let take = |schema: &mut Map<String, Value>, name: &str| {
+        let found = schema.get(name).and_then(large)?;
+        schema.shift_remove(name);
+        Some(found)
+    };
+    let least = take(schema, "minimum");
+    let above = take(schema, "exclusiveMinimum").map(|whole| whole + 1);
+    let most = take(schema, "maximum");
+    let below = take(schema, "exclusiveMaximum").map(|whole| whole - 1);
+    let mut set = |name: &str, exclusive: &str, whole: i128, is_tighter: fn(f64, f64) -> bool| {
+        // A small bound beside a large one is exact and stays where it is the tighter one.
+        let others = [schema.get(name), schema.get(exclusive)].into_iter().flatten();
+        if !others.filter_map(Value::as_f64).any(|other| is_tighter(other, whole as f64)) {
+            schema.insert(name.to_owned(), number(whole));
+        }
+    };
+    if let Some(least) = least.max(above) {
+        if least > MOST {
+            return refused("minimum");
+        }
+        set("minimum", "exclusiveMinimum", ceil(least.max(LEAST)), |other, whole| other >= whole);
+        if least >= NEEDS_BOTH {
+            set("maximum", "exclusiveMaximum", MOST, |other, whole| other <= whole);
+        }
+    }
+    if let Some(most) = [most, below].into_iter().flatten().min() {
+        if most < LEAST {
+            return refused("maximum");
+        }
+        // The parser takes 2^63 for the largest number that it has.
+        let most = if most >= MOST { MOST } else { floor(most) };
+        set("maximum", "exclusiveMaximum", most, |other, whole| other <= whole);
+        if most <= -NEEDS_BOTH {
+            set("minimum", "exclusiveMinimum", LEAST, |other, whole| other >= whole);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the parser would say another number for this value, or for one within it.
+pub(crate) fn is_inexact(value: &Value) -> bool {
+    match value {
+        Value::Number(_) => large(value)
+            .is_some_and(|whole| floor(whole) != whole || !(LEAST..=MOST).contains(&whole)),
+        Value::Array(items) => items.iter().any(is_inexact),
+        Value::Object(fields) => fields.values().any(is_inexact),
+        _ => false,
+    }
+}
+
+/// A schema that only this whole number has; `None` where the parser has none.
+pub(crate) fn only(value: &Value) -> Option<Value> {
+    let whole = large(value).filter(|whole| (LEAST..=MOST).contains(whole))?;
+    let (least, most) = (floor(whole), ceil(whole));
+    if least == whole {
+        return Some(json!({"const": value}));
+    }
+    let gap = (whole - least).max(most - whole);
+    let divides = |divisor: &i128| whole % divisor == 0;
+    let divisor = (gap + 1..DIVISORS).find(divides)?;
+    let most = most.min(MOST);
+    Some(json!({"type": "integer", "minimum": number(least), "maximum": number(most),
+        "multipleOf": number(divisor)}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_move_inwards() {
+        for (given, expected) in [
+            (json!({"maximum": 9007199254740995_u64}), json!({"maximum": 9007199254740994_u64})),
+            (json!({"minimum": 9007199254740995_u64}), json!({"minimum": 9007199254740996_u64})),
+            (
+                json!({"exclusiveMaximum": 9007199254740996_u64}),
+                json!({"maximum": 9007199254740994_u64}),
+            ),
+            (
+                json!({"minimum": i64::MIN, "maximum": i64::MAX}),
+                json!({"minimum": -9223372036854774784_i64, "maximum": i64::MAX}),
+            ),
+            (
+                json!({"minimum": 0, "maximum": u64::MAX}),
+                json!({"minimum": 0, "maximum": i64::MAX}),
+            ),
+            (json!({"minimum": 3, "maximum": 7}), json!({"minimum": 3, "maximum": 7})),
+            (json!({"maximum": 5, "exclusiveMaximum": u64::MAX}), json!({"maximum": 5})),
+            (
+                json!({"minimum": 2_000_000_000_000_000_000_u64}),
+                json!({"minimum": 2_000_000_000_000_000_000_u64, "maximum": i64::MAX}),
+            ),
+        ] {
+            let Value::Object(mut schema) = given.clone() else { panic!("an object") };
+            write_bounds(&mut schema).expect("bounds");
+            assert_eq!(Value::Object(schema), expected, "{given}");
+        }
+        let Value::Object(mut schema) = json!({"minimum": u64::MAX}) else { panic!("an object") };
+        write_bounds(&mut schema).expect_err("no number is left");
+    }
+
+    #[test]
+    fn a_single_value_is_the_only_multiple() {
+        let odd = json!(9007199254740995_u64);
+        assert!(is_inexact(&odd) && !is_inexact(&json!(9007199254740994_u64)));
+        let schema = only(&odd).expect("5 divides it");
+        assert_eq!(schema["multipleOf"], 5);
+        assert_eq!(schema["minimum"], 9007199254740994_u64);
+        assert_eq!(schema["maximum"], 9007199254740996_u64);
+        assert_eq!(only(&json!(u64::MAX)), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Answers against the schema as it was given: what is not held while an answer is said is looked
+//! at here, and what is held is looked at again by other means.
+
+use serde_json::{Map, Value};
+
+use crate::cache::Measured;
+use crate::effort;
+use crate::endless::check_cycles;
+use crate::graph::Graph;
+
+/// Steps back of one pattern on one text.
+const BACKTRACKS: usize = 10_000;
+/// Patterns of one schema.
+const PATTERNS: usize = 64;
+/// Of one compiled pattern.
+const PATTERN_BYTES: usize = 1 << 18;
+/// Of a validator made of a byte of a schema, about.
+const SCHEMA_BYTES: usize = 96;
+/// Characters of what is said to be wrong with an answer.
+const SENTENCE: usize = 300;
+
+/// What is known of a text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Valid,
+    /// What is wrong with it.
+    Wrong(String),
+    /// Why it is not known.
+    Unknown(String),
+}
+
+/// Compares texts with one schema.
+pub(crate) struct Validator {
+    schema: Value,
+    /// What is wrong with the schema otherwise.
+    validator: Result<jsonschema::Validator, String>,
+    size_bytes: usize,
+}
+
+impl Validator {
+    /// One of a schema's text. Nothing that it refers to is fetched.
+    pub(crate) fn new(text: &str) -> Validator {
+        let mut schema: Value = serde_json::from_str(text).unwrap_or(Value::Bool(true));
+        let patterns = prepare(&mut schema);
+        let size_bytes = SCHEMA_BYTES * text.len() + PATTERN_BYTES * patterns.min(PATTERNS);
+        let validator = match check_cycles(&Graph::new(&schema)) {
+            Ok(()) if patterns > PATTERNS => Err(format!("it has more than {PATTERNS} patterns")),
+            Ok(()) => jsonschema::options()
+                .offline()
+                // Formats are notes, which the parser holds by its own expressions.
+                .should_validate_formats(false)
+                .with_pattern_options(
+                    jsonschema::PatternOptions::fancy_regex()
+                        .backtrack_limit(BACKTRACKS)
+                        .size_limit(PATTERN_BYTES)
+                        .dfa_size_limit(PATTERN_BYTES),
+                )
+                .build(&schema)
+                .map_err(|error| shortened(&error.to_string())),
+            Err(error) => Err(error.to_string()),
+        };
+        Validator { schema, validator, size_bytes }
+    }
+
+    /// Whether a text is a value of the schema.
+    pub(crate) fn check(&self, text: &[u8]) -> Verdict {
+        let validator = match &self.validator {
+            Ok(validator) => validator,
+            Err(error) => return Verdict::Unknown(error.clone()),
+        };
+        let value: Value = match serde_json::from_slice(text) {
+            Ok(value) => value,
+            Err(error) => return Verdict::Unknown(error.to_string()),
+        };
+        if !effort::is_bounded(&Graph::new(&self.schema), &value) {
+            return Verdict::Unknown("the schema is too intricate for it".to_owned());
+        }
+        match validator.validate(&value) {
+            Ok(()) => Verdict::Valid,
+            Err(error) => Verdict::Wrong(shortened(&error.to_string())),
+        }
+    }
+}
+
+impl Measured for Validator {
+    fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    fn is_worn(&self) -> bool {
+        false
+    }
+}
+
+/// Drafts that a schema may name.
+const DRAFTS: [&str; 5] = [
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema",
+];
+
+/// Leaves out what names other documents, which are not read, and patterns in a dialect that only
+/// the parser has; how many patterns there are then.
+fn prepare(schema: &mut Value) -> usize {
+    let places: Vec<String> =
+        Graph::new(schema).nodes.iter().map(|node| node.place.clone()).collect();
+    let mut patterns = 0;
+    let Value::Object(root) = schema else { return patterns };
+    let draft = root.get("$schema").and_then(Value::as_str).map(|name| name.trim_end_matches('#'));
+    if draft.is_some_and(|name| !DRAFTS.contains(&name)) {
+        root.shift_remove("$schema");
+    }
+    root.shift_remove("$id");
+    root.shift_remove("id");
+    for place in places {
+        let Some(Value::Object(schema)) = schema.pointer_mut(&place) else { continue };
+        let pattern = schema.get("pattern").and_then(Value::as_str);
+        let own = ["(?i", "(?s", "(?x", "(?m", "(?u", "(?U", "(?-", "&&", "--", "~~", r"\x{"];
+        if pattern.is_some_and(|pattern| own.iter().any(|part| pattern.contains(part))) {
+            schema.shift_remove("pattern");
+        }
+        let keys = schema.get("patternProperties").and_then(Value::as_object);
+        patterns += usize::from(schema.contains_key("pattern")) + keys.map_or(0, Map::len);
+    }
+    patterns
+}
+
+/// One line of some length.
+fn shortened(sentence: &str) -> String {
+    let line: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.chars().count() <= SENTENCE {
+        return line;
+    }
+    line.chars().take(SENTENCE).chain(" ...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    fn check(schema: &str, text: &str) -> Verdict {
+        Validator::new(schema).check(text.as_bytes())
+    }
+
+    #[test]
+    fn what_no_parser_holds_is_looked_at() {
+        for (schema, right, wrong) in [
+            (r#"{"uniqueItems": true}"#, "[1, 2]", "[1, 1.0]"),
+            (r#"{"not": {"type": "string"}}"#, "1", "\"a\""),
+            (r#"{"contains": {"const": 1}}"#, "[2, 1]", "[2]"),
+            (r#"{"pattern": "^(?!a)"}"#, "\"b\"", "\"ab\""),
+            (r#"{"oneOf": [{"minimum": 1}, {"maximum": 3}]}"#, "5", "2"),
+            (r#"{"dependentRequired": {"a": ["b"]}}"#, "{\"b\": 1}", "{\"a\": 1}"),
+        ] {
+            assert_eq!(check(schema, right), Verdict::Valid, "{schema} {right}");
+            assert!(matches!(check(schema, wrong), Verdict::Wrong(_)), "{schema} {wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_and_nothing_takes_long() {
+        let elsewhere = r#"{"$ref": "http://127.0.0.1:9/a.json"}"#;
+        assert!(matches!(check(elsewhere, "1"), Verdict::Unknown(_)));
+        let mut said = String::from("\"");
+        (0..40).for_each(|_| said.push('a'));
+        let _ = write!(said, "!\"");
+        // Steps back without end are not taken.
+        let verdict = check(r#"{"pattern": "^(?=(a+)+$)(a+)+\\1$"}"#, &said);
+        assert_ne!(verdict, Verdict::Valid);
+        let cycle = r##"{"anyOf": [{"$ref": "#"}]}"##;
+        assert!(matches!(check(cycle, "1"), Verdict::Unknown(_)));
+    }
+}
