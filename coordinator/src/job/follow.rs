@@ -84,8 +84,8 @@ impl<'f, 'j> Follower<'f, 'j> {
 }
 
 impl Observer for Follower<'_, '_> {
-    fn prefilled(&mut self, share: f64) {
-        self.progress.prefilled(share);
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
+        self.progress.prefilled(computed, tokens);
     }
 
     fn token(&mut self, sequence: usize, token: u32) -> Verdict {

@@ -50,6 +50,12 @@ pub struct Chunk<'a> {
     pub head: &'a ChunkHead,
     /// None in the event that only counts.
     pub choices: Vec<ChunkChoice>,
+    /// Chats: in the first event of each choice, if they were requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// In the first event: what of the request is not done as requested.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub warnings: &'a [String],
     /// Left out where it was not asked for, and null where it is told later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
@@ -74,6 +80,9 @@ pub enum ChunkChoice {
         token_ids: Vec<u32>,
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
+        /// In the first event of the choice, if they were requested.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompt_token_ids: Option<Vec<u32>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -115,6 +124,8 @@ impl ChunkHead {
         let Delta { text, reasoning, calls, token_ids, logprobs } = delta;
         let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
         let error = ending.and_then(|ending| ending.error);
+        // Null in an event without tokens, such as the last one, as at OpenAI.
+        let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
         if self.is_chat {
             let content = (!self.has_parts || !text.is_empty()).then_some(text);
             let reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
@@ -125,12 +136,28 @@ impl ChunkHead {
             ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
         } else {
             let logprobs = logprobs.map(Logprobs::of_text);
-            ChunkChoice::Text { index, text, token_ids, logprobs, finish_reason, error }
+            let prompt_token_ids = None;
+            ChunkChoice::Text {
+                index,
+                text,
+                token_ids,
+                logprobs,
+                finish_reason,
+                prompt_token_ids,
+                error,
+            }
         }
     }
 }
 
 impl ChunkChoice {
+    /// Its place among the choices.
+    pub fn index(&self) -> usize {
+        match self {
+            ChunkChoice::Chat { index, .. } | ChunkChoice::Text { index, .. } => *index,
+        }
+    }
+
     /// The same behind a text of so many characters.
     #[must_use]
     pub fn moved(mut self, characters: usize) -> ChunkChoice {

@@ -17,7 +17,7 @@ use super::sequence::{News, What};
 use super::shared::Shared;
 use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
 use crate::openai::growing::Delta;
-use crate::openai::output::{FinishReason, Provenance, Usage};
+use crate::openai::output::{FinishReason, Provenance, Usage, prompt_token_ids};
 
 /// Between two signs of life where there is nothing to tell.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -32,7 +32,9 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 pub fn answer(running: Running, provenance: &Provenance, shared: &Arc<Shared>) -> Response {
     let head = ChunkHead::new(&running.order.request, provenance);
     let is_first = vec![true; running.order.request.choices()];
-    let events = Events { shared: Arc::clone(shared), running, head, is_first, is_over: false };
+    let warns = !running.order.request.warnings.is_empty();
+    let shared = Arc::clone(shared);
+    let events = Events { shared, running, head, is_first, warns, is_over: false };
     let body = Body::from_stream(unfold(events, Events::next));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -51,6 +53,8 @@ struct Events {
     head: ChunkHead,
     /// Of each answer, whether nothing was told of it yet.
     is_first: Vec<bool>,
+    /// The request has warnings that were not told yet.
+    warns: bool,
     is_over: bool,
 }
 
@@ -114,7 +118,7 @@ impl Events {
         };
         let characters = order.echo_of(choice).map_or(0, |prompt| prompt.characters());
         let delta = if is_alone { Delta::default() } else { delta };
-        let is_first = std::mem::replace(&mut self.is_first[choice], false);
+        let is_first = self.is_first[choice];
         Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
     }
 
@@ -133,19 +137,34 @@ impl Events {
             token_ids: Vec::new(),
             logprobs: known,
             finish_reason: None,
+            prompt_token_ids: None,
             error: None,
         })
     }
 
-    fn chunk(&self, choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+    fn chunk(&mut self, mut choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+        let request = &self.running.order.request;
         let options = self.running.order.stream.unwrap_or_default();
+        let mut of_chat = None;
+        if let Some(choice) = choices.first_mut()
+            && std::mem::replace(&mut self.is_first[choice.index()], false)
+        {
+            let of_prompt = prompt_token_ids(request, choice.index());
+            match choice {
+                ChunkChoice::Chat { .. } => of_chat = of_prompt,
+                ChunkChoice::Text { prompt_token_ids, .. } => *prompt_token_ids = of_prompt,
+            }
+        }
+        let warns = std::mem::replace(&mut self.warns, false);
+        let warnings = if warns { request.warnings.as_slice() } else { &[] };
         let is_last = choices.is_empty();
         let usage: Option<Option<Usage>> = if options.continuous_usage || is_last {
             Some(Some(self.running.usage()))
         } else {
             options.include_usage.then_some(None)
         };
-        event(&Chunk { head: &self.head, choices, usage }, bytes);
+        let prompt_token_ids = of_chat;
+        event(&Chunk { head: &self.head, choices, prompt_token_ids, warnings, usage }, bytes);
     }
 }
 

@@ -79,7 +79,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 }
 
 fn tokens_of(
-    fields: &Map<String, Value>,
+    fields: &mut Map<String, Value>,
     codec: &dyn TextCodec,
     chats: &ChatRules,
 ) -> Result<Vec<u32>, ApiError> {
@@ -105,7 +105,7 @@ fn tokens_of(
 async fn respond(
     shared: &Arc<Shared>,
     request: Request,
-    answer: impl FnOnce(&Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    answer: impl FnOnce(&mut Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
     + Send
     + 'static,
 ) -> Response {
@@ -117,13 +117,13 @@ async fn respond(
         let body = shared.inbound.read(&parts.headers, body).await?;
         blocking::run(move || {
             let _ticket = ticket;
-            let fields = fields(&body.bytes)?;
+            let mut fields = fields(&body.bytes)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
                 let message = "This model has no tokenizer.";
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
-            answer(&fields, codec, &reader)
+            answer(&mut fields, codec, &reader)
         })
         .await
     };

@@ -34,7 +34,7 @@ pub async fn answer(
                 let is_alone = order.is_prompt_alone(news.choice);
                 let answer = if is_alone { ended.answer.emptied() } else { ended.answer };
                 let mut made = done(&order.request, news.choice, answer);
-                order.of_prompt(news.choice, &prompts[news.choice], model).tell(&mut made.choice);
+                order.of_prompt(news.choice, &prompts[news.choice], model).tell(&mut made);
                 answers[news.choice] = Some(made);
             }
             What::Grown(_) | What::Failed(_) => {}

@@ -1,6 +1,7 @@
 //! What a run needs before it begins: the model, the machine and its profile, the formats of
 //! weights and caches, the placement, the started engine.
 
+pub(crate) mod activity;
 pub mod auto_batches;
 pub(crate) mod bar;
 pub(crate) mod described;

@@ -2,7 +2,8 @@
 
 use super::show::Answer;
 use super::vectors::Vectors;
-use crate::cli::request::{Described, PlanRequest};
+use crate::cli::request::{Described, PlanRequest, Verbosity};
+use crate::setup::activity::Activity;
 use crate::setup::described;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
@@ -20,7 +21,9 @@ pub(super) fn plan(
     let machine = MeasuredMachine::of(description, machine, workload.policy)?;
     let opened = described::open(workload)?;
     let planning = Planning::new(workload, &machine, &opened.config);
+    let activity = Activity::begin("planning", Verbosity::Progress);
     let (chosen, note) = planning.best()?;
+    drop(activity);
     Answer {
         chosen: &chosen,
         machine: &machine.description.name,

@@ -353,7 +353,8 @@ fn context_and_vocabulary() {
     let huge = request(r#"{"prompt": [5], "max_tokens": 99999999999999}"#);
     assert_eq!(huge.prompts[0].max_new, 63);
     for count in [64, 65, 1000] {
-        refused(&format!(r#"{{"prompt": {}}}"#, ids(count)), ErrorCode::PromptTooLong, "64");
+        let prompt = format!(r#"{{"prompt": {}}}"#, ids(count));
+        refused(&prompt, ErrorCode::ContextLengthExceeded, "maximum context length is 64 tokens");
     }
     refused(r#"{"prompt": [5, 300]}"#, ErrorCode::TokenOutOfVocabulary, "300");
     refused(r#"{"prompt": [99999999999]}"#, ErrorCode::TokenOutOfVocabulary, "vocabulary");

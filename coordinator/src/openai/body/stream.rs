@@ -10,7 +10,7 @@ use crate::openai::item::Rejection;
 pub struct StreamOptions {
     /// Counts of tokens in a last event of their own.
     pub include_usage: bool,
-    /// Counts of tokens so far in every event (vLLM's).
+    /// Counts of tokens so far in every event (vLLM's); only with `include_usage`.
     pub continuous_usage: bool,
 }
 
@@ -22,8 +22,8 @@ pub(super) fn read(fields: &Fields) -> Result<Option<StreamOptions>, Rejection> 
     let options = match given(fields, "stream_options") {
         None => StreamOptions::default(),
         Some(Value::Object(options)) => {
-            let continuous_usage = flag(options, "continuous_usage_stats")?;
             let include_usage = flag(options, "include_usage")?;
+            let continuous_usage = flag(options, "continuous_usage_stats")? && include_usage;
             StreamOptions { include_usage, continuous_usage }
         }
         Some(_) => {

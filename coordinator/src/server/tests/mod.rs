@@ -2,6 +2,7 @@
 
 mod bounds;
 mod clients;
+mod context_length;
 mod desk;
 mod drain;
 mod endpoints;
@@ -9,5 +10,6 @@ mod engine;
 mod http;
 mod reasoning;
 mod refusals;
+mod schema;
 mod streams;
 mod tools;

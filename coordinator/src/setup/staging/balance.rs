@@ -14,7 +14,9 @@ use staging::ReaderOptions;
 
 use super::measured::{BalancedWeight, Measured, measured};
 use super::write::Staging;
+use crate::cli::request::Verbosity;
 use crate::interrupt::Interrupt;
+use crate::setup::activity::Activity;
 
 /// Raised when what is kept is to be measured anew.
 const FORMAT: u32 = 2;
@@ -99,6 +101,7 @@ pub(crate) fn obtain(
     (stagings, options): (&[Staging], &[ReaderOptions]),
     config: &ModelConfig,
     is_forced: bool,
+    verbosity: Verbosity,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Balanced, Option<PathBuf>)> {
     let path = kept_at(stagings, options);
@@ -107,7 +110,9 @@ pub(crate) fn obtain(
     if let Some(kept) = kept.filter(|kept| kept.format == FORMAT) {
         return Ok((kept, path));
     }
+    let activity = Activity::begin("measuring how fast the drives read together", verbosity);
     let measured = measured(stagings, options, config, interrupt)?;
+    drop(activity);
     let failed = measured.failed.iter().any(Option::is_some);
     let balanced = Balanced::of(stagings, measured);
     // What cannot be kept, or is not of all drives, is measured again the next time.
