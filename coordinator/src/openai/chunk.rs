@@ -6,7 +6,7 @@ use super::calls::told::{ToolCallDelta, tool_call_deltas};
 use super::growing::Delta;
 use super::item::{Endpoint, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
-use super::output::{FinishReason, Provenance, Usage, body_id};
+use super::output::{FinishReason, Provenance, Usage, body_id, warnings};
 
 /// What all events of an answer share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +23,8 @@ pub struct ChunkHead {
     /// Answers have other parts than text: thoughts, or calls of functions.
     #[serde(skip)]
     has_parts: bool,
+    #[serde(skip)]
+    warnings: Vec<String>,
 }
 
 impl ChunkHead {
@@ -37,6 +39,7 @@ impl ChunkHead {
             system_fingerprint: provenance.system_fingerprint.clone(),
             is_chat,
             custom_id: request.custom_id.clone(),
+            warnings: warnings(request),
             has_parts: request.reasoning.is_some()
                 || request.grammar.as_deref().is_some_and(|form| form.calls().is_some()),
         }
@@ -53,12 +56,26 @@ pub struct Chunk<'a> {
     /// Chats: in the first event of each choice, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
-    /// In the first event: what of the request is not done as requested.
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    pub warnings: &'a [String],
     /// Left out where it was not asked for, and null where it is told later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
+    /// What of the request was not done as it says, where a choice ends.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+impl<'a> Chunk<'a> {
+    /// An event of an answer.
+    pub fn new(
+        head: &'a ChunkHead,
+        choices: Vec<ChunkChoice>,
+        prompt_token_ids: Option<Vec<u32>>,
+        usage: Option<Option<Usage>>,
+    ) -> Chunk<'a> {
+        let ends = choices.iter().any(ChunkChoice::is_last);
+        let warnings = if ends { head.warnings.as_slice() } else { &[] };
+        Chunk { head, choices, prompt_token_ids, usage, warnings }
+    }
 }
 
 /// What a choice has more than before.
@@ -155,6 +172,15 @@ impl ChunkChoice {
     pub fn index(&self) -> usize {
         match self {
             ChunkChoice::Chat { index, .. } | ChunkChoice::Text { index, .. } => *index,
+        }
+    }
+
+    /// Returns true if nothing of its choice follows.
+    fn is_last(&self) -> bool {
+        match self {
+            ChunkChoice::Chat { finish_reason, .. } | ChunkChoice::Text { finish_reason, .. } => {
+                finish_reason.is_some()
+            }
         }
     }
 

@@ -64,7 +64,7 @@ pub struct ResponseBody {
     /// Chats: the conversation, null where it was not requested.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Option<Vec<u32>>>,
-    /// What of the request was not done as requested, a sentence each.
+    /// What of the request was not done as it says, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -329,8 +329,13 @@ pub fn response_body(
         usage: Usage::new(prompt_tokens(request), completion_tokens),
         prompt_logprobs: chat.then_some(prompt_logprobs),
         prompt_token_ids: chat.then(|| prompt_token_ids(request, 0)),
-        warnings: request.warnings.clone(),
+        warnings: warnings(request),
     }
+}
+
+/// What of a request is not done as it says, a sentence each.
+pub fn warnings(request: &Request) -> Vec<String> {
+    request.warnings.clone()
 }
 
 /// Token ids of the prompt of an answer, if they are requested.

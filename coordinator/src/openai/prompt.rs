@@ -56,27 +56,28 @@ pub fn fit(
     let lacks_room = left == 0 && max_tokens > 0;
     let is_cut = is_requested && must_fit && max_tokens as usize > left;
     if tokens.len() > limits.context || lacks_room || is_cut {
-        return Err(context_length_exceeded(raw, tokens.len(), length, limits));
+        return Err(context_length_exceeded(raw, tokens.len(), Some(length), limits));
     }
     let max_new = max_tokens.min(u32::try_from(left).unwrap_or(u32::MAX));
     Ok(Prompt { tokens, max_new })
 }
 
 /// The rejection of a prompt and an answer that exceed the context, in OpenAI's words: clients
-/// recognise them, shorten the conversation and ask again.
+/// recognise them, shorten the conversation and ask again. `length` is `None` where no answer is
+/// asked for.
 fn context_length_exceeded(
     raw: &RawPrompt,
     prompt_tokens: usize,
-    length: AnswerLength,
+    length: Option<AnswerLength>,
     limits: Limits,
 ) -> Rejection {
     let field = match raw {
         RawPrompt::Chat(_) => "messages",
         RawPrompt::Text(_) | RawPrompt::Tokens(_) => "prompt",
     };
-    let AnswerLength { max_tokens, is_requested, .. } = length;
-    let requested = prompt_tokens as u64 + u64::from(max_tokens);
-    let (found, remedy) = if is_requested {
+    let requested = length.filter(|length| length.is_requested);
+    let (found, remedy) = if let Some(AnswerLength { max_tokens, .. }) = requested {
+        let requested = prompt_tokens as u64 + u64::from(max_tokens);
         (
             format!(
                 "you requested {requested} tokens ({prompt_tokens} in the {field}, {max_tokens} \

@@ -32,9 +32,8 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 pub fn answer(running: Running, provenance: &Provenance, shared: &Arc<Shared>) -> Response {
     let head = ChunkHead::new(&running.order.request, provenance);
     let is_first = vec![true; running.order.request.choices()];
-    let warns = !running.order.request.warnings.is_empty();
     let shared = Arc::clone(shared);
-    let events = Events { shared, running, head, is_first, warns, is_over: false };
+    let events = Events { shared, running, head, is_first, is_over: false };
     let body = Body::from_stream(unfold(events, Events::next));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -53,8 +52,6 @@ struct Events {
     head: ChunkHead,
     /// Of each answer, whether nothing was told of it yet.
     is_first: Vec<bool>,
-    /// The request has warnings that were not told yet.
-    warns: bool,
     is_over: bool,
 }
 
@@ -155,16 +152,13 @@ impl Events {
                 ChunkChoice::Text { prompt_token_ids, .. } => *prompt_token_ids = of_prompt,
             }
         }
-        let warns = std::mem::replace(&mut self.warns, false);
-        let warnings = if warns { request.warnings.as_slice() } else { &[] };
         let is_last = choices.is_empty();
         let usage: Option<Option<Usage>> = if options.continuous_usage || is_last {
             Some(Some(self.running.usage()))
         } else {
             options.include_usage.then_some(None)
         };
-        let prompt_token_ids = of_chat;
-        event(&Chunk { head: &self.head, choices, prompt_token_ids, warnings, usage }, bytes);
+        event(&Chunk::new(&self.head, choices, of_chat, usage), bytes);
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a run needs before it begins: the model, the machine and its profile, the formats of
 //! weights and caches, the placement, the started engine.
 
-pub(crate) mod activity;
 pub mod auto_batches;
 pub(crate) mod bar;
 pub(crate) mod described;
@@ -20,6 +19,7 @@ pub mod plan_request;
 pub mod prediction;
 pub mod pricing;
 pub mod profile;
+pub(crate) mod progress_reporter;
 mod prompt_cache;
 pub mod rehearsal;
 mod select;

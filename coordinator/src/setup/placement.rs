@@ -14,7 +14,6 @@ use profiler::{End, Threads};
 use program::map::Chunking;
 use program::plan::Plan;
 
-use super::activity::Activity;
 use super::auto_batches;
 use super::formats::{Case, formats, notes};
 use super::hardware::{Hardware, cores};
@@ -23,6 +22,7 @@ use super::model::Opened;
 use super::plan_request::{batches, limits, request};
 use super::pricing::{Profiles, compares_alone};
 use super::profile;
+use super::progress_reporter::ProgressReporter;
 use super::rehearsal::{SEARCHING, Stage};
 use super::staging::nvme::{Nvme, storage};
 use super::usage::Usage;
@@ -102,9 +102,9 @@ pub(crate) fn decide(
 ) -> anyhow::Result<Decision> {
     let (limits, formats) = (limits(run, opened, demand), formats(run, opened, case));
     let (limits, formats) = (&limits, &formats);
-    let (nvme, activity) = (None, Activity::silent());
+    let (nvme, reporter) = (None, ProgressReporter::silent());
     let mut planning =
-        Planning { run, opened, demand, limits, formats, measure, interrupt, nvme, activity };
+        Planning { run, opened, demand, limits, formats, measure, interrupt, nvme, reporter };
     let mut notes = notes(run, opened, case);
     if let Some(storage) = storage(run, &opened.config)? {
         if storage.ops == StagedOps::Auto && planning.fits_memory()? {
@@ -116,8 +116,8 @@ pub(crate) fn decide(
             planning.nvme = Some(nvme);
         }
     }
-    planning.activity = Activity::begin("planning", run.verbosity);
-    planning.activity.update(SEARCHING, None);
+    planning.reporter = ProgressReporter::begin("planning", run.verbosity);
+    planning.reporter.update(SEARCHING, None);
     let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
     decision.notes = notes;
     decision.nvme = planning.nvme.take().filter(|_| decision.plan.map.uses_storages());
@@ -169,7 +169,7 @@ struct Planning<'a> {
     /// Drives that weights may be read from.
     nvme: Option<Nvme>,
     /// What reports how far it is.
-    activity: Activity,
+    reporter: ProgressReporter,
 }
 
 impl Planning<'_> {
@@ -218,14 +218,14 @@ impl Planning<'_> {
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
-        let activity = &self.activity;
+        let reporter = &self.reporter;
         let of = |hardware| -> anyhow::Result<_> {
             let shapes = profile::request(request.config, &shape, self.formats, hardware);
             match self.measure {
                 // Long prompts would take longer to measure than to wait for.
                 Measure::Always if !shape.is_chunked() => {
                     let obtained =
-                        profile::obtain(&shapes, hardware, false, activity, self.interrupt);
+                        profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
                     Ok(Some(obtained?.profile))
                 }
                 _ => Ok(profile::kept(&shapes, hardware)),
@@ -269,7 +269,7 @@ impl Planning<'_> {
             profiles,
             with_device: Hardware::resolve(&run, true),
             alone: Hardware::resolve(&run, false),
-            activity: &self.activity,
+            reporter: &self.reporter,
             interrupt: self.interrupt,
             spent: Cell::default(),
         }
@@ -285,7 +285,7 @@ impl Planning<'_> {
             self.request(&Placement::of(Policy::CpuOnly)).plan(batches.count, batches.size)?;
         }
         let (profiles, tuned) = self.profiles(name, batches)?;
-        self.activity.update(SEARCHING, None);
+        self.reporter.update(SEARCHING, None);
         let stage = self.stage(&profiles, tuned);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<Chosen> {
             let question = question((&streaming, batches), name, (pricing, &stage));
@@ -323,7 +323,7 @@ impl Planning<'_> {
 
     /// What the run measures before it chooses, with the best numbers of threads.
     fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<(Profiles, Tuned)> {
-        let activity = &self.activity;
+        let reporter = &self.reporter;
         let placement = Placement::of(Policy::GpuOnly);
         let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
@@ -331,7 +331,7 @@ impl Planning<'_> {
             let hardware = Hardware::resolve(self.run, uses_gpu);
             profile::with_best_threads(self.run.cpu_threads, hardware, |hardware| {
                 let shapes = profile::request(request.config, &shape, self.formats, hardware);
-                let obtained = profile::obtain(&shapes, hardware, false, activity, self.interrupt);
+                let obtained = profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
                 obtained.map(|obtained| Some(obtained.profile))
             })
         };

@@ -11,8 +11,8 @@ use program::map::{ChunkOrder, Chunking};
 use program::plan::RunShape;
 use workers::shared::protocol::WeightsFrom;
 
-use super::activity::Activity;
 use super::hardware::Hardware;
+use super::progress_reporter::ProgressReporter;
 use crate::cli::request::Verbosity;
 use crate::engine::bench::WorkerRunner;
 use crate::interrupt::Interrupt;
@@ -68,7 +68,7 @@ pub fn kept(request: &Request, hardware: Hardware) -> Option<Profile> {
     Cache::of_user()?.load(&fingerprint).ok()
 }
 
-/// The profile: kept, or measured now, which `activity` reports.
+/// The profile: kept, or measured now, which `reporter` reports.
 ///
 /// # Errors
 /// Workers that failed, or an interrupt.
@@ -76,7 +76,7 @@ pub(crate) fn obtain(
     request: &Request,
     hardware: Hardware,
     force: bool,
-    activity: &Activity,
+    reporter: &ProgressReporter,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Cached> {
     let mut runner = runner(hardware, interrupt);
@@ -84,13 +84,13 @@ pub(crate) fn obtain(
     let mut is_announced = false;
     let mut progress = |done: u64, total: u64, what: &str| {
         if !std::mem::replace(&mut is_announced, true) {
-            activity.say(&announcement(request));
+            reporter.say(&announcement(request));
         }
-        activity.update(&format!("profiling {what}"), Some(done as f64 / total.max(1) as f64));
+        reporter.update(&format!("profiling {what}"), Some(done as f64 / total.max(1) as f64));
     };
     let machine = hardware.machine();
     let found = cached(cache.as_ref(), request, &machine, force, &mut runner, &mut progress)?;
-    tell(&found, cache.as_ref(), activity);
+    tell(&found, cache.as_ref(), reporter);
     Ok(found)
 }
 
@@ -148,24 +148,24 @@ pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner 
     }
 }
 
-fn tell(found: &Cached, cache: Option<&Cache>, activity: &Activity) {
+fn tell(found: &Cached, cache: Option<&Cache>, reporter: &ProgressReporter) {
     let measurements = &found.profile.measurements;
     let kept = cache.map_or_else(
         || "nowhere".to_owned(),
         |cache| cache.path(&found.profile.fingerprint).display().to_string(),
     );
     match &found.measured_because {
-        Some(reason) => activity.say(&format!(
+        Some(reason) => reporter.say(&format!(
             "measured this machine in {:.1} s ({reason}); kept in {kept}",
             measurements.took_ms as f64 / 1e3
         )),
-        None if activity.verbosity() >= Verbosity::Normal => {
-            activity.say(&format!("measured before, kept in {kept}"));
+        None if reporter.verbosity() >= Verbosity::Normal => {
+            reporter.say(&format!("measured before, kept in {kept}"));
         }
         None => {}
     }
     if let Some(error) = &found.not_stored {
-        activity.say(&error.to_string());
+        reporter.say(&error.to_string());
     }
 }
 

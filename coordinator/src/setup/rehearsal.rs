@@ -8,10 +8,10 @@ use profiler::{Cache, Rehearsal, plan_key, rehearse};
 use program::plan::Plan;
 use program::simulate::simulate;
 
-use super::activity::Activity;
 use super::hardware::Hardware;
 use super::pricing::Profiles;
 use super::profile::runner;
+use super::progress_reporter::ProgressReporter;
 use crate::interrupt::Interrupt;
 
 /// Trying out begins no further plan once it has taken so long.
@@ -28,7 +28,7 @@ pub struct Stage<'a> {
     pub with_device: Hardware,
     pub alone: Hardware,
     /// What reports it.
-    pub(crate) activity: &'a Activity,
+    pub(crate) reporter: &'a ProgressReporter,
     pub interrupt: &'a Interrupt,
     /// What trying out has taken.
     pub spent: Cell<Duration>,
@@ -45,17 +45,17 @@ impl Stage<'_> {
     fn try_out(&self, plan: &Plan, steps: u32) -> Option<Rehearsal> {
         let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
         let trying = format!("trying out a placement of {} layers", plan.config.num_layers);
-        self.activity.update(&trying, None);
+        self.reporter.update(&trying, None);
         let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.interrupt);
         let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
-        self.activity.update(SEARCHING, None);
+        self.reporter.update(SEARCHING, None);
         match rehearsed {
             Ok(rehearsal) => Some(rehearsal),
             Err(error) => {
                 // Whoever interrupts is told by the run that ends.
                 if !self.interrupt.is_requested() {
-                    self.activity.say(&format!(
+                    self.reporter.say(&format!(
                         "This placement could not be tried out, so its estimate stands: {error}"
                     ));
                 }

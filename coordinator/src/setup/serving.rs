@@ -10,7 +10,6 @@ use program::plan::{Plan, RunShape};
 use schedule::hybrid::Policy;
 use workers::shared::protocol::StagedAt;
 
-use super::activity::Activity;
 use super::bar::Bar;
 use super::form::first_that_fits;
 use super::formats::{Case, formats, notes};
@@ -20,6 +19,7 @@ use super::nodes;
 use super::owners::{Owners, Placing};
 use super::placement::{Decision, Measure, decide, say};
 use super::plan_request::limits;
+use super::progress_reporter::ProgressReporter;
 use super::prompt_cache::prompts;
 use super::select;
 use super::staging::nvme::Nvme;
@@ -156,14 +156,14 @@ fn engine(
     let launch = hardware.launch(opened.weights.clone());
     let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
-    let activity = Arc::new(Activity::begin("starting", run.verbosity));
-    let starting = Arc::downgrade(&activity);
+    let reporter = Arc::new(ProgressReporter::begin("starting", run.verbosity));
+    let starting = Arc::downgrade(&reporter);
     // Of workers that replace lost ones.
     let mut reloading = Bar::new("loading", quiet);
     let signals = interrupt.clone();
     let loading = Box::new(move |done, total| {
         match starting.upgrade() {
-            Some(activity) => report_loading(&activity, done, total),
+            Some(reporter) => report_loading(&reporter, done, total),
             None => reloading.update(done, total),
         }
         !signals.is_requested()
@@ -174,19 +174,19 @@ fn engine(
     let costs = None;
     let options = ServingOptions { plan, launch, forms, policy, costs, step, loading, tell };
     let engine = ServingEngine::start(options)?;
-    drop(activity);
+    drop(reporter);
     Ok(engine)
 }
 
 /// Reports the first load, behind which it is measured what steps take.
-fn report_loading(activity: &Activity, done_bytes: u64, total_bytes: u64) {
+fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
     if total_bytes > 0 && done_bytes >= total_bytes {
-        activity.update("measuring what steps take", None);
+        reporter.update("measuring what steps take", None);
     } else {
         let (done, total) = (gib(done_bytes), gib(total_bytes));
         let share = done_bytes as f64 / total_bytes.max(1) as f64;
-        activity.update(&format!("loading {done:.2} of {total:.2} GiB"), Some(share));
+        reporter.update(&format!("loading {done:.2} of {total:.2} GiB"), Some(share));
     }
 }
 

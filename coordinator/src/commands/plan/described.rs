@@ -3,10 +3,10 @@
 use super::show::Answer;
 use super::vectors::Vectors;
 use crate::cli::request::{Described, PlanRequest, Verbosity};
-use crate::setup::activity::Activity;
 use crate::setup::described;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
+use crate::setup::progress_reporter::ProgressReporter;
 
 /// The answer, as text or JSON.
 ///
@@ -21,9 +21,9 @@ pub(super) fn plan(
     let machine = MeasuredMachine::of(description, machine, workload.policy)?;
     let opened = described::open(workload)?;
     let planning = Planning::new(workload, &machine, &opened.config);
-    let activity = Activity::begin("planning", Verbosity::Progress);
+    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
     let (chosen, note) = planning.best()?;
-    drop(activity);
+    drop(reporter);
     Answer {
         chosen: &chosen,
         machine: &machine.description.name,

@@ -28,8 +28,8 @@ use crate::job::progress;
 use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::Replayed;
-use crate::setup::activity::Activity;
 use crate::setup::hardware::Hardware;
+use crate::setup::progress_reporter::ProgressReporter;
 use programs::Programs;
 use report::{TimedPart, TimedReport, render};
 
@@ -108,7 +108,7 @@ fn execute(
     let is_terminal = std::io::stderr().is_terminal();
     let quiet = request.verbosity == Verbosity::Quiet || !is_terminal;
     let shown = if is_terminal { Verbosity::Quiet } else { request.verbosity };
-    let _activity = Activity::begin("running the programs", shown);
+    let _reporter = ProgressReporter::begin("running the programs", shown);
     let expected = progress::Expected { slots: benchmark.sequences, prior: None };
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}

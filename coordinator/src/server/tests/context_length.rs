@@ -83,8 +83,8 @@ fn any_other_answer_says_that_it_was_shortened() {
     let mut body = body;
     body["stream"] = json!(true);
     let events = desk.post(COMPLETIONS, &body).events();
-    let (first, others) = events.split_first().expect("events");
-    assert_eq!(first["warnings"], json!([expected]));
+    let (last, others) = events.split_last().expect("events");
+    assert_eq!(last["warnings"], json!([expected]));
     assert!(others.iter().all(|event| event.get("warnings").is_none()));
     let several = json!({"prompt": ["a", "b".repeat(99), "c"], "max_tokens": 254});
     let answer = desk.post(COMPLETIONS, &several).json();

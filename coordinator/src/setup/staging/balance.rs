@@ -16,7 +16,7 @@ use super::measured::{BalancedWeight, Measured, measured};
 use super::write::Staging;
 use crate::cli::request::Verbosity;
 use crate::interrupt::Interrupt;
-use crate::setup::activity::Activity;
+use crate::setup::progress_reporter::ProgressReporter;
 
 /// Raised when what is kept is to be measured anew.
 const FORMAT: u32 = 2;
@@ -110,9 +110,10 @@ pub(crate) fn obtain(
     if let Some(kept) = kept.filter(|kept| kept.format == FORMAT) {
         return Ok((kept, path));
     }
-    let activity = Activity::begin("measuring how fast the drives read together", verbosity);
+    let reporter =
+        ProgressReporter::begin("measuring how fast the drives read together", verbosity);
     let measured = measured(stagings, options, config, interrupt)?;
-    drop(activity);
+    drop(reporter);
     let failed = measured.failed.iter().any(Option::is_some);
     let balanced = Balanced::of(stagings, measured);
     // What cannot be kept, or is not of all drives, is measured again the next time.

@@ -10,8 +10,8 @@ use shm::sync::{AtomicUsize, Ordering};
 use crate::cli::request::{Described, PlanRequest, Verbosity};
 use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
-use crate::setup::activity::Activity;
 use crate::setup::described::{machine, open};
+use crate::setup::progress_reporter::ProgressReporter;
 use crate::setup::usage::Usage;
 use row::Row;
 use show::Comparison;
@@ -32,7 +32,7 @@ pub(super) fn plan(
     let opened = open(described)?;
     let has = |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has(**one)).count();
     let searches: usize = machines.iter().map(|machine| 1 + has(machine)).sum();
-    let activity = Activity::begin("planning", Verbosity::Progress);
+    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
     let done = AtomicUsize::new(0);
     let mut rows = Vec::new();
     for (label, machine) in labels.into_iter().zip(machines) {
@@ -40,12 +40,12 @@ pub(super) fn plan(
             return Err(LaunchError::Interrupted.into());
         }
         let name = label.clone();
-        let report = |done: usize| activity.update(&name, Some(done as f64 / searches as f64));
+        let report = |done: usize| reporter.update(&name, Some(done as f64 / searches as f64));
         report(done.load(Ordering::Relaxed));
         let count = || report(1 + done.fetch_add(1, Ordering::Relaxed));
         rows.push(Row::of(label, &machine, described, &opened.config, count));
     }
-    drop(activity);
+    drop(reporter);
     let comparison = Comparison { model: &opened.config.name, described, rows: &rows };
     if rows.iter().all(|row| row.best.is_err()) {
         anyhow::bail!("{}", comparison.refusals().join(". "));

@@ -23,7 +23,7 @@ const BAR_LENGTH: u64 = 1000;
 
 /// Long work that is reported until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub(crate) struct ProgressReporter {
     verbosity: Verbosity,
     bar: ProgressBar,
     current: Arc<Mutex<Current>>,
@@ -39,26 +39,31 @@ struct Current {
     share: Option<f64>,
 }
 
-impl Activity {
+impl ProgressReporter {
     /// Begins to report work called `what`, as in `planning`.
-    pub(crate) fn begin(what: &str, verbosity: Verbosity) -> Activity {
+    pub(crate) fn begin(what: &str, verbosity: Verbosity) -> ProgressReporter {
         let current = Arc::default();
         if verbosity == Verbosity::Quiet {
-            return Activity { verbosity, bar: ProgressBar::hidden(), current, lines: None };
+            return ProgressReporter {
+                verbosity,
+                bar: ProgressBar::hidden(),
+                current,
+                lines: None,
+            };
         }
         if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(BAR_LENGTH).with_prefix(what.to_owned());
             bar.set_style(style("{spinner} {prefix} {msg}, {elapsed}"));
             bar.enable_steady_tick(DRAW_EVERY);
-            return Activity { verbosity, bar, current, lines: None };
+            return ProgressReporter { verbosity, bar, current, lines: None };
         }
         let lines = Lines::start(what, &current, LINE_EVERY, std::io::stderr());
-        Activity { verbosity, bar: ProgressBar::hidden(), current, lines }
+        ProgressReporter { verbosity, bar: ProgressBar::hidden(), current, lines }
     }
 
     /// Work that is not reported, or not yet.
-    pub(crate) fn silent() -> Activity {
-        Activity::begin("", Verbosity::Quiet)
+    pub(crate) fn silent() -> ProgressReporter {
+        ProgressReporter::begin("", Verbosity::Quiet)
     }
 
     /// How much the command says.
@@ -94,7 +99,7 @@ impl Activity {
     }
 }
 
-impl Drop for Activity {
+impl Drop for ProgressReporter {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
         if let Some(Lines { stop, thread }) = self.lines.take() {
@@ -200,10 +205,10 @@ mod tests {
 
     #[test]
     fn a_quiet_command_reports_nothing() {
-        let activity = Activity::begin("planning", Verbosity::Quiet);
-        activity.update("profiling", Some(0.5));
-        assert!(activity.lines.is_none() && activity.bar.is_hidden());
-        let current = activity.current.lock().unwrap().clone();
+        let reporter = ProgressReporter::begin("planning", Verbosity::Quiet);
+        reporter.update("profiling", Some(0.5));
+        assert!(reporter.lines.is_none() && reporter.bar.is_hidden());
+        let current = reporter.current.lock().unwrap().clone();
         assert_eq!(current.share, Some(0.5), "what is known is kept for a bar");
     }
 }
