@@ -158,6 +158,20 @@ impl ChatTemplate {
         self.written(messages, tools, variables, true, now)
     }
 
+    /// Renders a conversation alone, without what begins an answer.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_without_generation_prompt(
+        &self,
+        messages: &[Message],
+        tools: &[String],
+        variables: &[(String, String)],
+        now: SystemTime,
+    ) -> Result<String, ChatError> {
+        self.written(messages, tools, variables, false, now)
+    }
+
     /// The same up to the end of the last message, which the assistant goes on with.
     ///
     /// # Errors

@@ -87,9 +87,10 @@ class Server:
         """Waits for its end: whether it has ended after so long."""
         return self._process is None or self._process.wait(timeout_s) is not None
 
-    def failure(self) -> Error:
-        """Why it has ended: its sentence."""
-        assert self._process is not None
+    def failure(self) -> Optional[Error]:
+        """Why it has ended: its sentence. None while it is alive, and before it was started."""
+        if self._process is None or self._process.exit_code() is None:
+            return None
         return self._process.failure()
 
     def stop(self) -> None:

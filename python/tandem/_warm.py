@@ -75,7 +75,7 @@ class WarmServer:
         try:
             models: List[Dict[str, Any]] = self._client.ask("/v1/models")["data"]
         except Lost:
-            raise self._server.failure() from None
+            raise self._failure() from None
         return models[0]
 
     def close(self) -> None:
@@ -101,6 +101,10 @@ class WarmServer:
                     return refused
                 time.sleep(refused.retry_after_s or WAIT_S)
 
+    def _failure(self) -> Error:
+        """Why the server does not answer."""
+        return self._server.failure() or Error("The server runs, and does not answer.")
+
     def _start_again(self, losses: int) -> None:
         """Has a server that answers, after the one there was did not: another one where that one
         has ended, or too often did not answer."""
@@ -108,7 +112,7 @@ class WarmServer:
         if not has_ended and losses <= self._restarts:
             return
         self._server.kill()
-        failure = self._server.failure()
+        failure = self._failure()
         if losses > self._restarts:
             raise failure
         try:

@@ -28,9 +28,18 @@ class Serve(unittest.TestCase):
                 choice = json.load(response)["choices"][0]
             self.assertEqual(len(choice["token_ids"]), 2)
             self.assertTrue(server.is_alive)
+            self.assertIsNone(server.failure())
             processes = [server.pid, *workers_of(server.pid)]
         self.assertFalse(server.is_alive)
         wait_until(lambda: not any(map(is_running, processes)), "it did not end")
+
+    def test_only_a_server_that_has_ended_has_a_failure(self):
+        self.assertIsNone(tandem.serve(MODEL).failure())
+        with tandem.serve(MODEL, **OPTIONS) as server:
+            self.assertIsNone(server.failure())
+            os.kill(server.pid, signal.SIGKILL)
+            self.assertTrue(server.wait(60))
+            self.assertIn("SIGKILL", str(server.failure()))
 
     def test_what_keeps_it_from_starting_is_its_sentence(self):
         with self.assertRaises(tandem.Error) as caught:

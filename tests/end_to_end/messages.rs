@@ -54,6 +54,49 @@ fn the_report_counts_requests_by_how_they_ended() {
     assert_eq!(report["requests"], expected);
 }
 
+/// What is decided unasked is said before the run and stands in its report; the table at the end
+/// does not repeat it.
+#[test]
+fn a_note_is_said_once() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![5, 9, 11]], 2);
+    let drive = place.path("drive");
+    std::fs::create_dir(&drive).expect("writable");
+    let drive = drive.to_string_lossy().into_owned();
+    let cases: [(&[&str], &str); 2] = [
+        (&["--kv-select", "alpha=8,max=0.2"], "New tokens attend to selected positions"),
+        (&["--nvme", &drive], "Memory has room for all weights"),
+    ];
+    for (options, note) in cases {
+        let mut run = coordinator();
+        run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input).args(options);
+        run.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--report"]);
+        run.arg(place.path("report.json")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(run.spawn().expect("starts"));
+        let said = text(&done.stdout) + &text(&done.stderr);
+        assert!(done.status.success(), "{said}");
+        assert_eq!(said.matches(note).count(), 1, "{said}");
+        let report = std::fs::read_to_string(place.path("report.json")).expect("a report");
+        assert!(report.contains(note), "{report}");
+    }
+}
+
+/// A request for three answers: what is said while it runs and what is said at its end agree.
+#[test]
+fn answers_and_requests_are_told_apart() {
+    let place = Place::new();
+    let input = place.path("in.jsonl");
+    let line = json!({"prompt": [5, 9, 11], "n": 3, "max_tokens": 2, "ignore_eos": true});
+    std::fs::write(&input, format!("{line}\n")).expect("writable");
+    let mut run = coordinator();
+    run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input);
+    let run = run.arg("--output").arg(place.path("out.jsonl")).stderr(Stdio::piped());
+    let done = finish(run.spawn().expect("starts"));
+    let said = text(&done.stderr);
+    assert!(said.contains("3 of 3 answers: 6 new tokens"), "{said}");
+    assert!(said.ends_with("1 answered with 3 answers, 0 failed\n"), "{said}");
+}
+
 #[test]
 fn weights_that_grow_in_memory_are_named_with_both_sizes() {
     let Some(model) = real_model() else {

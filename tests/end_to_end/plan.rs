@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::command::{Place, coordinator, finish, text};
+use crate::command::{Place, coordinator, finish, fixture, text};
 
 /// Exit code, stdout, stderr.
 fn plan(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -89,6 +89,28 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     let forms = ["w4", "kv4", "w4kv4"].map(|form| rate(&["--compress", form]));
     let best = forms.into_iter().flatten().fold(0.0, f64::max);
     assert_eq!(rate(&[]), Some(best));
+}
+
+/// What takes long is told when it begins, and the answer is the answer alone.
+#[test]
+fn measuring_the_machine_for_a_plan_is_announced() {
+    let place = Place::new();
+    let plan = || {
+        let mut command = coordinator();
+        command.env("XDG_CACHE_HOME", place.path("cache")).env("TANDEM_PROFILE_S", "1");
+        command.arg("plan").arg("--model").arg(fixture("llama")).args(["--device", "emulated"]);
+        command.args(["--batches", "1x2", "--prompt-len", "16", "--gen-len", "4", "--json"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(command.spawn().expect("starts"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let answer: Value = serde_json::from_slice(&done.stdout).expect("JSON alone");
+        assert_eq!(answer["machine"], "this machine");
+        text(&done.stderr)
+    };
+    let said = plan();
+    assert!(said.contains("measuring this machine for "), "{said}");
+    assert!(said.contains("measured this machine in "), "{said}");
+    assert_eq!(plan(), "", "nothing takes long where the machine was measured before");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Conversation {
     pub variables: Vec<(String, String)>,
     /// The answer goes on with the last turn, which is the assistant's.
     pub continues: bool,
+    /// The text ends with the last turn, without what begins an answer.
+    pub omits_generation_prompt: bool,
 }
 
 impl Conversation {

@@ -66,8 +66,8 @@ pub enum Verdict {
 
 /// Follows sequences from behind the steps.
 pub trait Observer {
-    /// So much of the prompts of the sequences that begin now is computed, 0 to 1.
-    fn prefilled(&mut self, _share: f64) {}
+    /// Of the prompts of the sequences that begin now, so many tokens of so many are computed.
+    fn prefilled(&mut self, _computed: u64, _tokens: u64) {}
 
     /// A new token of `sequence` (its index); a final end-of-sequence token is not
     /// shown. Tokens of one sequence come in order.

@@ -202,7 +202,11 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
             (None, machines) if !machines.is_empty() => {
                 Source::Compare { machines, described: described(low)? }
             }
-            _ => Source::Here(Box::new(run(here(low))?)),
+            _ => {
+                // Everything else is said at the end, once.
+                let verbosity = Verbosity::Progress;
+                Source::Here(Box::new(Run { verbosity, ..run(here(low))? }))
+            }
         },
     };
     Ok(PlanRequest { source, json, chart })
@@ -265,8 +269,6 @@ fn here(low: LowPlan) -> LowRun {
             dram: low.dram,
             ..LowPlacement::default()
         },
-        // Everything is told at the end, once.
-        quiet: true,
         ..LowRun::default()
     }
 }

@@ -165,6 +165,8 @@ pub enum PlacementChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     Quiet,
+    /// What takes long, and nothing else: the result says the rest.
+    Progress,
     Normal,
     Verbose,
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::load_shape::load_shape;
 use super::serve::raise_descriptors;
-use crate::cli::request::BenchServeRequest;
+use crate::cli::request::{BenchServeRequest, Verbosity};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::load::client::Client;
@@ -15,6 +15,7 @@ use crate::load::drive::drive;
 use crate::load::figures::Figures;
 use crate::load::table::table;
 use crate::load::workload::{Draw, first_of_all, workload};
+use crate::setup::progress_reporter::ProgressReporter;
 
 /// Requests unless it is said how many.
 const REQUESTS: usize = 64;
@@ -47,7 +48,15 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
         timeout: request.timeout,
     };
     let interrupted = || interrupt.is_requested();
-    let records = drive(client, request.model.as_deref(), first.as_ref(), &planned, &interrupted)?;
+    let reporter = ProgressReporter::begin("sending requests", Verbosity::Progress);
+    let total = planned.len();
+    let progress = |done: usize| {
+        let share = done as f64 / total.max(1) as f64;
+        reporter.update(&format!("{done} of {total} answered"), Some(share));
+    };
+    let model = request.model.as_deref();
+    let records = drive(client, model, first.as_ref(), &planned, &progress, &interrupted)?;
+    drop(reporter);
     let figures = Figures::of(&records, request.slo);
     let text = if request.json {
         let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1000.0;

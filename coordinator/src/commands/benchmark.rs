@@ -74,8 +74,8 @@ struct Follower<'p> {
 }
 
 impl Observer for Follower<'_> {
-    fn prefilled(&mut self, share: f64) {
-        self.progress.prefilled(share);
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
+        self.progress.prefilled(computed, tokens);
     }
 
     fn token(&mut self, sequence: usize, _token: u32) -> Verdict {

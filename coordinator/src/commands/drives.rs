@@ -6,7 +6,7 @@ use std::path::Path;
 
 use staging::{Lookup, Staged};
 
-use crate::cli::request::{ModelChoice, ProfileRequest};
+use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::QuantizedChoice;
 use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
@@ -48,8 +48,10 @@ pub(super) fn balanced(request: &ProfileRequest, interrupt: &Interrupt) -> anyho
         }
     }
     let options = reader_options(stagings.len())?;
+    let verbosity = if request.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let drives = (stagings.as_slice(), options.as_slice());
     let (balanced, path) =
-        balance::obtain((&stagings, &options), &opened.config, request.force, interrupt)?;
+        balance::obtain(drives, &opened.config, request.force, verbosity, interrupt)?;
     Ok(shown(&balanced, path.as_deref()))
 }
 

@@ -18,7 +18,7 @@ use program::map::Phase;
 use program::topology::LaneId;
 
 use super::{drives, export};
-use crate::cli::request::{ModelChoice, ProfileRequest};
+use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
@@ -27,6 +27,7 @@ use crate::setup::formats;
 use crate::setup::hardware::Hardware;
 use crate::setup::model::Opened;
 use crate::setup::profile;
+use crate::setup::progress_reporter::ProgressReporter;
 use crate::setup::usage::Usage;
 use crate::terminal::print;
 
@@ -41,13 +42,16 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     check_context(config, context).map_err(|error| Usage(error.to_string()))?;
     let hardware = Hardware::of_profile(request);
     let shapes = profile_request(request, config, of_run(request, &opened), hardware);
-    let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
+    let verbosity = if request.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let reporter = ProgressReporter::begin("profiling", verbosity);
+    let obtained = profile::obtain(&shapes, hardware, request.force, &reporter, interrupt)?;
     if let Some(path) = &request.export {
-        let of = |hardware| as_run(request, config, hardware, interrupt);
+        let of = |hardware| as_run(request, config, (hardware, &reporter), interrupt);
         let with_device = of(hardware)?;
         let alone = of(Hardware::with_device_unused(request))?;
         export::write(path, request, config, &with_device, &alone)?;
     }
+    drop(reporter);
     let mut text = shown(&obtained.profile, config, request.batches.size);
     if !request.nvme.is_empty() {
         text += &drives::balanced(request, interrupt)?;
@@ -79,10 +83,10 @@ fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
 fn as_run(
     request: &ProfileRequest,
     config: &ModelConfig,
-    hardware: Hardware,
+    (hardware, reporter): (Hardware, &ProgressReporter),
     interrupt: &Interrupt,
 ) -> anyhow::Result<Profile> {
-    let of = |hardware| exported(request, config, hardware, interrupt);
+    let of = |hardware| exported(request, config, (hardware, reporter), interrupt);
     let measure = |hardware| of(hardware).map(Some);
     let best = profile::with_best_threads(request.cpu_threads, hardware, measure)?;
     best.map_or_else(|| of(hardware), |(profile, _)| Ok(profile))
@@ -92,13 +96,13 @@ fn as_run(
 fn exported(
     request: &ProfileRequest,
     config: &ModelConfig,
-    hardware: Hardware,
+    (hardware, reporter): (Hardware, &ProgressReporter),
     interrupt: &Interrupt,
 ) -> anyhow::Result<Profile> {
     let obtain = |compress, force| {
         let formats = formats::of_choice(config, compress);
         let shapes = profile_request(request, config, formats, hardware);
-        profile::obtain(&shapes, hardware, force, request.quiet, interrupt)
+        profile::obtain(&shapes, hardware, force, reporter, interrupt)
     };
     // With the device it was measured just now.
     let force = request.force && !hardware.has_device();

@@ -206,6 +206,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let codec = opened.codec()?;
     let facts = ModelFacts {
         name: opened.config.name.clone(),
+        aliases: vec![run.model.name.clone()],
         limits: prompt::Limits {
             context: opened.config.max_positions,
             vocab_size: opened.config.vocab_size,

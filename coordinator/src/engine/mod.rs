@@ -38,7 +38,7 @@ use workers::shared::group::BATCH;
 
 use crate::boundary::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use device_use::starts_carefully;
-use groups::Groups;
+use groups::{Fresh, Groups};
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
@@ -370,7 +370,10 @@ impl RunEngine {
         for step in 0u32.. {
             let target = steps.wrapping_add(step + 1);
             if step == 0 {
-                self.wait(Awaited::Steps, target, &mut |share| observer.prefilled(share))?;
+                let Fresh { tokens, shared_tokens, .. } = groups.fresh();
+                let all = tokens + shared_tokens;
+                let mut tell = |share| observer.prefilled((share * all as f64) as u64, all);
+                self.wait(Awaited::Steps, target, &mut tell)?;
                 prefill = begun.elapsed();
             } else {
                 self.wait(Awaited::Steps, target, &mut |_| {})?;

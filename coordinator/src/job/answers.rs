@@ -52,7 +52,7 @@ impl<'j> Answers<'j> {
     /// Takes one of an item's answers, and what is told of its prompt.
     pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer, prompt: OfPrompt<'_>) {
         let mut made = done(prompt.request, choice, answer);
-        prompt.tell(&mut made.choice);
+        prompt.tell(&mut made);
         self.unfinished[item].made[choice] = Some(made);
         self.fresh.entry(item).or_default().push(choice);
     }

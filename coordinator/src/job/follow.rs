@@ -92,8 +92,8 @@ impl Follower<'_, '_> {
 }
 
 impl Observer for Follower<'_, '_> {
-    fn prefilled(&mut self, share: f64) {
-        self.progress.prefilled(share);
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
+        self.progress.prefilled(computed, tokens);
     }
 
     fn token(&mut self, sequence: usize, token: u32) -> Verdict {

@@ -152,7 +152,7 @@ impl Engine for OnServing<'_> {
                 Err(RecvTimeoutError::Timeout) => {
                     let PromptsGoing { tokens, computed, .. } = self.serving.status().prompts_going;
                     if tokens > 0 {
-                        observer.prefilled(computed as f64 / tokens as f64);
+                        observer.prefilled(computed, tokens);
                     }
                     None
                 }

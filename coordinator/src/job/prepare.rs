@@ -17,7 +17,7 @@ use crate::boundary::codec::TextCodec;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::{ChatOptions, ChatRules};
-use crate::openai::item::Item;
+use crate::openai::item::{Item, warnings_of};
 use crate::openai::output::Provenance;
 use crate::openai::prompt::Limits;
 
@@ -43,6 +43,8 @@ pub struct JobOptions {
 /// What the job must know of the model.
 pub struct ModelFacts<'a> {
     pub name: String,
+    /// Other names by which requests may call it.
+    pub aliases: Vec<String>,
     pub limits: Limits,
     /// `None` when the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
@@ -87,7 +89,8 @@ impl<'a> ReadJob<'a> {
         let input = Source::read(&options.input, interrupted)?;
         // A file that was touched is still the same job.
         let created = recorded.as_ref().map_or_else(|| input.created(), |known| known.created);
-        let unread = Unread::new(options.ignore_unknown_fields);
+        let names = std::iter::once(&model.name).chain(&model.aliases).cloned().collect();
+        let unread = Unread::new(options.ignore_unknown_fields).with_model_names(names);
         let chats = ChatRules::new(&options.chats, model.codec).map_err(JobError::Chats)?;
         let input_options = InputOptions {
             format: Format::of(&options.input),
@@ -111,7 +114,8 @@ impl<'a> ReadJob<'a> {
             Item::Error(error) => Some(error),
             Item::Request(_) => None,
         }))?;
-        let notes = unread.notes();
+        let mut notes = unread.notes();
+        notes.extend(warnings_of(&items));
         Ok(ReadJob { options, items, notes, sink, existing, recorded, created, model })
     }
 

@@ -21,8 +21,8 @@ const BAR_LENGTH: u64 = 1000;
 pub trait Progress: Debug {
     /// The work there is, in the order in which it begins.
     fn begin(&mut self, planned: Vec<Planned>);
-    /// So much of the prompts of the sequences that begin now is computed, 0 to 1.
-    fn prefilled(&mut self, share: f64);
+    /// Of the prompts of the sequences that begin now, so many tokens of so many are computed.
+    fn prefilled(&mut self, computed: u64, tokens: u64);
     /// `sequence` got a token.
     fn token(&mut self, sequence: usize);
     /// `sequence` has ended after `made` tokens, one that ended it included.
@@ -57,7 +57,7 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn begin(&mut self, _planned: Vec<Planned>) {}
-    fn prefilled(&mut self, _share: f64) {}
+    fn prefilled(&mut self, _computed: u64, _tokens: u64) {}
     fn token(&mut self, _sequence: usize) {}
     fn finished(&mut self, _sequence: usize, _made: u32) {}
     fn end(&mut self) {}
@@ -73,8 +73,8 @@ struct Tally {
     reported: Vec<u32>,
     answers: usize,
     tokens: u64,
-    /// Since when, and how much of them is done, while prompts are computed.
-    prefill: Option<(Instant, f64)>,
+    /// Prompts that are being computed.
+    prefill: Option<Prefill>,
     /// The most there can be, lowered when sequences end early.
     tokens_max: u64,
     prompt_tokens: u64,
@@ -100,9 +100,9 @@ impl Tally {
         self.begun.elapsed().as_secs_f64()
     }
 
-    fn prefilled(&mut self, share: f64) {
-        let since = self.prefill.map_or_else(Instant::now, |(since, _)| since);
-        self.prefill = Some((since, share));
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
+        let since = self.prefill.map_or_else(Instant::now, |prefill| prefill.since);
+        self.prefill = Some(Prefill { since, computed: computed.min(tokens), tokens });
     }
 
     fn token(&mut self, sequence: usize) {
@@ -139,11 +139,14 @@ impl Tally {
             0 => String::new(),
             _ => format!(", {:.1} tokens/s", tokens as f64 / self.now_s().max(1e-9)),
         };
-        let prompts = match (self.remaining.prompt_tokens(), self.prompt_tokens) {
-            (done, all) if done < all => format!(", {done} of {all} prompt tokens"),
-            _ => String::new(),
+        // Prompts of sequences that have a token, and what is computed of those that begin now.
+        let begun = self.remaining.prompt_tokens();
+        let computed = begun + self.prefill.map_or(0, |prefill| prefill.computed);
+        let prompts = match (computed.min(self.prompt_tokens), self.prompt_tokens) {
+            (_, all) if begun >= all => String::new(),
+            (done, all) => format!(", {done} of {all} prompt tokens"),
         };
-        let prefill = self.prefill.map(in_prefill).unwrap_or_default();
+        let prefill = self.prefill.and_then(Prefill::left).unwrap_or_default();
         let answered = self.answers;
         format!(
             "{answered} of {answers} answers: {tokens}{most} new tokens{per_s}{prompts}{prefill}"
@@ -151,14 +154,21 @@ impl Tally {
     }
 }
 
-/// `, prefill 37%, which ends in about 2 min 3 s`.
-fn in_prefill((since, share): (Instant, f64)) -> String {
-    let percent = (100.0 * share) as u64;
-    if share < 0.01 {
-        return format!(", prefill {percent}%");
+/// Prompts that are computed together, and the share of their tokens that is done.
+#[derive(Debug, Clone, Copy)]
+struct Prefill {
+    since: Instant,
+    computed: u64,
+    tokens: u64,
+}
+
+impl Prefill {
+    /// `, prefill ends in about 2 min 3 s`; `None` while too little is done to tell.
+    fn left(self) -> Option<String> {
+        let share = self.computed as f64 / self.tokens.max(1) as f64;
+        let left_s = self.since.elapsed().as_secs_f64() * (1.0 - share) / share;
+        (share >= 0.01).then(|| format!(", prefill ends in about {}", duration(left_s)))
     }
-    let left_s = since.elapsed().as_secs_f64() * (1.0 - share) / share;
-    format!(", prefill {percent}%, which ends in about {}", duration(left_s))
 }
 
 /// When a bar's end is expected.
@@ -217,9 +227,9 @@ impl Progress for Bar {
         self.bar.enable_steady_tick(BAR_EVERY);
     }
 
-    fn prefilled(&mut self, share: f64) {
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
         if let Some(tally) = &mut self.tally {
-            tally.prefilled(share);
+            tally.prefilled(computed, tokens);
         }
         if self.thought.elapsed() >= BAR_EVERY {
             self.think();
@@ -292,9 +302,9 @@ impl<W: Write + Debug> Progress for Lines<W> {
         self.tally = Some(tally);
     }
 
-    fn prefilled(&mut self, share: f64) {
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
         if let Some(tally) = &mut self.tally {
-            tally.prefilled(share);
+            tally.prefilled(computed, tokens);
         }
         self.tell();
     }
@@ -368,13 +378,33 @@ mod tests {
             vec![Planned { prompt_tokens: 100, max_new: 3 }],
             Expected { slots: 1, prior: None },
         );
-        tally.prefilled(0.0);
-        assert!(tally.text().ends_with(", 0 of 100 prompt tokens, prefill 0%"), "{}", tally.text());
-        tally.prefill = tally.prefill.map(|(since, _)| (since - Duration::from_secs(10), 0.25));
+        tally.prefilled(0, 100);
+        assert!(tally.text().ends_with(", 0 of 100 prompt tokens"), "{}", tally.text());
+        tally.prefilled(25, 100);
+        let earlier = |prefill: Prefill| Prefill {
+            since: prefill.since.checked_sub(Duration::from_secs(10)).expect("it has run so long"),
+            ..prefill
+        };
+        tally.prefill = tally.prefill.map(earlier);
         let line = tally.text();
-        assert!(line.ends_with("prefill 25%, which ends in about 31 s"), "{line}");
+        let expected = ", 25 of 100 prompt tokens, prefill ends in about 31 s";
+        assert!(line.ends_with(expected), "{line}");
         tally.token(0);
-        assert!(!tally.text().contains("prefill"), "{}", tally.text());
+        let line = tally.text();
+        assert!(!line.contains("prefill") && !line.contains("prompt"), "{line}");
+    }
+
+    /// What is said of the prompts of a later group counts those of the groups before it.
+    #[test]
+    fn prompt_tokens_count_what_is_computed_of_those_that_begin() {
+        let planned = vec![Planned { prompt_tokens: 100, max_new: 3 }; 2];
+        let mut tally = Tally::new(planned, Expected { slots: 1, prior: None });
+        tally.prefilled(72, 100);
+        assert!(tally.text().contains(", 72 of 200 prompt tokens"), "{}", tally.text());
+        tally.token(0);
+        assert!(tally.text().ends_with(", 100 of 200 prompt tokens"), "{}", tally.text());
+        tally.prefilled(50, 100);
+        assert!(tally.text().contains(", 150 of 200 prompt tokens"), "{}", tally.text());
     }
 
     #[test]

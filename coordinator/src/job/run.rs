@@ -210,6 +210,7 @@ impl<'a> Job<'a> {
     fn summary(&self, interrupted: bool) -> Summary {
         let mut summary = Summary {
             answered: 0,
+            answers: 0,
             failed_lines: Vec::new(),
             cut_lines: Vec::new(),
             not_run: 0,
@@ -223,7 +224,10 @@ impl<'a> Job<'a> {
             match (item, line) {
                 (_, None) => summary.not_run += 1,
                 (_, Some(_)) if ended.failed => summary.failed_lines.push(item.line()),
-                (Item::Request(_), Some(_)) => summary.answered += 1,
+                (Item::Request(request), Some(_)) => {
+                    summary.answered += 1;
+                    summary.answers += request.choices();
+                }
                 (Item::Error(error), Some(_)) => summary.failed_lines.push(error.line),
             }
         }

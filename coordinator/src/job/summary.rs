@@ -6,6 +6,8 @@ use crate::exit::Exit;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub answered: usize,
+    /// Answers to these requests, of which one may have several.
+    pub answers: usize,
     /// Lines of the input that got an error line, or an answer without the form that it must have.
     pub failed_lines: Vec<usize>,
     /// Lines whose answer, or one of them, was cut at its largest number of tokens.
@@ -32,10 +34,15 @@ impl Summary {
 }
 
 impl std::fmt::Display for Summary {
-    /// The last line of a run: `58 answered, 2 failed (lines 4, 17)`.
+    /// The last line of a run: `58 answered, 2 failed (lines 4, 17)`; `1 answered with 3 answers,
+    /// 0 failed` where requests ask for several.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (failed, lines) = (self.failed_lines.len(), named(&self.failed_lines));
-        write!(f, "{} answered, {failed} failed{lines}", self.answered)?;
+        write!(f, "{} answered", self.answered)?;
+        if self.answers != self.answered {
+            write!(f, " with {} answers", self.answers)?;
+        }
+        write!(f, ", {failed} failed{lines}")?;
         if self.not_run > 0 {
             write!(f, ", {} not run", self.not_run)?;
         }

@@ -27,7 +27,8 @@ pub enum DriveError {
     First(ClientError),
 }
 
-/// Sends `first` and reads its answer, then all of `planned`, which ascend, on this thread.
+/// Sends `first` and reads its answer, then all of `planned`, which ascend, on this thread;
+/// `progress` is called with the number of answers so far.
 ///
 /// # Errors
 /// The first request has no answer, or `interrupted` says so.
@@ -36,6 +37,7 @@ pub fn drive(
     model: Option<&str>,
     first: Option<&Planned>,
     planned: &[Planned],
+    progress: &dyn Fn(usize),
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Records, DriveError> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(DriveError::System)?;
@@ -49,7 +51,7 @@ pub fn drive(
         if let Some(first) = first {
             client.answer(first).await.map_err(DriveError::First)?;
         }
-        Ok(send_all(&client, planned, bodies).await)
+        Ok(send_all(&client, planned, bodies, progress).await)
     };
     runtime.block_on(async {
         tokio::select! {
@@ -65,7 +67,12 @@ async fn until(interrupted: &dyn Fn() -> bool) {
     }
 }
 
-async fn send_all(client: &Arc<Client>, planned: &[Planned], bodies: Vec<Bytes>) -> Records {
+async fn send_all(
+    client: &Arc<Client>,
+    planned: &[Planned],
+    bodies: Vec<Bytes>,
+    progress: &dyn Fn(usize),
+) -> Records {
     let mut answers = JoinSet::new();
     let start = Instant::now();
     for (index, (request, body)) in planned.iter().zip(bodies).enumerate() {
@@ -81,6 +88,7 @@ async fn send_all(client: &Arc<Client>, planned: &[Planned], bodies: Vec<Bytes>)
             Ok(streamed) => records.answers.push(answer(&planned[index], &streamed, start)),
             Err(error) => records.failures.push(error.to_string()),
         }
+        progress(records.answers.len() + records.failures.len());
     }
     records.lasted = start.elapsed();
     records

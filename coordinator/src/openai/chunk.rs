@@ -53,6 +53,9 @@ pub struct Chunk<'a> {
     pub head: &'a ChunkHead,
     /// None in the event that only counts.
     pub choices: Vec<ChunkChoice>,
+    /// Chats: in the first event of each choice, if they were requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// Left out where it was not asked for, and null where it is told later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
@@ -66,11 +69,12 @@ impl<'a> Chunk<'a> {
     pub fn new(
         head: &'a ChunkHead,
         choices: Vec<ChunkChoice>,
+        prompt_token_ids: Option<Vec<u32>>,
         usage: Option<Option<Usage>>,
     ) -> Chunk<'a> {
         let ends = choices.iter().any(ChunkChoice::is_last);
         let warnings = if ends { head.warnings.as_slice() } else { &[] };
-        Chunk { head, choices, usage, warnings }
+        Chunk { head, choices, prompt_token_ids, usage, warnings }
     }
 }
 
@@ -93,6 +97,9 @@ pub enum ChunkChoice {
         token_ids: Vec<u32>,
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
+        /// In the first event of the choice, if they were requested.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompt_token_ids: Option<Vec<u32>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -134,6 +141,8 @@ impl ChunkHead {
         let Delta { text, reasoning, calls, token_ids, logprobs } = delta;
         let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
         let error = ending.and_then(|ending| ending.error);
+        // Null in an event without tokens, such as the last one, as at OpenAI.
+        let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
         if self.is_chat {
             let content = (!self.has_parts || !text.is_empty()).then_some(text);
             let reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
@@ -144,13 +153,29 @@ impl ChunkHead {
             ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
         } else {
             let logprobs = logprobs.map(Logprobs::of_text);
-            ChunkChoice::Text { index, text, token_ids, logprobs, finish_reason, error }
+            let prompt_token_ids = None;
+            ChunkChoice::Text {
+                index,
+                text,
+                token_ids,
+                logprobs,
+                finish_reason,
+                prompt_token_ids,
+                error,
+            }
         }
     }
 }
 
 impl ChunkChoice {
-    /// Whether nothing of its choice follows.
+    /// Its place among the choices.
+    pub fn index(&self) -> usize {
+        match self {
+            ChunkChoice::Chat { index, .. } | ChunkChoice::Text { index, .. } => *index,
+        }
+    }
+
+    /// Returns true if nothing of its choice follows.
     fn is_last(&self) -> bool {
         match self {
             ChunkChoice::Chat { finish_reason, .. } | ChunkChoice::Text { finish_reason, .. } => {

@@ -1,8 +1,8 @@
 //! What is told of a prompt with its answer.
 
-use super::item::Request;
+use super::item::{Endpoint, Request};
 use super::logprobs::{Logprobs, TextLogprobs};
-use super::output::Choice;
+use super::output::{Choice, Done};
 use super::prompt_logprobs::prompt_logprobs;
 use crate::boundary::codec::{CodecError, TextCodec, TextContext};
 use crate::boundary::engine::Logprob;
@@ -97,10 +97,12 @@ impl OfPrompt<'_> {
     }
 
     /// Tells it with the answer.
-    pub fn tell(&self, choice: &mut Choice) {
+    pub fn tell(&self, done: &mut Done) {
         let of_prompt = |likely| prompt_logprobs(self.found, self.width(), likely, self.codec);
-        let told = self.request.prompt_logprobs.map(of_prompt);
-        match choice {
+        // The choices of a chat have one prompt, which is told once.
+        let is_told = self.request.endpoint == Endpoint::Completions || done.choice.index() == 0;
+        let told = self.request.prompt_logprobs.filter(|_| is_told).map(of_prompt);
+        match &mut done.choice {
             Choice::Text { text, token_ids, logprobs, prompt_logprobs, .. } => {
                 *prompt_logprobs = told;
                 if let Some(prompt) = self.echoed {
@@ -111,7 +113,7 @@ impl OfPrompt<'_> {
                         joined(self.echoed_logprobs(), prompt.characters(), logprobs.take());
                 }
             }
-            Choice::Chat { prompt_logprobs, .. } => *prompt_logprobs = told,
+            Choice::Chat { .. } => done.prompt_logprobs = told,
         }
     }
 }

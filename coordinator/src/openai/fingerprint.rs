@@ -77,6 +77,7 @@ pub fn request_id(request: &Request) -> String {
     later("reasoning", thinking.is_some(), thinking.unwrap_or_default().as_bytes());
     later("columns", !request.columns.is_empty(), &columns);
     later("echo", request.echo, &[1]);
+    later("return_token_ids", request.returns_token_ids, &[1]);
     let of_prompt = request.prompt_logprobs.unwrap_or(0).to_le_bytes();
     later("prompt_logprobs", request.prompt_logprobs.is_some(), &of_prompt);
     for prompt in &request.prompts {

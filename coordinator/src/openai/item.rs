@@ -77,6 +77,10 @@ pub struct Request {
     pub reasoning: Option<Arc<Reasoning>>,
     /// The answers begin with their prompts.
     pub echo: bool,
+    /// The answers have the token ids of their prompts.
+    pub returns_token_ids: bool,
+    /// Sentences for the client about what of the request is not done as requested.
+    pub warnings: Vec<String>,
     /// Other fields of a short line, which go into the output as they are.
     pub columns: Map<String, Value>,
 }
@@ -108,6 +112,7 @@ impl Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     ChatTemplate,
+    ContextLengthExceeded,
     DuplicateCustomId,
     EmptyPrompt,
     /// The server is at fault, not the request.
@@ -118,7 +123,6 @@ pub enum ErrorCode {
     MissingField,
     NoTokenizer,
     NotFinite,
-    PromptTooLong,
     TokenOutOfVocabulary,
     Tokenizer,
     UnsupportedField,
@@ -130,6 +134,7 @@ impl ErrorCode {
     /// All of them, for the documentation's test.
     pub const ALL: [ErrorCode; 16] = [
         ErrorCode::ChatTemplate,
+        ErrorCode::ContextLengthExceeded,
         ErrorCode::DuplicateCustomId,
         ErrorCode::EmptyPrompt,
         ErrorCode::InternalError,
@@ -139,7 +144,6 @@ impl ErrorCode {
         ErrorCode::MissingField,
         ErrorCode::NoTokenizer,
         ErrorCode::NotFinite,
-        ErrorCode::PromptTooLong,
         ErrorCode::TokenOutOfVocabulary,
         ErrorCode::Tokenizer,
         ErrorCode::UnsupportedField,
@@ -151,6 +155,7 @@ impl ErrorCode {
     pub const fn name(self) -> &'static str {
         match self {
             ErrorCode::ChatTemplate => "chat_template",
+            ErrorCode::ContextLengthExceeded => "context_length_exceeded",
             ErrorCode::DuplicateCustomId => "duplicate_custom_id",
             ErrorCode::EmptyPrompt => "empty_prompt",
             ErrorCode::InternalError => "internal_error",
@@ -160,7 +165,6 @@ impl ErrorCode {
             ErrorCode::MissingField => "missing_field",
             ErrorCode::NoTokenizer => "no_tokenizer",
             ErrorCode::NotFinite => "not_finite",
-            ErrorCode::PromptTooLong => "prompt_too_long",
             ErrorCode::TokenOutOfVocabulary => "token_out_of_vocabulary",
             ErrorCode::Tokenizer => "tokenizer",
             ErrorCode::UnsupportedField => "unsupported_field",
@@ -176,12 +180,20 @@ pub struct Rejection {
     pub code: ErrorCode,
     /// A sentence without the line number, which the output adds.
     pub message: String,
+    /// Field at fault; `None` where the message itself names it, or no field is at fault.
+    pub param: Option<&'static str>,
 }
 
 impl Rejection {
     /// A rejection with its sentence.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Rejection {
-        Rejection { code, message: message.into() }
+        Rejection { code, message: message.into(), param: None }
+    }
+
+    /// Names the field at fault.
+    #[must_use]
+    pub fn with_param(self, param: &'static str) -> Rejection {
+        Rejection { param: Some(param), ..self }
     }
 
     /// A rejection of what a tokenizer gives no answer to; `what` begins its sentence, and `code` is
@@ -189,7 +201,7 @@ impl Rejection {
     pub fn of_codec(error: &CodecError, code: ErrorCode, what: &str) -> Rejection {
         let code = match error {
             CodecError::Refused(_) => code,
-            CodecError::TooLong { .. } => ErrorCode::PromptTooLong,
+            CodecError::TooLong { .. } => ErrorCode::ContextLengthExceeded,
             CodecError::Unavailable(_) => ErrorCode::InternalError,
         };
         Rejection::new(code, format!("{what}: {error}."))
@@ -217,6 +229,25 @@ pub fn errors_of<'a>(
     Some(match 1 + errors.count() {
         1 => sentence,
         count => format!("{count} of {lines} lines have errors; the first, {sentence}"),
+    })
+}
+
+/// Number of requests of `items` that have warnings, and the first warning. `None` if there are
+/// none.
+pub fn warnings_of(items: &[Item]) -> Option<String> {
+    let mut warned = items.iter().filter_map(|item| match item {
+        Item::Request(request) => Some((request.line, request.warnings.first()?)),
+        Item::Error(_) => None,
+    });
+    let (line, warning) = warned.next()?;
+    let sentence = format!("line {line}: {warning}");
+    Some(match 1 + warned.count() {
+        1 => sentence,
+        count => format!(
+            "{count} of {} lines have warnings, which stand in their answers; the first, \
+             {sentence}",
+            items.len()
+        ),
     })
 }
 

@@ -79,6 +79,8 @@ pub struct Logprobs {
     tokens: Vec<ShownToken>,
     /// Characters of the text before each token.
     starts: Vec<usize>,
+    /// The most likely tokens were requested.
+    has_top: bool,
 }
 
 impl Logprobs {
@@ -95,7 +97,12 @@ impl Logprobs {
             let top_logprobs = of_token[1..].iter().map(shown).collect();
             ShownToken { token, logprob, bytes, top_logprobs }
         });
-        Logprobs { tokens: tokens.collect(), starts }
+        Logprobs { tokens: tokens.collect(), starts, has_top: width > 1 }
+    }
+
+    /// Returns true if there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 
     /// Without the first `count` tokens.
@@ -122,9 +129,8 @@ impl Logprobs {
             }
             Some(top)
         };
-        let has_top = self.tokens.iter().any(|token| !token.top_logprobs.is_empty());
         TextLogprobs {
-            top_logprobs: has_top.then(|| self.tokens.iter().map(top).collect()),
+            top_logprobs: self.has_top.then(|| self.tokens.iter().map(top).collect()),
             token_logprobs: self.tokens.iter().map(|token| Some(token.logprob)).collect(),
             tokens: self.tokens.into_iter().map(|token| token.token).collect(),
             text_offset: self.starts,

@@ -4,7 +4,7 @@
 //! that is what makes a resumed file equal to an undisturbed one.
 
 use grammar::Grammar;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::calls::told::{ToolCall, tool_calls};
@@ -58,9 +58,23 @@ pub struct ResponseBody {
     pub system_fingerprint: String,
     pub choices: Vec<Choice>,
     pub usage: Usage,
-    /// What of the request was not done as it says: sentences.
+    /// Chats: those of the conversation, null where none were requested. The choices of
+    /// completions have those of their prompts, as in vLLM.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Option<PromptLogprobs>>,
+    /// Chats: the conversation, null where it was not requested.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Option<Vec<u32>>>,
+    /// What of the request was not done as it says, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Reads a field that may be null as one that is present.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// One answer: `text` for completions (empty without tokenizer), `message` for chat. What a model
@@ -74,8 +88,6 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<ChatLogprobs>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        prompt_logprobs: Option<PromptLogprobs>,
         /// See [`Answer::error`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
@@ -89,8 +101,12 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Null where none were requested, as in vLLM.
+        #[serde(default)]
         prompt_logprobs: Option<PromptLogprobs>,
+        /// Null where they were not requested.
+        #[serde(default)]
+        prompt_token_ids: Option<Vec<u32>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -104,6 +120,9 @@ pub struct Message {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     pub content: Option<String>,
+    /// Always null, since no answer is a refusal; OpenAI's schema requires the field.
+    #[serde(default)]
+    pub refusal: Option<()>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
@@ -219,6 +238,9 @@ pub struct PartialAnswer {
 pub struct Done {
     pub choice: Choice,
     pub completion_tokens: u64,
+    /// Of the first choice of a chat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 impl Choice {
@@ -265,7 +287,8 @@ impl Completion {
 /// One of a request's answers; what is said of its prompt is not in it.
 pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
     let completion_tokens = u64::from(answer.generated);
-    Done { choice: choice(request, index, answer), completion_tokens }
+    let choice = choice(request, index, answer);
+    Done { choice, completion_tokens, prompt_logprobs: None }
 }
 
 /// The line of a request with its answers, those to the first prompt first, newline included; and
@@ -291,11 +314,12 @@ pub fn answer_line(
 /// The answers to a request, those to the first prompt first.
 pub fn response_body(
     request: &Request,
-    answers: Vec<Done>,
+    mut answers: Vec<Done>,
     provenance: &Provenance,
 ) -> ResponseBody {
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let completion_tokens = answers.iter().map(|done| done.completion_tokens).sum();
+    let prompt_logprobs = answers.iter_mut().find_map(|done| done.prompt_logprobs.take());
     ResponseBody {
         id: body_id(request),
         object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
@@ -304,13 +328,21 @@ pub fn response_body(
         system_fingerprint: provenance.system_fingerprint.clone(),
         choices: answers.into_iter().map(|done| done.choice).collect(),
         usage: Usage::new(prompt_tokens(request), completion_tokens),
+        prompt_logprobs: chat.then_some(prompt_logprobs),
+        prompt_token_ids: chat.then(|| prompt_token_ids(request, 0)),
         warnings: warnings(request),
     }
 }
 
-/// What of a request is not done as it says: a sentence for each schema that cannot be held.
+/// What of a request is not done as it says, a sentence each.
 pub fn warnings(request: &Request) -> Vec<String> {
-    request.grammar.as_deref().map(Grammar::unheld).unwrap_or_default()
+    let unheld = request.grammar.as_deref().map(Grammar::unheld).unwrap_or_default();
+    request.warnings.iter().cloned().chain(unheld).collect()
+}
+
+/// Token ids of the prompt of an answer, if they are requested.
+pub fn prompt_token_ids(request: &Request, choice: usize) -> Option<Vec<u32>> {
+    request.returns_token_ids.then(|| request.prompt_of(choice).tokens.clone())
 }
 
 /// `id` of the answers to a request.
@@ -362,14 +394,14 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
     if request.endpoint == Endpoint::ChatCompletions {
         let tool_calls = tool_calls(&request.custom_id, index, calls);
         let role = "assistant".to_owned();
-        let message = Message { role, reasoning_content, content: text, tool_calls };
+        let content = text;
+        let message = Message { role, reasoning_content, content, refusal: None, tool_calls };
         let logprobs = logprobs.map(Logprobs::of_chat);
-        let prompt_logprobs = None;
-        Choice::Chat { index, message, token_ids, finish_reason, logprobs, prompt_logprobs, error }
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
     } else {
         let logprobs = logprobs.map(Logprobs::of_text);
         let text = text.unwrap_or_default();
-        let prompt_logprobs = None;
+        let prompt_token_ids = prompt_token_ids(request, index);
         Choice::Text {
             index,
             text,
@@ -377,7 +409,8 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
             token_ids,
             finish_reason,
             logprobs,
-            prompt_logprobs,
+            prompt_logprobs: None,
+            prompt_token_ids,
             error,
         }
     }

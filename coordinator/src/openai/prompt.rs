@@ -29,15 +29,28 @@ impl Limits {
     }
 }
 
-/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `max_tokens` to what
-/// the context leaves.
+/// Length that a request asks of each of its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerLength {
+    /// Maximum number of new tokens.
+    pub max_tokens: u32,
+    /// The request itself names `max_tokens`. A default is lowered to what the context leaves
+    /// without a word.
+    pub is_requested: bool,
+    /// The request is refused if the context leaves less than it names, because its answers have a
+    /// response format or tools: one that is cut is of no use.
+    pub must_fit: bool,
+}
+
+/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and lowers the length of its
+/// answers to what the context leaves.
 ///
 /// # Errors
-/// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary or a
-/// prompt that leaves no room for an answer.
+/// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary, or a
+/// prompt and an answer that exceed the context.
 pub fn fit(
     raw: &RawPrompt,
-    max_tokens: u32,
+    length: AnswerLength,
     codec: Option<&dyn TextCodec>,
     now_s: u64,
     limits: Limits,
@@ -55,23 +68,76 @@ pub fn fit(
             ),
         ));
     }
-    let room = limits.context.saturating_sub(tokens.len());
-    if tokens.len() > limits.context || (room == 0 && max_tokens > 0) {
-        return Err(too_long(tokens.len(), limits));
+    let left = limits.context.saturating_sub(tokens.len());
+    let AnswerLength { max_tokens, is_requested, must_fit } = length;
+    let lacks_room = left == 0 && max_tokens > 0;
+    let is_cut = is_requested && must_fit && max_tokens as usize > left;
+    if tokens.len() > limits.context || lacks_room || is_cut {
+        return Err(context_length_exceeded(raw, tokens.len(), Some(length), limits));
     }
-    let max_new = max_tokens.min(u32::try_from(room).unwrap_or(u32::MAX));
+    let max_new = max_tokens.min(u32::try_from(left).unwrap_or(u32::MAX));
     Ok(Prompt { tokens, max_new })
 }
 
-fn too_long(tokens: usize, limits: Limits) -> Rejection {
-    Rejection::new(
-        ErrorCode::PromptTooLong,
+/// The rejection of a prompt and an answer that exceed the context, in OpenAI's words: clients
+/// recognise them, shorten the conversation and ask again. `length` is `None` where no answer is
+/// asked for.
+fn context_length_exceeded(
+    raw: &RawPrompt,
+    prompt_tokens: usize,
+    length: Option<AnswerLength>,
+    limits: Limits,
+) -> Rejection {
+    let field = match raw {
+        RawPrompt::Chat(_) => "messages",
+        RawPrompt::Text(_) | RawPrompt::Tokens(_) => "prompt",
+    };
+    let requested = length.filter(|length| length.is_requested);
+    let (found, remedy) = if let Some(AnswerLength { max_tokens, .. }) = requested {
+        let requested = prompt_tokens as u64 + u64::from(max_tokens);
+        (
+            format!(
+                "you requested {requested} tokens ({prompt_tokens} in the {field}, {max_tokens} \
+                 in the completion)"
+            ),
+            format!("{field} or completion"),
+        )
+    } else {
+        let room = if prompt_tokens > limits.context {
+            ""
+        } else {
+            ", which leave none for the completion"
+        };
+        (format!("your {field} resulted in {prompt_tokens} tokens{room}"), field.to_owned())
+    };
+    let message = format!(
+        "This model's maximum context length is {} tokens. However, {found}. Please reduce the \
+         length of the {remedy}.",
+        limits.context
+    );
+    Rejection::new(ErrorCode::ContextLengthExceeded, message).with_param(field)
+}
+
+/// The warning of a request some of whose prompts leave fewer new tokens than it names.
+pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<String> {
+    let mut shorter = prompts.iter().filter(|prompt| prompt.max_new < max_tokens);
+    let first = shorter.next()?;
+    let context = limits.context;
+    Some(if prompts.len() == 1 {
         format!(
-            "The prompt has {tokens} tokens and the model's context is {}: no room is left for an \
-             answer; shorten the prompt.",
-            limits.context
-        ),
-    )
+            "max_tokens was lowered to {}, which is what the context of {context} tokens leaves \
+             after a prompt of {}.",
+            first.max_new,
+            first.tokens.len()
+        )
+    } else {
+        format!(
+            "max_tokens was lowered for {} of {} prompts to what the context of {context} tokens \
+             leaves after each.",
+            1 + shorter.count(),
+            prompts.len()
+        )
+    })
 }
 
 /// Token ids of a prompt, a chat as of `now_s`; none of an empty text. A text of far more tokens
@@ -92,7 +158,7 @@ pub fn tokenise(
         })
     };
     let refused = |error: CodecError, code, what| match error {
-        CodecError::TooLong { tokens } => too_long(tokens, limits),
+        CodecError::TooLong { tokens } => context_length_exceeded(raw, tokens, None, limits),
         error => Rejection::of_codec(&error, code, what),
     };
     match raw {

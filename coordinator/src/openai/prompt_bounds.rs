@@ -82,7 +82,7 @@ impl PromptBounds {
              is more than that. Please reduce the length of the prompt.",
             self.context
         );
-        Rejection::new(ErrorCode::PromptTooLong, message)
+        Rejection::new(ErrorCode::ContextLengthExceeded, message)
     }
 }
 

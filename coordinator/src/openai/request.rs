@@ -10,7 +10,7 @@ use super::body::{Body, RawPrompt};
 use super::calls::format::{CallFormat, KNOWN, takes_tools};
 use super::chats::ChatRules;
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
-use super::prompt::{Limits, fit};
+use super::prompt::{AnswerLength, Limits, fit, shortened};
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 use crate::boundary::codec::{CodecError, TextCodec};
@@ -64,11 +64,16 @@ impl Building<'_> {
         };
         let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
         let default = if is_chat { self.chat_max_tokens } else { COMPLETION_MAX_TOKENS };
-        let most = body.max_tokens.or(self.max_tokens).unwrap_or(default);
+        let length = AnswerLength {
+            max_tokens: body.max_tokens.or(self.max_tokens).unwrap_or(default),
+            is_requested: body.max_tokens.is_some(),
+            must_fit: grammar.is_some(),
+        };
         let fitted = |raw: &RawPrompt| {
-            fit(&self.chats.with_variables(raw), most, self.codec, self.now_s, self.limits)
+            fit(&self.chats.with_variables(raw), length, self.codec, self.now_s, self.limits)
         };
         let prompts = body.prompts.iter().map(fitted).collect::<Result<Vec<_>, _>>()?;
+        let warnings = body.max_tokens.and_then(|most| shortened(&prompts, most, self.limits));
         let reasoning = self.codec.zip(self.chats.reasoning.clone()).filter(|_| is_chat);
         let reasoning = reasoning.map(|(codec, syntax)| {
             let is_open = prompts.iter().any(|prompt| syntax.is_open(&prompt.tokens, codec));
@@ -95,6 +100,8 @@ impl Building<'_> {
             grammar: grammar.map(Arc::new),
             reasoning,
             echo: body.echo,
+            returns_token_ids: body.returns_token_ids,
+            warnings: warnings.into_iter().collect(),
             columns: body.columns.clone(),
         })
     }

@@ -24,9 +24,6 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         report.policy,
         if report.device == "none" { "no device" } else { &report.device }
     );
-    if let Some(note) = &report.note {
-        let _ = writeln!(text, "{note}");
-    }
     if report.weight_bytes_by_format.len() > 1 || report.kv_format != report.dtype {
         let _ = writeln!(text, "{}", formats(report));
     }

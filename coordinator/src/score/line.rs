@@ -140,7 +140,7 @@ pub fn check(question: &Question, limits: Limits) -> Result<(), Rejection> {
                 place + 1,
                 limits.context
             );
-            return Err(Rejection::new(ErrorCode::PromptTooLong, message));
+            return Err(Rejection::new(ErrorCode::ContextLengthExceeded, message));
         }
     }
     Ok(())

@@ -110,13 +110,14 @@ impl ApiError {
 
 impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> ApiError {
-        let Rejection { code, message } = rejection;
+        let Rejection { code, message, param } = rejection;
         if code == ErrorCode::InternalError {
             return ApiError::tokenizer_failed(message);
         }
         let mut error = ApiError::invalid(code.name(), message);
         error.object.param = match code {
-            ErrorCode::EmptyPrompt | ErrorCode::PromptTooLong => Some("prompt".to_owned()),
+            _ if param.is_some() => param.map(str::to_owned),
+            ErrorCode::EmptyPrompt => Some("prompt".to_owned()),
             ErrorCode::ChatTemplate => Some("messages".to_owned()),
             _ => field_of(&error.object.message),
         };

@@ -20,7 +20,7 @@ use super::shared::Shared;
 use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
 use crate::openai::echo::EchoedPrompt;
 use crate::openai::growing::Delta;
-use crate::openai::output::{FinishReason, Provenance, Usage};
+use crate::openai::output::{FinishReason, Provenance, Usage, prompt_token_ids};
 
 /// Between two signs of life where there is nothing to tell.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -176,7 +176,7 @@ impl Events {
         let characters = echoed.map_or(0, EchoedPrompt::characters);
         let mut delta = if is_alone { Delta::default() } else { delta };
         delta.text.insert_str(0, &end_of_prompt);
-        let is_first = std::mem::replace(&mut self.is_first[choice], false);
+        let is_first = self.is_first[choice];
         Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
     }
 
@@ -195,19 +195,31 @@ impl Events {
             token_ids: Vec::new(),
             logprobs: known,
             finish_reason: None,
+            prompt_token_ids: None,
             error: None,
         })
     }
 
-    fn chunk(&self, choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+    fn chunk(&mut self, mut choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+        let request = &self.running.order.request;
         let options = self.running.order.stream.unwrap_or_default();
+        let mut of_chat = None;
+        if let Some(choice) = choices.first_mut()
+            && std::mem::replace(&mut self.is_first[choice.index()], false)
+        {
+            let of_prompt = prompt_token_ids(request, choice.index());
+            match choice {
+                ChunkChoice::Chat { .. } => of_chat = of_prompt,
+                ChunkChoice::Text { prompt_token_ids, .. } => *prompt_token_ids = of_prompt,
+            }
+        }
         let is_last = choices.is_empty();
         let usage: Option<Option<Usage>> = if options.continuous_usage || is_last {
             Some(Some(self.running.usage()))
         } else {
             options.include_usage.then_some(None)
         };
-        event(&Chunk::new(&self.head, choices, usage), bytes);
+        event(&Chunk::new(&self.head, choices, of_chat, usage), bytes);
     }
 }
 

@@ -86,7 +86,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 }
 
 fn tokens_of(
-    fields: &Map<String, Value>,
+    fields: &mut Map<String, Value>,
     codec: &dyn TextCodec,
     shared: &Shared,
 ) -> Result<Vec<u32>, ApiError> {
@@ -136,7 +136,7 @@ fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
 async fn respond(
     shared: &Arc<Shared>,
     request: Request,
-    answer: impl FnOnce(&Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    answer: impl FnOnce(&mut Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
     + Send
     + 'static,
 ) -> Response {
@@ -153,13 +153,13 @@ async fn respond(
         let ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
         let answered = shared.blocking.reading.run(move || {
             let _ticket = ticket;
-            let fields = fields(&body.bytes, &reader)?;
+            let mut fields = fields(&body.bytes, &reader)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
                 let message = reader.prompt_limits().no_tokenizer("");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
-            answer(&fields, codec, &reader)
+            answer(&mut fields, codec, &reader)
         });
         answered.await
     };

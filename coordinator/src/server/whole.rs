@@ -103,7 +103,7 @@ impl Whole {
         let answer = Answer { logprobs: logprobs.map(|found| found.spelled(codec)), ..answer };
         let answer = if order.is_prompt_alone(choice) { answer.emptied() } else { answer };
         let mut made = done(&order.request, choice, answer);
-        order.of_prompt(choice, &prompt, model).tell(&mut made.choice);
+        order.of_prompt(choice, &prompt, model).tell(&mut made);
         made
     }
 

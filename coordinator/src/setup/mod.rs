@@ -19,6 +19,7 @@ pub mod plan_request;
 pub mod prediction;
 pub mod pricing;
 pub mod profile;
+pub(crate) mod progress_reporter;
 mod prompt_cache;
 pub mod rehearsal;
 mod select;

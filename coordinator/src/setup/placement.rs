@@ -22,7 +22,8 @@ use super::model::Opened;
 use super::plan_request::{batches, limits, request};
 use super::pricing::{Profiles, compares_alone};
 use super::profile;
-use super::rehearsal::Stage;
+use super::progress_reporter::ProgressReporter;
+use super::rehearsal::{SEARCHING, Stage};
 use super::staging::nvme::{Nvme, storage};
 use super::usage::Usage;
 use crate::cli::cuda::is_cuda;
@@ -70,7 +71,7 @@ pub(crate) enum Measure {
     Always,
 }
 
-/// Plans, and proves the plan before any worker exists.
+/// Plans, proves the plan before any worker exists, and says what was decided.
 ///
 /// # Errors
 /// A split that the model lacks, numbers that do not fit, or a machine that could not be profiled.
@@ -82,10 +83,28 @@ pub(crate) fn plan(
     measure: Measure,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
+    let decision = decide(run, opened, demand, case, measure, interrupt)?;
+    say(run, &decision);
+    Ok(decision)
+}
+
+/// Plans and proves without saying what was decided, for callers that may decide anew.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn decide(
+    run: &Run,
+    opened: &Opened,
+    demand: Demand,
+    case: Case,
+    measure: Measure,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Decision> {
     let (limits, formats) = (limits(run, opened, demand), formats(run, opened, case));
     let (limits, formats) = (&limits, &formats);
+    let (nvme, reporter) = (None, ProgressReporter::silent());
     let mut planning =
-        Planning { run, opened, demand, limits, formats, measure, interrupt, nvme: None };
+        Planning { run, opened, demand, limits, formats, measure, interrupt, nvme, reporter };
     let mut notes = notes(run, opened, case);
     if let Some(storage) = storage(run, &opened.config)? {
         if storage.ops == StagedOps::Auto && planning.fits_memory()? {
@@ -97,21 +116,29 @@ pub(crate) fn plan(
             planning.nvme = Some(nvme);
         }
     }
+    planning.reporter = ProgressReporter::begin("planning", run.verbosity);
+    planning.reporter.update(SEARCHING, None);
     let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
     decision.notes = notes;
-    decision.nvme = planning.nvme.filter(|_| decision.plan.map.uses_storages());
-    proved(run, decision)
+    decision.nvme = planning.nvme.take().filter(|_| decision.plan.map.uses_storages());
+    prove(run, &decision)?;
+    Ok(decision)
 }
 
-fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
-    let run = &decision.tuned(run);
+fn prove(run: &Run, decision: &Decision) -> anyhow::Result<()> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     if is_cuda(run.device) {
         // The worker would say the same, but only once it has started.
         workers::device::check(&decision.plan).map_err(|error| Usage(error.to_string()))?;
     }
-    if run.verbosity > Verbosity::Quiet {
+    Ok(())
+}
+
+/// Says what was decided.
+pub(crate) fn say(run: &Run, decision: &Decision) {
+    let run = &decision.tuned(run);
+    if run.verbosity >= Verbosity::Normal {
         decision.notes.iter().for_each(|note| eprintln!("{note}"));
         let cores = cores();
         if let Some(requested) = run.cpu_threads.filter(|requested| *requested > cores) {
@@ -128,7 +155,6 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
     if run.verbosity >= Verbosity::Verbose {
         eprint!("{}", explain::plan(&decision.plan));
     }
-    Ok(decision)
 }
 
 /// One way to keep weights and KV.
@@ -142,6 +168,8 @@ struct Planning<'a> {
     interrupt: &'a Interrupt,
     /// Drives that weights may be read from.
     nvme: Option<Nvme>,
+    /// What reports how far it is.
+    reporter: ProgressReporter,
 }
 
 impl Planning<'_> {
@@ -190,13 +218,14 @@ impl Planning<'_> {
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
-        let quiet = self.run.verbosity == Verbosity::Quiet;
+        let reporter = &self.reporter;
         let of = |hardware| -> anyhow::Result<_> {
             let shapes = profile::request(request.config, &shape, self.formats, hardware);
             match self.measure {
                 // Long prompts would take longer to measure than to wait for.
                 Measure::Always if !shape.is_chunked() => {
-                    let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
+                    let obtained =
+                        profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
                     Ok(Some(obtained?.profile))
                 }
                 _ => Ok(profile::kept(&shapes, hardware)),
@@ -240,7 +269,7 @@ impl Planning<'_> {
             profiles,
             with_device: Hardware::resolve(&run, true),
             alone: Hardware::resolve(&run, false),
-            quiet: self.run.verbosity == Verbosity::Quiet,
+            reporter: &self.reporter,
             interrupt: self.interrupt,
             spent: Cell::default(),
         }
@@ -256,6 +285,7 @@ impl Planning<'_> {
             self.request(&Placement::of(Policy::CpuOnly)).plan(batches.count, batches.size)?;
         }
         let (profiles, tuned) = self.profiles(name, batches)?;
+        self.reporter.update(SEARCHING, None);
         let stage = self.stage(&profiles, tuned);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<Chosen> {
             let question = question((&streaming, batches), name, (pricing, &stage));
@@ -293,7 +323,7 @@ impl Planning<'_> {
 
     /// What the run measures before it chooses, with the best numbers of threads.
     fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<(Profiles, Tuned)> {
-        let quiet = self.run.verbosity == Verbosity::Quiet;
+        let reporter = &self.reporter;
         let placement = Placement::of(Policy::GpuOnly);
         let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
@@ -301,7 +331,7 @@ impl Planning<'_> {
             let hardware = Hardware::resolve(self.run, uses_gpu);
             profile::with_best_threads(self.run.cpu_threads, hardware, |hardware| {
                 let shapes = profile::request(request.config, &shape, self.formats, hardware);
-                let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
+                let obtained = profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
                 obtained.map(|obtained| Some(obtained.profile))
             })
         };

@@ -72,7 +72,7 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
 
 /// Says what the run will take.
 pub(crate) fn print_prediction(run: &Run, prediction: &RunPrediction) {
-    if let (Some(predicted), true) = (&prediction.predicted, run.verbosity > Verbosity::Quiet) {
+    if let (Some(predicted), true) = (&prediction.predicted, run.verbosity >= Verbosity::Normal) {
         eprint!("{}", explain::predicted(predicted, prediction.between));
     }
 }

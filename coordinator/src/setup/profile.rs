@@ -1,11 +1,9 @@
 //! The measured machine before a run: which profile a run needs, where it comes from (the cache, or
 //! the workers at work), and the costs that it gives the planner.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{Cache, Cached, Profile, Request, cached};
@@ -14,6 +12,8 @@ use program::plan::RunShape;
 use workers::shared::protocol::WeightsFrom;
 
 use super::hardware::Hardware;
+use super::progress_reporter::ProgressReporter;
+use crate::cli::request::Verbosity;
 use crate::engine::bench::WorkerRunner;
 use crate::interrupt::Interrupt;
 
@@ -68,37 +68,42 @@ pub fn kept(request: &Request, hardware: Hardware) -> Option<Profile> {
     Cache::of_user()?.load(&fingerprint).ok()
 }
 
-/// The profile: kept, or measured now, with a progress bar.
+/// The profile: kept, or measured now, which `reporter` reports.
 ///
 /// # Errors
 /// Workers that failed, or an interrupt.
-pub fn obtain(
+pub(crate) fn obtain(
     request: &Request,
     hardware: Hardware,
     force: bool,
-    quiet: bool,
+    reporter: &ProgressReporter,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Cached> {
     let mut runner = runner(hardware, interrupt);
-    let bar = bar(quiet);
     let cache = Cache::of_user();
-    let found = cached(
-        cache.as_ref(),
-        request,
-        &hardware.machine(),
-        force,
-        &mut runner,
-        &mut |done, total, what| {
-            bar.set_length(total);
-            bar.set_position(done);
-            bar.set_message(what.to_owned());
-        },
-    )?;
-    bar.finish_and_clear();
-    if !quiet {
-        tell(&found, cache.as_ref());
-    }
+    let mut is_announced = false;
+    let mut progress = |done: u64, total: u64, what: &str| {
+        if !std::mem::replace(&mut is_announced, true) {
+            reporter.say(&announcement(request));
+        }
+        reporter.update(&format!("profiling {what}"), Some(done as f64 / total.max(1) as f64));
+    };
+    let machine = hardware.machine();
+    let found = cached(cache.as_ref(), request, &machine, force, &mut runner, &mut progress)?;
+    tell(&found, cache.as_ref(), reporter);
     Ok(found)
+}
+
+/// What is said before the machine is measured.
+fn announcement(request: &Request) -> String {
+    format!(
+        "measuring this machine for {} with {} CPU thread{}, once: it takes {} s, longer where \
+         the model's shapes are large or the machine is busy",
+        request.config.name,
+        request.threads.cpu,
+        if request.threads.cpu == 1 { "" } else { "s" },
+        request.budget.as_secs()
+    )
 }
 
 /// The profile for the number of the CPU's threads that the profile for all cores found best, and
@@ -143,31 +148,25 @@ pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner 
     }
 }
 
-fn tell(found: &Cached, cache: Option<&Cache>) {
+fn tell(found: &Cached, cache: Option<&Cache>, reporter: &ProgressReporter) {
     let measurements = &found.profile.measurements;
     let kept = cache.map_or_else(
         || "nowhere".to_owned(),
         |cache| cache.path(&found.profile.fingerprint).display().to_string(),
     );
     match &found.measured_because {
-        Some(reason) => eprintln!(
+        Some(reason) => reporter.say(&format!(
             "measured this machine in {:.1} s ({reason}); kept in {kept}",
             measurements.took_ms as f64 / 1e3
-        ),
-        None => eprintln!("measured before, kept in {kept}"),
+        )),
+        None if reporter.verbosity() >= Verbosity::Normal => {
+            reporter.say(&format!("measured before, kept in {kept}"));
+        }
+        None => {}
     }
     if let Some(error) = &found.not_stored {
-        eprintln!("{error}");
+        reporter.say(&error.to_string());
     }
-}
-
-fn bar(quiet: bool) -> ProgressBar {
-    let shown = std::io::stderr().is_terminal() && !quiet;
-    let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("profiling {wide_bar} {msg}, {elapsed}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
 use planner::priced::{Pricing, Rehearse};
 use profiler::{Cache, Rehearsal, plan_key, rehearse};
 use program::plan::Plan;
@@ -12,10 +11,14 @@ use program::simulate::simulate;
 use super::hardware::Hardware;
 use super::pricing::Profiles;
 use super::profile::runner;
+use super::progress_reporter::ProgressReporter;
 use crate::interrupt::Interrupt;
 
 /// Trying out begins no further plan once it has taken so long.
 const TRYING_MAX: Duration = Duration::from_secs(20);
+
+/// The part of planning between two rehearsals.
+pub(crate) const SEARCHING: &str = "searching placements";
 
 /// Where plans are rehearsed.
 #[derive(Debug)]
@@ -24,7 +27,8 @@ pub struct Stage<'a> {
     /// Of plans with the device, and of those without.
     pub with_device: Hardware,
     pub alone: Hardware,
-    pub quiet: bool,
+    /// What reports it.
+    pub(crate) reporter: &'a ProgressReporter,
     pub interrupt: &'a Interrupt,
     /// What trying out has taken.
     pub spent: Cell<Duration>,
@@ -40,21 +44,20 @@ impl Stage<'_> {
 
     fn try_out(&self, plan: &Plan, steps: u32) -> Option<Rehearsal> {
         let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
-        let bar = if self.quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        bar.set_message(format!("trying out {} layers", plan.config.num_layers));
-        bar.enable_steady_tick(Duration::from_millis(100));
+        let trying = format!("trying out a placement of {} layers", plan.config.num_layers);
+        self.reporter.update(&trying, None);
         let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.interrupt);
         let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
-        bar.finish_and_clear();
+        self.reporter.update(SEARCHING, None);
         match rehearsed {
             Ok(rehearsal) => Some(rehearsal),
             Err(error) => {
                 // Whoever interrupts is told by the run that ends.
-                if !self.quiet && !self.interrupt.is_requested() {
-                    eprintln!(
+                if !self.interrupt.is_requested() {
+                    self.reporter.say(&format!(
                         "This placement could not be tried out, so its estimate stands: {error}"
-                    );
+                    ));
                 }
                 None
             }

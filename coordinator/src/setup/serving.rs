@@ -17,8 +17,9 @@ use super::hardware::Hardware;
 use super::model::Opened;
 use super::nodes;
 use super::owners::{Owners, Placing};
-use super::placement::{Decision, Measure, plan};
+use super::placement::{Decision, Measure, decide, say};
 use super::plan_request::limits;
+use super::progress_reporter::ProgressReporter;
 use super::prompt_cache::prompts;
 use super::select;
 use super::staging::nvme::Nvme;
@@ -131,6 +132,7 @@ pub(crate) fn start(
             (decision, plan)
         }
     };
+    say(&run, &decision);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
     engine((&decision.tuned(&run), opened, served), plan, staged, interrupt)
 }
@@ -154,10 +156,16 @@ fn engine(
     let launch = hardware.launch(opened.weights.clone());
     let quiet = run.verbosity == Verbosity::Quiet;
     let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, quiet, ..launch };
-    let mut progress = Bar::new("loading", quiet);
+    let reporter = Arc::new(ProgressReporter::begin("starting", run.verbosity));
+    let starting = Arc::downgrade(&reporter);
+    // Of workers that replace lost ones.
+    let mut reloading = Bar::new("loading", quiet);
     let signals = interrupt.clone();
     let loading = Box::new(move |done, total| {
-        progress.update(done, total);
+        match starting.upgrade() {
+            Some(reporter) => report_loading(&reporter, done, total),
+            None => reloading.update(done, total),
+        }
         !signals.is_requested()
     });
     let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
@@ -165,7 +173,21 @@ fn engine(
     let policy = served.owners.map_or(Policy::GpuOnly, |owners| owners.policy);
     let costs = None;
     let options = ServingOptions { plan, launch, forms, policy, costs, step, loading, tell };
-    Ok(ServingEngine::start(options)?)
+    let engine = ServingEngine::start(options)?;
+    drop(reporter);
+    Ok(engine)
+}
+
+/// Reports the first load, behind which it is measured what steps take.
+fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64) {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+    if total_bytes > 0 && done_bytes >= total_bytes {
+        reporter.update("measuring what steps take", None);
+    } else {
+        let (done, total) = (gib(done_bytes), gib(total_bytes));
+        let share = done_bytes as f64 / total_bytes.max(1) as f64;
+        reporter.update(&format!("loading {done:.2} of {total:.2} GiB"), Some(share));
+    }
 }
 
 /// The plan of a server whose sequences belong to the device or to the host.
@@ -177,7 +199,7 @@ fn owned(
     let demand = demand(context, served);
     let case = first_that_fits(run, opened, Some(demand));
     let (formats, limits) = (formats(run, opened, case), limits(run, opened, demand));
-    if run.verbosity > Verbosity::Quiet {
+    if run.verbosity >= Verbosity::Normal {
         notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
     }
     let slots = served.slots.unwrap_or(SLOTS);
@@ -292,7 +314,7 @@ fn planned(
     let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
     let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
     let in_pieces = Run { prefill_chunk: chunk, ..run.clone() };
-    let decision = plan(&in_pieces, opened, demand, case, Measure::WhereNeeded, interrupt)?;
+    let decision = decide(&in_pieces, opened, demand, case, Measure::WhereNeeded, interrupt)?;
     let of_slot = positions.div_ceil(served.page_positions);
     let kv_pages = u32::from(decision.plan.shape.batch_size) * of_slot;
     let plan = serving(&decision.plan, (served, rows(run, served), context), kv_pages).ok();

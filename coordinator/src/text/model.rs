@@ -97,7 +97,7 @@ impl ModelText {
         let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
         };
-        let Conversation { turns, tools, variables, continues } = chat;
+        let Conversation { turns, tools, variables, continues, omits_generation_prompt } = chat;
         let message = |Turn { role, content, more }| {
             Message::new(role, content, more).with_thoughts_for(template).with_role_for(template)
         };
@@ -105,6 +105,8 @@ impl ModelText {
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
         let rendered = if continues {
             template.render_continued(&messages, &tools, &variables, now)?
+        } else if omits_generation_prompt {
+            template.render_without_generation_prompt(&messages, &tools, &variables, now)?
         } else {
             template.render(&messages, &tools, &variables, now)?
         };

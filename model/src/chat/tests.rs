@@ -36,6 +36,14 @@ fn the_last_message_may_be_continued() {
 }
 
 #[test]
+fn a_conversation_may_be_rendered_without_what_begins_an_answer() {
+    let template = ChatTemplate::new(CHATML, None, None).expect("a template");
+    let messages = turns(&[("user", "Hi")]);
+    let rendered = template.render_without_generation_prompt(&messages, &[], &[], UNIX_EPOCH);
+    assert_eq!(rendered.expect("rendered"), "<|im_start|>user\nHi<|im_end|>\n");
+}
+
+#[test]
 fn thoughts_have_the_name_that_a_template_asks_for() {
     let more = || vec![("reasoning_content".to_owned(), "\"hm\"".to_owned())];
     let message = || Message::new("assistant".into(), "a".into(), more());

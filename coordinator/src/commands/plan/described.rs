@@ -2,10 +2,11 @@
 
 use super::show::Answer;
 use super::vectors::Vectors;
-use crate::cli::request::{Described, PlanRequest};
+use crate::cli::request::{Described, PlanRequest, Verbosity};
 use crate::setup::described;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
+use crate::setup::progress_reporter::ProgressReporter;
 
 /// The answer, as text or JSON.
 ///
@@ -20,7 +21,9 @@ pub(super) fn plan(
     let machine = MeasuredMachine::of(description, machine, workload.policy)?;
     let opened = described::open(workload)?;
     let planning = Planning::new(workload, &machine, &opened.config);
+    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
     let (chosen, note) = planning.best()?;
+    drop(reporter);
     Answer {
         chosen: &chosen,
         machine: &machine.description.name,

@@ -20,7 +20,7 @@ pub(super) fn render(summary: &Summary) -> String {
         perplexity(summary.perplexity),
     ]);
     if let Some(of_windows) = summary.perplexity_of_windows {
-        let dashes = ["windows as transformers weighs them", "", "", "", ""];
+        let dashes = ["mean of the windows, as in transformers", "", "", "", ""];
         table.add_row(dashes.map(str::to_owned).into_iter().chain([perplexity(Some(of_windows))]));
     }
     right_aligned(&mut table, 1..6);

@@ -29,6 +29,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::Replayed;
 use crate::setup::hardware::Hardware;
+use crate::setup::progress_reporter::ProgressReporter;
 use crate::terminal::print;
 use programs::Programs;
 use report::{TimedPart, TimedReport, render};
@@ -104,7 +105,12 @@ fn execute(
         vocab_size: plan.config.vocab_size,
         seed: 0,
     };
-    let quiet = request.verbosity == Verbosity::Quiet || !std::io::stderr().is_terminal();
+    // A bar that ends with the last token on a terminal, and lines of the time that passes
+    // elsewhere: in slow motion nothing else is to be said.
+    let is_terminal = std::io::stderr().is_terminal();
+    let quiet = request.verbosity == Verbosity::Quiet || !is_terminal;
+    let shown = if is_terminal { Verbosity::Quiet } else { request.verbosity };
+    let _reporter = ProgressReporter::begin("running the programs", shown);
     let expected = progress::Expected { slots: benchmark.sequences, prior: None };
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}

@@ -102,6 +102,7 @@ impl TextCodec for Bytes {
         let turns = turns.map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content));
         let thinks = chat.variables.iter().any(|(name, value)| name == "think" && value == "true");
         let end = match (thinks, chat.continues) {
+            _ if chat.omits_generation_prompt => "<end>",
             (true, _) => "<think>\n",
             (false, true) => "<continued>",
             (false, false) => "",
@@ -339,6 +340,7 @@ impl Desk {
     pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
         let facts = ModelFacts {
             name: "echo".to_owned(),
+            aliases: vec!["org/echo".to_owned()],
             limits: Limits { context: self.context, vocab_size: 300, unread_tokenizer: None },
             codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
         };

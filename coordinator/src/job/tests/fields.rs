@@ -83,6 +83,7 @@ fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
         ("stop_token_ids", json!([]), json!([2])),
         ("include_stop_str_in_output", json!(false), json!(true)),
         ("guided_json", json!(null), json!({"type": "object"})),
+        ("verbosity", json!("medium"), json!("high")),
         ("mirostat", json!(0), json!(2)),
         ("repeat_penalty", json!(1.0), json!(1.1)),
     ] {

@@ -353,7 +353,8 @@ fn context_and_vocabulary() {
     let huge = request(r#"{"prompt": [5], "max_tokens": 99999999999999}"#);
     assert_eq!(huge.prompts[0].max_new, 63);
     for count in [64, 65, 1000] {
-        refused(&format!(r#"{{"prompt": {}}}"#, ids(count)), ErrorCode::PromptTooLong, "64");
+        let prompt = format!(r#"{{"prompt": {}}}"#, ids(count));
+        refused(&prompt, ErrorCode::ContextLengthExceeded, "maximum context length is 64 tokens");
     }
     refused(r#"{"prompt": [5, 300]}"#, ErrorCode::TokenOutOfVocabulary, "300");
     refused(r#"{"prompt": [99999999999]}"#, ErrorCode::TokenOutOfVocabulary, "vocabulary");
@@ -398,7 +399,7 @@ fn a_tokenizer_that_cannot_be_read_is_named() {
 #[test]
 fn text_that_the_model_refuses() {
     let long = format!(r#"{{"prompt": "{}"}}"#, "a".repeat(1000));
-    refused(&long, ErrorCode::PromptTooLong, "1000 tokens");
+    refused(&long, ErrorCode::ContextLengthExceeded, "1000 tokens");
     refused(r#"{"prompt": "\u0001"}"#, ErrorCode::Tokenizer, "no such character");
     let plain = Bytes::PLAIN;
     let line = br#"{"messages": [{"role": "user", "content": "a"}]}"#;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::fake::{Desk, Echo};
+use super::schema::{assert_shape, chat_completion, completion};
 use crate::exit::Exit;
 use crate::job::sink::OutputMode;
 
@@ -37,7 +38,7 @@ fn an_echo_begins_the_answer() {
     assert_eq!(logprobs["top_logprobs"][0], json!(null));
     assert_eq!(logprobs["top_logprobs"][1], json!({"a": -0.75, "b": -0.25}));
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
-    assert_eq!(found.get("prompt_logprobs"), None);
+    assert_eq!(found.get("prompt_logprobs"), Some(&json!(null)));
     let found = choice(&lines[1]);
     assert_eq!((&found["text"], &found["logprobs"]), (&json!("dede"), &json!(null)));
 }
@@ -81,7 +82,7 @@ fn log_probabilities_of_prompts_are_told_by_token_ids() {
     assert_eq!(found["prompt_logprobs"][1], second);
     assert_eq!(found["prompt_logprobs"].as_array().map(Vec::len), Some(3));
     assert_eq!((&found["text"], &found["logprobs"]), (&json!("a"), &json!(null)));
-    let of_chat = &choice(&lines[1])["prompt_logprobs"];
+    let of_chat = &lines[1]["response"]["body"]["prompt_logprobs"];
     assert_eq!(of_chat.as_array().map(Vec::len), Some("<user>b".len()));
 }
 
@@ -92,10 +93,15 @@ fn they_ask_for_another_engine_and_survive_an_interruption() {
     let mut desk = desk(&[
         json!({"prompt": [97, 98], "echo": true, "logprobs": 1, "n": 2, "max_tokens": 2}),
         json!({"prompt": [98, 99], "prompt_logprobs": 1, "max_tokens": 2}),
+        json!({"messages": [{"role": "user", "content": "b"}], "prompt_logprobs": 0, "n": 3,
+            "return_token_ids": true, "max_tokens": 2}),
     ]);
     let demand = desk.prepare().expect("prepared").demand().expect("a demand");
     assert!(demand.looks_at_prompts && demand.logprobs == 2);
     desk.run(&mut Echo::new(2)).expect("runs");
+    let of_chat = &written(&desk)[2]["response"]["body"];
+    assert_eq!(of_chat["prompt_logprobs"].as_array().map(Vec::len), Some("<user>b".len()));
+    assert_eq!(of_chat["prompt_token_ids"][0], json!(b'<'));
     let whole = desk.output();
     desk.options.mode = OutputMode::Resume;
     for bytes in 0..whole.len() {
@@ -116,4 +122,14 @@ fn what_has_no_place_for_them_is_refused() {
     refused(json!({"messages": [{"role": "user", "content": "a"}], "echo": true}), "echo");
     refused(json!({"prompt": "a", "prompt_logprobs": -1}), "prompt_logprobs");
     refused(json!({"prompt": "a", "max_tokens": 0}), "max_tokens");
+}
+
+#[test]
+fn answers_in_files_have_the_fields_of_the_published_schema() {
+    let lines = run(&[
+        json!({"prompt": "a", "logprobs": 2, "n": 2}),
+        json!({"messages": [{"role": "user", "content": "b"}], "logprobs": true, "max_tokens": 3}),
+    ]);
+    assert_shape(&lines[0]["response"]["body"], &completion());
+    assert_shape(&lines[1]["response"]["body"], &chat_completion());
 }

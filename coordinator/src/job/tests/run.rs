@@ -456,7 +456,9 @@ fn last_lines() {
     let summary = |answered, failed: &[usize], not_run, interrupted| {
         let failed_lines = failed.to_vec();
         let cut_lines = Vec::new();
-        Summary { answered, failed_lines, cut_lines, not_run, interrupted, resumable: false }
+        let answers = answered;
+        let resumable = false;
+        Summary { answered, answers, failed_lines, cut_lines, not_run, interrupted, resumable }
             .to_string()
     };
     assert_eq!(summary(3, &[], 4, true), "3 answered, 0 failed, 4 not run; interrupted");

@@ -37,7 +37,7 @@ fn planned(draw: Draw) -> Vec<Planned> {
 
 fn measure(manner: Manner, api: Api) -> Result<Records, DriveError> {
     let (address, _) = serve(manner, 1);
-    drive(client(address, api), None, None, &planned(DRAW), &|| false)
+    drive(client(address, api), None, None, &planned(DRAW), &|_| {}, &|| false)
 }
 
 #[test]
@@ -46,7 +46,8 @@ fn every_request_is_sent_as_planned_and_counted() {
         let (address, received) = serve(manner, 1);
         let (planned, client) = (planned(DRAW), client(address, api));
         let first = first_of_all(&planned, DRAW);
-        let records = drive(client, Some("m"), first.as_ref(), &planned, &|| false).expect("done");
+        let records =
+            drive(client, Some("m"), first.as_ref(), &planned, &|_| {}, &|| false).expect("done");
         let figures = Figures::of(&records, Slo::default());
         assert_eq!((figures.completed, figures.failed, figures.short), (8, 0, 0), "{records:?}");
         assert_eq!((figures.total_input_tokens, figures.total_output_tokens), (56, 40));
@@ -81,7 +82,7 @@ fn arrivals_wait_for_no_answer() {
     let draw = Draw { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
     let planned = planned(draw);
     let client = client(address, Api::Openai);
-    let records = drive(client, None, None, &planned, &|| false).expect("done");
+    let records = drive(client, None, None, &planned, &|_| {}, &|| false).expect("done");
     assert_eq!(records.answers.len(), 12, "{records:?}");
     assert_eq!(received.try_iter().count(), 12);
     for answer in &records.answers {
@@ -112,15 +113,16 @@ fn a_server_that_does_not_answer_is_not_measured() {
     let (address, _) = serve(Manner::Cut, 1);
     let planned = planned(DRAW);
     let first = first_of_all(&planned, DRAW);
-    let error = drive(client(address, Api::Openai), None, first.as_ref(), &planned, &|| false)
-        .expect_err("no answer");
+    let error =
+        drive(client(address, Api::Openai), None, first.as_ref(), &planned, &|_| {}, &|| false)
+            .expect_err("no answer");
     assert!(matches!(error, DriveError::First(_)), "{error}");
     let (address, _) = serve(Manner::Openai, usize::MAX);
-    let error = drive(client(address, Api::Openai), None, None, &planned, &|| true)
+    let error = drive(client(address, Api::Openai), None, None, &planned, &|_| {}, &|| true)
         .expect_err("an interruption");
     assert!(matches!(error, DriveError::Interrupted), "{error}");
     let slow = Client { timeout: Duration::from_millis(20), ..client(address, Api::Openai) };
-    let records = drive(slow, None, None, &planned, &|| false).expect("measured");
+    let records = drive(slow, None, None, &planned, &|_| {}, &|| false).expect("measured");
     assert_eq!(records.failures.len(), 8);
     assert!(records.failures[0].contains("no whole answer within"), "{:?}", records.failures);
 }

@@ -54,6 +54,8 @@ pub struct Body {
     pub tools: Option<Tools>,
     /// The answer begins with the prompt.
     pub echo: bool,
+    /// The answer has the token ids of the prompt (an extension of vLLM's).
+    pub returns_token_ids: bool,
     /// The answer is told while it grows; of a client only.
     pub stream: Option<StreamOptions>,
     /// Other fields of a short line, for the output.
@@ -95,6 +97,7 @@ pub fn read_body(
         grammar,
         tools,
         echo,
+        returns_token_ids: flag(fields, "return_token_ids")?,
         stream: if is_client { stream::read(fields, rules)? } else { None },
     })
 }
@@ -103,12 +106,12 @@ pub fn read_body(
 ///
 /// # Errors
 /// A rejection of what is missing or malformed.
-pub fn read_prompts(fields: &Fields) -> Result<Vec<RawPrompt>, Rejection> {
+pub fn read_prompts(fields: &mut Fields) -> Result<Vec<RawPrompt>, Rejection> {
     let is_chat = given(fields, "messages").is_some();
     let endpoint = if is_chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
     let unread = Unread::default();
     let rules = Rules { origin: Origin::Client, sampling: Sampling::GREEDY, unread: &unread };
-    let mut prompts = prompts::read(fields, endpoint, &rules)?;
+    let mut prompts = prompts::read_to_tokenize(fields, endpoint, &rules)?;
     let tools = tools::read(fields, endpoint)?;
     tell_of(&mut prompts, tools.as_ref());
     Ok(prompts)

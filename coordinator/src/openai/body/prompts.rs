@@ -45,6 +45,30 @@ pub(super) fn read(
     }
 }
 
+/// Reads what a client asks to have tokenised, which need not end where an answer begins: an
+/// answer cannot be requested of `add_generation_prompt: false`, tokens can.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_to_tokenize(
+    fields: &mut Fields,
+    endpoint: Endpoint,
+    rules: &Rules<'_>,
+) -> Result<Vec<RawPrompt>, Rejection> {
+    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
+    let omits_prompt = !adds_prompt && !flag(fields, CONTINUES)?;
+    if omits_prompt {
+        fields.shift_remove(ADDS_PROMPT);
+    }
+    let mut prompts = read(fields, endpoint, rules)?;
+    for prompt in &mut prompts {
+        if let RawPrompt::Chat(chat) = prompt {
+            chat.omits_generation_prompt = omits_prompt;
+        }
+    }
+    Ok(prompts)
+}
+
 const CONTINUES: &str = "continue_final_message";
 /// Where it is true the template would begin an answer of its own.
 const ADDS_PROMPT: &str = "add_generation_prompt";
@@ -150,7 +174,8 @@ fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejectio
     let form = "a list of objects with \"role\" and \"content\"";
     let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
     if list.is_empty() {
-        return Err(Rejection::new(ErrorCode::EmptyPrompt, "The list of messages is empty."));
+        let message = "The list of messages is empty.";
+        return Err(Rejection::new(ErrorCode::EmptyPrompt, message).with_param("messages"));
     }
     list.iter()
         .map(|entry| {

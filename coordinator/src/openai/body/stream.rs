@@ -11,7 +11,7 @@ use crate::openai::item::Rejection;
 pub struct StreamOptions {
     /// Counts of tokens in a last event of their own.
     pub include_usage: bool,
-    /// Counts of tokens so far in every event (vLLM's).
+    /// Counts of tokens so far in every event (vLLM's); only with `include_usage`.
     pub continuous_usage: bool,
 }
 
@@ -28,8 +28,8 @@ pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<StreamOp
             if flag(options, "include_obfuscation")? {
                 return Err(invalid("include_obfuscation", "false: events are not padded here"));
             }
-            let continuous_usage = flag(options, "continuous_usage_stats")?;
             let include_usage = flag(options, "include_usage")?;
+            let continuous_usage = flag(options, "continuous_usage_stats")? && include_usage;
             StreamOptions { include_usage, continuous_usage }
         }
         Some(_) => {

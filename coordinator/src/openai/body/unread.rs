@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 29] = [
+pub const IMPLEMENTED: [&str; 30] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -50,6 +50,7 @@ pub const IMPLEMENTED: [&str; 29] = [
     "top_logprobs",
     "prompt_logprobs",
     "echo",
+    "return_token_ids",
     "seed",
     "stop",
     "ignore_eos",
@@ -67,8 +68,8 @@ pub const IMPLEMENTED: [&str; 29] = [
 /// Fields that are read of a client of the server alone.
 pub const OF_CLIENTS: [&str; 2] = ["stream", "stream_options"];
 
-/// Fields of a client that change nothing: how vLLM would show tokens that every answer shows.
-const IGNORED_OF_CLIENTS: [&str; 2] = ["return_token_ids", "request_id"];
+/// Fields of a client that change nothing: the name by which vLLM would log the request.
+const IGNORED_OF_CLIENTS: [&str; 1] = ["request_id"];
 
 /// Whether `value` is what OpenAI, vLLM or llama.cpp document as the default of an unimplemented
 /// `field`; `None` for a field we have never heard of. `null` means "not given" everywhere.
@@ -86,7 +87,8 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         "function_call" => value == "none" || value == "auto",
         "suffix" => value == "",
         "modalities" => value == &serde_json::json!(["text"]),
-        "stream_options" | "audio" | "prediction" | "verbosity" | "web_search_options" => false,
+        "verbosity" => value == "medium",
+        "stream_options" | "audio" | "prediction" | "web_search_options" => false,
         // vLLM's.
         "length_penalty" => is(1.0),
         "skip_special_tokens"
@@ -120,12 +122,21 @@ pub struct Unread {
     ignores: bool,
     ignored: Mutex<BTreeSet<String>>,
     passed: Mutex<BTreeSet<String>>,
+    /// Names of the model that answers; none where a request may name any without a word.
+    model_names: Vec<String>,
+    other_models: Mutex<BTreeSet<String>>,
 }
 
 impl Unread {
     /// Refuses them, or leaves them out.
     pub fn new(ignores: bool) -> Unread {
         Unread { ignores, ..Unread::default() }
+    }
+
+    /// Notes which requests name a model of another name; the first of `names` is the model's own.
+    #[must_use]
+    pub fn with_model_names(self, names: Vec<String>) -> Unread {
+        Unread { model_names: names, ..self }
     }
 
     /// Leaves the field out, where that was asked for.
@@ -150,6 +161,9 @@ impl Unread {
         let is_client = origin == Origin::Client;
         for (field, value) in fields {
             let name = field.as_str();
+            if name == "model" {
+                self.check_model(value);
+            }
             if value.is_null() || IMPLEMENTED.contains(&name) || IGNORED.contains(&name) {
                 continue;
             }
@@ -176,18 +190,29 @@ impl Unread {
         Ok(columns)
     }
 
+    fn check_model(&self, value: &Value) {
+        let Some(name) = value.as_str() else { return };
+        if !self.model_names.is_empty() && self.model_names.iter().all(|known| known != name) {
+            note(&self.other_models, name);
+        }
+    }
+
     /// What was done with fields, a sentence for each kind.
     pub fn notes(&self) -> Vec<String> {
+        let own = self.model_names.first().map_or("", String::as_str);
+        let answers =
+            format!("{} answers all requests, also those that name another model", shown(own));
         let kinds = [
             (
                 &self.ignored,
                 "Fields that are not implemented were left out (--ignore-unknown-fields)",
             ),
             (&self.passed, "Fields that are not known go into the output's \"columns\""),
+            (&self.other_models, &*answers),
         ];
         let named = |names: &Mutex<BTreeSet<String>>| {
             let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let names: Vec<String> = names.iter().map(|name| shown(name)).collect();
             (!names.is_empty()).then(|| names.join(", "))
         };
         let kinds = kinds.into_iter().filter_map(|(names, heading)| Some((named(names)?, heading)));
@@ -197,6 +222,15 @@ impl Unread {
 
 /// Names kept at most: a file may have as many as it has lines.
 const NAMES_MAX: usize = 20;
+
+/// Characters of a name that are shown at most.
+const NAME_CHARS_MAX: usize = 100;
+
+/// A name as it may be printed to a terminal: bounded, and without control characters.
+fn shown(name: &str) -> String {
+    let chars = name.chars().take(NAME_CHARS_MAX);
+    chars.map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
 
 fn note(names: &Mutex<BTreeSet<String>>, name: &str) {
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ fn what_cannot_fit_is_refused_by_its_size() {
     let bounds = PromptBounds::new(100, 258, Some(&Bytes::CHAT));
     assert_eq!(bounds, PromptBounds { context: 100, token_bytes: 1 });
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(100))), Ok(()));
-    let too_long = Err(ErrorCode::PromptTooLong);
+    let too_long = Err(ErrorCode::ContextLengthExceeded);
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(101))), too_long);
     let chat = |turns: usize, text: &str| {
         let turn = |_| Turn::new("user", text.to_owned());
@@ -33,5 +33,5 @@ fn long_texts_are_counted_piece_by_piece() {
     let bounds = PromptBounds { context: 1_000_000, token_bytes: 300 };
     assert_eq!(check(bounds, RawPrompt::Text("é".repeat(450_000))), Ok(()));
     let longer = RawPrompt::Text("é".repeat(600_000));
-    assert_eq!(check(bounds, longer), Err(ErrorCode::PromptTooLong));
+    assert_eq!(check(bounds, longer), Err(ErrorCode::ContextLengthExceeded));
 }

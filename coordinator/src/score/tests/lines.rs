@@ -73,7 +73,7 @@ fn what_cannot_be_asked_is_an_error_line() {
         (r#"{"prompt": [1], "continuations": [[4], []]}"#, ErrorCode::InvalidValue),
         (r#"{"prompt": "a", "continuations": [""]}"#, ErrorCode::InvalidValue),
         (r#"{"prompt": [1], "continuations": [[1000]]}"#, ErrorCode::TokenOutOfVocabulary),
-        (r#"{"prompt": "0123456789", "continuations": ["ab"]}"#, ErrorCode::PromptTooLong),
+        (r#"{"prompt": "0123456789", "continuations": ["ab"]}"#, ErrorCode::ContextLengthExceeded),
         (r#"{"prompt": "a", "continuations": ["b"], "n": 2}"#, ErrorCode::UnsupportedField),
         (r#"{"prompt": "a\u0001", "continuations": ["b"]}"#, ErrorCode::Tokenizer),
     ];

@@ -150,6 +150,16 @@ fn texts_become_tokens_and_back() {
     assert_eq!(desk.post("/tokenize", &plain).json()["tokens"], json!([97]));
     let chat = json!({"messages": [{"role": "user", "content": "a"}]});
     assert_eq!(desk.post("/tokenize", &chat).json()["count"], 7);
+    // Without what begins an answer, which no request for an answer can leave out.
+    let mut alone = chat;
+    alone["add_generation_prompt"] = json!(false);
+    let spelled = desk.post("/tokenize", &alone).json()["tokens"].clone();
+    assert_eq!(spelled, json!("<user>a<end>".bytes().collect::<Vec<u8>>()));
+    assert_eq!(desk.post(CHAT, &alone).status, 400);
+    alone["add_generation_prompt"] = json!(true);
+    assert_eq!(desk.post("/tokenize", &alone).json()["count"], 7);
+    alone["add_generation_prompt"] = json!("no");
+    assert_eq!(desk.post("/tokenize", &alone).status, 400);
     let back = desk.post("/detokenize", &json!({"tokens": [256, 97, 195, 169]}));
     assert_eq!(back.json(), json!({"prompt": "aé"}));
     let wrong = json!({"tokens": ["a"]});

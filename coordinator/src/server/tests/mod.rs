@@ -2,6 +2,7 @@
 
 mod bounds;
 mod clients;
+mod context_length;
 mod cross_site;
 mod desk;
 mod drain;
@@ -12,5 +13,6 @@ mod http_edges;
 mod limits;
 mod reasoning;
 mod refusals;
+mod schema;
 mod streams;
 mod tools;

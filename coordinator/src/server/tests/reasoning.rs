@@ -42,7 +42,7 @@ fn streamed(desk: &Desk, body: &Value) -> Value {
             text.push_str(delta[*name].as_str().unwrap_or_default());
         }
     }
-    let mut message = json!({"role": "assistant"});
+    let mut message = json!({"role": "assistant", "refusal": null});
     for (name, text) in parts {
         if name == "content" || !text.is_empty() {
             message[name] = text.into();
@@ -51,20 +51,24 @@ fn streamed(desk: &Desk, body: &Value) -> Value {
     message
 }
 
+/// A message of the assistant with these fields.
+fn message(mut fields: Value) -> Value {
+    fields["role"] = json!("assistant");
+    fields["refusal"] = json!(null);
+    fields
+}
+
 #[test]
 fn thoughts_are_told_beside_the_answer() {
     let desk = desk(ChatOptions::default());
     for (body, expected) in [
         (
             thinking("So.\n</think>\n\nYes."),
-            json!({"role": "assistant", "reasoning_content": "<user>So.", "content": "Yes."}),
+            message(json!({"reasoning_content": "<user>So.", "content": "Yes."})),
         ),
-        (
-            thinking("cut"),
-            json!({"role": "assistant", "reasoning_content": "<user>cut", "content": ""}),
-        ),
+        (thinking("cut"), message(json!({"reasoning_content": "<user>cut", "content": ""}))),
         // Not open, and not begun by the model.
-        (body("a</think>b"), json!({"role": "assistant", "content": "<user>a</think>b"})),
+        (body("a</think>b"), message(json!({"content": "<user>a</think>b"}))),
     ] {
         let answer = desk.post(CHAT, &body).json();
         assert_eq!(answer["choices"][0]["message"], expected, "{answer}");

@@ -51,7 +51,7 @@ fn what_is_wrong_is_named() {
             "invalid_value",
             json!("stream_options"),
         ),
-        (long.as_bytes(), 400, "prompt_too_long", json!("prompt")),
+        (long.as_bytes(), 400, "context_length_exceeded", json!("prompt")),
     ];
     for (body, status, code, param) in cases {
         let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
@@ -74,7 +74,7 @@ fn neutral_values_change_nothing() {
         "stream_options": {"include_usage": true}, "user": "me", "store": true, "metadata": {},
         "logit_bias": {}, "best_of": 1, "n": 1, "suffix": null, "tools": [], "tool_choice": "auto",
         "min_tokens": 0, "skip_special_tokens": true,
-        "use_beam_search": false, "return_token_ids": true,
+        "use_beam_search": false, "return_token_ids": true, "verbosity": "medium",
     });
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::desk::{CHAT, COMPLETIONS, Desk};
 use crate::job::tests::fake::END_OF_TEXT;
+use crate::job::tests::schema::{assert_shape, chat_completion, tool_call};
 
 /// Two functions.
 fn tools() -> Value {
@@ -70,7 +71,7 @@ fn joined(events: &[Value]) -> (Value, Value) {
             reason = choice["finish_reason"].clone();
         }
     }
-    let mut message = json!({"role": "assistant", "content": content});
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
@@ -90,6 +91,8 @@ fn calls_are_told_whole_and_in_streams() {
         let message = &choice["message"];
         assert_eq!(message["content"], format!("{}Well.", told()));
         let calls = message["tool_calls"].as_array().expect("calls");
+        assert_shape(&answer, &chat_completion());
+        calls.iter().for_each(|call| assert_shape(call, &tool_call()));
         let functions: Vec<&Value> = calls.iter().map(|call| &call["function"]).collect();
         assert_eq!(*functions[0], json!({"name": "get", "arguments": "{\"a\": 5}"}));
         assert_eq!(*functions[1], json!({"name": "now", "arguments": "{}"}));
@@ -147,7 +150,8 @@ fn an_answer_without_calls_is_one_without_functions() {
     let answer = desk.post(CHAT, &plain).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "stop");
-    assert_eq!(choice["message"], json!({"role": "assistant", "content": told() + "No call."}));
+    let expected = json!({"role": "assistant", "content": told() + "No call.", "refusal": null});
+    assert_eq!(choice["message"], expected);
     // What must call and does not has failed; the engine here takes no notice of forms.
     let mut required = plain.clone();
     required["tool_choice"] = json!("required");

@@ -15,7 +15,9 @@ use staging::ReaderOptions;
 
 use super::measured::{BalancedWeight, Measured, measured};
 use super::write::Staging;
+use crate::cli::request::Verbosity;
 use crate::interrupt::Interrupt;
+use crate::setup::progress_reporter::ProgressReporter;
 
 /// Raised when what is kept is to be measured anew.
 const FORMAT: u32 = 2;
@@ -100,6 +102,7 @@ pub(crate) fn obtain(
     (stagings, options): (&[Staging], &[ReaderOptions]),
     config: &ModelConfig,
     is_forced: bool,
+    verbosity: Verbosity,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Balanced, Option<PathBuf>)> {
     let path = kept_at(stagings, options);
@@ -108,7 +111,10 @@ pub(crate) fn obtain(
     if let Some(kept) = kept.filter(|kept| kept.format == FORMAT) {
         return Ok((kept, path));
     }
+    let reporter =
+        ProgressReporter::begin("measuring how fast the drives read together", verbosity);
     let measured = measured(stagings, options, config, interrupt)?;
+    drop(reporter);
     let failed = measured.failed.iter().any(Option::is_some);
     let balanced = Balanced::of(stagings, measured);
     // What cannot be kept, or is not of all drives, is measured again the next time.

@@ -111,8 +111,13 @@ impl Nvme {
         let weights = StagedWeights { opened, dtype: run.dtype, formats: &formats.weights };
         let stagings = obtain(weights, &run.nvme, quiet, interrupt)?;
         let options = reader_options(stagings.len())?;
-        let (balanced, _) =
-            balance::obtain((&stagings, &options), &opened.config, false, interrupt)?;
+        let (balanced, _) = balance::obtain(
+            (&stagings, &options),
+            &opened.config,
+            false,
+            run.verbosity,
+            interrupt,
+        )?;
         for (staging, reason) in stagings.iter().zip(&balanced.failed) {
             if let (Some(reason), false) = (reason, quiet) {
                 eprintln!(

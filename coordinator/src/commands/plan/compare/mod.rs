@@ -4,16 +4,14 @@
 mod row;
 mod show;
 
-use std::io::IsTerminal;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressStyle};
 use planner::machine::{Machine, Resource};
+use shm::sync::{AtomicUsize, Ordering};
 
-use crate::cli::request::{Described, PlanRequest};
+use crate::cli::request::{Described, PlanRequest, Verbosity};
 use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::setup::described::{machine, open};
+use crate::setup::progress_reporter::ProgressReporter;
 use crate::setup::usage::Usage;
 use row::Row;
 use show::Comparison;
@@ -33,16 +31,21 @@ pub(super) fn plan(
     let labels = labels(names, &machines)?;
     let opened = open(described)?;
     let has = |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has(**one)).count();
-    let bar = bar(machines.iter().map(|machine| 1 + has(machine)).sum());
+    let searches: usize = machines.iter().map(|machine| 1 + has(machine)).sum();
+    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
+    let done = AtomicUsize::new(0);
     let mut rows = Vec::new();
     for (label, machine) in labels.into_iter().zip(machines) {
         if interrupt.is_requested() {
             return Err(LaunchError::Interrupted.into());
         }
-        bar.set_message(label.clone());
-        rows.push(Row::of(label, &machine, described, &opened.config, || bar.inc(1)));
+        let name = label.clone();
+        let report = |done: usize| reporter.update(&name, Some(done as f64 / searches as f64));
+        report(done.load(Ordering::Relaxed));
+        let count = || report(1 + done.fetch_add(1, Ordering::Relaxed));
+        rows.push(Row::of(label, &machine, described, &opened.config, count));
     }
-    bar.finish_and_clear();
+    drop(reporter);
     let comparison = Comparison { model: &opened.config.name, described, rows: &rows };
     if rows.iter().all(|row| row.best.is_err()) {
         anyhow::bail!("{}", comparison.refusals().join(". "));
@@ -70,17 +73,6 @@ fn labels(names: &[String], machines: &[Machine]) -> Result<Vec<String>, Usage> 
         });
     }
     Ok(labels)
-}
-
-/// How many of the searches are done, on a terminal.
-fn bar(searches: usize) -> ProgressBar {
-    let shown = std::io::stderr().is_terminal();
-    let bar = if shown { ProgressBar::new(searches as u64) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("planning {wide_bar} {msg}, {elapsed}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use model::config_json::check_context;
 use planner::serving::{Arrival, Capacity, Served, ServingCosts, simulate};
 use schedule::hybrid::{Lags, LayerCosts, Limits, Policy};
 
-use crate::cli::request::{LoadChoice, PlanRequest, ServingPlan};
+use crate::cli::request::{LoadChoice, PlanRequest, ServingPlan, Verbosity};
 use crate::commands::iteration_costs::IterationCosts;
 use crate::commands::load_shape::load_shape;
 use crate::engine::launch::LaunchError;
@@ -20,6 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::load::workload::{Draw, arrivals};
 use crate::setup::described;
 use crate::setup::model::Opened;
+use crate::setup::progress_reporter::ProgressReporter;
 use crate::setup::usage::Usage;
 use show::Answer;
 use timed::Replaying;
@@ -73,6 +74,7 @@ pub(super) fn plan(
             arrivals: &arrivals,
             rows,
         };
+        let _reporter = ProgressReporter::begin("replaying the iterations", Verbosity::Progress);
         replaying.run(request.chart.as_deref(), interrupt)
     });
     let Some(replayed) = replayed.transpose()? else { return said(&answer, request.json) };
@@ -129,11 +131,14 @@ fn under_all(
     costs: &impl LayerCosts,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<(Policy, Served)>> {
+    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
     let mut served = Vec::new();
     for policy in Policy::ALL {
         if interrupt.is_requested() {
             return Err(LaunchError::Interrupted.into());
         }
+        let share = served.len() as f64 / Policy::ALL.len() as f64;
+        reporter.update(&format!("simulating {}", policy.name()), Some(share));
         served.push((policy, simulate(policy, arrivals, limits, costs)));
     }
     Ok(served)

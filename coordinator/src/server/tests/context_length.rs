@@ -1,0 +1,100 @@
+//! Prompts and answers that exceed the context: refused in OpenAI's words where nothing useful can
+//! be answered, and shortened with a warning elsewhere.
+
+use serde_json::{Value, json};
+
+use super::desk::{CHAT, COMPLETIONS, Desk};
+
+fn refused(desk: &Desk, path: &str, body: &Value) -> (String, String) {
+    let reply = desk.post(path, body);
+    let error = reply.json()["error"].clone();
+    assert_eq!(reply.status, 400, "{error}");
+    assert_eq!(error["code"], "context_length_exceeded", "{error}");
+    assert_eq!(error["type"], "invalid_request_error");
+    let text = |name: &str| error[name].as_str().expect("a text").to_owned();
+    (text("message"), text("param"))
+}
+
+/// Proxies and agents look for these words to shorten a conversation and ask again.
+#[test]
+fn too_long_a_prompt_is_refused_in_the_words_that_clients_look_for() {
+    let desk = Desk::new();
+    let long = "a".repeat(300);
+    let body = json!({"prompt": long, "max_tokens": 5});
+    let expected = "This model's maximum context length is 256 tokens. However, you requested 306 \
+                    tokens (301 in the prompt, 5 in the completion). Please reduce the length of \
+                    the prompt or completion.";
+    assert_eq!(refused(&desk, COMPLETIONS, &body), (expected.to_owned(), "prompt".to_owned()));
+    let messages = json!([{"role": "user", "content": long}]);
+    let body = json!({"messages": messages, "max_completion_tokens": 5});
+    let expected = "This model's maximum context length is 256 tokens. However, you requested 311 \
+                    tokens (306 in the messages, 5 in the completion). Please reduce the length \
+                    of the messages or completion.";
+    assert_eq!(refused(&desk, CHAT, &body), (expected.to_owned(), "messages".to_owned()));
+    let body = json!({"messages": messages, "stream": true});
+    let expected = "This model's maximum context length is 256 tokens. However, your messages \
+                    resulted in 306 tokens. Please reduce the length of the messages.";
+    assert_eq!(refused(&desk, CHAT, &body), (expected.to_owned(), "messages".to_owned()));
+    // A prompt that fills the context leaves nothing to answer with.
+    let full = json!({"prompt": "a".repeat(255)});
+    let (message, _) = refused(&desk, COMPLETIONS, &full);
+    assert!(message.contains("256 tokens, which leave none for the completion"), "{message}");
+    assert_eq!(desk.engine.submissions().len(), 0);
+}
+
+#[test]
+fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
+    let desk = Desk::new();
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let schema = json!({"name": "s", "schema": {"type": "object"}});
+    let function = json!({"type": "function", "function": {"name": "f"}});
+    for (name, value) in [
+        ("response_format", json!({"type": "json_object"})),
+        ("response_format", json!({"type": "json_schema", "json_schema": schema})),
+        ("structured_outputs", json!({"regex": "a+"})),
+        ("tools", json!([function])),
+    ] {
+        let body = |max_tokens: u32| {
+            let mut body = json!({"messages": messages, "max_tokens": max_tokens});
+            body[name] = value.clone();
+            body
+        };
+        let (message, _) = refused(&desk, CHAT, &body(250));
+        let expected = "you requested 257 tokens (7 in the messages, 250 in the completion)";
+        assert!(message.contains(expected), "{name}: {message}");
+        let reply = desk.post(CHAT, &body(249));
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text());
+        assert_eq!(reply.json().get("warnings"), None, "{name}");
+    }
+    // What the request does not name is what the context leaves.
+    let body = json!({"messages": messages, "response_format": {"type": "json_object"}});
+    assert_eq!(desk.post(CHAT, &body).status, 200);
+}
+
+#[test]
+fn any_other_answer_says_that_it_was_shortened() {
+    let desk = Desk::new();
+    let body = json!({"prompt": "a", "max_tokens": 1_000_000});
+    let answer = desk.post(COMPLETIONS, &body).json();
+    let expected = "max_tokens was lowered to 254, which is what the context of 256 tokens leaves \
+                    after a prompt of 2.";
+    assert_eq!(answer["warnings"], json!([expected]));
+    assert_eq!(answer["usage"]["completion_tokens"], 254);
+    let mut body = body;
+    body["stream"] = json!(true);
+    let events = desk.post(COMPLETIONS, &body).events();
+    let (last, others) = events.split_last().expect("events");
+    assert_eq!(last["warnings"], json!([expected]));
+    assert!(others.iter().all(|event| event.get("warnings").is_none()));
+    let several = json!({"prompt": ["a", "b".repeat(99), "c"], "max_tokens": 254});
+    let answer = desk.post(COMPLETIONS, &several).json();
+    let expected = "max_tokens was lowered for 1 of 3 prompts to what the context of 256 tokens \
+                    leaves after each.";
+    assert_eq!(answer["warnings"], json!([expected]));
+    for plain in [
+        json!({"messages": [{"role": "user", "content": "a"}]}),
+        json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 249}),
+    ] {
+        assert_eq!(desk.post(CHAT, &plain).json().get("warnings"), None, "{plain}");
+    }
+}
