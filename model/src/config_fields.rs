@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::architecture::{ARCHITECTURES, architecture_of_type, lacking};
 use crate::config::Activation;
 use crate::config_bounds::TooLarge;
-use crate::config_unread::UnknownField;
+use crate::unknown_field::UnknownField;
 
 /// Why a model's configuration is not one that Tandem runs.
 #[derive(Debug, thiserror::Error)]

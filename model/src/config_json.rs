@@ -13,10 +13,10 @@ use crate::config::ModelConfig;
 use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
 use crate::config_unread;
-pub use crate::config_unread::UnknownField;
 use crate::experts::Experts;
 use crate::family;
 use crate::quantization::Quantization;
+pub use crate::unknown_field::UnknownField;
 
 /// A context that a model cannot serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -16,49 +16,22 @@ mod names;
 use serde_json::Value;
 
 use crate::config_fields::{ConfigError, Fields};
+use crate::unknown_field::UnknownField;
 use names::{ON_UNLESS_FALSE, PARTS_OF_MODELS, WITHOUT_EFFECT, WORDS_WITHOUT_EFFECT};
 
-/// Characters of a name and of a value that are shown.
-const SHOWN_CHARACTERS: usize = 60;
-/// Fields that a notice names.
-const SHOWN_FIELDS: usize = 8;
 /// Fields without effect where `use_sliding_window` says that there are no windows.
 const WINDOWS: [&str; 2] = ["max_window_layers", "sliding_window"];
 /// Words of fields that change nothing while they are 1.
 const FACTORS: [&str; 5] = ["factor", "multiplier", "scale", "scaler", "scaling"];
-
-/// A field that is not known and its value, both as they may be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownField {
-    pub name: String,
-    pub value: String,
-}
-
-impl UnknownField {
-    fn new(name: &str, value: &Value) -> UnknownField {
-        UnknownField { name: shown(name), value: shown(&value.to_string()) }
-    }
-}
-
-/// The beginning of a text from a file, without characters that a terminal would obey.
-fn shown(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN_CHARACTERS)
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
-        .collect();
-    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
-        shown.push_str("...");
-    }
-    shown
-}
 
 /// Judges the fields that no family has read, and returns those that pass without being known.
 ///
 /// # Errors
 /// The first one in the alphabet that may change what the model computes.
 pub(crate) fn check(fields: &Fields<'_>) -> Result<Vec<UnknownField>, ConfigError> {
-    let windows_are_off = fields.present("use_sliding_window") == Some(&Value::Bool(false));
+    let windows_are_off = fields
+        .unread()
+        .any(|(name, value)| name == "use_sliding_window" && *value == Value::Bool(false));
     let mut unknown = Vec::new();
     for (name, value) in fields.unread() {
         let passes = has_no_effect(name)
@@ -75,23 +48,6 @@ pub(crate) fn check(fields: &Fields<'_>) -> Result<Vec<UnknownField>, ConfigErro
         unknown.push(field);
     }
     Ok(unknown)
-}
-
-/// A sentence on the fields that are not known; `None` where there are none.
-pub(crate) fn notice(fields: &[UnknownField]) -> Option<String> {
-    let shown = fields.iter().take(SHOWN_FIELDS);
-    let mut list: Vec<String> =
-        shown.map(|UnknownField { name, value }| format!("{name} = {value}")).collect();
-    match fields.len().checked_sub(SHOWN_FIELDS) {
-        Some(more @ 1..) => list.push(format!("{more} more")),
-        _ if list.is_empty() => return None,
-        _ => {}
-    }
-    Some(format!(
-        "config.json has fields that this version does not know and ignores: {}; if one of them \
-         changes what the model computes, its answers are wrong",
-        list.join(", ")
-    ))
 }
 
 /// Returns true for names of fields that change nothing in an answer, whatever they say.
@@ -137,18 +93,6 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_that_are_not_known_are_named_without_control_characters() {
-        let field = |name: &str, text: &str| UnknownField::new(name, &Value::from(text));
-        assert_eq!(notice(&[]), None);
-        let one = notice(&[field("a\u{1b}[2J", "\u{9b}x")]).expect("a notice");
-        assert!(one.contains("a\u{fffd}[2J = \"\u{fffd}x\"; if"), "{one}");
-        let long = field(&"n".repeat(70), "");
-        assert_eq!(long.name, format!("{}...", "n".repeat(60)));
-        let many = notice(&vec![field("a", "b"); 11]).expect("a notice");
-        assert!(many.contains("a = \"b\", 3 more; if"), "{many}");
-    }
 
     #[test]
     fn lists_of_names_do_not_contradict_each_other() {

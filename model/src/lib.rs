@@ -24,3 +24,4 @@ pub mod rope;
 pub mod source;
 pub mod tokenizer;
 pub mod tokenizer_config;
+mod unknown_field;

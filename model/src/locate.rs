@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use crate::config::ModelConfig;
 use crate::config_fields::ConfigError;
 use crate::config_json;
-use crate::config_unread;
 use crate::known::{self, Known};
 use crate::source::gguf::model_name;
+use crate::unknown_field;
 
 /// Files that an error names at most.
 const NAMED_MAX: usize = 5;
@@ -270,7 +270,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
         config: Some(parsed.model),
         weights,
         tokenizer_directory: Some(path.to_owned()),
-        notice: config_unread::notice(&parsed.unknown_fields),
+        notice: unknown_field::notice(&parsed.unknown_fields),
     })
 }
 

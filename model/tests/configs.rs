@@ -151,6 +151,7 @@ fn fields_that_speak_of_a_part_of_a_model_are_refused() {
         ("kv_lora_rank", json!(512)),
         ("layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
         ("sliding_window", json!(4096)),
+        ("use_sliding_window", json!(true)),
         ("max_window_layers", json!(21)),
         ("position_embedding_type", json!("alibi")),
         ("is_causal", json!(false)),
