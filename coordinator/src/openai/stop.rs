@@ -58,14 +58,15 @@ impl<'a> StopWatcher<'a> {
 /// Where the first stop string begins that the text behind `before` completes: the one that begins
 /// earliest.
 pub(super) fn completed(text: &str, before: usize, stop: &[String]) -> Option<usize> {
-    let longest = stop.iter().map(String::len).max()?;
-    // Only a string that ends in the new piece is new.
-    let mut from = before.saturating_sub(longest);
-    while !text.is_char_boundary(from) {
-        from -= 1;
-    }
-    let places = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
-    places.min().map(|at| from + at)
+    let place = |stop: &String| {
+        // Only a string that ends in the new piece is new.
+        let mut from = (before + 1).saturating_sub(stop.len());
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text[from..].find(stop.as_str()).map(|at| from + at)
+    };
+    stop.iter().filter_map(place).min()
 }
 
 /// Bytes at the end of a text that may begin a stop string.
