@@ -34,7 +34,7 @@ pub(crate) const BOS: u32 = 256;
 pub(crate) const EOS: u32 = 257;
 
 /// Tokens with this one have no text at the moment.
-pub(crate) const SLEEP: u32 = 258;
+pub(crate) const SLEEP: u32 = 290;
 
 /// In a chat, becomes `EOS`.
 pub(crate) const END_OF_TEXT: char = '\u{3}';
