@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make fuzz`: hostile model files and job lines, CASES of each (20,000), from SEED on (the clock).
-# A failure names its seed; SEED=that repeats it. `make test` runs 2,000 of each from one seed.
+# `make fuzz`: hostile model files and job lines, CASES of each (20,000), and a server under load
+# whose processes are killed for every 200 of them, from SEED on (the clock). A failure names its
+# seed; SEED=that repeats it. `make test` runs 2,000 of each, and ten servers, from one seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,11 +1,12 @@
 //! The files of a store, and those that only look like it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::name::Name;
 use crate::origin::is_folder;
@@ -35,6 +36,20 @@ pub(crate) fn temporary_path(folder: &Path, name: &Name) -> PathBuf {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (process, now_ns) = (std::process::id(), now.as_nanos());
     folder.join(format!("{name}{PAGE}.{process}-{now_ns}{TEMPORARY}"))
+}
+
+/// Opens a file of a store for reading. What is no regular file, such as a pipe that nobody writes
+/// to, is refused at once and not waited for.
+///
+/// # Errors
+/// What the system says, or `InvalidInput` for what is no regular file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
 /// The folders of origins in a store.
@@ -76,7 +91,7 @@ pub(crate) fn remove_torn(folder: &Path) {
     for entry in
         entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary))
     {
-        let Ok(file) = File::open(entry.path()) else { continue };
+        let Ok(file) = open_regular(&entry.path()) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Whoever removed it first has done the same.
             let _ = std::fs::remove_file(entry.path());

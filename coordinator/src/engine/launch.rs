@@ -101,6 +101,9 @@ pub enum LaunchError {
     NotReadable,
     #[error("interrupted")]
     Interrupted,
+    /// The panic was printed.
+    #[error("the thread that serves has met a defect")]
+    Panicked,
 }
 
 /// Running, loaded workers.

@@ -7,6 +7,7 @@
 
 pub mod bench;
 mod crew;
+pub mod descriptors;
 pub mod groups;
 pub mod launch;
 pub mod measure;
