@@ -1,6 +1,8 @@
 //! The files of a store, and those that only look like it.
 
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -37,6 +39,20 @@ pub(crate) fn page_file(name: &Name) -> String {
 /// How the name begins under which this process writes a page first; random digits follow.
 pub(crate) fn temporary_prefix(name: &Name) -> String {
     format!("{name}{PAGE}.{}-", std::process::id())
+}
+
+/// Opens a file of a store for reading. What is no regular file, such as a link or a pipe that
+/// nobody writes to, is refused at once and not waited for.
+///
+/// # Errors
+/// What the system says, or `InvalidInput` for what is no regular file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
 /// The folders of origins in a store.
@@ -81,7 +97,7 @@ pub(crate) fn remove_torn(folder: &Path) {
         if !name.to_str().is_some_and(is_temporary) {
             continue;
         }
-        let Ok(file) = directory.open_file(&name, OFlags::RDONLY, 0) else { continue };
+        let Ok(file) = directory.open_file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Whoever removed it first has done the same.
             let _ = directory.remove_file(&name);

@@ -32,5 +32,5 @@ pub use error::{OpenError, Refused, WriteError};
 pub use list::{Beginning, Listed, Listing, list, remove};
 pub use name::Name;
 pub use origin::Origin;
-pub use page::Page;
+pub use page::{Page, PageMemory, Withdrawn};
 pub use store::{Store, Wrote};

@@ -1,13 +1,12 @@
 //! What a store holds, for people, and removing it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::entry::Head;
-use crate::files::{ORIGIN, PageFile, folders, pages, remove_torn};
+use crate::files::{ORIGIN, PageFile, folders, open_regular, pages, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
 use crate::read::head;
@@ -67,7 +66,7 @@ pub fn list(store: &Path) -> io::Result<Listing> {
 /// The longest beginnings, the last used first, and what belongs to none.
 fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
     let read = |page: &PageFile| -> Option<Head> {
-        let head = head(&File::open(&page.path).ok()?).ok()?;
+        let head = head(&open_regular(&page.path).ok()?).ok()?;
         (head.name == page.name).then_some(head)
     };
     let known: HashMap<Name, (Head, &PageFile)> =

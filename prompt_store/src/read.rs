@@ -6,47 +6,78 @@ use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::{Head, Header};
-use crate::page::Page;
+use crate::page::{Page, PageMemory, Withdrawn};
+
+/// Why a page was not read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// The memory that it was to be read to is another's by now.
+    Withdrawn,
+    /// It is not what it should be, and why.
+    Wrong(String),
+}
+
+impl From<Withdrawn> for Unread {
+    fn from(_: Withdrawn) -> Unread {
+        Unread::Withdrawn
+    }
+}
+
+impl From<String> for Unread {
+    fn from(reason: String) -> Unread {
+        Unread::Wrong(reason)
+    }
+}
+
+impl From<&str> for Unread {
+    fn from(reason: &str) -> Unread {
+        Unread::Wrong(reason.to_owned())
+    }
+}
 
 /// Reads a page into its runs; how many bytes these are.
 ///
 /// # Errors
-/// Why it is not what it should be.
-pub(crate) fn page<'a>(
+/// Why it was not.
+pub(crate) fn page(
     file: &File,
     (origin, page): (&[u8; 32], &Page<'_>),
-    runs: impl Iterator<Item = &'a mut [u8]>,
-) -> Result<u64, String> {
+    memory: &mut dyn PageMemory,
+) -> Result<u64, Unread> {
     let header = header(file)?;
     let head = &header.head;
     let is_it = head.origin == *origin
         && (head.name, head.before, head.index) == (page.name, page.before, page.index)
         && header.tokens == page.tokens;
     if !is_it {
-        return Err("it holds another page than its name says".to_owned());
+        return Err("it holds another page than its name says".into());
     }
     let mut offset_bytes = head.body_offset();
-    let size_bytes = offset_bytes + header.sizes_bytes.iter().sum::<u64>();
-    if file.metadata().map_err(|error| error.to_string())?.len() != size_bytes {
-        return Err("it is torn".to_owned());
+    let mut body_bytes = header.sizes_bytes.iter();
+    let size_bytes = body_bytes.try_fold(offset_bytes, |sum, run| sum.checked_add(*run));
+    if Some(file.metadata().map_err(|error| error.to_string())?.len()) != size_bytes {
+        return Err("it is torn".into());
     }
     let mut places = header.sizes_bytes.iter().zip(&header.checksums);
-    for run in runs {
+    let mut buffer = Vec::new();
+    for (run, run_bytes) in memory.run_sizes_bytes().into_iter().enumerate() {
         let Some((size_bytes, checksum)) = places.next() else {
-            return Err("it holds less than a page".to_owned());
+            return Err("it holds less than a page".into());
         };
-        if run.len() as u64 != *size_bytes {
-            return Err("its parts have other sizes".to_owned());
+        if run_bytes as u64 != *size_bytes {
+            return Err("its parts have other sizes".into());
         }
-        file.read_exact_at(run, offset_bytes).map_err(|error| error.to_string())?;
-        if xxh3_64(run) != *checksum {
-            return Err(format!("it is damaged at byte {offset_bytes} or behind"));
+        buffer.resize(run_bytes, 0);
+        file.read_exact_at(&mut buffer, offset_bytes).map_err(|error| error.to_string())?;
+        if xxh3_64(&buffer) != *checksum {
+            return Err(format!("it is damaged at byte {offset_bytes} or behind").into());
         }
+        memory.copy_in(run, &buffer)?;
         offset_bytes += size_bytes;
     }
     match places.next() {
-        None => Ok(size_bytes),
-        Some(_) => Err("it holds more than a page".to_owned()),
+        None => Ok(offset_bytes),
+        Some(_) => Err("it holds more than a page".into()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! A store as a run sees it: the pages of one origin, and a bound over all.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,11 +10,11 @@ use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
 
 use crate::bound::Bound;
 use crate::error::{OpenError, Refused, WriteError};
-use crate::files::{folders, page_path, remove_torn};
+use crate::files::{ORIGIN, folders, open_regular, page_path, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
-use crate::page::Page;
-use crate::read;
+use crate::page::{Page, PageMemory};
+use crate::read::{self, Unread};
 use crate::write;
 
 /// What became of a page that was to be written.
@@ -85,36 +84,41 @@ impl Store {
         utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW).is_ok() || path.exists()
     }
 
-    /// Reads a page into its runs; false: it is not there.
+    /// Reads a page into its runs; `None`: it is not there, or its memory was withdrawn.
     ///
     /// # Errors
     /// A page that was not used and is removed. Its runs may hold anything then.
-    pub fn read<'a>(
+    pub fn read(
         &self,
         page: &Page<'_>,
-        runs: impl Iterator<Item = &'a mut [u8]>,
+        memory: &mut dyn PageMemory,
     ) -> Result<Option<u64>, Refused> {
         let path = page_path(&self.folder, &page.name);
-        let file = match open(&path) {
+        let file = match open_regular(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if path.is_symlink() => {
-                // A link is no page of ours, and would stand in the way of one.
-                let _ = std::fs::remove_file(&path);
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidInput || path.is_symlink() {
+                    // As below. A folder stays.
+                    let _ = std::fs::remove_file(&path);
+                }
                 return Err(Refused { path, reason: error.to_string() });
             }
-            Err(error) => return Err(Refused { path, reason: error.to_string() }),
         };
-        read::page(&file, (&self.fingerprint, page), runs).map(Some).map_err(|reason| {
-            // Whoever computes it writes it again.
-            let _ = std::fs::remove_file(&path);
-            Refused { path, reason }
-        })
+        match read::page(&file, (&self.fingerprint, page), memory) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Unread::Withdrawn) => Ok(None),
+            Err(Unread::Wrong(reason)) => {
+                // Whoever computes it writes it again.
+                let _ = std::fs::remove_file(&path);
+                Err(Refused { path, reason })
+            }
+        }
     }
 
     /// Lets the system read a page ahead.
     pub fn prefetch(&self, name: &Name) {
-        if let Ok(file) = open(&page_path(&self.folder, name)) {
+        if let Ok(file) = open_regular(&page_path(&self.folder, name)) {
             // Where it does not, reading waits.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
         }
@@ -124,18 +128,22 @@ impl Store {
     ///
     /// # Errors
     /// Why it was not; the longest unused pages may have been removed all the same.
-    pub fn write(&mut self, page: &Page<'_>, runs: &[&[u8]]) -> Result<Wrote, WriteError> {
+    pub fn write(
+        &mut self,
+        page: &Page<'_>,
+        memory: &mut dyn PageMemory,
+    ) -> Result<Wrote, WriteError> {
         if self.touch(&page.name, page.index) {
             return Ok(Wrote::Present);
         }
         let failed = |source| WriteError::Io { path: self.directory.clone(), source };
-        let header = write::header(&self.fingerprint, page, runs);
+        let header = write::header(&self.fingerprint, page, memory).map_err(failed)?;
         let size_bytes = header.head.body_offset() + header.sizes_bytes.iter().sum::<u64>();
         self.bound.admit(&self.directory, size_bytes)?;
         // Whoever removed all pages has removed the folder too.
         let folder = private_folder(&self.directory, &self.origin).map_err(failed)?;
         write::origin(&folder, &self.origin).map_err(failed)?;
-        write::page(&folder, &header, runs).map_err(failed)?;
+        write::page(&folder, &header, memory).map_err(failed)?;
         self.touch(&page.name, page.index);
         Ok(Wrote::Bytes(size_bytes))
     }

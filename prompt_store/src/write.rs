@@ -9,42 +9,76 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::entry::{Head, Header};
 use crate::files::{ORIGIN, TEMPORARY, page_file, temporary_prefix};
 use crate::origin::Origin;
-use crate::page::Page;
+use crate::page::{Page, PageMemory, Withdrawn};
 
 /// The header of a page.
-pub(crate) fn header(origin: &[u8; 32], page: &Page<'_>, runs: &[&[u8]]) -> Header {
-    Header {
+///
+/// # Errors
+/// Memory that was withdrawn.
+pub(crate) fn header(
+    origin: &[u8; 32],
+    page: &Page<'_>,
+    memory: &mut dyn PageMemory,
+) -> io::Result<Header> {
+    let mut checksums = Vec::new();
+    each_run(memory, |run| {
+        checksums.push(xxh3_64(run));
+        Ok(())
+    })?;
+    let sizes_bytes: Vec<u64> =
+        memory.run_sizes_bytes().into_iter().map(|size_bytes| size_bytes as u64).collect();
+    Ok(Header {
         head: Head {
             index: page.index,
             tokens: page.tokens.len() as u32,
-            runs: runs.len() as u32,
+            runs: sizes_bytes.len() as u32,
             origin: *origin,
             before: page.before,
             name: page.name,
         },
         tokens: page.tokens.to_vec(),
-        sizes_bytes: runs.iter().map(|run| run.len() as u64).collect(),
-        checksums: runs.iter().map(|run| xxh3_64(run)).collect(),
+        sizes_bytes,
+        checksums,
+    })
+}
+
+/// Calls `each` with a copy of each run.
+fn each_run(
+    memory: &mut dyn PageMemory,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    for (run, size_bytes) in memory.run_sizes_bytes().into_iter().enumerate() {
+        buffer.resize(size_bytes, 0);
+        memory.copy_out(run, &mut buffer).map_err(|Withdrawn| {
+            io::Error::other("the page was taken back while the drive did not answer")
+        })?;
+        each(&buffer)?;
     }
+    Ok(())
 }
 
 /// Writes a page under another name, and gives it its own once it is on the drive. Only the user
 /// may read it, since it says what was asked.
-pub(crate) fn page(folder: &Directory, header: &Header, runs: &[&[u8]]) -> io::Result<()> {
+pub(crate) fn page(folder: &Directory, header: &Header, memory: &mut dyn PageMemory) -> io::Result<()> {
     let name = &header.head.name;
     let temporary = folder.temporary_file(&temporary_prefix(name), TEMPORARY, PRIVATE_MODE)?;
-    whole(&temporary, header, runs)?;
+    whole(&temporary, header, memory)?;
     // The name may be lost with the system's power, and is computed again then; a name without its
     // bytes is impossible, since they were there before.
     temporary.persist(page_file(name)).map(drop)
 }
 
 /// Fills the file, which is locked as long as it is open: nobody takes it for one that was left.
-fn whole(temporary: &TemporaryFile<'_>, header: &Header, runs: &[&[u8]]) -> io::Result<()> {
+fn whole(
+    temporary: &TemporaryFile<'_>,
+    header: &Header,
+    memory: &mut dyn PageMemory,
+) -> io::Result<()> {
     let mut file = temporary.file();
     flock(file, FlockOperation::NonBlockingLockExclusive)?;
     file.write_all(&header.write())?;
-    runs.iter().try_for_each(|run| file.write_all(run))?;
+    each_run(memory, |run| file.write_all(run))?;
     file.sync_data()
 }
 

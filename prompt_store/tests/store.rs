@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use prompt_store::{Name, Origin, Page, Store, Wrote, list, remove};
+use prompt_store::{Name, Origin, Page, PageMemory, Store, Withdrawn, Wrote, list, remove};
 
 const POSITIONS: usize = 8;
 /// Asks this program to be the process of this name; the value is the store.
@@ -56,10 +56,40 @@ impl Chain {
     }
 }
 
+/// Runs of a page, and how many of them are copied before they are withdrawn.
+struct Memory(Vec<Vec<u8>>, usize);
+
+impl Memory {
+    fn copies(&mut self) -> Result<(), Withdrawn> {
+        self.1 = self.1.checked_sub(1).ok_or(Withdrawn)?;
+        Ok(())
+    }
+}
+
+impl PageMemory for Memory {
+    fn run_sizes_bytes(&self) -> Vec<usize> {
+        self.0.iter().map(Vec::len).collect()
+    }
+
+    fn copy_out(&mut self, run: usize, buffer: &mut [u8]) -> Result<(), Withdrawn> {
+        self.copies()?;
+        buffer.copy_from_slice(&self.0[run]);
+        Ok(())
+    }
+
+    fn copy_in(&mut self, run: usize, buffer: &[u8]) -> Result<(), Withdrawn> {
+        self.copies()?;
+        self.0[run].copy_from_slice(buffer);
+        Ok(())
+    }
+}
+
+fn runs_of(page: &Page<'_>) -> Vec<Vec<u8>> {
+    RUNS.iter().enumerate().map(|(run, size)| bytes(&page.name, run, *size)).collect()
+}
+
 fn write(store: &mut Store, page: &Page<'_>) -> Result<Wrote, prompt_store::WriteError> {
-    let runs: Vec<Vec<u8>> =
-        RUNS.iter().enumerate().map(|(run, size)| bytes(&page.name, run, *size)).collect();
-    store.write(page, &runs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    store.write(page, &mut Memory(runs_of(page), usize::MAX))
 }
 
 fn write_all(store: &mut Store, prompt: u32, pages: u32) {
@@ -71,8 +101,9 @@ fn write_all(store: &mut Store, prompt: u32, pages: u32) {
 
 /// Whether a page is there, and what it should be.
 fn read(store: &Store, page: &Page<'_>) -> Result<bool, String> {
-    let mut runs: Vec<Vec<u8>> = RUNS.iter().map(|size| vec![0; *size]).collect();
-    let read = store.read(page, runs.iter_mut().map(Vec::as_mut_slice));
+    let mut memory = Memory(RUNS.iter().map(|size| vec![0; *size]).collect(), usize::MAX);
+    let read = store.read(page, &mut memory);
+    let runs = memory.0;
     let is_there = read.map_err(|error| error.to_string())?.is_some();
     for (run, found) in runs.iter().enumerate().filter(|_| is_there) {
         assert!(
@@ -119,6 +150,56 @@ fn another_process_finds_what_was_stored_and_another_origin_does_not() {
     assert_eq!(known(&other, 1), 0);
     let of_kind = Chain { before: store.first(&[7]), index: 0, prompt: 1 };
     assert_eq!({ of_kind }.next(|page| read(&store, page)), Ok(false), "rotated in another way");
+}
+
+/// Memory that is withdrawn at any run: nothing is written to it afterwards, no torn page gets its
+/// name, and the page on the drive stays.
+#[test]
+fn memory_can_be_withdrawn_at_any_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    // Each run is copied for its checksum and once more to be written.
+    for copies in 0..2 * RUNS.len() {
+        let wrote =
+            Chain::of(&store, 1).next(|page| store.write(page, &mut Memory(runs_of(page), copies)));
+        let sentence = wrote.expect_err("it is withdrawn").to_string();
+        assert!(sentence.contains("taken back"), "{sentence}");
+        let left = files(folder.path()).into_iter();
+        let left: Vec<PathBuf> = left.filter(|file| !file.ends_with("origin.json")).collect();
+        assert!(left.is_empty(), "after {copies} copies: {left:?}");
+    }
+    write_all(&mut store, 1, 1);
+    for copies in 0..RUNS.len() {
+        let empty: Vec<Vec<u8>> = RUNS.iter().map(|size| vec![0; *size]).collect();
+        let mut memory = Memory(empty, copies);
+        let read = Chain::of(&store, 1).next(|page| store.read(page, &mut memory));
+        assert_eq!(read.expect("it is whole"), None);
+        let untouched = memory.0[copies..].iter().flatten().all(|byte| *byte == 0);
+        assert!(untouched, "after {copies} copies");
+    }
+    assert_eq!(known(&store, 1), 1);
+}
+
+/// Pipes that nobody writes to, where pages and what was left of pages would be: nothing waits.
+#[test]
+fn what_is_no_regular_file_is_refused_and_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    write_all(&mut store, 1, 2);
+    let both = pages(folder.path());
+    let page = &both[0];
+    for path in both.clone().into_iter().chain([page.with_extension("kv.1-1.tmp")]) {
+        let _ = std::fs::remove_file(&path);
+        let made = Command::new("mkfifo").arg(&path).status().expect("it runs");
+        assert!(made.success());
+    }
+    let store = open(folder.path());
+    assert!(list(folder.path()).is_ok());
+    let mut chain = Chain::of(&store, 1);
+    chain.next(|page| store.prefetch(&page.name));
+    let refused = Chain::of(&store, 1).next(|page| read(&store, page)).expect_err("a pipe");
+    assert!(refused.contains("no regular file"), "{refused}");
+    assert_eq!(Chain::of(&store, 1).next(|page| read(&store, page)), Ok(false), "it is removed");
 }
 
 /// What becomes of a page's file.

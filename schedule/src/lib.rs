@@ -10,5 +10,5 @@ mod pages;
 mod step;
 
 pub use costs::{Costs, POINTS};
-pub use pages::Pages;
+pub use pages::{PART_MIN, Pages};
 pub use step::{Piece, Sequence, Step, next};

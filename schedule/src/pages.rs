@@ -3,11 +3,17 @@
 //! A page holds the keys and values of some consecutive positions of a sequence. Sequences whose
 //! tokens begin alike share the pages of their beginning, which nobody writes any more. A page that
 //! nobody uses keeps what it holds until another sequence needs it, the longest unused one first.
+//!
+//! Where sequences part within a page, the positions before that can be copied: also a page that is
+//! not full, the last one of its sequence, is known by its first tokens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What a page holds: some tokens behind others.
+/// Fewest positions that are worth a copy: others are computed.
+pub const PART_MIN: u32 = 16;
+
+/// What a page holds: some tokens behind others, as many as it has positions, or the first of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
     /// What the page before holds; for the first page of a sequence what its owner says of all of
@@ -35,8 +41,11 @@ pub struct Pages {
     empty: Vec<u32>,
     /// Pages that hold something and that nobody uses, by when they were last used.
     unused: BTreeMap<u64, u32>,
-    /// Pages that hold something, by its hash.
+    /// Pages that are full, by the hash of what they hold.
     holding: HashMap<u64, Vec<u32>>,
+    /// Pages that hold at least [`PART_MIN`] tokens, by the hash of the first of them; none where
+    /// pages have no more positions.
+    parts: HashMap<u64, Vec<u32>>,
     names: u64,
     clock: u64,
 }
@@ -54,6 +63,7 @@ impl Pages {
             empty: (0..count).rev().collect(),
             unused: BTreeMap::new(),
             holding: HashMap::new(),
+            parts: HashMap::new(),
             // Names of pages are none that owners give to first pages.
             names: 1 << 63,
             clock: 0,
@@ -115,21 +125,89 @@ impl Pages {
         let (own, others) = pages.split_last().expect("a page is full");
         let before = others.last().map_or(kind, |page| self.pages[*page as usize].name);
         let last = &tokens[tokens.len() - self.positions as usize..];
-        let own_place = *own as usize;
-        assert!(self.pages[own_place].users > 0, "page {own} is in use");
-        if self.pages[own_place].held.is_some() {
+        assert!(self.pages[*own as usize].users > 0, "page {own} is in use");
+        if self.is_full(*own) {
             return;
         }
+        // It may be known by its first tokens.
+        self.forget(*own);
+        let own_place = *own as usize;
         if let Some(same) = self.find(before, last) {
             // Two sequences computed it beside each other; the first is kept.
             self.pages[own_place].name = self.pages[same as usize].name;
             return;
         }
-        self.holding.entry(hash(before, last)).or_default().push(*own);
-        let page = &mut self.pages[own_place];
-        page.held = Some(Held { before, tokens: last.into() });
-        page.name = self.names;
+        self.pages[own_place].name = self.names;
         self.names += 1;
+        self.keep(*own, Held { before, tokens: last.into() });
+    }
+
+    /// Says what the last of a sequence's pages holds while it is not full: the first of its
+    /// positions, which nobody writes to any more. `tokens` are those of all of these pages. What
+    /// another page holds too is kept once.
+    ///
+    /// # Panics
+    /// If `pages` are none, or the last is not in use or would be full.
+    pub fn fill_part(&mut self, kind: u64, pages: &[u32], tokens: &[u32]) {
+        let (own, others) = pages.split_last().expect("a page is filled");
+        let part = &tokens[others.len() * self.positions as usize..];
+        assert!(part.len() < self.positions as usize, "a part of a page");
+        assert!(self.pages[*own as usize].users > 0, "page {own} is in use");
+        if part.len() < PART_MIN as usize || self.is_full(*own) {
+            return;
+        }
+        let before = others.last().map_or(kind, |page| self.pages[*page as usize].name);
+        let alike = self.parts.get(&hash_part(before, part)).cloned().unwrap_or_default();
+        for other in alike {
+            let Some(held) = &self.pages[other as usize].held else { continue };
+            if held.before != before {
+                continue;
+            }
+            if held.tokens.starts_with(part) {
+                return;
+            }
+            // One that holds less, and that nobody uses, is of no use beside this one.
+            if part.starts_with(&held.tokens) && self.pages[other as usize].users == 0 {
+                self.unused.remove(&self.pages[other as usize].unused_since);
+                self.forget(other);
+                self.empty.push(other);
+            }
+        }
+        self.forget(*own);
+        self.keep(*own, Held { before, tokens: part.into() });
+    }
+
+    /// The page that begins with the most of what follows these pages, a sequence's first ones of
+    /// all `tokens`, and how many positions that are; never of the last token, which is computed
+    /// for what follows it. `None`: too few to be copied. Nobody uses it for that.
+    pub fn find_part(&self, kind: u64, pages: &[u32], tokens: &[u32]) -> Option<(u32, u32)> {
+        let before = pages.last().map_or(kind, |page| self.pages[*page as usize].name);
+        let from = pages.len() * self.positions as usize;
+        let rest = tokens.get(from..tokens.len().saturating_sub(1))?;
+        if rest.len() < PART_MIN as usize {
+            return None;
+        }
+        let common = |page: &u32| {
+            let held = self.pages[*page as usize].held.as_ref()?;
+            let alike = held.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count() as u32;
+            let is_enough = held.before == before && alike >= PART_MIN;
+            is_enough.then_some((*page, alike))
+        };
+        let alike = self.parts.get(&hash_part(before, rest))?;
+        alike.iter().filter_map(common).max_by_key(|(_, positions)| *positions)
+    }
+
+    /// How many tokens [`Pages::share`] and [`Pages::find_part`] would find.
+    pub fn known(&self, kind: u64, tokens: &[u32]) -> u32 {
+        let (mut before, mut pages) = (kind, Vec::new());
+        let whole = tokens.len().saturating_sub(1) / self.positions as usize;
+        for tokens in tokens.chunks_exact(self.positions as usize).take(whole) {
+            let Some((page, name)) = self.follow(before, tokens) else { break };
+            pages.push(page);
+            before = name;
+        }
+        let part = self.find_part(kind, &pages, tokens).map_or(0, |(_, positions)| positions);
+        pages.len() as u32 * self.positions + part
     }
 
     /// The page that holds these tokens behind what was named `before`, a sequence's kind or a
@@ -177,17 +255,47 @@ impl Pages {
         alike.iter().find(holds).copied()
     }
 
+    fn is_full(&self, page: u32) -> bool {
+        let held = self.pages[page as usize].held.as_ref();
+        held.is_some_and(|held| held.tokens.len() == self.positions as usize)
+    }
+
+    /// Lets a page that holds nothing be found by what it holds from now on.
+    fn keep(&mut self, page: u32, held: Held) {
+        let Held { before, tokens } = &held;
+        if tokens.len() == self.positions as usize {
+            self.holding.entry(hash(*before, tokens)).or_default().push(page);
+        }
+        if self.positions > PART_MIN && tokens.len() >= PART_MIN as usize {
+            self.parts.entry(hash_part(*before, tokens)).or_default().push(page);
+        }
+        self.pages[page as usize].held = Some(held);
+    }
+
     /// What it holds is of no use any more.
     fn forget(&mut self, page: u32) {
-        let Some(held) = self.pages[page as usize].held.take() else { return };
-        let hash = hash(held.before, &held.tokens);
-        if let Some(alike) = self.holding.get_mut(&hash) {
-            alike.retain(|other| *other != page);
-            if alike.is_empty() {
-                self.holding.remove(&hash);
-            }
+        let Some(Held { before, tokens }) = self.pages[page as usize].held.take() else { return };
+        if tokens.len() == self.positions as usize {
+            remove(&mut self.holding, hash(before, &tokens), page);
+        }
+        if self.positions > PART_MIN && tokens.len() >= PART_MIN as usize {
+            remove(&mut self.parts, hash_part(before, &tokens), page);
         }
     }
+}
+
+fn remove(pages: &mut HashMap<u64, Vec<u32>>, hash: u64, page: u32) {
+    if let Some(alike) = pages.get_mut(&hash) {
+        alike.retain(|other| *other != page);
+        if alike.is_empty() {
+            pages.remove(&hash);
+        }
+    }
+}
+
+/// Of the first tokens that a page must hold to be copied from.
+fn hash_part(before: u64, tokens: &[u32]) -> u64 {
+    hash(before, &tokens[..PART_MIN as usize])
 }
 
 fn hash(before: u64, tokens: &[u32]) -> u64 {
@@ -197,116 +305,4 @@ fn hash(before: u64, tokens: &[u32]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn beginnings_are_shared_and_kept_until_others_need_their_pages() {
-        let mut pages = Pages::new(4, 2);
-        let own = vec![pages.take().expect("empty"), pages.take().expect("empty")];
-        pages.fill(0, &own[..1], &[1, 2]);
-        pages.fill(0, &own, &[1, 2, 3, 4]);
-        assert_eq!(pages.share(0, &[1, 2, 3, 4]), own[..1], "the last token is computed");
-        pages.release(own[0]);
-        assert_eq!(pages.share(1, &[1, 2, 3, 4, 5]), [], "of another kind");
-        let both = pages.share(0, &[1, 2, 3, 4, 5]);
-        assert_eq!(both, own);
-        for page in [both[1], both[0], own[1], own[0]] {
-            pages.release(page);
-        }
-        assert_eq!((pages.used(), pages.available()), (0, 4));
-        let taken: Vec<u32> = (0..3).map(|_| pages.take().expect("unused")).collect();
-        assert_eq!(pages.share(0, &[1, 2, 3, 4, 5]), own[..1], "the beginning is kept longest");
-        assert_eq!(pages.take(), None);
-        taken.into_iter().for_each(|page| pages.release(page));
-    }
-
-    #[test]
-    fn a_beginning_is_followed_page_by_page_and_held() {
-        let mut pages = Pages::new(2, 2);
-        let own = vec![pages.take().expect("empty"), pages.take().expect("empty")];
-        pages.fill(5, &own[..1], &[1, 2]);
-        assert_eq!(pages.follow(4, &[1, 2]), None, "of another kind");
-        let (first, name) = pages.follow(5, &[1, 2]).expect("it holds them");
-        assert_eq!((first, pages.follow(name, &[3, 4])), (own[0], None), "not yet full");
-        pages.fill(5, &own, &[1, 2, 3, 4]);
-        assert_eq!(pages.follow(name, &[3, 4]).map(|(page, _)| page), Some(own[1]));
-        pages.hold(first);
-        own.iter().rev().for_each(|page| pages.release(*page));
-        assert_eq!((pages.take(), pages.take()), (Some(own[1]), None), "the other is held");
-        pages.release(first);
-        assert_eq!(pages.available(), 1);
-    }
-
-    #[test]
-    fn what_two_computed_beside_each_other_is_kept_once() {
-        let mut pages = Pages::new(4, 1);
-        let one = [pages.take().expect("empty"), pages.take().expect("empty")];
-        let other = [pages.take().expect("empty"), pages.take().expect("empty")];
-        pages.fill(3, &one[..1], &[9]);
-        pages.fill(3, &other[..1], &[9]);
-        pages.fill(3, &other, &[9, 8]);
-        one.iter().chain(&other).rev().for_each(|page| pages.release(*page));
-        assert_eq!(pages.share(3, &[9, 8, 7]), [one[0], other[1]], "either beginning serves");
-    }
-
-    /// Sequences of two kinds over few tokens, so that many begin alike.
-    #[derive(Debug)]
-    struct Running {
-        kind: u64,
-        tokens: Vec<u32>,
-        pages: Vec<u32>,
-    }
-
-    proptest! {
-        #[test]
-        fn no_page_is_written_while_another_reads_it_and_none_is_lost(
-            draws in prop::collection::vec((0u64..2, any::<u32>(), 0usize..4), 1..200),
-        ) {
-            const COUNT: u32 = 9;
-            let mut pages = Pages::new(COUNT, 2);
-            // What was written to each page, kind and all tokens up to its end.
-            let mut written: HashMap<u32, (u64, Vec<u32>)> = HashMap::new();
-            let mut running: Vec<Running> = Vec::new();
-            for (kind, bits, what) in draws {
-                if what == 0 || running.len() > 3 {
-                    if let Some(mut ended) = running.pop() {
-                        while let Some(page) = ended.pages.pop() {
-                            pages.release(page);
-                        }
-                    }
-                } else if what == 1 {
-                    let tokens: Vec<u32> = (0..1 + bits % 7).map(|i| bits >> i & 1).collect();
-                    let shared = pages.share(kind, &tokens);
-                    for (index, page) in shared.iter().enumerate() {
-                        let upto = tokens[..2 * (index + 1)].to_vec();
-                        prop_assert_eq!(&written[page], &(kind, upto));
-                    }
-                    running.push(Running { kind, tokens, pages: shared });
-                } else if let Some(one) = running.first_mut() {
-                    // It computes to the end of its tokens, and a token more is known.
-                    while one.pages.len() * 2 < one.tokens.len() {
-                        let Some(page) = pages.take() else { break };
-                        one.pages.push(page);
-                        let upto = one.tokens.len().min(one.pages.len() * 2);
-                        written.insert(page, (one.kind, one.tokens[..upto].to_vec()));
-                        if upto == one.pages.len() * 2 {
-                            pages.fill(one.kind, &one.pages, &one.tokens[..upto]);
-                        } else {
-                            break;
-                        }
-                    }
-                    if one.pages.len() * 2 >= one.tokens.len() + 2 {
-                        one.tokens.push(bits & 1);
-                    }
-                }
-                let used: std::collections::BTreeSet<u32> =
-                    running.iter().flat_map(|one| one.pages.iter().copied()).collect();
-                prop_assert_eq!(pages.used() as usize, used.len());
-                prop_assert_eq!(pages.used() + pages.available(), COUNT);
-            }
-        }
-    }
-}
+mod tests;

@@ -218,13 +218,28 @@ impl Channel {
     /// Receives the next message, plain or large, with its descriptors in the order sent (all
     /// close-on-exec).
     pub fn recv(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
-        let (kind, payload, mut descriptors) = self.recv_packet(timeout)?;
+        let mut payload = Vec::new();
+        let descriptors = self.recv_into(timeout, &mut payload)?;
+        Ok((payload, descriptors))
+    }
+
+    /// Receives as [`Channel::recv`] does, the payload in `payload`. A plain message without
+    /// descriptors allocates nothing where that has room for [`MESSAGE_BYTES_MAX`] bytes.
+    pub fn recv_into(
+        &self,
+        timeout: Duration,
+        payload: &mut Vec<u8>,
+    ) -> Result<Vec<OwnedFd>, ChannelError> {
+        let (kind, mut descriptors) = self.recv_packet(timeout, payload)?;
         match kind {
-            KIND_PLAIN => Ok((payload, descriptors)),
+            KIND_PLAIN => Ok(descriptors),
             KIND_LARGE if descriptors.is_empty() => {
                 Err(ChannelError::Malformed { what: "a large message without its memory" })
             }
-            KIND_LARGE => Ok((read_large(descriptors.remove(0))?, descriptors)),
+            KIND_LARGE => {
+                *payload = read_large(descriptors.remove(0))?;
+                Ok(descriptors)
+            }
             _ => Err(ChannelError::Malformed { what: "an unknown kind of message" }),
         }
     }
@@ -261,16 +276,20 @@ impl Channel {
         }
     }
 
-    fn recv_packet(&self, timeout: Duration) -> Result<(u8, Vec<u8>, Vec<OwnedFd>), ChannelError> {
+    fn recv_packet(
+        &self,
+        timeout: Duration,
+        payload: &mut Vec<u8>,
+    ) -> Result<(u8, Vec<OwnedFd>), ChannelError> {
         // A deadline too far for the clock is as good as a year.
         let start = Instant::now();
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_hours(365 * 24));
         let mut kind = [0];
-        let mut payload = vec![0; MESSAGE_BYTES_MAX];
+        payload.resize(MESSAGE_BYTES_MAX, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let (received, descriptors) = loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut parts = [IoSliceMut::new(&mut kind), IoSliceMut::new(&mut payload)];
+            let mut parts = [IoSliceMut::new(&mut kind), IoSliceMut::new(payload)];
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
             match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags) {
                 Ok(received) => {
@@ -299,7 +318,7 @@ impl Channel {
         // Every message has at least its kind, so nothing means that the peer is gone.
         let length = received.bytes.checked_sub(1).ok_or(ChannelError::PeerClosed)?;
         payload.truncate(length);
-        Ok((kind[0], payload, descriptors))
+        Ok((kind[0], descriptors))
     }
 
     /// Waits until `events` (or a hang-up, which the next call then reports) or the deadline.

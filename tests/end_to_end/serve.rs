@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,7 +29,11 @@ impl Served {
     }
 
     pub(crate) fn of(options: &[&str]) -> Served {
-        let mut command = coordinator();
+        Served::by(coordinator(), options)
+    }
+
+    /// The same of a command that runs the binary with the arguments behind its own.
+    pub(crate) fn by(mut command: Command, options: &[&str]) -> Served {
         command.args(["serve", "--port", "0"]).args(options);
         command.stderr(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().expect("starts");
@@ -63,8 +67,14 @@ impl Served {
         send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
     }
 
+    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     fn pid(&self) -> Pid {
@@ -314,11 +324,12 @@ fn workers_that_serve_allocate_nothing_but_for_forms() {
 
 /// Of threads that start workers too, where the server's do.
 pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
-    let all = processes_of_any(coordinator).into_iter();
-    all.filter(|(_, name)| name.contains("worker")).collect()
+    let mut processes = processes_of_any(coordinator);
+    processes.retain(|(_, name)| name.contains("worker"));
+    processes
 }
 
-/// All processes that a coordinator's threads started, with their names.
+/// All processes that any thread has started, with their names.
 pub fn processes_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
     let children = tasks
@@ -395,7 +406,60 @@ fn beginnings_are_found() {
     let (first, second) = (answer(&body), answer(&body));
     assert_eq!(whole(&first), whole(&second));
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
-    assert_eq!((cached(&first), cached(&second)), (json!(0), json!(256)));
+    // A whole page of 256, and of the next one what is not computed for the first new token.
+    assert_eq!((cached(&first), cached(&second)), (json!(0), json!(299)));
+    let shorter: Vec<u32> = prompt[..201].to_vec();
+    let body = json!({"prompt": shorter, "max_tokens": 4, "seed": 1, "temperature": 0});
+    let third = answer(&body);
+    assert_eq!(cached(&third), json!(200), "a part of the first page");
+    let fresh = Served::of(&[&model[..], &["--slots", "2"]].concat());
+    let (status, reply) = fresh.post("/v1/completions", &body);
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(whole(&third), whole(&serde_json::from_str(&reply).expect("JSON")));
+}
+
+/// A conversation goes on: nothing of what was said before is computed again.
+#[test]
+fn a_turn_computes_what_is_new_in_it() {
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--layers", "2"];
+    for options in [&[][..], &["--compress", "kv4"]] {
+        let served = Served::of(&[&model[..], &["--slots", "2"], options].concat());
+        let mut prompt: Vec<u64> = (0..40).map(|i| 5 + i * 13 % 300).collect();
+        for turn in 0..6 {
+            let body = json!({"prompt": prompt, "max_tokens": 20, "temperature": 0,
+                              "ignore_eos": true});
+            let (status, reply) = served.post("/v1/completions", &body);
+            assert_eq!(status, 200, "{reply}");
+            let answer: Value = serde_json::from_str(&reply).expect("JSON");
+            let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+            // Of the last new token, and of what was said since, nothing was computed.
+            let expected = if turn == 0 { 0 } else { prompt.len() - 18 };
+            assert_eq!(*cached, json!(expected), "{options:?}: turn {turn}");
+            let said = answer["choices"][0]["token_ids"].as_array().expect("tokens");
+            prompt.extend(said.iter().map(|token| token.as_u64().expect("a token")));
+            prompt.extend((0..17).map(|i| 7 + (turn * 31 + i * 11) % 300));
+        }
+        assert_eq!(served.end(), "");
+    }
+}
+
+/// Workers that die as soon as they are started, and an end that is asked for meanwhile.
+#[test]
+fn an_end_is_heard_while_workers_are_started_again() {
+    let served = Served::start(&["--slots", "2"]);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(1) {
+        for (pid, _) in workers_of_any(served.id()) {
+            let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
+            // It may be gone already.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(served.get("/health").0, 503, "there are no workers");
+    let said = served.end();
+    assert!(said.contains("the workers are started again in "), "{said}");
+    assert!(!said.contains("the server ends"), "{said}");
 }
 
 #[test]

@@ -1,16 +1,23 @@
-//! What a worker does beside its lanes while a run serves: it compiles forms of answers, and stores
-//! and fetches beginnings of prompts. Two threads, so that neither waits for the other and no step
-//! for either.
+//! What a worker does beside its lanes while a run serves: it compiles forms of answers, copies
+//! pages of caches, and stores and fetches beginnings of prompts.
+//!
+//! Two threads, so that neither waits for the other and no step for either. The one that stores and
+//! fetches may wait for a drive that does not answer: nobody waits for that thread, not even at the
+//! end.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use shm::channel::MESSAGE_BYTES_MAX;
 use shm::{Channel, Timeline};
 
 use crate::forms::FormCompiler;
-use crate::messages::{receive, send};
+use crate::messages::{receive_into, send, send_short};
+use crate::page_copies::PageCopies;
+use crate::page_orders::PageOrders;
 use crate::prompts::Prompts;
 use crate::shared::protocol::{FromWorker, ToWorker};
 
@@ -24,7 +31,9 @@ const BEHIND_STEPS: i32 = 10;
 pub(crate) struct Errands {
     /// Where the worker samples.
     pub(crate) forms: Option<FormCompiler>,
-    /// Where it keeps the caches, and they are stored.
+    /// Where it keeps the caches, in pages.
+    pub(crate) copies: Option<PageCopies>,
+    /// Where these are stored.
     pub(crate) prompts: Option<Prompts>,
 }
 
@@ -34,31 +43,40 @@ pub(crate) type Errand = (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32
 /// The thread that hears what the coordinator wants.
 struct Hearing {
     forms: Option<FormCompiler>,
-    orders: Option<Sender<ToWorker>>,
-}
-
-/// The thread that stores and fetches.
-struct Storing {
-    prompts: Prompts,
-    orders: Receiver<ToWorker>,
+    copies: Option<PageCopies>,
+    /// The orders of the thread that stores and fetches, and the folder of the store.
+    orders: Option<(Arc<PageOrders>, std::path::PathBuf)>,
+    buffer: Vec<u8>,
 }
 
 impl Errands {
-    /// The threads that there is something to do for.
-    pub(crate) fn threads(self) -> Vec<Errand> {
-        let Errands { forms, prompts } = self;
-        if forms.is_none() && prompts.is_none() {
-            return Vec::new();
+    /// The threads that there is something to do for, but for the one that stores and fetches,
+    /// which is started.
+    ///
+    /// # Errors
+    /// A thread that the system refuses.
+    pub(crate) fn threads(self) -> std::io::Result<Vec<Errand>> {
+        let Errands { forms, copies, prompts } = self;
+        if forms.is_none() && copies.is_none() && prompts.is_none() {
+            return Ok(Vec::new());
         }
-        let (sender, orders) = channel();
-        let hearing = Hearing { forms, orders: prompts.is_some().then_some(sender) };
-        let mut threads: Vec<Errand> =
-            vec![("errands", Box::new(move |channel, lanes| hearing.run(channel, lanes)))];
-        if let Some(prompts) = prompts {
-            let storing = Storing { prompts, orders };
-            threads.push(("prompts", Box::new(move |channel, _| storing.run(channel))));
-        }
-        threads
+        let orders = match prompts {
+            Some(prompts) => {
+                let orders = (Arc::clone(prompts.orders()), prompts.directory().to_path_buf());
+                let store = move || {
+                    // Steps go first. A system that refuses it shares the cores out evenly.
+                    let _ = rustix::process::setpriority_process(None, BEHIND_STEPS);
+                    prompts.run()
+                };
+                std::thread::Builder::new().name("prompts".to_owned()).spawn(store)?;
+                Some(orders)
+            }
+            None => None,
+        };
+        let buffer = Vec::with_capacity(MESSAGE_BYTES_MAX);
+        let hearing = Hearing { forms, copies, orders, buffer };
+        let run: Errand = ("errands", Box::new(move |channel, lanes| hearing.run(channel, lanes)));
+        Ok(vec![run])
     }
 }
 
@@ -67,53 +85,62 @@ impl Hearing {
     /// channel has.
     fn run(mut self, channel: &Channel, (ended, lanes): (&Timeline, u32)) {
         while ended.value() < lanes {
-            if !is_readable(channel) {
+            if let Some((orders, directory)) = &self.orders {
+                orders.expire(directory);
+                for answer in orders.answers() {
+                    let _ = send(channel, &answer, &[]);
+                }
+            }
+            if !self.wait(channel) {
                 continue;
             }
-            let Ok((message, _)) = receive(channel) else { return };
-            let answer = match message {
+            let Ok(message) = receive_into(channel, &mut self.buffer) else { return };
+            match message {
                 ToWorker::Form { number, form } => {
                     let compile = |forms: &mut FormCompiler| forms.compile(number, form);
-                    self.forms.as_mut().map(compile)
+                    if let Some(answer) = self.forms.as_mut().map(compile) {
+                        let _ = send(channel, &answer, &[]);
+                    }
                 }
                 ToWorker::Forget { number } => {
                     self.forms.iter().for_each(|forms| forms.forget(number));
-                    None
+                }
+                ToWorker::CopyPage { number, batch, from, to, positions } => {
+                    let copy = |copies: &PageCopies| copies.copy(batch, (from, to), positions);
+                    self.copies.iter().for_each(copy);
+                    let _ = send_short(channel, &FromWorker::Copied { number });
                 }
                 order @ (ToWorker::Store { .. } | ToWorker::Fetch { .. }) => {
-                    if let Some(orders) = &self.orders {
-                        // Who stores ends with this thread.
-                        let _ = orders.send(order);
+                    if let Some((orders, _)) = &self.orders {
+                        orders.push(order);
                     }
-                    None
+                }
+                ToWorker::GiveUp { number } => {
+                    self.orders.iter().for_each(|(orders, _)| orders.give_up(number));
                 }
                 // The coordinator has ended, which the lanes see too.
                 _ => return,
-            };
-            if let Some(answer) = answer {
-                let _ = send(channel, &answer, &[]);
             }
         }
     }
-}
 
-impl Storing {
-    /// Does what was ordered until nobody orders any more.
-    fn run(mut self, channel: &Channel) {
-        // Steps go first. A system that refuses it shares the cores out evenly.
-        let _ = rustix::process::setpriority_process(None, BEHIND_STEPS);
-        for order in self.orders {
-            let answer: Option<FromWorker> = self.prompts.carry_out(order);
-            if let Some(answer) = answer {
-                let _ = send(channel, &answer, &[]);
+    /// Waits a little for a message or an answer; whether there is a message. Allocates nothing.
+    fn wait(&self, channel: &Channel) -> bool {
+        let slice = Timespec::try_from(SLICE).unwrap_or_default();
+        let channel = PollFd::new(channel, PollFlags::IN);
+        let woken = match &self.orders {
+            Some((orders, _)) => {
+                let wake = orders.wake();
+                let mut polled = [channel, PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
+                let _ = poll(&mut polled, Some(&slice));
+                polled[0].revents()
             }
-        }
+            None => {
+                let mut polled = [channel];
+                let _ = poll(&mut polled, Some(&slice));
+                polled[0].revents()
+            }
+        };
+        !woken.is_empty()
     }
-}
-
-/// Waits a little for a message. Allocates nothing.
-fn is_readable(channel: &Channel) -> bool {
-    let slice = Timespec::try_from(SLICE).unwrap_or_default();
-    let mut polled = [PollFd::new(channel, PollFlags::IN)];
-    matches!(poll(&mut polled, Some(&slice)), Ok(1..))
 }

@@ -176,9 +176,6 @@ pub enum WorkerError {
         /// A sentence.
         reason: String,
     },
-    /// The prompt store.
-    #[error("{0}")]
-    Prompts(#[from] prompt_store::OpenError),
     /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),

@@ -28,6 +28,8 @@ pub mod lead;
 pub mod load;
 pub mod memory;
 mod messages;
+mod page_copies;
+mod page_orders;
 mod process;
 mod prompts;
 mod pulse;

@@ -150,8 +150,8 @@ impl View {
     /// a slice: it executes the instructions of its lane of a validated plan, in order and only
     /// after their waits, touches only the regions that the current instruction lists, and keeps no
     /// slice from one instruction to the next; or it loads weights before any lane runs; or it
-    /// reads after all lanes have drained; or it reads pages of caches that are full, which nobody
-    /// writes to until it has said that it has read them, and writes those that no list names until
+    /// reads after all lanes have drained; or it reads positions of pages of caches that nobody
+    /// writes to until it has said that it has read them, and writes pages that no list names until
     /// it has said that they are written.
     pub unsafe fn new(memories: Arc<Memories>) -> View {
         View { memories }

@@ -28,7 +28,10 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
         ToWorker::AttachDevice { .. } => "a device to attach",
         ToWorker::Load => "the order to load",
         ToWorker::Form { .. } | ToWorker::Forget { .. } => "a form of answers",
-        ToWorker::Store { .. } | ToWorker::Fetch { .. } => "a page of a prompt",
+        ToWorker::Store { .. } | ToWorker::Fetch { .. } | ToWorker::GiveUp { .. } => {
+            "a page of a prompt"
+        }
+        ToWorker::CopyPage { .. } => "a page to copy",
     };
     WorkerError::Unexpected { found, expected }
 }
@@ -42,6 +45,22 @@ pub(crate) fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), Wor
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The next message, which has come, by way of `buffer`. One without lists allocates nothing where
+/// that has room for a message.
+pub(crate) fn receive_into(
+    channel: &Channel,
+    buffer: &mut Vec<u8>,
+) -> Result<ToWorker, WorkerError> {
+    channel.recv_into(MESSAGE_SLICE, buffer)?;
+    Ok(postcard::from_bytes(buffer)?)
+}
+
+/// A message to the coordinator of a few bytes; allocates nothing.
+pub(crate) fn send_short(channel: &Channel, message: &FromWorker) -> Result<(), WorkerError> {
+    let mut buffer = [0; 64];
+    Ok(channel.send(postcard::to_slice(message, &mut buffer)?, &[])?)
 }
 
 /// A message to the coordinator.

@@ -87,7 +87,7 @@ impl Worker<'_> {
         let poison = self.control.poison();
         let count = bodies.len() as u32;
         let (ended, pulses) = (Timeline::new(0), &pulses);
-        let errands = errands.threads();
+        let errands = errands.threads().map_err(WorkerError::Thread)?;
         let threads = count + errands.len() as u32;
         std::thread::scope(|scope| {
             for mut lane in bodies {

@@ -1,98 +1,131 @@
 //! Beginnings of prompts between this worker's caches and the prompt store.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use program::page_runs::PageRuns;
-use program::plan::Plan;
-use prompt_store::{Page, Store, Wrote};
+use prompt_store::{OpenError, Page, PageMemory, Store, Withdrawn, Wrote};
 
-use crate::error::WorkerError;
-use crate::memory::{Memories, View};
+use crate::memory::View;
+use crate::page_orders::PageOrders;
 use crate::shared::protocol::{FromWorker, PromptsAt, StoredPage, ToWorker};
 
-/// The pages of the caches and the store.
+/// The pages of the caches, and the store, which is opened with the first order: a drive that does
+/// not answer holds up no start.
 #[derive(Debug)]
 pub(crate) struct Prompts {
-    store: Store,
+    at: PromptsAt,
+    store: Option<Store>,
     view: View,
     /// Of each batch.
     runs: Vec<PageRuns>,
+    orders: Arc<PageOrders>,
 }
 
 impl Prompts {
-    /// `None` where the plan's caches are not whole pages in this worker's memory.
-    ///
-    /// # Errors
-    /// A folder that cannot be written.
-    ///
-    /// # Safety
-    /// The coordinator orders pages to be stored that nobody writes to before it hears that they
-    /// are, and pages to be fetched that no list names before it hears that they are.
-    pub(crate) unsafe fn open(
-        at: &PromptsAt,
-        plan: &Plan,
-        memories: &Arc<Memories>,
-    ) -> Result<Option<Prompts>, WorkerError> {
-        let runs = (0..plan.shape.batches).map(|batch| PageRuns::of(plan, batch));
-        let Some(runs) = runs.collect::<Option<Vec<_>>>() else { return Ok(None) };
-        if runs.iter().flat_map(PageRuns::caches).any(|cache| !memories.has(*cache)) {
-            return Ok(None);
-        }
-        // SAFETY: what this view touches are the pages of orders, which are its own by the contract
-        // of this function.
-        let view = unsafe { View::new(Arc::clone(memories)) };
-        let store = Store::open(&at.directory, at.origin.clone(), at.most_bytes)?;
-        Ok(Some(Prompts { store, view, runs }))
+    /// Pages of `view` that are read and written as `orders` say.
+    pub(crate) fn new(
+        at: PromptsAt,
+        (view, runs): (View, Vec<PageRuns>),
+        orders: Arc<PageOrders>,
+    ) -> Prompts {
+        Prompts { at, store: None, view, runs, orders }
     }
 
-    /// Stores or fetches; what to say of it.
-    pub(crate) fn carry_out(&mut self, order: ToWorker) -> Option<FromWorker> {
-        match order {
-            ToWorker::Store { number, batch, page } => {
-                let (bytes, failure) = match self.write(batch, &page) {
-                    Ok(Wrote::Bytes(bytes)) => (bytes, None),
-                    Ok(Wrote::Present) => (0, None),
-                    Err(error) => (0, Some(error.to_string())),
-                };
-                Some(FromWorker::Stored { number, bytes, failure })
-            }
-            ToWorker::Fetch { number, batch, pages } => Some(self.fetch(number, batch, &pages)),
-            _ => None,
-        }
+    /// The orders that it carries out.
+    pub(crate) fn orders(&self) -> &Arc<PageOrders> {
+        &self.orders
     }
 
-    fn write(
-        &mut self,
-        batch: u16,
-        stored: &StoredPage,
-    ) -> Result<Wrote, prompt_store::WriteError> {
-        let runs = &self.runs[usize::from(batch)];
-        let read = |(cache, offset_bytes)| self.view.read(cache, offset_bytes, runs.size_bytes);
-        let runs: Vec<&[u8]> = runs.of_page(stored.page).map(read).collect();
-        self.store.write(&page(stored), &runs)
+    /// The folder of the store.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.at.directory
     }
 
-    fn fetch(&self, number: u32, batch: u16, wanted: &[StoredPage]) -> FromWorker {
-        let runs = &self.runs[usize::from(batch)];
-        let (mut pages, mut bytes, mut refused) = (0, 0, None);
-        for (index, stored) in wanted.iter().enumerate() {
-            if let Some(next) = wanted.get(index + 1) {
-                self.store.prefetch(&next.name);
-            }
-            let write =
-                |(cache, offset_bytes)| self.view.write(cache, offset_bytes, runs.size_bytes);
-            let runs = runs.of_page(stored.page).map(write);
-            match self.store.read(&page(stored), runs) {
-                Ok(Some(read_bytes)) => bytes += read_bytes,
-                Ok(None) => break,
-                Err(error) => {
-                    refused = Some(error.to_string());
-                    break;
+    /// Carries out orders for as long as the process lives.
+    pub(crate) fn run(mut self) {
+        loop {
+            let answer = match self.orders.next() {
+                ToWorker::Store { number, batch, page } => {
+                    let (bytes, failure) = match self.write(batch, &page) {
+                        Ok(Wrote::Bytes(bytes)) => (bytes, None),
+                        Ok(Wrote::Present) => (0, None),
+                        Err(reason) => (0, Some(reason)),
+                    };
+                    FromWorker::Stored { number, bytes, failure }
                 }
-            }
-            pages += 1;
+                ToWorker::Fetch { number, batch, pages } => self.fetch(number, batch, &pages),
+                _ => continue,
+            };
+            self.orders.finish(answer);
         }
-        FromWorker::Fetched { number, pages, bytes, refused }
+    }
+
+    /// The store, which is opened where it is not yet.
+    fn open(at: &PromptsAt, store: &mut Option<Store>) -> Result<(), OpenError> {
+        if store.is_none() {
+            *store = Some(Store::open(&at.directory, at.origin.clone(), at.most_bytes)?);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, batch: u16, stored: &StoredPage) -> Result<Wrote, String> {
+        Prompts::open(&self.at, &mut self.store).map_err(|error| error.to_string())?;
+        let Prompts { store, view, runs, orders, .. } = self;
+        let Some(store) = store else { return Ok(Wrote::Present) };
+        let mut memory = Memory { view, runs: &runs[usize::from(batch)], orders, stored };
+        store.write(&page(stored), &mut memory).map_err(|error| error.to_string())
+    }
+
+    fn fetch(&mut self, number: u32, batch: u16, wanted: &[StoredPage]) -> FromWorker {
+        let opened = Prompts::open(&self.at, &mut self.store);
+        let (mut pages, mut bytes) = (0, 0);
+        let mut refused = opened.err().map(|error| error.to_string());
+        for (index, stored) in wanted.iter().enumerate() {
+            let Some(store) = self.store.as_ref().filter(|_| refused.is_none()) else { break };
+            if let Some(next) = wanted.get(index + 1) {
+                store.prefetch(&next.name);
+            }
+            let (view, orders) = (&self.view, &self.orders);
+            let runs = &self.runs[usize::from(batch)];
+            let mut memory = Memory { view, runs, orders, stored };
+            match store.read(&page(stored), &mut memory) {
+                Ok(Some(read_bytes)) => (pages, bytes) = self.orders.page_done(read_bytes),
+                Ok(None) => break,
+                Err(error) => refused = Some(error.to_string()),
+            }
+        }
+        FromWorker::Fetched { number, pages, bytes, refused, is_silent: false }
+    }
+}
+
+/// A page of the caches, as long as the order lasts that names it.
+struct Memory<'a> {
+    view: &'a View,
+    runs: &'a PageRuns,
+    orders: &'a PageOrders,
+    stored: &'a StoredPage,
+}
+
+impl PageMemory for Memory<'_> {
+    fn run_sizes_bytes(&self) -> Vec<usize> {
+        vec![self.runs.size_bytes; self.runs.of_page(self.stored.page).count()]
+    }
+
+    fn copy_out(&mut self, run: usize, buffer: &mut [u8]) -> Result<(), Withdrawn> {
+        let Some((cache, offset_bytes)) = self.runs.of_page(self.stored.page).nth(run) else {
+            return Err(Withdrawn);
+        };
+        let copy = || buffer.copy_from_slice(self.view.read(cache, offset_bytes, buffer.len()));
+        self.orders.copy(copy)
+    }
+
+    fn copy_in(&mut self, run: usize, buffer: &[u8]) -> Result<(), Withdrawn> {
+        let Some((cache, offset_bytes)) = self.runs.of_page(self.stored.page).nth(run) else {
+            return Err(Withdrawn);
+        };
+        let copy = || self.view.write(cache, offset_bytes, buffer.len()).copy_from_slice(buffer);
+        self.orders.copy(copy)
     }
 }
 

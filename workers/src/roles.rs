@@ -30,6 +30,8 @@ use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, send, tell, unexpected};
+use crate::page_copies::PageCopies;
+use crate::page_orders::PageOrders;
 use crate::process::{Lanes, Worker};
 use crate::prompts::Prompts;
 use crate::setup::{
@@ -164,11 +166,24 @@ fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     (Some(Forms::Coming(Arc::clone(&ready))), Some(FormCompiler::new(grammars, ready)))
 }
 
-/// What stores and fetches prompts, where that was asked for.
-fn prompts(setup: &Setup, memories: &Arc<Memories>) -> Result<Option<Prompts>, WorkerError> {
-    let Some(at) = &setup.prompts else { return Ok(None) };
+/// What a worker does beside its lanes.
+fn errands(
+    setup: &Setup,
+    forms: Option<FormCompiler>,
+    memories: &Arc<Memories>,
+) -> Result<Errands, WorkerError> {
+    let keeps =
+        setup.plan.shape.serves && setup.plan.topology.worker(setup.worker).role == Role::Cpu;
     // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
-    unsafe { Prompts::open(at, &setup.plan, memories) }
+    let copies = keeps.then(|| unsafe { PageCopies::of(&setup.plan, memories) }).flatten();
+    let prompts = match (&setup.prompts, &copies) {
+        (Some(at), Some(copies)) => {
+            let orders = PageOrders::new().map_err(WorkerError::Thread)?;
+            Some(Prompts::new(at.clone(), copies.pages(), Arc::new(orders)))
+        }
+        _ => None,
+    };
+    Ok(Errands { forms, copies, prompts })
 }
 
 /// What a setup says of a worker's lanes.
@@ -245,7 +260,7 @@ impl Worker<'_> {
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         populate(&setup, &memories)?;
         let (forms, compiler) = forms(&mut setup);
-        let errands = Errands { forms: compiler, prompts: prompts(&setup, &memories)? };
+        let errands = errands(&setup, compiler, &memories)?;
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);

@@ -99,6 +99,9 @@ pub enum LaunchError {
     NotReadable(String),
     #[error("interrupted")]
     Interrupted,
+    /// The panic was printed.
+    #[error("the thread that serves has met a defect")]
+    Panicked,
 }
 
 /// Running, loaded workers.

@@ -7,6 +7,7 @@
 
 pub mod bench;
 mod crew;
+pub mod descriptors;
 mod device_use;
 pub mod groups;
 pub mod launch;

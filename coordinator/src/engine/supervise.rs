@@ -20,6 +20,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How long a worker that poisoned gets to say why, on a machine with too much to do. The others
 /// linger for longer.
 const CAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a worker that was killed is waited for.
+const KILL_MAX: Duration = Duration::from_secs(20);
 /// How long a worker gets to leave by itself.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
@@ -98,6 +100,14 @@ impl Worker {
         self.inbox.pop_front()
     }
 
+    /// What the worker said of its failure. Asked again of one that is seen to have exited: it may
+    /// have said so since it was last listened to.
+    fn last_words(&mut self) -> Option<WorkerFailure> {
+        self.pump(Duration::ZERO);
+        let (kind, message) = self.failed.clone()?;
+        Some(WorkerFailure::Reported { worker: self.name.clone(), kind, message })
+    }
+
     /// Moves what has arrived into the inbox; a failure is remembered for [`Supervisor::check`].
     fn pump(&mut self, timeout: Duration) {
         let mut timeout = if self.inbox.is_empty() { timeout } else { Duration::ZERO };
@@ -143,16 +153,13 @@ impl Supervisor {
         let slept = self.checked.elapsed() > SILENCE_MAX / 2;
         self.checked = Instant::now();
         // What one of them said explains any exit better than a code.
-        for worker in &mut self.workers {
-            worker.pump(Duration::ZERO);
-            if let Some((kind, message)) = worker.failed.clone() {
-                return Err(WorkerFailure::Reported { worker: worker.name.clone(), kind, message });
-            }
+        if let Some(reported) = self.workers.iter_mut().find_map(Worker::last_words) {
+            return Err(reported);
         }
         for worker in &mut self.workers {
             let id = worker.id;
             if let Some(failure) = status(worker, || describe(&self.control, plan, id)) {
-                return Err(failure);
+                return Err(worker.last_words().unwrap_or(failure));
             }
             let tick = self.control.worker(id.index()).ticks();
             if tick != worker.tick || slept {
@@ -213,7 +220,13 @@ impl Supervisor {
         for worker in &mut self.workers {
             // An error means that it is gone already, which is what we want.
             let _ = worker.child.kill();
-            let _ = worker.child.wait();
+        }
+        let until = Instant::now() + KILL_MAX;
+        for worker in &mut self.workers {
+            // One that a drive holds in the system ends with its call, if that ever does.
+            while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         self.workers.clear();
     }
@@ -265,4 +278,31 @@ fn describe(control: &Control, plan: &Plan, id: WorkerId) -> String {
         })
         .collect();
     format!("({})", places.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_a_worker_said_before_it_exited_is_its_failure() {
+        let (ours, theirs) = Channel::pair().expect("a socket");
+        let child = Command::new("true").spawn().expect("it starts");
+        let mut worker = Worker::new(WorkerId(0), "cpu worker".to_owned(), child, ours);
+        assert_eq!(worker.last_words(), None);
+        // Said after the coordinator has listened, and before it sees the exit.
+        let (kind, message) = (FailureKind::Other, "no more memory".to_owned());
+        let failed = FromWorker::Failed { kind, message: message.clone() };
+        theirs.send(&postcard::to_stdvec(&failed).expect("bytes"), &[]).expect("room");
+        drop(theirs);
+        while status(&worker, String::new).is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let name = worker.name.clone();
+        let reported = WorkerFailure::Reported { worker: name, kind, message };
+        assert_eq!(worker.last_words(), Some(reported));
+        worker.child.wait().expect("a child");
+    }
 }

@@ -75,6 +75,8 @@ pub enum Kept {
     Extents,
     /// In so many pages.
     Pages(u32),
+    /// In so many pages that have more positions than are copied at the least.
+    LargePages(u32),
     /// Two sequences' on the device, which computes all linears, and others' on the host, as this
     /// policy decides.
     Owners(schedule::hybrid::Policy),
@@ -119,6 +121,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
         Some(Kept::Extents) => shape,
         Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
+        Some(Kept::LargePages(kv_pages)) => RunShape { page_positions: 40, kv_pages, ..shape },
         Some(Kept::Owners(_) | Kept::SlowHost(_)) => RunShape { device_slots: 2, ..shape },
     };
     let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };
@@ -169,7 +172,7 @@ pub fn start_storing(
         })),
         policy: match kept {
             Kept::Owners(policy) | Kept::SlowHost(policy) => policy,
-            Kept::Extents | Kept::Pages(_) => schedule::hybrid::Policy::Auto,
+            Kept::Extents | Kept::Pages(_) | Kept::LargePages(_) => schedule::hybrid::Policy::Auto,
         },
         costs: matches!(kept, Kept::SlowHost(_)).then(slow_host),
         step: StepTime::Within(Duration::from_millis(2)),
@@ -320,7 +323,12 @@ pub struct Heard {
 
 pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
     let (sender, events) = channel();
-    let submission = Submission {
+    let id = engine.submit(submission(engine, job), Box::new(Telling(sender)))?;
+    Ok(Heard { id, events })
+}
+
+fn submission(engine: &ServingEngine, job: &Job) -> Submission {
+    Submission {
         prompt: job.prompt.clone(),
         max_new: job.max_new,
         sampling: job.sampling,
@@ -334,9 +342,22 @@ pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
             .grammar
             .clone()
             .map(|grammar| Arc::new(engine.prepare(Arc::new(grammar)))),
-    };
-    let id = engine.submit(submission, Box::new(Telling(sender)))?;
-    Ok(Heard { id, events })
+    }
+}
+
+/// A listener that panics with the first token, on the engine's thread.
+struct Panicking;
+
+impl Listener for Panicking {
+    fn tell(&mut self, event: Event) -> Listening {
+        assert!(!matches!(event, Event::Token { .. }), "a test's defect");
+        Listening::Yes
+    }
+}
+
+/// Asks for a job whose listener is a defect.
+pub fn ask_with_a_defect(engine: &ServingEngine, job: &Job) {
+    engine.submit(submission(engine, job), Box::new(Panicking)).expect("it is taken");
 }
 
 pub fn listen(engine: &ServingEngine, job: &Job) -> Heard {
@@ -351,6 +372,20 @@ impl Heard {
     /// What is told within a while.
     pub fn events(&self, limit: Duration) -> Vec<Event> {
         self.events.recv_timeout(limit).into_iter().chain(self.events.try_iter()).collect()
+    }
+
+    /// Waits until nothing more will be told: with a last event, or since nobody has it any more.
+    pub fn end(self, limit: Duration) {
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(Event::Finished(_) | Event::Failed(_)) => return,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("{:?} was left without a word", self.id),
+            }
+        }
     }
 
     /// The whole answer.

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 18] = [
+const TESTS: [own_main::Test; 21] = [
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),
@@ -25,7 +25,10 @@ const TESTS: [own_main::Test; 18] = [
     ("what_the_model_says_of_prompts", what_the_model_says_of_prompts),
     ("pages_of_caches_change_no_answer", pages_of_caches_change_no_answer),
     ("beginnings_are_computed_once", beginnings_are_computed_once),
+    ("parts_of_pages_change_no_answer", parts_of_pages_change_no_answer),
+    ("answers_to_one_prompt_compute_it_once", answers_to_one_prompt_compute_it_once),
     ("continuations_share_their_prompt", continuations_share_their_prompt),
+    ("a_defect_of_the_engine_ends_it", a_defect_of_the_engine_ends_it),
     ("a_form_that_cannot_be_fails_who_asks_for_it", a_form_that_cannot_be_fails_who_asks_for_it),
     ("workers_that_cannot_be_kept_are_given_up", workers_that_cannot_be_kept_are_given_up),
     ("a_stored_document_is_computed_once", prompts::a_stored_document_is_computed_once),
@@ -171,6 +174,76 @@ fn pages_of_caches_change_no_answer() {
         }
     }
     assert!(preemptions > 0, "nothing was preempted");
+}
+
+/// Prompts that part within pages, in fewer pages than the slots would need, asked twice: parts are
+/// copied while others come, go and are preempted.
+fn parts_of_pages_change_no_answer() {
+    let mut preemptions = 0;
+    for (dtype, kv_format) in dtypes() {
+        let map = &maps(kv_format)[0];
+        let of = |(index, job): (usize, Job)| {
+            let beginning = (0..20 + index as u32 % 5 * 9).map(|i| (i * 7 + 3) % 200);
+            let prompt = beginning.chain(job.prompt.iter().take(20).copied()).collect();
+            Job { prompt, grammar: None, ..job }
+        };
+        let jobs: Vec<Job> = jobs(40).into_iter().enumerate().map(of).collect();
+        let expected = expected(map, dtype, &jobs);
+        for pages in [5, 8, 18] {
+            let engine = start_with(map, dtype, Kept::LargePages(pages));
+            for round in 0..2 {
+                let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+                for (index, heard) in heard.into_iter().enumerate() {
+                    if index % 7 == round {
+                        engine.cancel(heard.id());
+                    } else {
+                        let case = format!("{dtype:?} {kv_format:?} {pages} pages, {index}");
+                        assert_eq!(heard.answer(WATCHDOG), expected[index], "{case}");
+                    }
+                }
+                wait_until("pages are back", || engine.status().kv_positions_used == 0);
+            }
+            let status = engine.status();
+            assert!(status.cached_tokens > 0, "{status:?}");
+            assert_eq!(status.worker_allocations, 0, "copies allocate nothing");
+            preemptions += status.preemptions;
+        }
+    }
+    assert!(preemptions > 0, "nothing was preempted");
+}
+
+fn answers_to_one_prompt_compute_it_once() {
+    let (dtype, kv_format) = dtypes()[0];
+    let map = &maps(kv_format)[0];
+    let job = |index: u64| Job {
+        prompt: (1..36).collect(),
+        max_new: 6,
+        id_hash: index,
+        ..jobs(2).remove(1)
+    };
+    let all: Vec<Job> = (0..6).map(job).collect();
+    let expected = expected(map, dtype, &all);
+    let engine = start_with(map, dtype, Kept::LargePages(18));
+    let heard: Vec<Heard> = all.iter().map(|job| listen(&engine, job)).collect();
+    let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
+    assert_eq!(found, expected);
+    wait_until("all is shown", || engine.status().running == 0);
+    let status = engine.status();
+    assert_eq!(status.prompt_tokens, 35 + 5, "the last token of the others, {status:?}");
+    assert_eq!(status.cached_tokens, 5 * 34);
+}
+
+/// Nobody is left without a word, and nothing looks as if it were at work.
+fn a_defect_of_the_engine_ends_it() {
+    let (dtype, kv_format) = dtypes()[0];
+    let engine = start(&maps(kv_format)[0], dtype);
+    let endless = Job { max_new: 100, ..jobs(1).remove(0) };
+    let heard: Vec<Heard> = (0..8).map(|_| listen(&engine, &endless)).collect();
+    common::ask_with_a_defect(&engine, &jobs(2)[1]);
+    wait_until("it has ended", || engine.status().state == State::Ended);
+    heard.into_iter().for_each(|heard| heard.end(WATCHDOG));
+    assert!(common::try_listen(&engine, &endless).is_err(), "nothing more is taken");
+    wait_until("no worker is left", || workers().is_empty());
 }
 
 fn beginnings_are_computed_once() {

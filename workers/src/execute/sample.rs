@@ -289,7 +289,8 @@ pub(crate) fn record_owned(
     }
 }
 
-/// One token further: output, counts, and whether the sequence has ended.
+/// One token further: output, counts, and whether the sequence has ended. The order of the stores
+/// is that of [`crate::shared::serving`].
 fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);

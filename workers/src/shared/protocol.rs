@@ -188,6 +188,18 @@ pub enum ToWorker {
         batch: u16,
         pages: Vec<StoredPage>,
     },
+    /// Answer the order to read of this number with what has been read by now.
+    GiveUp {
+        number: u32,
+    },
+    /// Copy the first positions of a page, which are computed, to a page that no list names.
+    CopyPage {
+        number: u32,
+        batch: u16,
+        from: u32,
+        to: u32,
+        positions: u32,
+    },
 }
 
 /// How long work lasts that only lasts.
@@ -252,13 +264,19 @@ pub enum FromWorker {
         bytes: u64,
         failure: Option<String>,
     },
-    /// The first so many pages hold what was asked for. Why the next one does not, where it was
-    /// there.
+    /// The first so many pages hold what was asked for, and nothing is written to the others any
+    /// more. Why the next one does not, where it was there.
     Fetched {
         number: u32,
         pages: u32,
         bytes: u64,
         refused: Option<String>,
+        /// The store did not answer.
+        is_silent: bool,
+    },
+    /// Positions of a page were copied.
+    Copied {
+        number: u32,
     },
     /// The worker exits after it.
     Failed {

@@ -5,6 +5,20 @@
 //! Nobody waits for the other. Between two steps the sampler alone decides which rows are computed,
 //! by [`schedule::next`]; before the first step of a group nobody else runs, and the coordinator
 //! does.
+//!
+//! The process of the sampler may be killed between any two of its stores, and the coordinator then
+//! reads the table that it leaves. For each token the sampler stores, in this order:
+//!
+//! 1. its log-probabilities and the token itself;
+//! 2. `Generated`, with release: everything before it is whole for whoever acquires the count;
+//! 3. `Remaining` and `Finish`, in any order: neither says anything of tokens that `Generated` does
+//!    not count;
+//! 4. when it lists the next step, the state `Ended`, with release: `Finish` is final.
+//!
+//! So in a slot that is not `Ended`, only `Generated` and what is below it can be relied on.
+//! Whether a sequence has all of its tokens follows from these alone, as the sampler decides it in
+//! 3: the last one is an end-of-sequence token, or there are as many as were asked for. The
+//! exception is `Finish::NotFinite`, which is stored instead of a token and is final at once.
 
 use program::ir::ProgramId;
 use program::plan::Plan;

@@ -177,7 +177,9 @@ impl StepTable {
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
         let index = self.layout.field(batch, sequence, field);
         match field {
-            Field::Generated | Field::State | Field::Room => self.words.acquire(index),
+            Field::Generated | Field::State | Field::Room | Field::Computed => {
+                self.words.acquire(index)
+            }
             _ => self.words.load(index),
         }
     }
@@ -186,7 +188,9 @@ impl StepTable {
     pub fn set_field(&self, batch: usize, sequence: usize, field: Field, value: u32) {
         let index = self.layout.field(batch, sequence, field);
         match field {
-            Field::Generated | Field::State | Field::Room => self.words.publish(index, value),
+            Field::Generated | Field::State | Field::Room | Field::Computed => {
+                self.words.publish(index, value);
+            }
             _ => self.words.store(index, value),
         }
     }

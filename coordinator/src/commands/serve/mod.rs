@@ -16,6 +16,7 @@ use super::run::{heed_stdin, kernels_of};
 use crate::boundary::engine::{Penalties, Sampling};
 use crate::boundary::serving::{Serving, State};
 use crate::cli::request::{ServeRequest, Verbosity};
+use crate::engine::descriptors::connections_max;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::openai::fingerprint::system_fingerprint;
@@ -47,10 +48,11 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let model = card(request, &opened)?;
     let quiet = request.run.verbosity == Verbosity::Quiet;
     let engine = start_engine(request, &opened, interrupt)?;
-    let options = options_at(address, request.options.clone());
+    let mut options = options_at(address, request.options.clone());
     if let Some(warning) = warning(address, options.api_key.is_some()) {
         eprintln!("{warning}");
     }
+    options.limits.connections = options.limits.connections.min(connections_max());
     let server = Server::new(listener, Arc::clone(&engine), model.clone(), options)?;
     if !quiet {
         eprintln!("{}", announcement(&model, &*engine, address, request.options.api_key.is_some()));

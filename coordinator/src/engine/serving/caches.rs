@@ -3,11 +3,17 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use model::rope::SequenceLength;
+use program::ir::Instruction;
+use program::page_runs::PageRuns;
 use program::plan::Plan;
 use program::step_table::Field;
-use schedule::Pages;
+use schedule::{PART_MIN, Pages};
 use workers::shared::group::Request;
 use workers::shared::table::StepTable;
+
+/// A sequence waits for another one that computes at least the inverse of this as a share of what
+/// the first one would have to compute.
+const PART_SHARE: usize = 4;
 
 /// The caches of all slots.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ pub(super) struct Caches {
     /// Whether sequences that begin alike can share pages: a ring of positions is a sequence's own,
     /// and so is a state.
     shares: bool,
+    /// Whether the worker that keeps the caches can copy a part of a page.
+    copies: bool,
 }
 
 /// The caches of a sequence in a slot.
@@ -28,6 +36,8 @@ pub(super) struct Seat {
     pages: Vec<u32>,
     /// Pages whose content was told to be whole.
     filled: usize,
+    /// Positions behind these whose content was told.
+    filled_part: usize,
     /// What their content depends on beside the tokens.
     kind: u64,
     /// Positions that were there already.
@@ -56,6 +66,15 @@ impl Seat {
     }
 }
 
+/// Positions that a sequence's page is to have from another page, which is in use until they are
+/// copied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) positions: u32,
+}
+
 impl Caches {
     pub(super) fn new(plan: &Plan) -> Caches {
         let shape = plan.shape;
@@ -70,6 +89,9 @@ impl Caches {
             pages_max: plan.table.pages,
             max_context: shape.max_context,
             shares: plan.table.windows.is_empty() && !plan.config.layers.have_states(),
+            copies: shape.page_positions > PART_MIN
+                && (0..shape.batches).all(|batch| PageRuns::of(plan, batch).is_some())
+                && appends_before_sampling(plan),
         }
     }
 
@@ -85,14 +107,40 @@ impl Caches {
         (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
     }
 
-    /// Whether another sequence is about to compute a page that one of that kind could then have.
-    /// `known` are those of its tokens that may be found, all but the last.
-    pub(super) fn is_computing(&self, kind: u64, known: &[u32], other: &Computing<'_>) -> bool {
-        let Some(pages) = self.batches.first().filter(|_| self.shares) else { return false };
-        let upto = (other.seat.filled + 1) * pages.positions() as usize;
-        kind == other.seat.kind
-            && upto < known.len()
-            && other.tokens.get(..upto).is_some_and(|tokens| *tokens == known[..upto])
+    /// Whether another sequence of the batch is about to compute what one of that kind could then
+    /// have. `known` are those of its tokens that may be found, all but the last.
+    pub(super) fn is_computing(
+        &self,
+        (batch, kind): (usize, u64),
+        known: &[u32],
+        other: &Computing<'_>,
+    ) -> bool {
+        let Some(pages) = self.batches.get(batch).filter(|_| self.shares) else { return false };
+        if kind != other.seat.kind {
+            return false;
+        }
+        let filled = other.seat.filled * pages.positions() as usize;
+        let upto = filled + pages.positions() as usize;
+        let is_page = || other.tokens.get(..upto).is_some_and(|tokens| *tokens == known[..upto]);
+        if upto < known.len() && is_page() {
+            return true;
+        }
+        // A part of the page that it fills now: the prompt's last, or where the two part.
+        if !self.copies || known.len() < filled {
+            return false;
+        }
+        let other = other.tokens.get(..upto).unwrap_or(other.tokens);
+        if other.len() < filled || other[..filled] != known[..filled] {
+            return false;
+        }
+        let rest = &known[..known.len().saturating_sub(1)];
+        let rest = rest.get(filled..).unwrap_or_default();
+        let part = other[filled..].iter().zip(rest).take_while(|(a, b)| a == b).count();
+        let found = pages.known(kind, known) as usize;
+        // Who waits for little loses more time than it saves.
+        part >= PART_MIN as usize
+            && found < filled + part
+            && (filled + part - found) * PART_SHARE >= known.len() - found
     }
 
     /// Caches for a sequence of that kind that begins in a batch where `growing` others will need
@@ -113,6 +161,7 @@ impl Caches {
         let more = needed.saturating_sub(shared.len() as u32);
         let mut seat = Seat {
             filled: shared.len(),
+            filled_part: 0,
             computed: shared.len() as u32 * pages.positions(),
             pages: shared,
             kind,
@@ -157,25 +206,44 @@ impl Caches {
     }
 
     /// Says what the pages hold that a sequence has filled, `computed` positions of its tokens,
-    /// which are only listed where a page is full.
+    /// which are only listed where something is to be said. Parts of a page are told of its prompt,
+    /// which has `prompt` tokens, and where the sequence `ends`.
     pub(super) fn fill(
         &mut self,
         batch: usize,
         seat: &mut Seat,
         computed: usize,
+        (prompt, ends): (usize, bool),
         tokens: impl FnOnce() -> Vec<u32>,
     ) {
         let Some(pages) = self.batches.get_mut(batch).filter(|_| self.shares) else { return };
         let positions = pages.positions() as usize;
-        if (seat.filled + 1) * positions > computed {
+        let told = seat.filled * positions + seat.filled_part;
+        let part = computed.saturating_sub(seat.filled * positions);
+        let is_part = self.copies && (ends || told < prompt) && part > seat.filled_part;
+        if part < positions && !is_part {
             return;
         }
         let tokens = tokens();
         while (seat.filled + 1) * positions <= computed {
-            seat.filled += 1;
+            (seat.filled, seat.filled_part) = (seat.filled + 1, 0);
             let of = seat.filled;
             pages.fill(seat.kind, &seat.pages[..of], &tokens[..of * positions]);
         }
+        let part = computed - seat.filled * positions;
+        if is_part && part > 0 {
+            seat.filled_part = part;
+            pages.fill_part(seat.kind, &seat.pages[..=seat.filled], &tokens[..computed]);
+        }
+    }
+
+    /// Positions that a sequence's first page of its own can have from another page, which is in
+    /// use from now on. `known` as in [`Caches::seat`].
+    pub(super) fn part(&mut self, batch: usize, seat: &Seat, known: &[u32]) -> Option<Part> {
+        let pages = self.batches.get_mut(batch).filter(|_| self.shares && self.copies)?;
+        let (from, positions) = pages.find_part(seat.kind, &seat.pages[..seat.filled], known)?;
+        pages.hold(from);
+        Some(Part { from, to: seat.pages[seat.filled], positions })
     }
 
     /// The page that holds these tokens behind what is called `before` in memory, and its own name
@@ -209,6 +277,18 @@ impl Caches {
         let positions = self.batches[batch].positions();
         (seat.pages.len() as u32 * positions).min(self.max_context)
     }
+}
+
+/// Whether the lane that samples appends to the caches too, so that positions are computed and in
+/// the caches once it has counted them.
+fn appends_before_sampling(plan: &Plan) -> bool {
+    let lists = || plan.programs.iter().flat_map(|program| &program.lanes);
+    let has = |of: fn(&Instruction) -> bool| {
+        lists().filter(move |list| list.instructions.iter().any(of)).map(|list| list.lane)
+    };
+    let samples = has(Instruction::is_sample).next();
+    has(|instruction| matches!(instruction, Instruction::Append(_)))
+        .all(|lane| Some(lane) == samples)
 }
 
 /// What keys and values depend on beside the tokens: how their positions are rotated.

@@ -3,28 +3,29 @@
 mod fetch;
 mod going;
 mod prompts_going;
+mod put_back;
+mod seated;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use program::plan::Plan;
-use program::step_table::{Field, Finish, SlotState};
+use program::step_table::{Field, SlotState};
 use workers::shared::group::{Placed, Request};
-use workers::shared::protocol::ToWorker;
+use workers::shared::protocol::{StoredPage, ToWorker};
 use workers::shared::serving::{Offer, PromptLogprobs, free, offer, state};
 use workers::shared::table::StepTable;
 
-use super::caches::{Caches, Computing, Seat, kind};
+use super::caches::{Caches, Part, Seat, kind};
 use super::forms::{FormState, Forms};
 use super::request::request;
 use super::shelf::Shelf;
 use crate::boundary::serving::{
     self, Event, Listener, PreparedGrammar, Status, Submission, SubmissionId,
 };
-
-/// Workers that may be lost while a sequence is computed before it is taken for the cause.
-const LOSSES_MAX: u8 = 3;
 
 /// A sequence that was not answered yet.
 struct Going {
@@ -58,11 +59,22 @@ struct Seated {
     is_preempted: bool,
 }
 
-/// A sequence that has a slot and caches, into which its beginning is being read.
+/// A sequence that has a slot and caches, into which its beginning is being brought.
 struct Fetching {
-    /// Of the order to read it.
+    /// Of what is asked for it.
     number: u32,
+    stage: Stage,
     seated: Seated,
+}
+
+/// What is being done for a sequence before it is offered.
+enum Stage {
+    /// It is being found out which of these pages are stored.
+    Looking { pages: Vec<StoredPage>, since: Instant },
+    /// Stored pages are being read.
+    Reading,
+    /// A part of a page is being copied.
+    Copying(Part),
 }
 
 /// All sequences of a server.
@@ -74,8 +86,10 @@ pub(super) struct Desk {
     /// For the worker that samples.
     messages: Vec<ToWorker>,
     waiting: VecDeque<Going>,
-    /// Those that have a slot, and whose beginning is being read.
+    /// Those that have a slot, and whose beginning is being brought.
     fetching: Vec<Fetching>,
+    /// Numbers of what is asked for them.
+    numbers: u32,
     seated: Vec<Seated>,
     /// Where prompts are stored.
     shelf: Option<Shelf>,
@@ -91,6 +105,7 @@ impl Desk {
             messages: Vec::new(),
             waiting: VecDeque::new(),
             fetching: Vec::new(),
+            numbers: 0,
             seated: Vec::new(),
             shelf,
             arrivals: 0,
@@ -143,9 +158,7 @@ impl Desk {
             let left = self.waiting.remove(place);
             left.into_iter().for_each(|going| self.end(&going));
         }
-        for fetching in self.fetching.iter_mut().filter(|one| one.seated.going.id == id) {
-            fetching.seated.going.is_left = true;
-        }
+        self.cancel_fetch(id);
         for seated in self.seated.iter_mut().filter(|seated| seated.going.id == id) {
             seated.going.is_left = true;
             if let Some(table) = table {
@@ -170,7 +183,9 @@ impl Desk {
             let waiting = &self.waiting[place];
             let (kind, tokens) = (kind(plan, &waiting.request), waiting.tokens());
             let known = &tokens[..waiting.shareable().min(waiting.shared_end(self.selects))];
-            if others().any(|seated| self.caches.is_computing(kind, known, &seated.in_prompt())) {
+            if others()
+                .any(|seated| self.caches.is_computing((batch, kind), known, &seated.in_prompt()))
+            {
                 (place, held_back) = (place + 1, held_back + 1);
                 continue;
             }
@@ -179,13 +194,8 @@ impl Desk {
             let caches = self.caches.seat((batch, growing), kind, known, tokens.len());
             // Who came first is not overtaken for want of room.
             let Some(caches) = caches else { return };
-            let stored = self.stored(kind, known, caches.computed);
             let Some(going) = self.waiting.remove(place) else { return };
-            if stored.is_empty() {
-                self.seat(table, (batch, slot), going, caches);
-            } else {
-                self.fetch(Seated { going, batch, slot, caches, is_preempted: false }, stored);
-            }
+            self.bring(table, Seated { going, batch, slot, caches, is_preempted: false });
         }
     }
 
@@ -290,7 +300,8 @@ impl Desk {
             let Seated { going, batch, caches, .. } = &mut seated;
             // The sampler may be further than what was told.
             let computed = computed.min(going.shared_end(self.selects));
-            self.caches.fill(*batch, caches, computed, || going.tokens());
+            let prompt = (going.request.prompt.len(), has_ended);
+            self.caches.fill(*batch, caches, computed, prompt, || going.tokens());
             if has_ended {
                 self.unseat_ended(table, eos, seated, status);
             } else {
@@ -323,19 +334,13 @@ impl Desk {
             // Nothing but the preemption has ended it.
             None if is_preempted && !going.is_left => {
                 status.preemptions += 1;
-                self.wait_again(going);
+                self.put_back(going, eos);
             }
             finish => {
                 going.tell(Event::Finished(finish.unwrap_or(serving::Finish::Stop)));
                 self.end(&going);
             }
         }
-    }
-
-    /// A sequence waits in the place of its arrival.
-    fn wait_again(&mut self, going: Going) {
-        let place = self.waiting.iter().position(|other| other.id > going.id);
-        self.waiting.insert(place.unwrap_or(self.waiting.len()), going);
     }
 
     /// Gives running sequences room for what they draw next; where there is none, the youngest of
@@ -361,107 +366,6 @@ impl Desk {
                 youngest.is_preempted = true;
                 table.set_field(youngest.batch, youngest.slot, Field::Cancel, 1);
             }
-        }
-    }
-
-    /// Sequences in slots wait again, since what computed them is gone. Those that may be the cause
-    /// are given up.
-    pub(super) fn unseat(&mut self, plan: &Plan, reason: &str) {
-        self.caches = Caches::new(plan);
-        self.messages.clear();
-        self.forms.lose();
-        self.shelf.iter_mut().for_each(Shelf::lose);
-        self.seated.extend(self.fetching.drain(..).map(|one| one.seated));
-        let mut unseated: Vec<Going> = self.seated.drain(..).map(|seated| seated.going).collect();
-        unseated.sort_by_key(|going| going.id);
-        for mut going in unseated.into_iter().rev() {
-            going.losses += 1;
-            if going.losses >= LOSSES_MAX {
-                going.listener.tell(Event::Failed(format!(
-                    "The model's workers were lost {LOSSES_MAX} times while this was computed: \
-                     {reason}."
-                )));
-                self.end(&going);
-            } else if going.is_left {
-                self.end(&going);
-            } else {
-                self.waiting.push_front(going);
-            }
-        }
-    }
-
-    /// Gives all up.
-    pub(super) fn fail_all(&mut self, reason: &str) {
-        self.seated.extend(self.fetching.drain(..).map(|one| one.seated));
-        let seated = self.seated.drain(..).map(|seated| seated.going);
-        for mut going in seated.chain(self.waiting.drain(..)) {
-            going.listener.tell(Event::Failed(reason.to_owned()));
-        }
-    }
-}
-
-impl Seated {
-    /// Its caches, and the prompt while it is computed.
-    fn in_prompt(&self) -> Computing<'_> {
-        let leaves = self.going.is_begun || self.going.is_left || self.is_preempted;
-        let tokens = if leaves { &[][..] } else { &self.going.request.prompt[..] };
-        Computing { seat: &self.caches, tokens }
-    }
-
-    fn tell_tokens(
-        &mut self,
-        table: &StepTable,
-        eos: &[u32],
-        has_ended: bool,
-        status: &mut Status,
-    ) {
-        let (batch, slot) = (self.batch, self.slot);
-        let generated = table.field(batch, slot, Field::Generated) as usize;
-        let is_alone = has_ended && self.going.request.max_new == 0;
-        if generated > 0 || is_alone && self.finish(table, eos).is_some() {
-            self.tell_prompt(table, status);
-        }
-        let going = &mut self.going;
-        for position in going.answered.len()..generated {
-            let token = table.output(batch, slot, position);
-            going.answered.push(token);
-            status.generated_tokens += 1;
-            if !going.is_end(token, eos) {
-                let logprobs = table.logprobs(batch, slot, position).collect();
-                going.tell(Event::Token { token, logprobs });
-            }
-        }
-        if going.is_left {
-            table.set_field(batch, slot, Field::Cancel, 1);
-        }
-    }
-
-    /// Tells what the model says of the prompt, once.
-    fn tell_prompt(&mut self, table: &StepTable, status: &mut Status) {
-        let (batch, slot, going) = (self.batch, self.slot, &mut self.going);
-        if std::mem::replace(&mut going.is_begun, true) {
-            return;
-        }
-        let PromptLogprobs { first, .. } = std::mem::take(&mut going.said);
-        let of = |position| table.prompt_logprobs(batch, slot, position);
-        let logprobs = (first as usize..going.request.prompt.len()).flat_map(of).collect();
-        let cached_tokens = going.cached_tokens;
-        let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
-        status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
-        status.cached_tokens += u64::from(cached_tokens);
-        let waited = going.waited;
-        going.tell(Event::Prompt { cached_tokens, waited, logprobs });
-    }
-
-    /// Why it has ended by itself; `None`: it was called off.
-    fn finish(&self, table: &StepTable, eos: &[u32]) -> Option<serving::Finish> {
-        let finish = table.field(self.batch, self.slot, Field::Finish);
-        let at_end = self.going.answered.last().is_some_and(|token| self.going.is_end(*token, eos));
-        match finish {
-            finish if finish == Finish::NotFinite as u32 => Some(serving::Finish::NotFinite),
-            _ if at_end => Some(serving::Finish::Stop),
-            finish if finish == Finish::Length as u32 => Some(serving::Finish::Length),
-            _ => None,
         }
     }
 }

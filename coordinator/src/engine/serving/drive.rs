@@ -4,32 +4,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use program::ir::{Instruction, ProgramId};
-use program::plan::Plan;
-use program::topology::{Role, WorkerId};
-use schedule::Costs;
-use schedule::hybrid::{Limits, StepCosts};
-use shm::WaitError;
-use workers::shared::protocol::{FromWorker, ToWorker};
-use workers::shared::release::{list_first, stages};
-use workers::shared::serving::clear;
+use workers::shared::protocol::FromWorker;
+use workers::shared::release::list_first;
 use workers::shared::table::{Deciding, StepTable};
 
+use super::crew::{Crew, Measured, deciding};
 use super::desk::Desk;
 use super::measured_costs::measure;
 use super::measured_owners::measure_owners;
 use super::options::ServingOptions;
+use super::restarts::Restarts;
 use super::shelf::Shelf;
-use crate::boundary::serving::{Listener, OwnerCounts, State, Status, Submission, SubmissionId};
+use crate::boundary::serving::{Listener, State, Status, Submission, SubmissionId};
+use crate::engine::descriptors::Reserve;
 use crate::engine::device_use::starts_carefully;
-use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
-use crate::engine::supervise::{Worker, WorkerFailure};
-
-/// Workers that may be lost one behind the other without a step between them.
-const LOSSES_MAX: u32 = 3;
+use crate::engine::launch::{LaunchError, SLICE};
+use crate::engine::supervise::WorkerFailure;
 
 /// How long a worker's word is waited for where nothing else is going on.
 const FORM_SLICE: Duration = Duration::from_millis(20);
+/// How long it is waited for where it copies what a sequence could then be offered with, so that
+/// the next step has it.
+const COPY_SLICE: Duration = Duration::from_millis(5);
 /// How long the end waits for prompts to be stored.
 const STORE_REST_MAX: Duration = Duration::from_secs(30);
 
@@ -47,48 +43,6 @@ pub(super) enum Command {
     End,
 }
 
-/// What steps were found to take.
-#[derive(Debug, Clone, Copy)]
-enum Measured {
-    Steps(Costs),
-    /// Of a plan whose sequences have owners.
-    Owners(StepCosts),
-}
-
-/// By what iterations are decided.
-fn deciding(options: &ServingOptions, measured: &Measured) -> Option<Deciding> {
-    let Measured::Owners(costs) = *measured else { return None };
-    let shape = options.plan.shape;
-    let (slots, device_slots) = (shape.batch_size.into(), shape.device_slots.into());
-    let limits = Limits::of_extents(shape.prefill_chunk, shape.max_context, slots, device_slots);
-    Some(Deciding { policy: options.policy, limits, costs })
-}
-
-/// A group of steps that goes on.
-#[derive(Debug, Clone, Copy)]
-struct Group {
-    /// Steps of all groups before it.
-    steps_before: u32,
-    /// Steps seen.
-    steps: u32,
-    /// What `drained` counts when all lanes have left it.
-    drained: u32,
-}
-
-/// Workers, and the group that they are in.
-struct Crew {
-    launched: Launched,
-    table: StepTable,
-    /// The worker that samples.
-    sampler: Option<usize>,
-    /// The one that keeps the caches, where prompts are stored.
-    keeper: Option<usize>,
-    group: Option<Group>,
-    /// What was counted of iterations.
-    counted: [u32; 5],
-    looked: Instant,
-}
-
 /// See the module header.
 pub(super) struct Drive {
     options: ServingOptions,
@@ -99,8 +53,9 @@ pub(super) struct Drive {
     costs: Measured,
     desk: Desk,
     crew: Option<Crew>,
-    /// Since the last step.
-    losses: u32,
+    restarts: Restarts,
+    /// Descriptors for a launch, though connections may have taken all others.
+    reserve: Reserve,
 }
 
 /// Whether the thread goes on.
@@ -121,6 +76,9 @@ impl Drive {
         commands: Receiver<Command>,
         status: Arc<Mutex<Status>>,
     ) -> Result<Drive, LaunchError> {
+        let prompts = options.launch.prompts.as_ref();
+        let shelf = prompts.map(|at| Shelf::open(at, options.plan.shape.page_positions));
+        let desk = Desk::new(&options.plan, shelf.transpose()?);
         let cuda = options.launch.cuda;
         let (crew, costs) = match launch_measured(&mut options) {
             Err(LaunchError::Worker(failure)) if starts_carefully(cuda, &failure) => {
@@ -130,11 +88,17 @@ impl Drive {
         };
         crew.clear(&options, &costs);
         let own = *status.lock().unwrap_or_else(PoisonError::into_inner);
-        let prompts = options.launch.prompts.as_ref();
-        let shelf = prompts.map(|at| Shelf::open(at, options.plan.shape.page_positions));
-        let (desk, losses) = (Desk::new(&options.plan, shelf.transpose()?), 0);
-        let mut drive =
-            Drive { options, commands, status, own, costs, desk, crew: Some(crew), losses };
+        let mut drive = Drive {
+            options,
+            commands,
+            status,
+            own,
+            costs,
+            desk,
+            crew: Some(crew),
+            restarts: Restarts::default(),
+            reserve: Reserve::take(),
+        };
         drive.own.state = State::Ready;
         drive.show();
         Ok(drive)
@@ -191,50 +155,32 @@ impl Drive {
         }
     }
 
-    /// Shows others what is done.
     fn show(&self) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = self.own;
+        show(&self.status, &self.own);
     }
 
     fn turn(&mut self) -> Goes {
-        if self.take_commands() == Goes::Ends {
+        let is_idle = self.desk.is_empty() && self.own.state != State::Draining;
+        let wait = match (&self.crew, is_idle) {
+            (None, _) => self.restarts.pause(Instant::now()).min(SLICE),
+            (Some(_), true) => SLICE,
+            (Some(_), false) => Duration::ZERO,
+        };
+        let table = self.crew.as_ref().map(|crew| &crew.table);
+        if take_commands(&self.commands, (&mut self.desk, table), &mut self.own, wait) == Goes::Ends
+        {
             return Goes::Ends;
         }
         if self.own.state == State::Draining && self.desk.is_empty() {
             return Goes::Ends;
         }
-        if self.crew.is_none() && self.start_again() == Goes::Ends {
-            return Goes::Ends;
+        if self.crew.is_none() {
+            let is_due = self.restarts.pause(Instant::now()).is_zero();
+            return if is_due { self.start_again() } else { Goes::On };
         }
         match self.step() {
             Ok(()) => Goes::On,
             Err(failure) => self.lose(&failure),
-        }
-    }
-
-    /// Takes what came; waits for it where there is nothing else to do.
-    fn take_commands(&mut self) -> Goes {
-        let is_idle = self.desk.is_empty() && self.own.state != State::Draining;
-        let mut next = match is_idle {
-            true => self.commands.recv_timeout(SLICE),
-            false => self.commands.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            }),
-        };
-        loop {
-            match next {
-                Ok(Command::Submit { id, submission, listener }) => {
-                    self.desk.submit(id, *submission, listener);
-                }
-                Ok(Command::Cancel(id)) => {
-                    self.desk.cancel(self.crew.as_ref().map(|crew| &crew.table), id);
-                }
-                Ok(Command::Drain) => self.own.state = State::Draining,
-                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => return Goes::Ends,
-                Err(RecvTimeoutError::Timeout) => return Goes::On,
-            }
-            next = self.commands.try_recv().map_err(|_| RecvTimeoutError::Timeout);
         }
     }
 
@@ -243,12 +189,17 @@ impl Drive {
         let Some(crew) = &mut self.crew else { return Ok(()) };
         let plan = &self.options.plan;
         self.desk.offer(&crew.table, plan);
+        self.desk.look(&crew.table).iter().for_each(|sentence| (self.options.tell)(sentence));
         self.desk.store();
         crew.say(plan, &self.desk.messages())?;
         let is_waited_for = self.desk.waits_for_forms() || self.desk.waits_for_pages();
         if is_waited_for || self.desk.is_storing() {
-            let is_idle = crew.group.is_none() && is_waited_for;
-            let heard = crew.hear(if is_idle { FORM_SLICE } else { Duration::ZERO });
+            let wait = match (crew.group.is_none() && is_waited_for, self.desk.waits_for_copies()) {
+                (true, _) => FORM_SLICE,
+                (false, true) => COPY_SLICE,
+                (false, false) => Duration::ZERO,
+            };
+            let heard = crew.hear(wait);
             self.take(heard);
         }
         let Some(crew) = &mut self.crew else { return Ok(()) };
@@ -258,7 +209,7 @@ impl Drive {
         }
         let steps = crew.follow(plan)?;
         if steps > 0 {
-            self.losses = 0;
+            self.restarts.is_well();
             self.own.steps += u64::from(steps);
         }
         self.desk.observe(&crew.table, plan, &mut self.own);
@@ -274,20 +225,33 @@ impl Drive {
     /// Gives the workers up of which one is lost.
     fn lose(&mut self, failure: &WorkerFailure) -> Goes {
         let reason = failure.to_string();
-        if let Some(crew) = &self.crew {
-            // What was drawn before is told.
-            self.desk.observe(&crew.table, &self.options.plan, &mut self.own);
+        if let Some(crew) = self.crew.take() {
+            let table = crew.table.clone();
+            // Nobody writes to the table any more: what was drawn until then is told, once.
+            drop(crew);
+            self.desk.observe(&table, &self.options.plan, &mut self.own);
+            self.desk.unseat(&table, &self.options.plan, &reason);
         }
         // What is started again is started so.
         starts_carefully(self.options.launch.cuda, failure);
-        self.crew = None;
         self.own.restarts += 1;
-        self.losses += 1;
-        self.desk.unseat(&self.options.plan, &reason);
-        if self.losses >= LOSSES_MAX {
-            return self.give_up(&reason);
+        self.go_on_without(&reason)
+    }
+
+    /// Lets workers be started again after a pause, unless they were lost too often.
+    fn go_on_without(&mut self, reason: &str) -> Goes {
+        if self.own.state == State::Ready {
+            // Where nothing more is taken, that is what others see.
+            self.own.state = State::Loading;
         }
-        (self.options.tell)(&format!("{reason}; the workers are started again"));
+        let Some(pause) = self.restarts.lose(Instant::now()) else {
+            return self.give_up(reason);
+        };
+        let when = match pause.is_zero() {
+            true => String::new(),
+            false => format!(" in {:.1} s", pause.as_secs_f64()),
+        };
+        (self.options.tell)(&format!("{reason}; the workers are started again{when}"));
         Goes::On
     }
 
@@ -297,30 +261,44 @@ impl Drive {
         Goes::Ends
     }
 
+    /// Starts workers, and hears meanwhile what others want: that may be the end.
     fn start_again(&mut self) -> Goes {
-        let before = self.own.state;
-        if before == State::Ready {
-            // Where nothing more is taken, that is what others see.
-            self.own.state = State::Loading;
-            self.show();
-        }
-        let ServingOptions { plan, launch, .. } = &self.options;
-        let launched = Crew::launch(plan, launch, &mut |_, _| true);
-        self.own.state = before;
+        self.show();
+        self.reserve.release();
+        let Drive { options, commands, desk, own, status, .. } = self;
+        let launched = Crew::launch(&options.plan, &options.launch, &mut |_, _| {
+            let goes = take_commands(commands, (desk, None), own, Duration::ZERO);
+            show(status, own);
+            goes == Goes::On && !(own.state == State::Draining && desk.is_empty())
+        });
+        self.reserve = Reserve::take();
         match launched {
             Ok(crew) => {
+                if self.own.state == State::Loading {
+                    self.own.state = State::Ready;
+                }
                 crew.clear(&self.options, &self.costs);
                 self.crew = Some(crew);
                 Goes::On
             }
-            Err(error) => {
-                self.losses += 1;
-                match self.losses >= LOSSES_MAX || matches!(error, LaunchError::Interrupted) {
-                    true => self.give_up(&error.to_string()),
-                    false => Goes::On,
-                }
-            }
+            // It was asked for.
+            Err(LaunchError::Interrupted) => Goes::Ends,
+            Err(error) => self.go_on_without(&error.to_string()),
         }
+    }
+
+    /// Ends a server whose thread has met a defect: nobody is left without an answer, and no worker
+    /// behind.
+    pub(super) fn abandon(&mut self) {
+        self.own.state = State::Draining;
+        self.show();
+        self.crew = None;
+        self.desk.fail_all("The server has met a defect and ends.");
+    }
+
+    /// The last word: there is nothing that could answer.
+    pub(super) fn has_ended(status: &Mutex<Status>) {
+        status.lock().unwrap_or_else(PoisonError::into_inner).state = State::Ended;
     }
 }
 
@@ -339,135 +317,35 @@ fn launch_measured(options: &mut ServingOptions) -> Result<(Crew, Measured), Lau
     Ok((crew, costs))
 }
 
-impl Crew {
-    fn launch(
-        plan: &Plan,
-        options: &LaunchOptions,
-        loading: &mut LoadProgress<'_>,
-    ) -> Result<Crew, LaunchError> {
-        let launched = launch(plan, options, loading, &mut |_| {})?;
-        let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
-        let sampler = sampler(plan);
-        let is_sampler = |worker: &Worker| Some(worker.id) == sampler;
-        let sampler = launched.supervisor.workers.iter().position(is_sampler);
-        let keeper = plan.topology.workers_of(Role::Cpu).next();
-        let is_keeper = |worker: &Worker| Some(worker.id) == keeper;
-        let keeper = launched.supervisor.workers.iter().position(is_keeper);
-        let (counted, looked) = ([0; 5], Instant::now());
-        Ok(Crew { launched, table, sampler, keeper, group: None, counted, looked })
-    }
-
-    /// Empties the table, in which nothing may run.
-    fn clear(&self, options: &ServingOptions, measured: &Measured) {
-        let costs = match measured {
-            Measured::Steps(costs) => costs,
-            Measured::Owners(_) => &Costs::NONE,
-        };
-        let slots =
-            u32::from(options.plan.shape.batches) * u32::from(options.plan.shape.batch_size);
-        clear(&self.table, &options.plan, options.step.aim_us(slots, costs), costs);
-        deciding(options, measured).iter().for_each(|deciding| self.table.set_deciding(deciding));
-    }
-
-    /// Lets the lanes run what is listed.
-    fn release(&mut self) {
-        let control = &self.launched.control;
-        self.group = Some(Group {
-            steps_before: control.steps().value(),
-            steps: 0,
-            drained: control.drained().value().wrapping_add(1),
-        });
-        control.release(&stages(&self.table), u32::MAX - 1);
-    }
-
-    /// Waits a little for the group's next step or its end; how many steps were done.
-    fn follow(&mut self, plan: &Plan) -> Result<u32, WorkerFailure> {
-        let Some(group) = &mut self.group else { return Ok(0) };
-        let control = self.launched.control.clone();
-        let has_all = control.last_step().is_some_and(|last| group.steps > last);
-        let waited = match has_all {
-            true => control.drained().wait_at_least(group.drained, control.poison(), SLICE),
-            false => {
-                let target = group.steps_before.wrapping_add(group.steps + 1);
-                control.steps().wait_at_least(target, control.poison(), SLICE)
+/// Takes what came, after waiting at most so long for the first.
+fn take_commands(
+    commands: &Receiver<Command>,
+    (desk, table): (&mut Desk, Option<&StepTable>),
+    own: &mut Status,
+    wait: Duration,
+) -> Goes {
+    let mut next = match wait.is_zero() {
+        false => commands.recv_timeout(wait),
+        true => commands.try_recv().map_err(|error| match error {
+            TryRecvError::Empty => RecvTimeoutError::Timeout,
+            TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+        }),
+    };
+    loop {
+        match next {
+            Ok(Command::Submit { id, submission, listener }) => {
+                desk.submit(id, *submission, listener);
             }
-        };
-        if let Err(WaitError::Poisoned(_)) = waited {
-            return Err(self.launched.supervisor.cause(plan));
+            Ok(Command::Cancel(id)) => desk.cancel(table, id),
+            Ok(Command::Drain) => own.state = State::Draining,
+            Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => return Goes::Ends,
+            Err(RecvTimeoutError::Timeout) => return Goes::On,
         }
-        let steps = control.steps().value().wrapping_sub(group.steps_before);
-        let new = steps - std::mem::replace(&mut group.steps, steps);
-        if has_all && waited.is_ok() {
-            self.group = None;
-        }
-        Ok(new)
-    }
-
-    /// Sends messages, of forms to the worker that samples, of pages to the one that keeps caches.
-    fn say(&mut self, plan: &Plan, messages: &[ToWorker]) -> Result<(), WorkerFailure> {
-        for message in messages {
-            let is_of_pages = matches!(message, ToWorker::Store { .. } | ToWorker::Fetch { .. });
-            let Some(to) = (if is_of_pages { self.keeper } else { self.sampler }) else { continue };
-            let bytes = postcard::to_stdvec(message).expect("a message is written to memory");
-            let worker = &self.launched.supervisor.workers[to];
-            if worker.channel.send_any(&bytes).is_err() {
-                return Err(self.launched.supervisor.cause(plan));
-            }
-        }
-        Ok(())
-    }
-
-    /// What they say, after waiting at most so long for each.
-    fn hear(&mut self, wait: Duration) -> Vec<FromWorker> {
-        let mut heard = Vec::new();
-        let keeper = self.keeper.filter(|keeper| Some(*keeper) != self.sampler);
-        for from in self.sampler.into_iter().chain(keeper) {
-            let worker = &mut self.launched.supervisor.workers[from];
-            let mut wait = wait;
-            while let Some((message, _)) = worker.receive(std::mem::take(&mut wait)) {
-                heard.push(message);
-            }
-        }
-        heard
-    }
-
-    /// Adds what was counted since the last time.
-    fn count(&mut self, owners: &mut OwnerCounts) {
-        if !self.table.has_owners() {
-            return;
-        }
-        let now = self.table.counts();
-        let before = std::mem::replace(&mut self.counted, now);
-        let more = |program: ProgramId| {
-            u64::from(now[program.index()].wrapping_sub(before[program.index()]))
-        };
-        owners.gpu += more(ProgramId::STEP);
-        owners.pipelined += more(ProgramId::PIPELINED);
-        owners.lagging += more(ProgramId::ASYNC);
-        owners.to_host += more(ProgramId::MOVE_OUT);
-        owners.to_device += more(ProgramId::MOVE_IN);
-    }
-
-    /// Heap allocations of all workers since they were ready.
-    fn allocations(&self) -> u64 {
-        let of =
-            |worker: &Worker| self.launched.control.worker(worker.id.index()).allocations_seen();
-        self.launched.supervisor.workers.iter().map(of).sum()
-    }
-
-    /// Looks after the workers, if it is time to.
-    fn look(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
-        if self.looked.elapsed() < SLICE {
-            return Ok(());
-        }
-        self.looked = Instant::now();
-        self.launched.supervisor.check(plan)
+        next = commands.try_recv().map_err(|_| RecvTimeoutError::Timeout);
     }
 }
 
-/// The worker whose lane samples.
-fn sampler(plan: &Plan) -> Option<WorkerId> {
-    let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
-    let list = lists.find(|list| list.instructions.iter().any(Instruction::is_sample))?;
-    plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
+/// Shows others what is done.
+fn show(status: &Mutex<Status>, own: &Status) {
+    *status.lock().unwrap_or_else(PoisonError::into_inner) = *own;
 }

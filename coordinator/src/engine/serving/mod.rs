@@ -5,13 +5,16 @@
 //! new ones, and sequences go on from the tokens that they have, to the same bits.
 
 mod caches;
+mod crew;
 mod desk;
 mod drive;
 mod forms;
+mod lookups;
 mod measured_costs;
 mod measured_owners;
 mod options;
 mod request;
+mod restarts;
 mod shelf;
 
 use std::fmt;
@@ -62,14 +65,23 @@ impl ServingEngine {
         let status = Arc::new(Mutex::new(Status::new(State::Loading)));
         let (commands, received) = channel();
         let (started, ready) = channel();
-        let (of_thread, forms) = (Arc::clone(&status), options.forms.clone());
+        let (of_thread, shown) = (Arc::clone(&status), Arc::clone(&status));
+        let forms = options.forms.clone();
         // Workers end with the thread that started them.
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
             match Drive::start(options, received, of_thread) {
                 Ok(mut drive) => {
                     // Nobody waits for it where the engine was dropped meanwhile.
                     let _ = started.send(Ok(drive.deciding()));
-                    drive.run();
+                    // A defect ends the server, and is not taken for one that is at work.
+                    let run = std::panic::AssertUnwindSafe(|| drive.run());
+                    if std::panic::catch_unwind(run).is_err() {
+                        let abandon = std::panic::AssertUnwindSafe(|| drive.abandon());
+                        // What panics there too is dropped: listeners hear that.
+                        let _ = std::panic::catch_unwind(abandon);
+                        drop(drive);
+                        Drive::has_ended(&shown);
+                    }
                 }
                 Err(error) => drop(started.send(Err(error))),
             }
@@ -78,7 +90,8 @@ impl ServingEngine {
             worker: "thread that serves".to_owned(),
             source,
         })?;
-        let deciding = ready.recv().unwrap_or(Err(LaunchError::Interrupted))?;
+        // A thread that ends without a word has panicked.
+        let deciding = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
         Ok(ServingEngine {
             forms,
             limits,

@@ -1,28 +1,142 @@
-//! Sequences whose beginning comes from the prompt store before they are computed.
+//! Sequences whose beginning is brought to their pages before they are computed: from the prompt
+//! store, and from a page that begins alike.
+
+use std::time::{Duration, Instant};
 
 use program::plan::Plan;
 use workers::shared::protocol::{FromWorker, StoredPage, ToWorker};
 use workers::shared::table::StepTable;
 
-use super::{Desk, Fetching, Seated, Shelf};
-use crate::boundary::serving::Status;
+use super::{Desk, Fetching, Seated, Shelf, Stage};
+use crate::boundary::serving::{Status, SubmissionId};
+
+/// How long this thread waits for the answer of a drive before it goes on with something else.
+const LOOK_WAIT: Duration = Duration::from_millis(2);
+/// How long a sequence waits for it.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 
 impl Desk {
-    /// Stored pages for a sequence whose caches hold `computed` positions.
-    pub(super) fn stored(&self, kind: u64, known: &[u32], computed: u32) -> Vec<StoredPage> {
-        let Some(shelf) = &self.shelf else { return Vec::new() };
-        shelf.stored(kind, known, self.caches.whole_pages(computed))
+    /// Brings what is found of a sequence's beginning to its pages, and offers it.
+    pub(super) fn bring(&mut self, table: &StepTable, seated: Seated) {
+        let (pages, number) = (self.maybe_stored(&seated), self.number());
+        let shelf = self.shelf.as_mut().filter(|_| !pages.is_empty());
+        let Some(shelf) = shelf.and_then(|shelf| shelf.look(number, &pages).then_some(shelf))
+        else {
+            self.copy(table, seated);
+            return;
+        };
+        let stage = Stage::Looking { pages, since: Instant::now() };
+        self.fetching.push(Fetching { number, stage, seated });
+        let found = shelf.found(LOOK_WAIT);
+        self.looked(table, found);
     }
 
-    /// Has the beginning of a sequence read into its pages.
-    pub(super) fn fetch(&mut self, seated: Seated, mut pages: Vec<StoredPage>) {
-        let Some(shelf) = &mut self.shelf else { return };
-        let number = shelf.number();
-        for stored in &mut pages {
-            stored.page = seated.caches.page(stored.index as usize);
+    /// Goes on with the sequences of which it was found out what is stored, and with those of which
+    /// it is not within a time; a sentence for whoever runs the server.
+    pub(in super::super) fn look(&mut self, table: &StepTable) -> Option<String> {
+        let shelf = self.shelf.as_mut()?;
+        let found = shelf.found(Duration::ZERO);
+        self.looked(table, found);
+        let is_late = |one: &Fetching| match one.stage {
+            Stage::Looking { since, .. } => since.elapsed() > LOOK_MAX,
+            Stage::Reading | Stage::Copying(_) => false,
+        };
+        let mut is_silent = false;
+        while let Some(place) = self.fetching.iter().position(is_late) {
+            let late = self.fetching.remove(place);
+            self.copy(table, late.seated);
+            is_silent = true;
         }
-        self.messages.push(ToWorker::Fetch { number, batch: seated.batch as u16, pages });
-        self.fetching.push(Fetching { number, seated });
+        let shelf = self.shelf.as_mut().filter(|_| is_silent)?;
+        let seconds = LOOK_MAX.as_secs();
+        let directory = shelf.be_silent()?;
+        Some(silent(&format!("the prompt store {directory} has not answered for {seconds} s")))
+    }
+
+    /// Has the stored pages read of which it was found out how many there are.
+    fn looked(&mut self, table: &StepTable, found: Vec<(u32, usize)>) {
+        for (number, count) in found {
+            let is_it =
+                |one: &Fetching| one.number == number && matches!(one.stage, Stage::Looking { .. });
+            let Some(place) = self.fetching.iter().position(is_it) else { continue };
+            let Fetching { number, stage, seated } = self.fetching.remove(place);
+            let Stage::Looking { mut pages, .. } = stage else { continue };
+            pages.truncate(count);
+            if pages.is_empty() {
+                self.copy(table, seated);
+                continue;
+            }
+            for stored in &mut pages {
+                stored.page = seated.caches.page(stored.index as usize);
+            }
+            self.messages.push(ToWorker::Fetch { number, batch: seated.batch as u16, pages });
+            self.fetching.push(Fetching { number, stage: Stage::Reading, seated });
+        }
+    }
+
+    /// Pages behind those that a sequence has, which may be stored.
+    fn maybe_stored(&self, seated: &Seated) -> Vec<StoredPage> {
+        let Some(shelf) = &self.shelf else { return Vec::new() };
+        let (caches, tokens) = (&seated.caches, seated.going.tokens());
+        let known = &tokens[..seated.going.findable(self.selects)];
+        shelf.maybe_stored(caches.kind(), known, self.caches.whole_pages(caches.computed))
+    }
+
+    /// Has the positions copied that another page begins with alike, and offers the sequence.
+    fn copy(&mut self, table: &StepTable, seated: Seated) {
+        if seated.going.is_left {
+            self.leave(seated);
+            return;
+        }
+        let tokens = seated.going.tokens();
+        let known = &tokens[..seated.going.findable(self.selects)];
+        let part = self.caches.part(seated.batch, &seated.caches, known);
+        let Some(part) = part else {
+            let Seated { going, batch, slot, caches, .. } = seated;
+            self.seat(table, (batch, slot), going, caches);
+            return;
+        };
+        let number = self.number();
+        self.messages.push(ToWorker::CopyPage {
+            number,
+            batch: seated.batch as u16,
+            from: part.from,
+            to: part.to,
+            positions: part.positions,
+        });
+        self.fetching.push(Fetching { number, stage: Stage::Copying(part), seated });
+    }
+
+    /// Ends a sequence that was not offered.
+    fn leave(&mut self, seated: Seated) {
+        let Seated { going, batch, caches, .. } = seated;
+        self.caches.release(batch, caches);
+        self.end(&going);
+    }
+
+    /// Nobody listens to a sequence any more: what is brought for it is given up.
+    pub(super) fn cancel_fetch(&mut self, id: SubmissionId) {
+        let Some(place) = self.fetching.iter().position(|one| one.seated.going.id == id) else {
+            return;
+        };
+        self.fetching[place].seated.going.is_left = true;
+        match self.fetching[place].stage {
+            Stage::Looking { .. } => {
+                let left = self.fetching.remove(place);
+                self.leave(left.seated);
+            }
+            // Its pages are the worker's until it has answered.
+            Stage::Reading => {
+                let number = self.fetching[place].number;
+                self.messages.push(ToWorker::GiveUp { number });
+            }
+            Stage::Copying(_) => {}
+        }
+    }
+
+    fn number(&mut self) -> u32 {
+        self.numbers = self.numbers.wrapping_add(1);
+        self.numbers
     }
 
     /// Has full pages of prompts stored.
@@ -44,9 +158,14 @@ impl Desk {
         self.shelf.as_ref().is_some_and(|shelf| shelf.is_busy())
     }
 
-    /// Whether the worker that keeps the caches has yet to read something.
+    /// Whether something is brought for a sequence that is not yet offered.
     pub(in super::super) fn waits_for_pages(&self) -> bool {
         !self.fetching.is_empty()
+    }
+
+    /// Whether that is a copy in memory, which takes no longer than a message.
+    pub(in super::super) fn waits_for_copies(&self) -> bool {
+        self.fetching.iter().any(|one| matches!(one.stage, Stage::Copying(_)))
     }
 
     /// What a worker says; a sentence for whoever runs the server.
@@ -73,37 +192,55 @@ impl Desk {
                     .filter(|_| !was_paused)
                     .map(|reason| format!("{reason}; prompts are not stored for a minute"))
             }
-            FromWorker::Fetched { number, pages, bytes, refused } => {
+            FromWorker::Fetched { number, pages, bytes, refused, is_silent } => {
+                status.store.read_bytes += bytes;
+                status.store.refused += u64::from(refused.is_some() && !is_silent);
                 let place = self.fetching.iter().position(|one| one.number == number)?;
                 let fetched = self.fetching.remove(place).seated;
-                status.store.read_bytes += bytes;
-                status.store.refused += u64::from(refused.is_some());
-                self.seat_fetched(table, plan, fetched, (pages, status));
+                self.go_on_fetched(table, fetched, (pages * plan.shape.page_positions, status));
+                if is_silent {
+                    let was_silent = self.shelf.as_mut()?.be_silent().is_none();
+                    return refused.filter(|_| !was_silent).map(|reason| silent(&reason));
+                }
                 refused.map(|reason| format!("{reason}; it is computed again"))
+            }
+            FromWorker::Copied { number } => {
+                let place = self.fetching.iter().position(|one| one.number == number)?;
+                let Fetching { stage, mut seated, .. } = self.fetching.remove(place);
+                let Stage::Copying(part) = stage else { return None };
+                self.caches.let_go(seated.batch, part.from);
+                if seated.going.is_left {
+                    self.leave(seated);
+                    return None;
+                }
+                seated.caches.computed += part.positions;
+                let Seated { going, batch, slot, caches, .. } = seated;
+                self.seat(table, (batch, slot), going, caches);
+                None
             }
             _ => None,
         }
     }
 
-    fn seat_fetched(
+    fn go_on_fetched(
         &mut self,
         table: &StepTable,
-        plan: &Plan,
-        fetched: Seated,
-        (pages, status): (u32, &mut Status),
+        mut fetched: Seated,
+        (positions, status): (u32, &mut Status),
     ) {
-        let Seated { going, batch, slot, mut caches, .. } = fetched;
-        if going.is_left {
-            self.caches.release(batch, caches);
-            self.end(&going);
-            return;
+        if !fetched.going.is_left {
+            fetched.caches.computed += positions;
+            status.store.hits += u64::from(positions > 0);
+            status.store.tokens += u64::from(positions);
+            let Seated { going, batch, caches, .. } = &mut fetched;
+            let computed = caches.computed as usize;
+            self.caches.fill(*batch, caches, computed, (0, false), || going.tokens());
         }
-        let positions = pages * plan.shape.page_positions;
-        caches.computed += positions;
-        status.store.hits += u64::from(pages > 0);
-        status.store.tokens += u64::from(positions);
-        let computed = caches.computed as usize;
-        self.caches.fill(batch, &mut caches, computed, || going.tokens());
-        self.seat(table, (batch, slot), going, caches);
+        self.copy(table, fetched);
     }
+}
+
+/// What is said of a store that does not answer.
+fn silent(reason: &str) -> String {
+    format!("{reason}; prompts are computed, and nothing is read from it for a minute")
 }

@@ -1,7 +1,7 @@
 //! A sequence on its way.
 
 use super::Going;
-use crate::boundary::serving::{Event, Listening};
+use crate::boundary::serving::{Event, Finish, Listening};
 
 impl Going {
     /// All its tokens, of the prompt and the answer.
@@ -21,6 +21,11 @@ impl Going {
         told.min(self.known())
     }
 
+    /// How many of its tokens, from the first on, may be found, in caches of others or stored.
+    pub(super) fn findable(&self, selects: bool) -> usize {
+        self.shareable().min(self.shared_end(selects))
+    }
+
     pub(super) fn known(&self) -> usize {
         self.request.prompt.len() + self.answered.len()
     }
@@ -32,6 +37,17 @@ impl Going {
 
     pub(super) fn is_end(&self, token: u32, eos: &[u32]) -> bool {
         eos.contains(&token) && !self.request.ignore_eos
+    }
+
+    /// Why it needs no more tokens, by those that were told: the last one ends it, or there are as
+    /// many as were asked for. `None` of one that has no tokens of its own.
+    pub(super) fn finish(&self, eos: &[u32]) -> Option<Finish> {
+        let last = *self.answered.last()?;
+        if self.is_end(last, eos) {
+            return Some(Finish::Stop);
+        }
+        let is_full = self.answered.len() >= self.request.max_new as usize;
+        is_full.then_some(Finish::Length)
     }
 
     pub(super) fn tell(&mut self, event: Event) {
