@@ -1,7 +1,6 @@
 //! A store as a run sees it: the pages of one origin, and a bound over all.
 
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
 
 use crate::bound::Bound;
 use crate::error::{OpenError, Refused, WriteError};
-use crate::files::{ORIGIN, folders, open_regular, page_path, remove_torn};
+use crate::files::{folders, open_regular, page_path, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
 use crate::page::{Page, PageMemory};
@@ -159,10 +158,4 @@ fn private_folder(directory: &Path, origin: &Origin) -> io::Result<Directory> {
         let _ = folder.set_mode(PRIVATE_DIRECTORY_MODE);
     }
     Ok(folder)
-}
-
-/// Opens a page, unless it is a link.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
-    File::options().read(true).custom_flags(flags).open(path)
 }

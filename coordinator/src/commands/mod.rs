@@ -4,7 +4,6 @@ pub mod bench_serve;
 mod benchmark;
 pub mod cache;
 pub mod device_rates;
-mod small_copies;
 pub mod doctor;
 mod drives;
 mod export;

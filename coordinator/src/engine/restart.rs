@@ -35,8 +35,8 @@ impl<'a> TellingOnce<'a> {
 }
 
 impl Observer for TellingOnce<'_> {
-    fn prefilled(&mut self, share: f64) {
-        self.observer.prefilled(share);
+    fn prefilled(&mut self, computed: u64, tokens: u64) {
+        self.observer.prefilled(computed, tokens);
     }
 
     fn token(&mut self, sequence: usize, token: u32) -> Verdict {

@@ -232,7 +232,7 @@ fn is_long(news: &News) -> bool {
             let width = ended.rest.logprobs.as_ref().map_or(1, |_| SPELLED_AT_ONCE);
             ended.rest.token_ids.len() * width
         }
-        What::Failed(_) => 0,
+        What::Failed(_) | What::Lost(_) => 0,
     };
     size > WRITTEN_AT_ONCE
 }

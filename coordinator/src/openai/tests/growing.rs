@@ -188,7 +188,7 @@ fn an_answer_keeps_the_space_that_a_text_would_lose() {
 fn no_stop_string_ends_an_answer_of_too_few_tokens() {
     let tokens: Vec<u32> = "op op op".bytes().map(u32::from).collect();
     let heard = |min_tokens: u32| {
-        let stop = vec!["op".to_owned()];
+        let stop = vec!["op".to_owned()].into();
         let following = Following { is_streamed: true, stop, min_tokens, ..Following::default() };
         let (heard, answer) = streamed(&tokens, &following, Finish::Length);
         assert_eq!(whole(&tokens, &following, Finish::Length).text.as_ref(), Some(&heard.text));

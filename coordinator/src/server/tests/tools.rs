@@ -300,14 +300,15 @@ fn functions_stand_beside_a_response_format() {
         assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
     }
     let forms = desk.engine.submissions();
+    let of = |asked: &Submission| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
     let both = forms
         .iter()
-        .filter(|asked| matches!(asked.grammar.as_deref(), Some(grammar::Grammar::CallsOr(_))));
+        .filter(|asked| matches!(of(asked).as_deref(), Some(grammar::Grammar::CallsOr(_))));
     assert_eq!(both.count(), 4, "with auto");
     let mut none = asked("{\"b\": true}", "none");
     none["messages"] = json!([{"role": "user", "content": "a"}]);
     assert_eq!(desk.post(CHAT, &none).status, 200);
-    let last = desk.engine.submissions().pop().and_then(|asked| asked.grammar);
+    let last = desk.engine.submissions().pop().and_then(|asked| of(&asked));
     assert!(matches!(last.as_deref(), Some(grammar::Grammar::JsonSchema(..))), "{last:?}");
 }
 
