@@ -43,6 +43,16 @@ impl Message {
         self
     }
 
+    /// With the role `developer`, which is how OpenAI's newer models call `system`, under the name
+    /// that the template knows: templates leave messages of unknown roles out, or refuse them.
+    #[must_use]
+    pub fn with_role_for(mut self, template: &ChatTemplate) -> Message {
+        if self.role == DEVELOPER && !template.text.contains(DEVELOPER) {
+            SYSTEM.clone_into(&mut self.role);
+        }
+        self
+    }
+
     /// Bytes of what was given.
     fn given(&self) -> usize {
         let more = self.more.iter().map(|(name, value)| name.len() + value.to_string().len());
@@ -70,6 +80,9 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat";
+
+const DEVELOPER: &str = "developer";
+const SYSTEM: &str = "system";
 
 /// Stands at the end of a message that is continued; the blank tells whether ends are stripped.
 const END_OF_MESSAGE: &str = "\u{f8ff}end of the message\u{f8ff} ";

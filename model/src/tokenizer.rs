@@ -4,6 +4,8 @@
 //! one from GGUF metadata. A model without tokenizer files is no error: the job then takes token
 //! ids. Encoding never truncates or pads, whatever the file says.
 
+mod context;
+mod length;
 mod token_bytes;
 
 use std::fmt;
@@ -21,6 +23,19 @@ use crate::tokenizer_config::{TokenizerConfig, TokenizerConfigError};
 const CHARACTER_TOKENS: usize = 4;
 /// More tokens than this end in no character only where their bytes are no text.
 const WAITING_MAX: usize = 2 * CHARACTER_TOKENS;
+
+/// Files of tokenizers that can be read.
+const READ_FILES: [&str; 2] = ["tokenizer.json", "vocab.json"];
+/// Files of tokenizers that cannot: Mistral's, SentencePiece's, OpenAI's tiktoken's.
+const UNREAD_FILES: [&str; 7] = [
+    "tekken.json",
+    "tokenizer.model",
+    "tokenizer.model.v3",
+    "spiece.model",
+    "tokenizer.tiktoken",
+    "tiktoken.model",
+    "qwen.tiktoken",
+];
 
 /// A piece of a growing text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +108,16 @@ impl TextTokenizer {
         Ok(None)
     }
 
+    /// The first file of a directory that has a tokenizer in a form that cannot be read; `None` where
+    /// there is none, or one that can be read.
+    pub fn unread_file(directory: &Path) -> Option<&'static str> {
+        let exists = |name: &&str| directory.join(name).is_file();
+        if READ_FILES.iter().any(|name| exists(&name)) {
+            return None;
+        }
+        UNREAD_FILES.into_iter().find(exists)
+    }
+
     /// Token ids of `text`. With `add_special` the tokens that the model expects around a raw
     /// prompt are added (BOS); a rendered chat template already holds them.
     ///
@@ -143,7 +168,7 @@ impl TextTokenizer {
     ) -> Result<Option<Piece>, TokenizerError> {
         let before = self.decode(&tokens[..emitted])?;
         let piece = |text: &str, tokens: usize| {
-            let text = text.strip_prefix(before.as_str()).filter(|text| !text.is_empty());
+            let text = Some(behind(text, &before)).filter(|text| !text.is_empty());
             text.map(|text| Piece { text: text.to_owned(), tokens })
         };
         let text = self.decode(tokens)?;
@@ -167,6 +192,18 @@ impl TextTokenizer {
     /// A decoder for one sequence, which takes its tokens one at a time.
     pub fn stream(&self) -> StreamDecoder<'_> {
         StreamDecoder { tokenizer: self, growing: GrowingTokens::default() }
+    }
+
+    /// The same behind a prompt; see [`TextTokenizer::grow_behind`].
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::grow_behind`].
+    pub fn stream_behind(
+        &self,
+        prompt: &[u32],
+        keeps_space: bool,
+    ) -> Result<StreamDecoder<'_>, TokenizerError> {
+        Ok(StreamDecoder { tokenizer: self, growing: self.grow_behind(prompt, keeps_space)? })
     }
 
     /// Ids in the vocabulary, special tokens among them. The model's own table may be larger.
@@ -199,6 +236,12 @@ impl GrowingTokens {
     /// The tokens, and how many of them are emitted; see [`TextTokenizer::next_piece`].
     pub fn as_parts(&self) -> (&[u32], usize) {
         (&self.tokens, self.emitted)
+    }
+
+    /// Puts other tokens in front, of which so many are emitted; all there are so far wait.
+    pub fn grow_from(&mut self, mut before: Vec<u32>, emitted: usize) {
+        before.append(&mut self.tokens);
+        *self = GrowingTokens { tokens: before, emitted };
     }
 
     /// The text of the first `tokens` was emitted.
@@ -242,6 +285,15 @@ impl StreamDecoder<'_> {
         self.growing.emit(piece.tokens);
         Ok(Some(piece.text))
     }
+}
+
+/// What `text` has more than `before`, its beginning. A byte may make its whole run invalid, and
+/// bytes before it no longer the character that they were: then as many characters are skipped.
+fn behind<'t>(text: &'t str, before: &str) -> &'t str {
+    text.strip_prefix(before).unwrap_or_else(|| {
+        let skipped = before.chars().count();
+        text.char_indices().nth(skipped).map_or("", |(at, _)| &text[at..])
+    })
 }
 
 /// GPT-2's scheme, in which OPT is published.

@@ -224,3 +224,21 @@ fn constructs_of_published_templates_are_rendered_as_elsewhere() {
     }
     assert!(refused > 1 && cases.len() - refused > 10, "{refused} of {} refused", cases.len());
 }
+
+#[test]
+fn a_developers_message_is_the_systems_unless_the_template_names_developers() {
+    let knows_system = "{% for m in messages %}{% if m.role == 'system' %}<s>{{ m.content }}\
+        {% elif m.role == 'user' %}<u>{{ m.content }}{% endif %}{% endfor %}";
+    let knows_both = "{% for m in messages %}<{{ m.role }}{% if m.role == 'developer' %}!\
+        {% endif %}>{{ m.content }}{% endfor %}";
+    let render = |text: &str| {
+        let template = ChatTemplate::new(text, None, None).expect("a template");
+        let message = |role: &str| {
+            Message::new(role.to_owned(), "x".to_owned(), Vec::new()).with_role_for(&template)
+        };
+        let messages = ["developer", "system", "user"].map(message);
+        template.render(&messages, &[], &[], SystemTime::UNIX_EPOCH).expect("rendered")
+    };
+    assert_eq!(render(knows_system), "<s>x<s>x<u>x");
+    assert_eq!(render(knows_both), "<developer!>x<system>x<user>x");
+}

@@ -99,6 +99,19 @@ fn absent_files_are_no_tokenizer_and_broken_ones_an_error() {
     assert!(message.contains("tokenizer.json: the tokenizer cannot be read"), "{message}");
 }
 
+#[test]
+fn a_tokenizer_in_another_form_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let unread = || TextTokenizer::unread_file(directory.path());
+    assert_eq!(unread(), None);
+    fs::write(directory.path().join("tokenizer.model"), "").unwrap();
+    assert_eq!(unread(), Some("tokenizer.model"));
+    fs::write(directory.path().join("tekken.json"), "{}").unwrap();
+    assert_eq!(unread(), Some("tekken.json"));
+    fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(unread(), None, "one is read");
+}
+
 /// `é` is the bytes C3 A9, spelled `Ã` and `©`; `a` stands between.
 #[test]
 fn a_stream_never_emits_half_a_character() {
@@ -154,23 +167,12 @@ fn bytes_that_are_no_text_do_not_pile_up() {
     assert!(text.ends_with("éa"), "{text}");
 }
 
-/// SentencePiece decoders strip the space of a text's first token only.
-#[test]
-fn a_stream_keeps_the_spaces_of_sentencepiece() {
-    let mut tokenizer = Tokenizer::new(
-        BPE::builder()
-            .vocab_and_merges(
-                [
-                    ("▁a".to_owned(), 0),
-                    ("▁b".to_owned(), 1),
-                    ("<0xC3>".to_owned(), 2),
-                    ("<0xA9>".to_owned(), 3),
-                ],
-                Vec::new(),
-            )
-            .build()
-            .unwrap(),
-    );
+/// `▁a`, `▁b`, the bytes of `é`, `▁`, `c` and the special `<s>`, with LLaMA 2's decoder.
+fn sentencepiece() -> TextTokenizer {
+    let words = ["▁a", "▁b", "<0xC3>", "<0xA9>", "▁", "c", "<s>"];
+    let vocab = std::array::from_fn::<_, 7, _>(|id| (words[id].to_owned(), id as u32));
+    let bpe = BPE::builder().vocab_and_merges(vocab, Vec::new()).build().unwrap();
+    let mut tokenizer = Tokenizer::new(bpe);
     let strip = tokenizers::decoders::strip::Strip::new(' ', 1, 0);
     let replace = tokenizers::normalizers::Replace::new("▁", " ").unwrap();
     tokenizer.with_decoder(Some(Sequence::new(vec![
@@ -179,7 +181,14 @@ fn a_stream_keeps_the_spaces_of_sentencepiece() {
         Fuse::new().into(),
         strip.into(),
     ])));
-    let tokenizer = TextTokenizer::new(tokenizer, Some(0));
+    tokenizer.add_special_tokens([AddedToken::from("<s>", true)]).unwrap();
+    TextTokenizer::new(tokenizer, Some(0))
+}
+
+/// SentencePiece decoders strip the space of a text's first token only.
+#[test]
+fn a_stream_keeps_the_spaces_of_sentencepiece() {
+    let tokenizer = sentencepiece();
     let mut stream = tokenizer.stream();
     let pieces: Vec<_> = [0, 1, 2, 3, 1].map(|token| stream.push(token).unwrap()).to_vec();
     let text: String = pieces.into_iter().flatten().collect();
@@ -187,6 +196,80 @@ fn a_stream_keeps_the_spaces_of_sentencepiece() {
     assert_eq!(text, tokenizer.decode(&[0, 1, 2, 3, 1]).unwrap());
     let bytes = [0, 1, 2, 3].map(|token| tokenizer.bytes(token));
     assert_eq!(bytes, [b" a".to_vec(), b" b".to_vec(), vec![0xc3], vec![0xa9]]);
+}
+
+fn answer(tokenizer: &TextTokenizer, prompt: &[u32], tokens: &[u32], keeps_space: bool) -> String {
+    let mut stream = tokenizer.stream_behind(prompt, keeps_space).unwrap();
+    let mut text = String::new();
+    for token in tokens {
+        text.extend(stream.push(*token).unwrap());
+    }
+    text.extend(stream.finish().unwrap());
+    text
+}
+
+#[test]
+fn an_answer_keeps_the_space_of_its_first_token() {
+    let tokenizer = sentencepiece();
+    assert_eq!(answer(&tokenizer, &[6, 0], &[1, 5], false), " bc");
+    assert_eq!(answer(&tokenizer, &[0; 100], &[1, 5], false), " bc");
+    assert_eq!(answer(&tokenizer, &[0, 6, 6, 6, 6, 6, 6], &[1], false), " b", "special tokens");
+    // Without a text before it is the first token of one, unless its text must be exact.
+    assert_eq!(answer(&tokenizer, &[], &[1, 1], false), "b b");
+    assert_eq!(answer(&tokenizer, &[6], &[1, 1], false), "b b");
+    assert_eq!(answer(&tokenizer, &[6], &[5], true), "c");
+    assert_eq!(answer(&tokenizer, &[6], &[1, 1], true), " b b");
+    assert_eq!(answer(&tokenizer, &[4], &[1], false), " b", "the prompt's own space was stripped");
+}
+
+#[test]
+fn an_answer_completes_the_prompts_last_character() {
+    let tokenizer = sentencepiece();
+    assert_eq!(answer(&tokenizer, &[0, 2], &[3, 1], false), "é b");
+    assert_eq!(answer(&tokenizer, &[0, 2], &[1], false), "\u{FFFD} b");
+    // Of a run of bytes the context has all or none.
+    let prompt = [[0].as_slice(), &[2, 3].repeat(5), &[2]].concat();
+    assert_eq!(answer(&tokenizer, &prompt, &[3, 1], false), "é b");
+    assert_eq!(answer(&tokenizer, &[2, 3, 2, 3, 2, 3], &[3, 0], false).chars().last(), Some('a'));
+}
+
+#[test]
+fn prompt_and_answer_are_the_text_of_both() {
+    let tokenizer = sentencepiece();
+    let mut state = 7_u32;
+    let mut next = |most: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % most
+    };
+    for _ in 0..400 {
+        // Words and whole characters, so that no run of bytes is invalid.
+        let mut tokens = Vec::new();
+        for _ in 0..next(12) {
+            match next(6) {
+                2 => tokens.extend([2, 3]),
+                3 => tokens.push(6),
+                word => tokens.push(word),
+            }
+        }
+        let split = next(tokens.len() as u32 + 1) as usize;
+        let (prompt, rest) = tokens.split_at(split);
+        let cut = prompt.last() == Some(&2);
+        let before = tokenizer.decode(&prompt[..split - usize::from(cut)]).unwrap();
+        let after = answer(&tokenizer, prompt, rest, false);
+        assert_eq!(before + &after, tokenizer.decode(&tokens).unwrap(), "{prompt:?} {rest:?}");
+    }
+}
+
+#[test]
+fn a_text_that_is_far_too_long_is_counted_in_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    opt_directory(directory.path(), &["a", "Ġ"], &[]);
+    let tokenizer = TextTokenizer::from_directory(directory.path(), Family::Opt).unwrap().unwrap();
+    let text = "a ".repeat(100_000);
+    let tokens = tokenizer.encode(&text, false).unwrap().len();
+    assert_eq!(tokenizer.excess(&text, 1000).unwrap(), Some(tokens));
+    assert_eq!(tokenizer.excess(&text, tokens).unwrap(), None);
+    assert_eq!(tokenizer.excess("a a a", 1).unwrap(), None, "a short one is tokenised at once");
 }
 
 #[test]

@@ -1,0 +1,60 @@
+//! Decoding behind other tokens: a decoder may treat the first token of a text differently
+//! (SentencePiece's strips its space), and the first token of an answer is none.
+
+use super::{GrowingTokens, TextTokenizer, TokenizerError};
+
+/// Minimum number of a prompt's last tokens that an answer is decoded behind, as in vLLM.
+const MIN_CONTEXT_TOKENS: usize = 4;
+/// Maximum number of them: more are taken only while they have no whole character.
+const MAX_CONTEXT_TOKENS: usize = 24;
+
+impl TextTokenizer {
+    /// The end of `prompt`, as the beginning of a sequence that grows. A character that is
+    /// incomplete there is completed by the tokens that follow.
+    ///
+    /// A prompt without text, of special tokens alone, is no context unless `keeps_space`: then
+    /// the sequence grows as behind a text.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`].
+    pub fn grow_behind(
+        &self,
+        prompt: &[u32],
+        keeps_space: bool,
+    ) -> Result<GrowingTokens, TokenizerError> {
+        let is_text = |token: &u32| !self.is_special(*token);
+        let known: Vec<u32> = prompt.iter().copied().filter(is_text).collect();
+        let context = if keeps_space && self.decode(&known)?.is_empty() {
+            self.any_text()
+        } else {
+            self.context(&known)?.to_vec()
+        };
+        let mut stream = self.stream();
+        for token in context {
+            stream.push(token)?;
+        }
+        Ok(stream.growing)
+    }
+
+    /// A token that has a text.
+    fn any_text(&self) -> Vec<u32> {
+        let has_text = |token: &u32| {
+            let text = self.decode(&[*token]).unwrap_or_default();
+            !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER)
+        };
+        (0..self.vocab_size() as u32).find(has_text).into_iter().collect()
+    }
+
+    /// The fewest of the last tokens that begin with a whole character.
+    fn context<'t>(&self, known: &'t [u32]) -> Result<&'t [u32], TokenizerError> {
+        let last = |count: usize| &known[known.len().saturating_sub(count)..];
+        for count in MIN_CONTEXT_TOKENS..MAX_CONTEXT_TOKENS.min(known.len()) {
+            let text = self.decode(last(count))?;
+            let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+            if !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER) {
+                return Ok(last(count));
+            }
+        }
+        Ok(last(MAX_CONTEXT_TOKENS))
+    }
+}
