@@ -12,6 +12,7 @@ is computed once.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 # Models are looked up there only while no model is known: this one would hide them.
@@ -27,11 +28,17 @@ from lm_eval.utils import (
 
 from ._errors import Error
 from ._http import Refused
+from ._model_card import prefix_token
 from ._warm import Ask, WarmServer
 
 COMPLETIONS = "/v1/completions"
 MAX_GEN_TOKS = 256
 """New tokens of an answer, at most, where a task does not say."""
+
+NO_PREFIX = (
+    "The model's tokenizer names no token for the beginning or the end of a text, so tasks that "
+    "score texts without a context fail: add prefix_token_id=N to --model_args."
+)
 
 Scored = Tuple[float, bool]
 """The log-probability of a continuation, and whether greedy decoding would say it."""
@@ -55,8 +62,8 @@ class Tandem(TemplateLM):
         """Starts the server.
 
         :param model: a directory, a .gguf file, or org/name in the Hugging Face cache.
-        :param prefix_token_id: what stands before a text that has no context, the model's token
-            for a beginning or an end. None: what its tokenizer puts before every text.
+        :param prefix_token_id: what stands before a text that has no context. None: the
+            tokenizer's token for the beginning of a text, else the one for its end.
         :param add_bos_token: whether texts get the tokens that the tokenizer puts before and
             behind them. None: as the tokenizer does.
         :param options: options of ``coordinator serve``: ``slots=8``, ``dtype=f32``, ...
@@ -67,9 +74,14 @@ class Tandem(TemplateLM):
         self._max_gen_toks = int(max_gen_toks)
         self._adds_special = True if add_bos_token is None else bool(add_bos_token)
         self._server = WarmServer(model, **options)
-        self._prefix = prefix_token_id
+        card = self._server.model()
+        self._bos: Optional[int] = card.get("bos_token_id")
+        self._prefix = prefix_token(card) if prefix_token_id is None else int(prefix_token_id)
+        if self._prefix is None:
+            # Known before anything is computed, though not yet whether a task needs it.
+            logging.getLogger(__name__).warning(NO_PREFIX)
         self._known: Dict[Tuple[str, bool], List[int]] = {}
-        self._max_length = int(self._server.model()["max_model_len"])
+        self._max_length = int(card["max_model_len"])
 
     @classmethod
     def create_from_arg_obj(
@@ -90,14 +102,8 @@ class Tandem(TemplateLM):
     def eot_token_id(self) -> int:
         """The token that stands before a text without context."""
         if self._prefix is None:
-            before = self._tokens("", True)
-            if not before:
-                raise Error(
-                    "This task scores texts without a context, and the model's tokenizer puts "
-                    "nothing before a text: add prefix_token_id=N to --model_args."
-                )
-            self._prefix = before[0]
-        return int(self._prefix)
+            raise Error(NO_PREFIX)
+        return self._prefix
 
     @property
     def max_length(self) -> int:
@@ -116,10 +122,8 @@ class Tandem(TemplateLM):
         special = self._adds_special if add_special_tokens is None else add_special_tokens
         tokens = self._tokens(string, special)
         # A template that was rendered before has the beginning already.
-        if special and len(tokens) > 1 and tokens[0] == tokens[1]:
-            before = self._tokens("", True)
-            if before and before[0] == tokens[0]:
-                return tokens[1:]
+        if special and len(tokens) > 1 and tokens[0] == tokens[1] == self._bos:
+            return tokens[1:]
         return tokens
 
     def apply_chat_template(
@@ -146,6 +150,8 @@ class Tandem(TemplateLM):
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> List[Scored]:
         """The log-probability of each continuation behind its context."""
+        if any(not request.args[0] for request in requests):
+            _ = self.eot_token_id
         texts: Set[str] = set()
         for context, continuation in (request.args for request in requests if request.args[0]):
             # Spaces at a context's end are scored with the continuation.
@@ -159,12 +165,13 @@ class Tandem(TemplateLM):
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> List[float]:
         """The log-probability of each text, in windows of the model's context."""
+        prefix = self.eot_token_id
         windows: List[Encoded] = []
         owners: List[int] = []
         for index, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             # One position is kept for the token that a server has room for in any case.
-            parts = get_rolling_token_windows(tokens, self.eot_token_id, self._max_length - 2, 1)
+            parts = get_rolling_token_windows(tokens, prefix, self._max_length - 2, 1)
             for context, continuation in map(make_disjoint_window, parts):
                 windows.append((("", ""), context, continuation))
                 owners.append(index)

@@ -1,7 +1,12 @@
 """The model for lm-eval, where lm-eval is installed; scripts/clients.sh compares it too."""
 
 import importlib.util
+import json
+import shutil
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 import tandem
 
@@ -68,6 +73,38 @@ class Model(unittest.TestCase):
         # Every token is counted once: 320 words are about as likely under random weights.
         tokens = self.model.tok_encode(text, add_special_tokens=False)
         self.assertTrue(-9 < whole / len(tokens) < -3, whole / len(tokens))
+
+    def test_a_model_without_a_beginning_scores_texts_behind_its_end(self):
+        from tandem.lm_eval import Tandem
+
+        with tempfile.TemporaryDirectory() as folder:
+            for file in Path(MODEL).iterdir():
+                shutil.copy(file, folder)
+            settings = Path(folder) / "tokenizer_config.json"
+            config = json.loads(settings.read_text())
+            end = config["eos_token"]
+            config.pop("bos_token", None)
+            settings.write_text(json.dumps(config))
+            model = Tandem(folder, **OPTIONS)
+            self.addCleanup(model._server.close)
+            (end_id,) = model.tok_encode(end, add_special_tokens=False)
+            self.assertEqual(model.prefix_token_id, end_id)
+            (found,) = model.loglikelihood_rolling(
+                self.instances("loglikelihood_rolling", ("Once upon a time",)), True
+            )
+            self.assertLess(found, 0)
+
+    def test_a_missing_prefix_is_told_before_anything_is_computed(self):
+        prefix, self.model._prefix = self.model._prefix, None
+        self.addCleanup(setattr, self.model, "_prefix", prefix)
+        with mock.patch.object(self.model, "_answers", side_effect=AssertionError):
+            for kind, arguments in (
+                ("loglikelihood", (("a", " b"), ("", "a"))),
+                ("loglikelihood_rolling", (("a",),)),
+            ):
+                ask = getattr(self.model, kind)
+                with self.assertRaisesRegex(tandem.Error, "prefix_token_id"):
+                    ask(self.instances(kind, *arguments), True)
 
     def test_answers_end_where_a_task_says(self):
         free, cut = self.model.generate_until(

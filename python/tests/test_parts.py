@@ -12,6 +12,7 @@ from tandem._answers import of_body, of_line
 from tandem._binary import binary
 from tandem._flags import flags
 from tandem._log import Log
+from tandem._model_card import prefix_token
 from tandem._prompts import lines
 from tandem.rows import Rows, columns
 
@@ -33,6 +34,14 @@ class Flags(unittest.TestCase):
     def test_what_the_package_chooses_is_refused_by_name(self):
         with self.assertRaisesRegex(TypeError, "input, output cannot be given"):
             flags({"output": "x", "input": "y"}, ["input", "output"])
+
+
+class ModelCards(unittest.TestCase):
+    def test_texts_without_context_stand_behind_a_beginning_or_else_an_end(self):
+        self.assertEqual(prefix_token({"bos_token_id": 0, "eos_token_ids": [2, 3]}), 0)
+        self.assertEqual(prefix_token({"bos_token_id": None, "eos_token_ids": [2, 3]}), 2)
+        self.assertIsNone(prefix_token({"bos_token_id": None, "eos_token_ids": []}))
+        self.assertIsNone(prefix_token({}))
 
 
 class Prompts(unittest.TestCase):
