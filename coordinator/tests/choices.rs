@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use coordinator::boundary::codec::TextContext;
 use coordinator::text::message::TextFrom;
 use coordinator::text::model::ModelText;
 use grammar::{Compiled, Grammar, Grammars, Vocabulary, Walk};
@@ -79,6 +80,13 @@ impl Tokens {
             let words = tokens.iter().flat_map(|token| &self.vocabulary.words[*token as usize]);
             let spelled: Vec<u8> = words.copied().collect();
             assert_eq!(spelled, text.as_bytes(), "{tokens:?} behind {prompt:?}");
+            // The answer's text is the choice, behind the prompt and behind nothing that has a text.
+            let decoded = |before: &[u32], keeps_space: bool| {
+                let context = TextContext { keeps_space, ..TextContext::behind(before) };
+                self.text.pieces(&context, &tokens).expect("decodable").concat()
+            };
+            assert_eq!(decoded(&self.encode(prompt), false), *text, "behind {prompt:?}");
+            assert_eq!(decoded(&[], true), *text);
         }
         assert_eq!(self.said(choices), expected, "{choices:?}");
     }

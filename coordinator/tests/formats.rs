@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::boundary::codec::{Conversation, TextCodec, TextStream};
+use coordinator::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
 use coordinator::job::input::{Format, InputOptions};
 use coordinator::job::read::read_items;
 use coordinator::openai::body::defaults::Defaults;
@@ -44,23 +44,29 @@ fn blocks(kind: &str) -> Vec<String> {
 struct OneTokenPerByte;
 
 impl TextCodec for OneTokenPerByte {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn encode(&self, text: &str, _max_tokens: usize) -> Result<Vec<u32>, CodecError> {
         Ok(text.bytes().map(u32::from).collect())
     }
 
-    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
-        self.encode(text)
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, CodecError> {
+        self.encode(text, usize::MAX)
     }
 
-    fn encode_chat(&self, chat: &Conversation, _now_s: u64) -> Result<Vec<u32>, String> {
-        self.encode(&chat.turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
+    fn encode_chat(
+        &self,
+        chat: &Conversation,
+        _now_s: u64,
+        max_tokens: usize,
+    ) -> Result<Vec<u32>, CodecError> {
+        let text: String = chat.turns.iter().map(|turn| turn.content.as_str()).collect();
+        self.encode(&text, max_tokens)
     }
 
-    fn tools_template(&self) -> Result<Option<String>, String> {
+    fn tools_template(&self) -> Result<Option<String>, CodecError> {
         Ok(Some("tools: <tool_call>arguments</tool_call>".to_owned()))
     }
 
-    fn special_token(&self, _text: &str) -> Result<Option<u32>, String> {
+    fn special_token(&self, _text: &str) -> Result<Option<u32>, CodecError> {
         Ok(None)
     }
 
@@ -68,11 +74,11 @@ impl TextCodec for OneTokenPerByte {
         u8::try_from(token).into_iter().collect()
     }
 
-    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String> {
+    fn pieces(&self, _context: &TextContext, tokens: &[u32]) -> Result<Vec<String>, CodecError> {
         Ok(vec![String::new(); tokens.len() + 1])
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
+    fn stream(&self, _context: &TextContext) -> Box<dyn TextStream + '_> {
         Box::new(NoText)
     }
 }
@@ -81,7 +87,7 @@ impl TextCodec for OneTokenPerByte {
 struct NoText;
 
 impl TextStream for NoText {
-    fn push(&mut self, _token: u32) -> Result<String, String> {
+    fn push(&mut self, _token: u32) -> Result<String, CodecError> {
         Ok(String::new())
     }
 }
@@ -97,7 +103,7 @@ fn all_are_requests(text: &str, format: Format) {
         defaults: &Defaults::default(),
         unread: &Unread::default(),
         codec: Some(&OneTokenPerByte),
-        limits: Limits { context: 4096, vocab_size: 50_000 },
+        limits: Limits { context: 4096, vocab_size: 50_000, unread_tokenizer: None },
     };
     let items = read_items(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
     let items = items.expect("read to the end");
@@ -130,7 +136,7 @@ fn outputs_read_and_write_as_they_stand() {
 #[test]
 fn scores_read_and_write_as_they_stand() {
     let options = LineOptions {
-        limits: Limits { context: 4096, vocab_size: 50_000 },
+        limits: Limits { context: 4096, vocab_size: 50_000, unread_tokenizer: None },
         prefix: Prefix(None),
         codec: Some(&OneTokenPerByte),
     };

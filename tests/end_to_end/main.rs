@@ -10,6 +10,7 @@ mod cuda;
 mod cuda_faults;
 mod cuda_profile;
 mod death;
+mod detokenize;
 mod doctor;
 mod families;
 mod following;

@@ -58,6 +58,10 @@ impl Served {
         send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed()).expect("a process id")
     }
@@ -305,6 +309,12 @@ fn workers_that_serve_allocate_nothing_but_for_forms() {
 
 /// Of threads that start workers too, where the server's do.
 pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
+    let all = processes_of_any(coordinator).into_iter();
+    all.filter(|(_, name)| name.contains("worker")).collect()
+}
+
+/// All processes that a coordinator's threads started, with their names.
+pub fn processes_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
     let children = tasks
         .flatten()
@@ -318,7 +328,7 @@ pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         (pid, String::from_utf8_lossy(&line).into_owned())
     });
-    named.filter(|(_, name)| name.contains("worker")).collect()
+    named.collect()
 }
 
 #[test]

@@ -213,6 +213,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         limits: prompt::Limits {
             context: opened.config.max_positions,
             vocab_size: opened.config.vocab_size,
+            unread_tokenizer: opened.unread_tokenizer(),
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };

@@ -2,13 +2,14 @@
 
 use std::io;
 
+use crate::boundary::codec::CodecError;
 use crate::boundary::engine::EngineError;
 
 /// Why a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     #[error("How the model's chats are written cannot be found out: {0}.")]
-    Chats(String),
+    Chats(CodecError),
     #[error("The input {path} cannot be read: {source}.")]
     Input { path: String, source: io::Error },
     #[error(
@@ -103,6 +104,11 @@ pub enum JobError {
          {now}."
     )]
     OutputMoved { path: String, now: String },
+    #[error(
+        "The model's tokenizer fails: {0} Answers written before are kept; run the same command \
+         with --resume once there is memory for it."
+    )]
+    Tokenizer(String),
     #[error("interrupted while the input was read; nothing was written")]
     Interrupted,
     /// In the engine's own sentence.

@@ -7,7 +7,7 @@ use grammar::Grammar;
 use super::answers::Answers;
 use super::error::JobError;
 use super::progress::Progress;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 use crate::boundary::engine::{Generated, Observer, Verdict};
 use crate::openai::echo::{EchoedPrompt, OfPrompt};
 use crate::openai::following::Following;
@@ -56,10 +56,10 @@ impl<'f, 'j> Follower<'f, 'j> {
         progress: &'f mut dyn Progress,
         answers: &'f mut Answers<'j>,
     ) -> Follower<'f, 'j> {
-        let watchers = pending.iter().map(|pending| {
-            let stop = &pending.request.stop;
-            let codec = codec.filter(|_| !stop.is_empty())?;
-            Some(StopWatcher::new(codec, stop))
+        let watchers = pending.iter().map(|Pending { ticket, request }| {
+            let codec = codec.filter(|_| !request.stop.is_empty())?;
+            let context = Following::context(request, ticket.choice);
+            Some(StopWatcher::new(codec, &context, &request.stop, request.sampling.min_tokens))
         });
         let watchers = watchers.collect();
         Follower {
@@ -80,6 +80,14 @@ impl<'f, 'j> Follower<'f, 'j> {
     /// Why their answers cannot be written.
     pub(super) fn end(self) -> Result<usize, JobError> {
         self.failed.map_or(Ok(self.finished), Err)
+    }
+}
+
+impl Follower<'_, '_> {
+    /// Ends the job at an answer that has its tokens and no text; it is computed again later.
+    fn fail(&mut self, sentence: String) -> ControlFlow<()> {
+        self.failed.get_or_insert(JobError::Tokenizer(sentence));
+        ControlFlow::Break(())
     }
 }
 
@@ -106,14 +114,16 @@ impl Observer for Follower<'_, '_> {
 
     fn finished(&mut self, sequence: usize, mut generated: Generated) -> ControlFlow<()> {
         let Pending { ticket, request } = self.pending[sequence];
-        self.finished += 1;
         let prompt_logprobs = std::mem::take(&mut generated.prompt_logprobs);
-        let mut answer = finish(generated, &Following::new(request, false), self.codec);
+        let following = Following::new(request, ticket.choice, false);
+        let mut answer = finish(generated, &following, self.codec);
+        if let Some(sentence) = answer.error.take_if(|_| answer.is_lost) {
+            return self.fail(sentence);
+        }
         let prompt = request.prompt_of(ticket.choice);
         if prompt.max_new == 0 {
             answer = answer.emptied();
         }
-        self.progress.finished(sequence, answer.generated);
         if answer.error.is_none() {
             let wrong = |grammar: &Grammar| self.forms.wrong(grammar, &answer, self.codec);
             answer.error = request.grammar.as_deref().and_then(wrong);
@@ -122,10 +132,19 @@ impl Observer for Follower<'_, '_> {
             (true, Some(codec)) => EchoedPrompt::new(&prompt.tokens, codec).map(Some),
             _ => Ok(None),
         };
-        let echoed = echoed.unwrap_or_else(|reason| {
-            answer.error = Some(format!("The prompt cannot be turned into text: {reason}."));
-            None
-        });
+        let echoed = match echoed {
+            Ok(echoed) => echoed,
+            Err(error) => {
+                let sentence = format!("The prompt cannot be turned into text: {error}.");
+                if matches!(error, CodecError::Unavailable(_)) {
+                    return self.fail(sentence);
+                }
+                answer.error = Some(sentence);
+                None
+            }
+        };
+        self.finished += 1;
+        self.progress.finished(sequence, answer.generated);
         let echoed = echoed.as_ref();
         let of_prompt = OfPrompt { request, echoed, found: &prompt_logprobs, codec: self.codec };
         self.answers.add(ticket.item, ticket.choice, answer, of_prompt);

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::demand::Demand;
 use super::error::JobError;
 use super::input::{Format, InputOptions};
-use super::read::read_items;
+use super::read::{check_read, read_items};
 use super::reading::Reading;
 use super::resume::{Recorded, Resume};
 use super::run::Job;
@@ -107,6 +107,10 @@ impl<'a> ReadJob<'a> {
         });
         reading.end();
         let items = read.ok_or(JobError::Interrupted)?;
+        check_read(items.iter().filter_map(|item| match item {
+            Item::Error(error) => Some(error),
+            Item::Request(_) => None,
+        }))?;
         let notes = unread.notes();
         Ok(ReadJob { options, items, notes, sink, existing, recorded, created, model })
     }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::error::JobError;
 use super::input::{InputOptions, ReadLine, read_line};
 use crate::openai::fingerprint::content_id;
 use crate::openai::forms::Forms;
@@ -37,6 +38,20 @@ pub fn read_items(
     let lines = lines_of(bytes);
     let read = read_lines(&lines, &|raw, line| read_line(raw, line, options), watch)?;
     join(&lines, read, watch)
+}
+
+/// Whether all lines were read, whatever is wrong with them.
+///
+/// # Errors
+/// A line that a tokenizer which keeps failing gave no answer to: it may be right.
+pub fn check_read<'e>(errors: impl IntoIterator<Item = &'e LineError>) -> Result<(), JobError> {
+    let lost = |error: &&LineError| error.rejection.code == ErrorCode::InternalError;
+    match errors.into_iter().find(lost) {
+        Some(LineError { line, rejection, .. }) => {
+            Err(JobError::Tokenizer(format!("line {line}: {}", rejection.message)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The lines of a file that are not blank, with their numbers.

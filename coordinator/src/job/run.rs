@@ -175,10 +175,13 @@ impl<'a> Job<'a> {
             .collect();
         let mut follower = Follower::new(*codec, &pending, progress, &mut answers);
         let ran = engine.run(&sequences, &mut follower);
-        let finished = follower.end()?;
-        // Whatever happened to the others.
-        answers.write()?;
-        answers.join_unfinished()?;
+        let followed = follower.end();
+        if matches!(followed, Ok(_) | Err(JobError::Tokenizer(_))) {
+            // Whatever happened to the others.
+            answers.write()?;
+            answers.join_unfinished()?;
+        }
+        let finished = followed?;
         match ran {
             Ok(()) if finished == sequences.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::body::RawPrompt;
 use super::reasoning::syntax::ReasoningSyntax;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 
 /// What a user chooses for all chats.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,8 +36,11 @@ impl ChatRules {
     /// For a model, which has no chats without a `codec`.
     ///
     /// # Errors
-    /// A tokenizer that does not answer: the end of a sentence.
-    pub fn new(options: &ChatOptions, codec: Option<&dyn TextCodec>) -> Result<ChatRules, String> {
+    /// A tokenizer that does not answer.
+    pub fn new(
+        options: &ChatOptions,
+        codec: Option<&dyn TextCodec>,
+    ) -> Result<ChatRules, CodecError> {
         let codec = codec.filter(|_| options.reasoning == ReasoningFormat::Apart);
         let reasoning = codec.map(ReasoningSyntax::of).transpose()?.flatten();
         Ok(ChatRules { variables: options.variables.clone(), reasoning })

@@ -4,13 +4,16 @@ use super::item::Request;
 use super::logprobs::{Logprobs, TextLogprobs};
 use super::output::Choice;
 use super::prompt_logprobs::prompt_logprobs;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec, TextContext};
 use crate::boundary::engine::Logprob;
 
 /// A prompt as it is told: the text of its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EchoedPrompt {
+    /// Its whole characters.
     pub text: String,
+    /// A character that it ends within, as U+FFFD: part of the text of an answer that has tokens.
+    rest: String,
     tokens: Vec<u32>,
     /// Characters of the text before each token.
     starts: Vec<usize>,
@@ -20,11 +23,12 @@ impl EchoedPrompt {
     /// The prompt of these tokens.
     ///
     /// # Errors
-    /// The end of a sentence: why they have no text.
-    pub fn new(tokens: &[u32], codec: &dyn TextCodec) -> Result<EchoedPrompt, String> {
-        let pieces = codec.pieces(tokens)?;
+    /// Tokens without a text.
+    pub fn new(tokens: &[u32], codec: &dyn TextCodec) -> Result<EchoedPrompt, CodecError> {
+        let mut pieces = codec.pieces(&TextContext::default(), tokens)?;
+        let rest = pieces.pop().unwrap_or_default();
         let mut characters = 0;
-        let starts = pieces.iter().take(tokens.len()).map(|piece| {
+        let starts = pieces.iter().map(|piece| {
             let start = characters;
             characters += piece.chars().count();
             start
@@ -32,6 +36,7 @@ impl EchoedPrompt {
         Ok(EchoedPrompt {
             starts: starts.collect(),
             text: pieces.concat(),
+            rest,
             tokens: tokens.to_vec(),
         })
     }
@@ -55,6 +60,12 @@ impl EchoedPrompt {
             shown.prepend_unknown(*first, likely, codec);
         }
         shown
+    }
+
+    /// What of it stands before an answer beside its whole characters: the incomplete one, which
+    /// answers with tokens begin with.
+    pub fn rest_before(&self, text: &str, token_ids: &[u32]) -> &str {
+        if text.is_empty() && token_ids.is_empty() { &self.rest } else { "" }
     }
 
     /// How many characters its text has.
@@ -90,9 +101,11 @@ impl OfPrompt<'_> {
         let of_prompt = |likely| prompt_logprobs(self.found, self.width(), likely, self.codec);
         let told = self.request.prompt_logprobs.map(of_prompt);
         match choice {
-            Choice::Text { text, logprobs, prompt_logprobs, .. } => {
+            Choice::Text { text, token_ids, logprobs, prompt_logprobs, .. } => {
                 *prompt_logprobs = told;
                 if let Some(prompt) = self.echoed {
+                    let rest = prompt.rest_before(text, token_ids);
+                    text.insert_str(0, rest);
                     text.insert_str(0, &prompt.text);
                     *logprobs =
                         joined(self.echoed_logprobs(), prompt.characters(), logprobs.take());

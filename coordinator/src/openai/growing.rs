@@ -60,7 +60,7 @@ impl<'a> Growing<'a> {
         let looks = following.is_streamed || !following.stop.is_empty();
         Growing {
             codec,
-            stream: codec.filter(|_| looks).map(|codec| codec.stream()),
+            stream: codec.filter(|_| looks).map(|codec| codec.stream(&following.context)),
             reader: following.is_streamed.then(|| AnswerReader::new(&following)).flatten(),
             following,
             tokens: Vec::new(),
@@ -98,7 +98,8 @@ impl<'a> Growing<'a> {
         self.text.push_str(&piece);
         let characters = self.ends.last().map_or(0, |end| end.1) + piece.chars().count();
         self.ends.push((self.text.len(), characters));
-        completed(&self.text, before, &self.following.stop).is_some()
+        let is_past_least = self.tokens.len() > self.following.min_tokens as usize;
+        completed(&self.text, before, &self.following.stop).is_some() && is_past_least
     }
 
     /// What can be told and was not, unless a stop string is complete.

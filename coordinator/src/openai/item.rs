@@ -6,6 +6,7 @@ use grammar::Grammar;
 use serde_json::{Map, Value};
 
 use super::reasoning::Reasoning;
+use crate::boundary::codec::CodecError;
 use crate::boundary::engine::Sampling;
 
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
@@ -108,6 +109,8 @@ pub enum ErrorCode {
     ChatTemplate,
     DuplicateCustomId,
     EmptyPrompt,
+    /// The server is at fault, not the request.
+    InternalError,
     InvalidJson,
     InvalidUtf8,
     InvalidValue,
@@ -124,10 +127,11 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them, for the documentation's test.
-    pub const ALL: [ErrorCode; 15] = [
+    pub const ALL: [ErrorCode; 16] = [
         ErrorCode::ChatTemplate,
         ErrorCode::DuplicateCustomId,
         ErrorCode::EmptyPrompt,
+        ErrorCode::InternalError,
         ErrorCode::InvalidJson,
         ErrorCode::InvalidUtf8,
         ErrorCode::InvalidValue,
@@ -148,6 +152,7 @@ impl ErrorCode {
             ErrorCode::ChatTemplate => "chat_template",
             ErrorCode::DuplicateCustomId => "duplicate_custom_id",
             ErrorCode::EmptyPrompt => "empty_prompt",
+            ErrorCode::InternalError => "internal_error",
             ErrorCode::InvalidJson => "invalid_json",
             ErrorCode::InvalidUtf8 => "invalid_utf8",
             ErrorCode::InvalidValue => "invalid_value",
@@ -176,6 +181,17 @@ impl Rejection {
     /// A rejection with its sentence.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Rejection {
         Rejection { code, message: message.into() }
+    }
+
+    /// A rejection of what a tokenizer gives no answer to; `what` begins its sentence, and `code` is
+    /// that of a request at fault.
+    pub fn of_codec(error: &CodecError, code: ErrorCode, what: &str) -> Rejection {
+        let code = match error {
+            CodecError::Refused(_) => code,
+            CodecError::TooLong { .. } => ErrorCode::PromptTooLong,
+            CodecError::Unavailable(_) => ErrorCode::InternalError,
+        };
+        Rejection::new(code, format!("{what}: {error}."))
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a body to a request that can be run: tokenised, within the model's context.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use grammar::{Calls, Grammar};
@@ -11,7 +12,7 @@ use super::chats::ChatRules;
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, fit};
 use super::reasoning::Reasoning;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 
 /// New tokens of a completion that does not say, as at OpenAI.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -41,17 +42,15 @@ impl Building<'_> {
     /// What the model cannot take.
     pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<Request, Rejection> {
         let needs_text = [
-            (!body.stop.is_empty(), "so \"stop\" cannot be looked for"),
-            (body.echo, "so \"echo\" has no text"),
-            (body.grammar.is_some(), "so its answers cannot have a form"),
-            (body.tools.is_some(), "so its answers cannot call functions"),
+            (!body.stop.is_empty(), ", so \"stop\" cannot be looked for; leave it out"),
+            (body.echo, ", so \"echo\" has no text; leave it out"),
+            (body.grammar.is_some(), ", so its answers cannot have a form; leave it out"),
+            (body.tools.is_some(), ", so its answers cannot call functions; leave them out"),
         ];
         for (_, consequence) in needs_text.iter().filter(|(is_needed, _)| *is_needed) {
             if self.codec.is_none() {
-                return Err(Rejection::new(
-                    ErrorCode::NoTokenizer,
-                    format!("This model has no tokenizer, {consequence}; leave it out."),
-                ));
+                let message = self.limits.no_tokenizer(consequence);
+                return Err(Rejection::new(ErrorCode::NoTokenizer, message));
             }
         }
         let grammar = match &body.tools {
@@ -102,7 +101,11 @@ impl Building<'_> {
             Rejection::new(ErrorCode::UnsupportedField, message)
         };
         let codec = self.codec.ok_or_else(|| refused("this model has no tokenizer"))?;
-        let template = codec.tools_template().map_err(|reason| refused(&reason))?;
+        let lost = |error: &CodecError| {
+            let what = "The field \"tools\" cannot be followed";
+            Rejection::of_codec(error, ErrorCode::UnsupportedField, what)
+        };
+        let template = codec.tools_template().map_err(|error| lost(&error))?;
         let template = template.unwrap_or_default();
         if !takes_tools(&template) {
             return Err(refused("this model's chat template tells it of no functions"));
@@ -113,9 +116,20 @@ impl Building<'_> {
                  those of {KNOWN} do"
             ))
         })?;
-        let syntax = format.syntax(&|text| codec.special_token(text));
+        let failure = Cell::new(None);
+        let syntax = format.syntax(&|text| {
+            codec.special_token(text).map_err(|error| {
+                let reason = error.to_string();
+                failure.set(Some(error));
+                reason
+            })
+        });
+        let syntax = syntax.map_err(|reason| match failure.take() {
+            Some(error) => lost(&error),
+            None => refused(&reason),
+        });
         Ok(Calls {
-            syntax: syntax.map_err(|reason| refused(&reason))?,
+            syntax: syntax?,
             functions: tools.functions.clone(),
             is_required: tools.is_required,
             are_several: tools.are_several && format.takes_several(),

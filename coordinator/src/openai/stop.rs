@@ -7,7 +7,7 @@ use super::following::Following;
 use super::logprobs::Logprobs;
 use super::parts::{Call, Parts};
 use super::reader::AnswerReader;
-use crate::boundary::codec::{TextCodec, TextStream};
+use crate::boundary::codec::{CodecError, TextCodec, TextContext, TextStream};
 use crate::boundary::engine::{Finish, Generated};
 
 /// Looks for stop strings in a growing text.
@@ -15,6 +15,9 @@ pub struct StopWatcher<'a> {
     stream: Box<dyn TextStream + 'a>,
     stop: &'a [String],
     text: String,
+    tokens: u32,
+    /// See [`Following::min_tokens`].
+    min_tokens: u32,
 }
 
 impl std::fmt::Debug for StopWatcher<'_> {
@@ -24,16 +27,23 @@ impl std::fmt::Debug for StopWatcher<'_> {
 }
 
 impl<'a> StopWatcher<'a> {
-    /// A watcher for one sequence.
-    pub fn new(codec: &'a dyn TextCodec, stop: &'a [String]) -> StopWatcher<'a> {
-        StopWatcher { stream: codec.stream(), stop, text: String::new() }
+    /// A watcher for one sequence, whose text stands behind `context`.
+    pub fn new(
+        codec: &'a dyn TextCodec,
+        context: &TextContext,
+        stop: &'a [String],
+        min_tokens: u32,
+    ) -> StopWatcher<'a> {
+        let stream = codec.stream(context);
+        StopWatcher { stream, stop, text: String::new(), tokens: 0, min_tokens }
     }
 
     /// Takes the next token; whether a stop string is now complete.
     pub fn push(&mut self, token: u32) -> bool {
         // What the decoder refuses is told when the answer has ended.
         let piece = self.stream.push(token).unwrap_or_default();
-        self.extend(&piece).is_some()
+        self.tokens += 1;
+        self.extend(&piece).is_some() && self.tokens > self.min_tokens
     }
 
     /// Appends text and returns where the first stop string begins, if one is complete: the one
@@ -48,14 +58,15 @@ impl<'a> StopWatcher<'a> {
 /// Where the first stop string begins that the text behind `before` completes: the one that begins
 /// earliest.
 pub(super) fn completed(text: &str, before: usize, stop: &[String]) -> Option<usize> {
-    let longest = stop.iter().map(String::len).max()?;
-    // Only a string that ends in the new piece is new.
-    let mut from = before.saturating_sub(longest);
-    while !text.is_char_boundary(from) {
-        from -= 1;
-    }
-    let places = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
-    places.min().map(|at| from + at)
+    let place = |stop: &String| {
+        // Only a string that ends in the new piece is new.
+        let mut from = (before + 1).saturating_sub(stop.len());
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text[from..].find(stop.as_str()).map(|at| from + at)
+    };
+    stop.iter().filter_map(place).min()
 }
 
 /// Bytes at the end of a text that may begin a stop string.
@@ -89,6 +100,8 @@ pub struct Answer {
     pub ends_by_itself: bool,
     /// Why it is not what was asked for: a sentence.
     pub error: Option<String>,
+    /// The error is the tokenizer's: the same tokens may have a text when it is asked again.
+    pub is_lost: bool,
 }
 
 impl Answer {
@@ -120,8 +133,7 @@ pub fn finish(
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
     let Generated { tokens, logprobs, finish, .. } = generated;
-    let Following { stop, width, .. } = following;
-    let (width, cut) = (*width, cut(&tokens, stop, finish, codec));
+    let (width, cut) = (following.width, cut(&tokens, following, finish, codec));
     let (text, reasoning, calls) = read_parts(&tokens, &cut, following);
     let Cut { starts, generated, at_stop, refused, .. } = cut;
     let token_ids = tokens[..starts.len()].to_vec();
@@ -130,10 +142,22 @@ pub fn finish(
     let ends_by_itself = !at_stop && finish == Finish::Stop;
     let finish = if at_stop { Finish::Stop } else { finish };
     let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
+    let is_lost = overflowed.is_none() && matches!(refused, Some(CodecError::Unavailable(_)));
     let error = overflowed.or_else(|| {
         refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
     });
-    Answer { text, reasoning, calls, token_ids, generated, logprobs, finish, ends_by_itself, error }
+    Answer {
+        text,
+        reasoning,
+        calls,
+        token_ids,
+        generated,
+        logprobs,
+        finish,
+        ends_by_itself,
+        error,
+        is_lost,
+    }
 }
 
 /// The text beside thoughts and calls, and these.
@@ -176,10 +200,16 @@ struct Cut {
     /// Whether a stop string cut it.
     at_stop: bool,
     /// Why its tokens have no text.
-    refused: Option<String>,
+    refused: Option<CodecError>,
 }
 
-fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
+fn cut(
+    tokens: &[u32],
+    following: &Following,
+    finish: Finish,
+    codec: Option<&dyn TextCodec>,
+) -> Cut {
+    let Following { context, stop, min_tokens, .. } = following;
     // The end-of-sequence token is not among them.
     let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
     let Some(codec) = codec else {
@@ -187,21 +217,22 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
         let ends = Vec::new();
         return Cut { text: None, starts, ends, generated: whole, at_stop: false, refused: None };
     };
-    let mut watcher = StopWatcher::new(codec, stop);
+    let mut watcher = StopWatcher::new(codec, context, stop, *min_tokens);
     // `ends[i]`: length of the text after `i` tokens.
     let mut ends = vec![0];
-    let (pieces, refused) = match codec.pieces(tokens) {
+    let (pieces, refused) = match codec.pieces(context, tokens) {
         Ok(pieces) => (pieces, None),
         Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
     };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
-        if let Some(cut) = watcher.extend_any(piece) {
+        if let Some(cut) = watcher.extend_any(piece).filter(|_| generated > *min_tokens) {
             return cut_at(cut, watcher.text, ends, generated);
         }
         ends.push(watcher.text.len());
     }
-    if let Some(cut) = watcher.extend_any(rest) {
+    let is_past_least = tokens.len() as u32 > *min_tokens;
+    if let Some(cut) = watcher.extend_any(rest).filter(|_| is_past_least) {
         return cut_at(cut, watcher.text, ends, whole);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);

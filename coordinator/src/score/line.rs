@@ -70,10 +70,16 @@ fn read_texts(
         Value::String(prompt) => {
             let texts = list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
             let codec = options.codec.ok_or_else(|| {
-                let message = "This model has no tokenizer; give lists of token ids.";
+                let message = options.limits.no_tokenizer("; give lists of token ids");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
-            split(prompt, &texts.ok_or_else(wrong_list)?, options.prefix, codec)
+            split(
+                prompt,
+                &texts.ok_or_else(wrong_list)?,
+                options.prefix,
+                codec,
+                options.limits.context,
+            )
         }
         Value::Array(prompt) => {
             let mut prompt = ids(prompt)?;

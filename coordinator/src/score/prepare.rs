@@ -8,9 +8,10 @@ use super::job::Job;
 use super::line::{LineOptions, read_line};
 use super::resume::Resume;
 use super::windows::Windows;
+use crate::boundary::codec::CodecError;
 use crate::job::error::JobError;
 use crate::job::input::Format;
-use crate::job::read::{BOM, Ids, lines_of, read_lines};
+use crate::job::read::{BOM, Ids, check_read, lines_of, read_lines};
 use crate::job::reading::Reading;
 use crate::job::sink::{OutputMode, Place, Sink};
 use crate::job::source::Source;
@@ -42,12 +43,12 @@ pub struct ReadJob<'o> {
 pub enum ScoreError {
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error("This model has no tokenizer, so a text has no tokens; give lines with token ids.")]
-    NoTokenizer,
+    #[error("{0}")]
+    NoTokenizer(String),
     #[error("The text is not UTF-8 (byte {byte}); save the file as UTF-8.")]
     Utf8 { byte: usize },
     #[error("The text cannot be tokenised: {0}.")]
-    Tokenizer(String),
+    Tokenizer(CodecError),
     #[error("The text has {0} tokens; two at least can be scored.")]
     Short(usize),
 }
@@ -137,7 +138,12 @@ fn lines(
             Err(rejection) => Item::Error(LineError { line: *line, custom_id, rejection }),
         }
     });
-    Ok(items.collect())
+    let items: Vec<Item> = items.collect();
+    check_read(items.iter().filter_map(|item| match item {
+        Item::Error(error) => Some(error),
+        Item::Question(_) => None,
+    }))?;
+    Ok(items)
 }
 
 /// The windows of a text.
@@ -146,11 +152,14 @@ fn windows(
     windows: Windows,
     options: &LineOptions<'_>,
 ) -> Result<Vec<Item>, ScoreError> {
-    let codec = options.codec.ok_or(ScoreError::NoTokenizer)?;
+    let codec = options.codec.ok_or_else(|| {
+        let consequence = ", so a text has no tokens; give lines with token ids";
+        ScoreError::NoTokenizer(options.limits.no_tokenizer(consequence))
+    })?;
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ScoreError::Utf8 { byte: error.valid_up_to() + 1 })?;
-    let tokens = codec.encode(text).map_err(ScoreError::Tokenizer)?;
+    let tokens = codec.encode(text, usize::MAX).map_err(ScoreError::Tokenizer)?;
     let questions = windows.of(&tokens);
     if questions.is_empty() {
         return Err(ScoreError::Short(tokens.len()));

@@ -4,14 +4,14 @@
 //! a tokenizer seldom makes the same tokens of a text by itself as of the same text behind another.
 //! Spaces at the prompt's end go to the continuation, since tokens mostly begin with a space.
 
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 use crate::openai::item::{ErrorCode, Rejection};
 
 /// What stands before a continuation without a prompt: the beginning of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix(pub Option<u32>);
 
-/// Tokens of a prompt, and of what may follow it.
+/// Tokens of a prompt, and of what may follow it. Texts of far more than `max_tokens` are refused.
 ///
 /// # Errors
 /// A rejection of texts that the tokenizer refuses, or of which nothing is left to be scored.
@@ -20,13 +20,17 @@ pub fn split(
     continuations: &[&str],
     prefix: Prefix,
     codec: &dyn TextCodec,
+    max_tokens: usize,
 ) -> Result<(Vec<u32>, Vec<Vec<u32>>), Rejection> {
     let context = prompt.trim_end_matches(is_space);
     let spaces = &prompt[context.len()..];
     if context.is_empty() {
         return behind_prefix(spaces, continuations, prefix, codec);
     }
-    let encode = |text: &str| codec.encode(text).map_err(|reason| refused(&reason));
+    let encode = |text: &str| {
+        let encoded = codec.encode(text, max_tokens);
+        encoded.map_err(|error| refused(&error))
+    };
     let before = encode(context)?;
     let after = continuations.iter().map(|continuation| {
         let whole = encode(&[context, spaces, continuation].concat())?;
@@ -46,7 +50,7 @@ fn behind_prefix(
     let prefix = prefix.ok_or_else(no_prefix)?;
     let encode = |text: &&str| -> Result<Vec<u32>, Rejection> {
         let text = [spaces, text].concat();
-        let mut tokens = codec.encode_part(&text).map_err(|reason| refused(&reason))?;
+        let mut tokens = codec.encode_part(&text).map_err(|error| refused(&error))?;
         let begins = tokens.first() == Some(&prefix);
         tokens.drain(..usize::from(begins));
         Ok(tokens)
@@ -62,8 +66,8 @@ pub fn no_prefix() -> Rejection {
     Rejection::new(ErrorCode::EmptyPrompt, message)
 }
 
-fn refused(reason: &str) -> Rejection {
-    Rejection::new(ErrorCode::Tokenizer, format!("The text cannot be tokenised: {reason}."))
+fn refused(error: &CodecError) -> Rejection {
+    Rejection::of_codec(error, ErrorCode::Tokenizer, "The text cannot be tokenised")
 }
 
 /// What Python takes for a space: lm-eval strips prompts there.

@@ -79,6 +79,12 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "engine_error", message)
     }
 
+    /// The tokenizer's processes keep ending, whatever they are asked.
+    pub fn tokenizer_failed(message: impl Into<String>) -> ApiError {
+        let code = ErrorCode::InternalError.name();
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, code, message)
+    }
+
     /// The server was not done in time.
     pub fn timed_out() -> ApiError {
         let message = "The answer was not complete within the server's time limit (--timeout).";
@@ -104,6 +110,9 @@ impl ApiError {
 impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> ApiError {
         let Rejection { code, message } = rejection;
+        if code == ErrorCode::InternalError {
+            return ApiError::tokenizer_failed(message);
+        }
         let mut error = ApiError::invalid(code.name(), message);
         error.object.param = match code {
             ErrorCode::EmptyPrompt | ErrorCode::PromptTooLong => Some("prompt".to_owned()),

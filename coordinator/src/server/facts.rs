@@ -27,6 +27,12 @@ pub struct ModelCard {
     pub sampling: Sampling,
     /// `None` where the model has no tokenizer.
     pub codec: Option<SharedCodec>,
+    /// The file that has its tokenizer where it cannot be read.
+    pub unread_tokenizer: Option<&'static str>,
+    /// The token that the tokenizer names for the beginning of a text.
+    pub bos_token_id: Option<u32>,
+    /// Tokens that end an answer, first the one that the tokenizer names for the end of a text.
+    pub eos_token_ids: Vec<u32>,
 }
 
 impl ModelCard {

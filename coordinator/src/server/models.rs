@@ -12,7 +12,8 @@ use super::error::ApiError;
 use super::reply::json;
 use super::shared::Shared;
 
-/// A model, as OpenAI lists them and with vLLM's field for its context.
+/// A model, as OpenAI lists them, with vLLM's field for its context and the tokens that begin and end
+/// its texts.
 #[derive(Serialize)]
 struct Model<'a> {
     id: &'a str,
@@ -21,6 +22,8 @@ struct Model<'a> {
     owned_by: &'static str,
     root: &'a str,
     max_model_len: usize,
+    bos_token_id: Option<u32>,
+    eos_token_ids: &'a [u32],
 }
 
 #[derive(Serialize)]
@@ -37,6 +40,8 @@ fn model<'a>(shared: &'a Shared, id: &'a str) -> Model<'a> {
         owned_by: "tandem",
         root: shared.model.name(),
         max_model_len: shared.context(),
+        bos_token_id: shared.model.bos_token_id,
+        eos_token_ids: &shared.model.eos_token_ids,
     }
 }
 

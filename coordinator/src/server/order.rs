@@ -16,7 +16,6 @@ use crate::openai::echo::{EchoedPrompt, OfPrompt};
 use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
 use crate::openai::json::parse_object;
-use crate::openai::prompt::Limits;
 use crate::openai::request::Building;
 
 /// Bytes of text that a token stands for, about; counted until it is tokenised.
@@ -108,7 +107,7 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
         now_s: now.map_or(0, |since| since.as_secs()),
         codec,
         chats: &shared.chats,
-        limits: Limits { context: shared.context(), vocab_size: shared.model.vocab_size },
+        limits: shared.prompt_limits(),
     };
     let request = building.build(endpoint, body)?;
     let most = shared.engine.limits().logprobs;
@@ -135,9 +134,9 @@ fn echoed(request: &Request, shared: &Shared) -> Result<Vec<EchoedPrompt>, Rejec
         return Err(Rejection::new(ErrorCode::NoTokenizer, message));
     };
     let echoed = |tokens: &[u32]| {
-        EchoedPrompt::new(tokens, codec).map_err(|reason| {
-            let message = format!("The prompt cannot be turned into text: {reason}.");
-            Rejection::new(ErrorCode::Tokenizer, message)
+        EchoedPrompt::new(tokens, codec).map_err(|error| {
+            let what = "The prompt cannot be turned into text";
+            Rejection::of_codec(&error, ErrorCode::Tokenizer, what)
         })
     };
     request.prompts.iter().map(|prompt| echoed(&prompt.tokens)).collect()

@@ -20,7 +20,7 @@ use super::metrics::Metrics;
 use super::routes::router;
 use super::shared::{Phase, Shared};
 use super::tellers::Tellers;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 use crate::boundary::serving::{Serving, State};
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::ChatRules;
@@ -39,7 +39,7 @@ pub enum ServerError {
     #[error("the system gives no more threads or descriptors: {0}")]
     System(io::Error),
     #[error("how the model's chats are written cannot be found out: {0}")]
-    Chats(String),
+    Chats(CodecError),
     #[error("the log cannot be written: {0}")]
     Log(io::Error),
     #[error("the engine has ended")]

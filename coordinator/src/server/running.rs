@@ -150,6 +150,7 @@ impl Running {
     fn keep(&mut self, news: Result<News, ApiError>) -> Result<News, ApiError> {
         let kept = news.and_then(|news| match &news.what {
             What::Failed(sentence) => Err(ApiError::internal(sentence.clone())),
+            What::Lost(sentence) => Err(ApiError::tokenizer_failed(sentence.clone())),
             _ => Ok(news),
         });
         match &kept {
@@ -186,7 +187,7 @@ impl Running {
                 self.shared.metrics.count_finished(reason);
                 self.ticket.ended();
             }
-            What::Failed(_) => {}
+            What::Failed(_) | What::Lost(_) => {}
         }
     }
 

@@ -71,6 +71,8 @@ pub enum What {
     Ended(Box<Ended>),
     /// A whole sentence.
     Failed(String),
+    /// All its tokens are there, but the tokenizer makes no text of them: a whole sentence.
+    Lost(String),
 }
 
 /// An answer that has ended.

@@ -16,6 +16,7 @@ use crate::boundary::serving::{Refused, Serving, State};
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::ChatRules;
 use crate::openai::forms::Forms;
+use crate::openai::prompt::Limits;
 
 /// How far a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,15 @@ impl Shared {
     /// Positions of prompt and answer together.
     pub fn context(&self) -> usize {
         (self.engine.limits().context as usize).min(self.model.max_positions)
+    }
+
+    /// What the model can take.
+    pub fn prompt_limits(&self) -> Limits {
+        Limits {
+            context: self.context(),
+            vocab_size: self.model.vocab_size,
+            unread_tokenizer: self.model.unread_tokenizer,
+        }
     }
 
     /// Whether requests are computed as they come.

@@ -16,6 +16,7 @@ use super::running::Running;
 use super::sequence::{News, What};
 use super::shared::Shared;
 use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
+use crate::openai::echo::EchoedPrompt;
 use crate::openai::growing::Delta;
 use crate::openai::output::{FinishReason, Provenance, Usage};
 
@@ -100,6 +101,8 @@ impl Events {
         let News { choice, what } = news;
         let order = &self.running.order;
         let is_alone = order.is_prompt_alone(choice);
+        let echoed = order.echo_of(choice);
+        let mut end_of_prompt = String::new();
         let (delta, ending) = match what {
             What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
             What::Grown(delta) => (delta, None),
@@ -108,12 +111,19 @@ impl Events {
                     ended.answer = ended.answer.emptied();
                 }
                 let finish_reason = FinishReason::of(&ended.answer);
+                if let Some(prompt) = echoed {
+                    let text = ended.answer.text.as_deref().unwrap_or_default();
+                    prompt
+                        .rest_before(text, &ended.answer.token_ids)
+                        .clone_into(&mut end_of_prompt);
+                }
                 (ended.rest, Some(Ending { finish_reason, error: ended.answer.error }))
             }
-            What::Failed(_) => return None,
+            What::Failed(_) | What::Lost(_) => return None,
         };
-        let characters = order.echo_of(choice).map_or(0, |prompt| prompt.characters());
-        let delta = if is_alone { Delta::default() } else { delta };
+        let characters = echoed.map_or(0, EchoedPrompt::characters);
+        let mut delta = if is_alone { Delta::default() } else { delta };
+        delta.text.insert_str(0, &end_of_prompt);
         let is_first = std::mem::replace(&mut self.is_first[choice], false);
         Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
     }

@@ -92,7 +92,7 @@ struct Followed<'a> {
 
 impl<'a> Followed<'a> {
     fn new(begun: Begun, codec: Option<&'a dyn TextCodec>) -> Followed<'a> {
-        let following = Following::new(&begun.request, begun.is_streamed);
+        let following = Following::new(&begun.request, begun.choice, begun.is_streamed);
         Followed { begun, growing: Growing::new(codec, following), last: None }
     }
 
@@ -169,6 +169,10 @@ impl<'a> Followed<'a> {
     ) {
         let Followed { begun, growing, .. } = self;
         let (rest, mut answer) = growing.end(finish);
+        if let Some(sentence) = answer.error.take_if(|_| answer.is_lost) {
+            let _ = begun.news.send(News { choice: begun.choice, what: What::Lost(sentence) });
+            return;
+        }
         if answer.error.is_none()
             && let Some(grammar) = &begun.request.grammar
         {

@@ -14,11 +14,13 @@ use super::error::ApiError;
 use super::order::{check_model, fields};
 use super::reply::json;
 use super::shared::Shared;
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{TextCodec, TextContext};
 use crate::openai::body::{RawPrompt, read_prompts};
-use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Rejection};
-use crate::openai::prompt::tokenise;
+use crate::openai::prompt::{Limits, tokenise};
+
+/// Maximum size of a text that is tokenised here: a tokenizer takes some 200 times as much memory.
+const MAX_TEXT_BYTES: usize = 4 << 20;
 
 #[derive(Serialize)]
 struct Tokenized {
@@ -37,7 +39,7 @@ struct Detokenized {
 /// `/tokenize`.
 pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, request, |fields, codec, shared| {
-        let tokens = tokens_of(fields, codec, &shared.chats)?;
+        let tokens = tokens_of(fields, codec, shared)?;
         let spelled = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
         let shows = is_set(fields, "return_token_strs", false)?;
         let token_strs = shows.then(|| tokens.iter().map(spelled).collect());
@@ -58,9 +60,9 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
             let message = "The field \"tokens\" must be a list of token ids.";
             Rejection::new(ErrorCode::InvalidValue, message)
         })?;
-        let pieces = codec.pieces(&tokens).map_err(|reason| {
-            let message = format!("The tokens cannot be turned into text: {reason}.");
-            Rejection::new(ErrorCode::Tokenizer, message)
+        let pieces = codec.pieces(&TextContext::default(), &tokens).map_err(|error| {
+            let what = "The tokens cannot be turned into text";
+            Rejection::of_codec(&error, ErrorCode::Tokenizer, what)
         })?;
         Ok(json(StatusCode::OK, &Detokenized { prompt: pieces.concat() }))
     })
@@ -81,7 +83,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 fn tokens_of(
     fields: &Map<String, Value>,
     codec: &dyn TextCodec,
-    chats: &ChatRules,
+    shared: &Shared,
 ) -> Result<Vec<u32>, ApiError> {
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
@@ -90,14 +92,29 @@ fn tokens_of(
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |since| since.as_secs());
-    match &*chats.with_variables(&prompt) {
+    let size_bytes = match &prompt {
+        RawPrompt::Text(text) => text.len(),
+        RawPrompt::Chat(chat) => chat.size_bytes(),
+        RawPrompt::Tokens(_) => 0,
+    };
+    if size_bytes > MAX_TEXT_BYTES {
+        let message = format!(
+            "The text has {size_bytes} bytes; at most {MAX_TEXT_BYTES} are tokenised at a time."
+        );
+        return Err(Rejection::new(ErrorCode::PromptTooLong, message).into());
+    }
+    match &*shared.chats.with_variables(&prompt) {
         RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
-            codec.encode_part(text).map_err(|reason| {
-                let message = format!("The prompt cannot be tokenised: {reason}.");
-                Rejection::new(ErrorCode::Tokenizer, message).into()
+            codec.encode_part(text).map_err(|error| {
+                let what = "The prompt cannot be tokenised";
+                Rejection::of_codec(&error, ErrorCode::Tokenizer, what).into()
             })
         }
-        prompt => Ok(tokenise(prompt, Some(codec), now_s)?),
+        // A text may be counted that is longer than the context.
+        prompt => {
+            let limits = Limits { context: usize::MAX, ..shared.prompt_limits() };
+            Ok(tokenise(prompt, Some(codec), now_s, limits)?)
+        }
     }
 }
 
@@ -120,7 +137,7 @@ async fn respond(
             let fields = fields(&body.bytes)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
-                let message = "This model has no tokenizer.";
+                let message = reader.prompt_limits().no_tokenizer("");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
             answer(&fields, codec, &reader)

@@ -37,7 +37,7 @@ pub async fn answer(
                 order.of_prompt(news.choice, &prompts[news.choice], model).tell(&mut made.choice);
                 answers[news.choice] = Some(made);
             }
-            What::Grown(_) | What::Failed(_) => {}
+            What::Grown(_) | What::Failed(_) | What::Lost(_) => {}
         }
     }
     let answers = answers.into_iter().flatten().collect();

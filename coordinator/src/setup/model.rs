@@ -14,6 +14,7 @@ use model::quantization::Quantization;
 use model::source::gguf::GgufSource;
 use model::source::safetensors::{SafetensorsSource, quantization};
 use model::source::{Part, SourceError, TensorId, WeightSource};
+use model::tokenizer::TextTokenizer;
 use profiler::Cache;
 use program::formats::WeightFormats;
 use workers::shared::protocol::WeightsFrom;
@@ -100,6 +101,28 @@ impl Opened {
         Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_ref())
     }
 
+    /// The file that has the tokenizer of a model that brings none that can be read.
+    pub fn unread_tokenizer(&self) -> Option<&'static str> {
+        match &self.text_from {
+            Some(TextFrom::Directory { path, .. }) => TextTokenizer::unread_file(path),
+            Some(TextFrom::Gguf { .. }) | None => None,
+        }
+    }
+
+    /// The token that begins a text and those that end one: what the tokenizer names, as its users
+    /// know no others, and the model's other ends.
+    ///
+    /// # Errors
+    /// As [`Opened::codec`], or a tokenizer that does not work.
+    pub fn text_ends(&self) -> anyhow::Result<(Option<u32>, Vec<u32>)> {
+        let (bos, eos) = match self.shared_codec()? {
+            Some(codec) => codec.ends()?,
+            None => (self.config.bos_token_id, None),
+        };
+        let others = self.config.eos_token_ids.iter().copied().filter(|end| Some(*end) != eos);
+        Ok((bos, eos.into_iter().chain(others).collect()))
+    }
+
     /// How its publisher would have it drawn from.
     ///
     /// # Errors
@@ -167,7 +190,7 @@ impl Opened {
     }
 
     fn vocabulary_of(&self, codec: &ProcessCodec) -> anyhow::Result<Vocabulary> {
-        let words = codec.words().map_err(anyhow::Error::msg)?;
+        let words = codec.words()?;
         Ok(Vocabulary { words, ends: self.config.eos_token_ids.clone() })
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn text(run: &Run, opened: &Opened) -> anyhow::Result<Vec<u32>> {
         return Ok(seeded_text(opened.config.vocab_size, SEEDED_TOKENS.min(most)));
     };
     let codec = opened.codec()?.context("--kv-select-text needs a model with a tokenizer")?;
-    let mut tokens = codec.encode(text).map_err(anyhow::Error::msg)?;
+    let mut tokens = codec.encode(text, usize::MAX)?;
     if tokens.len() < TEXT_TOKENS_MIN {
         let found = tokens.len();
         let sentence = format!(

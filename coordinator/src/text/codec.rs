@@ -1,34 +1,22 @@
 //! The codec of a real model: text processes, as many as ask at once.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use model::tokenizer::{GrowingTokens, Piece};
 
 use super::message::{TextFrom, TextReply, TextRequest, Word};
+use super::pool::Pool;
 use super::process::{TextError, TextLimits, TextProcess};
-use crate::boundary::codec::{Conversation, TextCodec, TextStream};
+use crate::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
 
 /// A model's tokenizer and chat template, in processes of their own.
 #[derive(Debug)]
 pub struct ProcessCodec {
-    from: TextFrom,
-    limits: TextLimits,
-    /// Processes that nobody asks anything at the moment.
-    idle: Mutex<Vec<TextProcess>>,
-    losses: Mutex<Losses>,
+    pool: Pool<TextProcess>,
     /// Tokens of the model.
     vocab_size: usize,
     vocabulary: OnceLock<Vec<Word>>,
     tools_template: OnceLock<Option<String>>,
-}
-
-/// Processes that ended while they were asked something.
-#[derive(Debug, Default)]
-struct Losses {
-    /// Since the last answer.
-    in_a_row: u32,
-    /// How the last of too many was lost.
-    given_up: Option<String>,
 }
 
 impl ProcessCodec {
@@ -42,12 +30,12 @@ impl ProcessCodec {
         limits: TextLimits,
     ) -> Result<Option<ProcessCodec>, TextError> {
         let Some(first) = TextProcess::start(&from, limits)? else { return Ok(None) };
-        let (idle, losses) = (Mutex::new(vec![first]), Mutex::default());
+        let start = move || {
+            TextProcess::start(&from, limits)?
+                .ok_or_else(|| TextError::Refused("the model's tokenizer is gone".to_owned()))
+        };
         Ok(Some(ProcessCodec {
-            from,
-            limits,
-            idle,
-            losses,
+            pool: Pool::new(first, limits.losses, Box::new(start)),
             vocab_size,
             vocabulary: OnceLock::new(),
             tools_template: OnceLock::new(),
@@ -56,16 +44,27 @@ impl ProcessCodec {
 
     /// Ends all processes but one, after many were asked at once.
     pub fn keep_one(&self) {
-        lock(&self.idle).truncate(1);
+        self.pool.keep_one();
     }
 
     /// What each of the model's tokens spells, for a grammar: nothing for special ones.
     ///
     /// # Errors
-    /// A process that failed; the end of a sentence.
-    pub fn words(&self) -> Result<Vec<Vec<u8>>, String> {
+    /// Processes that keep ending.
+    pub fn words(&self) -> Result<Vec<Vec<u8>>, CodecError> {
         let spelled = |word: &Word| if word.is_special { Vec::new() } else { word.bytes.clone() };
         Ok(self.vocabulary()?.iter().map(spelled).collect())
+    }
+
+    /// The tokens that the tokenizer names for the beginning and the end of a text.
+    ///
+    /// # Errors
+    /// Processes that keep ending.
+    pub fn ends(&self) -> Result<(Option<u32>, Option<u32>), CodecError> {
+        match self.ask(&TextRequest::Ends)? {
+            TextReply::Ends { bos, eos } => Ok((bos, eos)),
+            _ => Err(unexpected()),
+        }
     }
 
     /// The tokens of a text within another one; `None` where it has none.
@@ -73,7 +72,7 @@ impl ProcessCodec {
         self.tokens(&TextRequest::EncodePart { text: text.to_owned() }).ok()
     }
 
-    fn vocabulary(&self) -> Result<&[Word], String> {
+    fn vocabulary(&self) -> Result<&[Word], CodecError> {
         if let Some(known) = self.vocabulary.get() {
             return Ok(known);
         }
@@ -83,65 +82,38 @@ impl ProcessCodec {
         }
     }
 
-    fn ask(&self, request: &TextRequest) -> Result<TextReply, String> {
-        if let Some(reason) = &lock(&self.losses).given_up {
-            return Err(reason.clone());
-        }
-        let idle = lock(&self.idle).pop();
-        let process = idle.map_or_else(|| self.start_another(), Ok);
-        let reply = process.and_then(|mut process| {
-            let reply = process.ask(request);
-            if matches!(reply, Ok(_) | Err(TextError::Refused(_))) {
-                lock(&self.idle).push(process);
-            }
-            reply
-        });
-        let mut losses = lock(&self.losses);
-        match reply {
-            Ok(reply) => {
-                losses.in_a_row = 0;
-                Ok(reply)
-            }
-            Err(TextError::Refused(reason)) => Err(reason),
-            Err(error) => {
-                losses.in_a_row = losses.in_a_row.saturating_add(1);
-                let reason = error.to_string();
-                let losses_max = self.limits.losses;
-                if losses.in_a_row >= losses_max {
-                    losses.given_up = Some(format!("{reason}, {losses_max} times in a row"));
-                }
-                Err(reason)
-            }
-        }
+    fn ask(&self, request: &TextRequest) -> Result<TextReply, CodecError> {
+        self.pool.ask(request)
     }
 
-    fn start_another(&self) -> Result<TextProcess, TextError> {
-        TextProcess::start(&self.from, self.limits)?
-            .ok_or_else(|| TextError::Refused("the model's tokenizer is gone".to_owned()))
-    }
-
-    fn tokens(&self, request: &TextRequest) -> Result<Vec<u32>, String> {
+    fn tokens(&self, request: &TextRequest) -> Result<Vec<u32>, CodecError> {
         match self.ask(request)? {
             TextReply::Tokens(tokens) => Ok(tokens),
+            TextReply::TooLong { tokens } => Err(CodecError::TooLong { tokens }),
             _ => Err(unexpected()),
         }
     }
 }
 
 impl TextCodec for ProcessCodec {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
-        self.tokens(&TextRequest::Encode { text: text.to_owned() })
+    fn encode(&self, text: &str, max_tokens: usize) -> Result<Vec<u32>, CodecError> {
+        self.tokens(&TextRequest::Encode { text: text.to_owned(), max_tokens })
     }
 
-    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, CodecError> {
         self.tokens(&TextRequest::EncodePart { text: text.to_owned() })
     }
 
-    fn encode_chat(&self, chat: &Conversation, now_s: u64) -> Result<Vec<u32>, String> {
-        self.tokens(&TextRequest::EncodeChat { chat: chat.clone(), now_s })
+    fn encode_chat(
+        &self,
+        chat: &Conversation,
+        now_s: u64,
+        max_tokens: usize,
+    ) -> Result<Vec<u32>, CodecError> {
+        self.tokens(&TextRequest::EncodeChat { chat: chat.clone(), now_s, max_tokens })
     }
 
-    fn tools_template(&self) -> Result<Option<String>, String> {
+    fn tools_template(&self) -> Result<Option<String>, CodecError> {
         if let Some(known) = self.tools_template.get() {
             return Ok(known.clone());
         }
@@ -153,7 +125,7 @@ impl TextCodec for ProcessCodec {
         }
     }
 
-    fn special_token(&self, text: &str) -> Result<Option<u32>, String> {
+    fn special_token(&self, text: &str) -> Result<Option<u32>, CodecError> {
         match self.ask(&TextRequest::SpecialToken { text: text.to_owned() })? {
             TextReply::SpecialToken(found) => Ok(found),
             _ => Err(unexpected()),
@@ -165,26 +137,45 @@ impl TextCodec for ProcessCodec {
         word.map(|word| word.bytes.clone()).unwrap_or_default()
     }
 
-    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String> {
-        match self.ask(&TextRequest::Pieces { tokens: tokens.to_vec() })? {
+    fn pieces(&self, context: &TextContext, tokens: &[u32]) -> Result<Vec<String>, CodecError> {
+        let request = TextRequest::Pieces { context: context.clone(), tokens: tokens.to_vec() };
+        match self.ask(&request)? {
             TextReply::Pieces(pieces) if pieces.len() == tokens.len() + 1 => Ok(pieces),
             _ => Err(unexpected()),
         }
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(ProcessStream { codec: self, growing: GrowingTokens::default() })
+    fn stream(&self, context: &TextContext) -> Box<dyn TextStream + '_> {
+        let (growing, context) = (GrowingTokens::default(), Some(context.clone()));
+        Box::new(ProcessStream { codec: self, context, growing })
     }
 }
 
 struct ProcessStream<'a> {
     codec: &'a ProcessCodec,
+    /// Until the sequence grows behind it.
+    context: Option<TextContext>,
     growing: GrowingTokens,
 }
 
+impl ProcessStream<'_> {
+    fn begin(&mut self) -> Result<(), CodecError> {
+        let Some(context) = self.context.clone() else { return Ok(()) };
+        match self.codec.ask(&TextRequest::GrowBehind { context })? {
+            TextReply::Grown { tokens, emitted } if emitted <= tokens.len() => {
+                self.growing.grow_from(tokens, emitted);
+                self.context = None;
+                Ok(())
+            }
+            _ => Err(unexpected()),
+        }
+    }
+}
+
 impl TextStream for ProcessStream<'_> {
-    fn push(&mut self, token: u32) -> Result<String, String> {
+    fn push(&mut self, token: u32) -> Result<String, CodecError> {
         self.growing.push(token);
+        self.begin()?;
         let (tokens, emitted) = self.growing.as_parts();
         let request = TextRequest::NextPiece { tokens: tokens.to_vec(), emitted, is_last: false };
         match self.codec.ask(&request)? {
@@ -198,11 +189,7 @@ impl TextStream for ProcessStream<'_> {
     }
 }
 
-fn unexpected() -> String {
-    "the process for its tokenizer answered something else".to_owned()
-}
-
-/// A thread that panicked left whole values behind.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn unexpected() -> CodecError {
+    let sentence = "the process for its tokenizer answered something else";
+    CodecError::Unavailable(sentence.to_owned())
 }

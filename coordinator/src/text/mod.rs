@@ -8,5 +8,6 @@
 pub mod codec;
 pub mod message;
 pub mod model;
+pub mod pool;
 pub mod process;
 pub mod serve;

@@ -10,7 +10,7 @@ use model::tokenizer::{Piece, TextTokenizer, TokenizerError};
 use model::tokenizer_config::TokenizerConfig;
 
 use super::message::{TextFrom, Word};
-use crate::boundary::codec::{Conversation, Turn};
+use crate::boundary::codec::{Conversation, TextContext, Turn};
 
 /// What a model brings to turn text into tokens and back.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct ModelText {
     template: Option<ChatTemplate>,
     /// Of conversations with functions, where there is one for them alone.
     tools_template: Option<ChatTemplate>,
+    /// Tokens that the tokenizer names for the beginning and the end of a text.
+    ends: (Option<u32>, Option<u32>),
 }
 
 impl ModelText {
@@ -46,16 +48,31 @@ impl ModelText {
             let (bos, eos) = (config.bos_token.as_deref(), config.eos_token.as_deref());
             text.map(|text| ChatTemplate::new(text, bos, eos)).transpose()
         };
-        let tools_template = template(&config.tools_template)?;
-        Ok(ModelText { tokenizer, template: template(&config.chat_template)?, tools_template })
+        let (template, tools_template) =
+            (template(&config.chat_template)?, template(&config.tools_template)?);
+        let token = |text: &Option<String>| tokenizer.token_id(text.as_deref()?);
+        let ends = (token(&config.bos_token), token(&config.eos_token));
+        Ok(ModelText { tokenizer, template, tools_template, ends })
     }
 
-    /// Token ids of a raw prompt.
+    /// Token ids of a raw prompt, of at most so many tokens.
     ///
     /// # Errors
     /// Text that the vocabulary cannot express.
-    pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(text, true)?)
+    pub fn encode(&self, text: &str, max_tokens: usize) -> anyhow::Result<Encoded> {
+        self.encode_within(text, true, max_tokens)
+    }
+
+    fn encode_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        max_tokens: usize,
+    ) -> anyhow::Result<Encoded> {
+        if let Some(tokens) = self.tokenizer.excess(text, max_tokens)? {
+            return Ok(Encoded::TooLong { tokens });
+        }
+        Ok(Encoded::Tokens(self.tokenizer.encode(text, add_special)?))
     }
 
     /// Token ids of a text within another one.
@@ -66,18 +83,23 @@ impl ModelText {
         Ok(self.tokenizer.encode(text, false)?)
     }
 
-    /// Token ids of a conversation, rendered as of `now_s`, seconds since 1970.
+    /// Token ids of a conversation, rendered as of `now_s`, seconds since 1970; at most so many.
     ///
     /// # Errors
     /// No template, or one that refuses the conversation.
-    pub fn encode_chat(&self, chat: Conversation, now_s: u64) -> anyhow::Result<Vec<u32>> {
+    pub fn encode_chat(
+        &self,
+        chat: Conversation,
+        now_s: u64,
+        max_tokens: usize,
+    ) -> anyhow::Result<Encoded> {
         let with_tools = (!chat.tools.is_empty()).then(|| self.with_tools()).flatten();
         let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
         };
         let Conversation { turns, tools, variables, continues } = chat;
         let message = |Turn { role, content, more }| {
-            Message::new(role, content, more).with_thoughts_for(template)
+            Message::new(role, content, more).with_thoughts_for(template).with_role_for(template)
         };
         let messages: Vec<Message> = turns.into_iter().map(message).collect();
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
@@ -87,7 +109,7 @@ impl ModelText {
             template.render(&messages, &tools, &variables, now)?
         };
         // The template writes the special tokens itself; adding them again would double the BOS.
-        Ok(self.tokenizer.encode(&rendered, false)?)
+        self.encode_within(&rendered, false, max_tokens)
     }
 
     fn with_tools(&self) -> Option<&ChatTemplate> {
@@ -99,24 +121,46 @@ impl ModelText {
         self.with_tools().map(ChatTemplate::text)
     }
 
+    /// The tokens that the tokenizer names for the beginning and the end of a text.
+    pub fn ends(&self) -> (Option<u32>, Option<u32>) {
+        self.ends
+    }
+
     /// The token that is a text and no part of others.
     pub fn special_token(&self, text: &str) -> Option<u32> {
         self.tokenizer.token_id(text).filter(|token| self.tokenizer.is_special(*token))
     }
 
-    /// The text that each of the tokens completes, and what is left at the end: one more than there
-    /// are tokens.
+    /// The text that each of the tokens completes behind a context, and what is left at the end:
+    /// one more than there are tokens.
     ///
     /// # Errors
     /// A decoder that refuses the tokens.
-    pub fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, TokenizerError> {
-        let mut stream = self.tokenizer.stream();
+    pub fn pieces(
+        &self,
+        context: &TextContext,
+        tokens: &[u32],
+    ) -> Result<Vec<String>, TokenizerError> {
+        let mut stream = self.tokenizer.stream_behind(&context.tokens, context.keeps_space)?;
         let mut pieces = Vec::with_capacity(tokens.len() + 1);
         for token in tokens {
             pieces.push(stream.push(*token)?.unwrap_or_default());
         }
-        pieces.push(stream.finish()?.unwrap_or_default());
+        // Without tokens nothing completes or ends what the context leaves incomplete.
+        let rest = if tokens.is_empty() { None } else { stream.finish()? };
+        pieces.push(rest.unwrap_or_default());
         Ok(pieces)
+    }
+
+    /// The beginning of a sequence that grows behind a context: its tokens, and how many of them
+    /// have their text.
+    ///
+    /// # Errors
+    /// A decoder that refuses the tokens.
+    pub fn grow_behind(&self, context: &TextContext) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let growing = self.tokenizer.grow_behind(&context.tokens, context.keeps_space)?;
+        let (tokens, emitted) = growing.as_parts();
+        Ok((tokens.to_vec(), emitted))
     }
 
     /// See [`TextTokenizer::next_piece`].
@@ -140,6 +184,16 @@ impl ModelText {
         };
         (0..tokens as u32).map(word).collect()
     }
+}
+
+/// A text as tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Encoded {
+    Tokens(Vec<u32>),
+    /// It has more than it may have, about so many.
+    TooLong {
+        tokens: usize,
+    },
 }
 
 fn open_gguf(path: &Path) -> anyhow::Result<Option<ModelText>> {

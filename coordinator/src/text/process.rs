@@ -48,6 +48,8 @@ pub enum TextError {
     Start(std::io::Error),
     #[error("the process for its tokenizer could not be reached: {0}")]
     Channel(ChannelError),
+    #[error("the process for its tokenizer could not be started again: {0}")]
+    Restart(Box<TextError>),
     #[error("its tokenizer or chat template did not end within {} s", .0.as_secs())]
     TimedOut(Duration),
     #[error("its tokenizer or chat template {0}")]
@@ -57,11 +59,41 @@ pub enum TextError {
     Refused(String),
 }
 
+impl TextError {
+    /// Returns true if the process exceeded its own limits, which it does again with the same
+    /// request; false if something from outside ended it or kept it from starting.
+    pub fn is_by_itself(&self) -> bool {
+        match self {
+            TextError::TimedOut(_) => true,
+            TextError::Ended(ended) => ended.is_by_itself(),
+            TextError::Start(_)
+            | TextError::Channel(_)
+            | TextError::Restart(_)
+            | TextError::Refused(_) => false,
+        }
+    }
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     status: Option<ExitStatus>,
     memory_bytes: u64,
+}
+
+impl Ended {
+    /// Of a process with this status and so much memory.
+    pub fn new(status: Option<ExitStatus>, memory_bytes: u64) -> Ended {
+        Ended { status, memory_bytes }
+    }
+
+    /// These signals come from what a process does; SIGABRT is what an allocation that fails, or a
+    /// stack that overflows, ends with.
+    fn is_by_itself(self) -> bool {
+        let signal = self.status.and_then(|status| status.signal());
+        let own = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+        signal.is_some_and(|signal| own.contains(&signal))
+    }
 }
 
 impl std::fmt::Display for Ended {
@@ -122,18 +154,7 @@ impl TextProcess {
     /// # Errors
     /// See [`TextError`].
     pub fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
-        let size_bytes = match request {
-            TextRequest::Encode { text }
-            | TextRequest::EncodePart { text }
-            | TextRequest::SpecialToken { text } => text.len(),
-            TextRequest::EncodeChat { chat, .. } => chat.size_bytes(),
-            TextRequest::ToolsTemplate => 0,
-            TextRequest::Pieces { tokens } | TextRequest::NextPiece { tokens, .. } => {
-                tokens.len() * 8
-            }
-            TextRequest::Vocabulary { tokens } => tokens * 8,
-        };
-        let more = self.limits.time_per_mib * (size_bytes >> 20) as u32;
+        let more = self.limits.time_per_mib * (request.size_bytes() >> 20) as u32;
         self.exchange(request, self.limits.time + more)
     }
 
@@ -152,7 +173,7 @@ impl TextProcess {
                 // It is dying or dead; its end closed last.
                 let status = self.child.wait().ok();
                 let memory_bytes = self.limits.memory_bytes;
-                return Err(TextError::Ended(Ended { status, memory_bytes }));
+                return Err(TextError::Ended(Ended::new(status, memory_bytes)));
             }
             Err(error) => return Err(TextError::Channel(error)),
         };

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use shm::Channel;
 
 use super::message::{TextReply, TextRequest, TextSetup};
-use super::model::ModelText;
+use super::model::{Encoded, ModelText};
 
 /// Nobody asks for so long only where the coordinator hangs.
 const PATIENCE: Duration = Duration::from_hours(365 * 24);
@@ -56,23 +56,42 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
 
 fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
     Ok(match request {
-        TextRequest::Encode { text: prompt } => TextReply::Tokens(text.encode(&prompt)?),
+        TextRequest::Encode { text: prompt, max_tokens } => {
+            encoded(text.encode(&prompt, max_tokens)?)
+        }
         TextRequest::EncodePart { text: part } => TextReply::Tokens(text.encode_part(&part)?),
-        TextRequest::EncodeChat { chat, now_s } => {
-            TextReply::Tokens(text.encode_chat(chat, now_s)?)
+        TextRequest::EncodeChat { chat, now_s, max_tokens } => {
+            encoded(text.encode_chat(chat, now_s, max_tokens)?)
         }
         TextRequest::ToolsTemplate => {
             TextReply::ToolsTemplate(text.tools_template().map(str::to_owned))
         }
+        TextRequest::Ends => {
+            let (bos, eos) = text.ends();
+            TextReply::Ends { bos, eos }
+        }
         TextRequest::SpecialToken { text: name } => {
             TextReply::SpecialToken(text.special_token(&name))
         }
-        TextRequest::Pieces { tokens } => TextReply::Pieces(text.pieces(&tokens)?),
+        TextRequest::Pieces { context, tokens } => {
+            TextReply::Pieces(text.pieces(&context, &tokens)?)
+        }
+        TextRequest::GrowBehind { context } => {
+            let (tokens, emitted) = text.grow_behind(&context)?;
+            TextReply::Grown { tokens, emitted }
+        }
         TextRequest::NextPiece { tokens, emitted, is_last } => {
             TextReply::NextPiece(text.next_piece(&tokens, emitted, is_last)?)
         }
         TextRequest::Vocabulary { tokens } => TextReply::Vocabulary(text.vocabulary(tokens)),
     })
+}
+
+fn encoded(encoded: Encoded) -> TextReply {
+    match encoded {
+        Encoded::Tokens(tokens) => TextReply::Tokens(tokens),
+        Encoded::TooLong { tokens } => TextReply::TooLong { tokens },
+    }
 }
 
 /// What went wrong, a panic of a library too, as the end of a sentence.

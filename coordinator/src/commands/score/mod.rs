@@ -51,7 +51,11 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     };
     let codec = opened.codec()?;
     let of_lines = LineOptions {
-        limits: Limits { context: config.max_positions, vocab_size: config.vocab_size },
+        limits: Limits {
+            context: config.max_positions,
+            vocab_size: config.vocab_size,
+            unread_tokenizer: opened.unread_tokenizer(),
+        },
         prefix: Prefix(config.bos_token_id.or_else(|| config.eos_token_ids.first().copied())),
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };

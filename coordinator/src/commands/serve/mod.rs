@@ -106,6 +106,7 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
     let formats = described(&formats(run, opened, case));
     let kernels = kernels_of(run)?;
     let names = request.names.iter().chain([&config.name, &run.model.name]).cloned();
+    let (bos_token_id, eos_token_ids) = opened.text_ends()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(ModelCard {
         names: names.collect(),
@@ -117,6 +118,9 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
         max_positions: config.max_positions,
         sampling: sampling(generation),
         codec: opened.shared_codec()?.map(|codec| codec as SharedCodec),
+        unread_tokenizer: opened.unread_tokenizer(),
+        bos_token_id,
+        eos_token_ids,
     })
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::boundary::codec::{Conversation, TextCodec, TextStream, Turn};
+use crate::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream, Turn};
 use crate::boundary::engine::{
     Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
 };
@@ -33,6 +33,9 @@ pub(crate) const BOS: u32 = 256;
 /// Ends an answer.
 pub(crate) const EOS: u32 = 257;
 
+/// Tokens with this one have no text at the moment.
+pub(crate) const SLEEP: u32 = 290;
+
 /// In a chat, becomes `EOS`.
 pub(crate) const END_OF_TEXT: char = '\u{3}';
 
@@ -42,13 +45,17 @@ pub(crate) const END_OF_TEXT: char = '\u{3}';
 pub(crate) struct Bytes {
     /// `None`: there is none.
     template: Option<&'static str>,
+    /// The first space of a text is stripped, as by decoders of SentencePiece.
+    strips: bool,
 }
 
 impl Bytes {
     /// No chats.
-    pub(crate) const PLAIN: Bytes = Bytes { template: None };
+    pub(crate) const PLAIN: Bytes = Bytes { template: None, strips: false };
+    pub(crate) const STRIPPING: Bytes = Bytes { template: None, strips: true };
     pub(crate) const CHAT: Bytes = Bytes {
         template: Some("tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>"),
+        strips: false,
     };
     /// A model that thinks before it answers; with the variable `think`, prompts end within
     /// thoughts.
@@ -56,24 +63,36 @@ impl Bytes {
         template: Some(
             "tools: <think></think><tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>",
         ),
+        strips: false,
     };
 }
 
 impl TextCodec for Bytes {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn encode(&self, text: &str, max_tokens: usize) -> Result<Vec<u32>, CodecError> {
         if text.contains('\u{1}') {
-            return Err("the vocabulary has no such character".to_owned());
+            return Err(CodecError::Refused("the vocabulary has no such character".to_owned()));
+        }
+        if text.contains('\u{2}') {
+            return Err(CodecError::Unavailable("the tokenizer is asleep".to_owned()));
+        }
+        if text.len() > max_tokens.saturating_mul(8) {
+            return Err(CodecError::TooLong { tokens: text.len() });
         }
         Ok(std::iter::once(BOS).chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn encode_part(&self, text: &str) -> Result<Vec<u32>, String> {
-        Ok(self.encode(text)?.split_off(1))
+    fn encode_part(&self, text: &str) -> Result<Vec<u32>, CodecError> {
+        Ok(self.encode(text, usize::MAX)?.split_off(1))
     }
 
-    fn encode_chat(&self, chat: &Conversation, _now_s: u64) -> Result<Vec<u32>, String> {
+    fn encode_chat(
+        &self,
+        chat: &Conversation,
+        _now_s: u64,
+        _max_tokens: usize,
+    ) -> Result<Vec<u32>, CodecError> {
         if self.template.is_none() {
-            return Err("this model has no chat template".to_owned());
+            return Err(CodecError::Refused("this model has no chat template".to_owned()));
         }
         let more = |turn: &Turn| -> String {
             turn.more.iter().map(|(name, value)| format!(" {name}={value}")).collect()
@@ -92,11 +111,11 @@ impl TextCodec for Bytes {
         Ok(rendered.bytes().map(token).collect())
     }
 
-    fn tools_template(&self) -> Result<Option<String>, String> {
+    fn tools_template(&self) -> Result<Option<String>, CodecError> {
         Ok(self.template.map(str::to_owned))
     }
 
-    fn special_token(&self, _text: &str) -> Result<Option<u32>, String> {
+    fn special_token(&self, _text: &str) -> Result<Option<u32>, CodecError> {
         Ok(None)
     }
 
@@ -104,31 +123,53 @@ impl TextCodec for Bytes {
         u8::try_from(token).into_iter().collect()
     }
 
-    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String> {
-        let mut stream = ByteStream { waiting: Vec::new() };
+    fn pieces(&self, context: &TextContext, tokens: &[u32]) -> Result<Vec<String>, CodecError> {
+        if tokens.contains(&SLEEP) {
+            return Err(CodecError::Unavailable("the tokenizer is asleep".to_owned()));
+        }
+        let mut stream = ByteStream::behind(context, self.strips);
         let mut pieces: Vec<String> = tokens.iter().map(|token| stream.take(*token)).collect();
-        pieces.push(String::from_utf8_lossy(&stream.waiting).into_owned());
+        let rest = if tokens.is_empty() { Vec::new() } else { stream.waiting };
+        pieces.push(String::from_utf8_lossy(&rest).into_owned());
         Ok(pieces)
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(ByteStream { waiting: Vec::new() })
+    fn stream(&self, context: &TextContext) -> Box<dyn TextStream + '_> {
+        Box::new(ByteStream::behind(context, self.strips))
     }
 }
 
 struct ByteStream {
     waiting: Vec<u8>,
+    /// The next space is a text's first one, which is stripped.
+    strips: bool,
 }
 
 impl TextStream for ByteStream {
-    fn push(&mut self, token: u32) -> Result<String, String> {
+    fn push(&mut self, token: u32) -> Result<String, CodecError> {
+        if token == SLEEP {
+            return Err(CodecError::Unavailable("the tokenizer is asleep".to_owned()));
+        }
         Ok(self.take(token))
     }
 }
 
 impl ByteStream {
+    fn behind(context: &TextContext, strips: bool) -> ByteStream {
+        let mut stream = ByteStream { waiting: Vec::new(), strips };
+        for token in &context.tokens {
+            stream.take(*token);
+        }
+        stream.strips &= !context.keeps_space;
+        stream
+    }
+
     fn take(&mut self, token: u32) -> String {
-        self.waiting.extend(u8::try_from(token));
+        let byte = u8::try_from(token).ok();
+        if byte.is_some() && std::mem::take(&mut self.strips) && byte == Some(b' ') {
+            return String::new();
+        }
+        self.waiting.extend(byte);
         match std::str::from_utf8(&self.waiting) {
             Ok(text) => {
                 let text = text.to_owned();
@@ -298,7 +339,7 @@ impl Desk {
     pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
         let facts = ModelFacts {
             name: "echo".to_owned(),
-            limits: Limits { context: self.context, vocab_size: 300 },
+            limits: Limits { context: self.context, vocab_size: 300, unread_tokenizer: None },
             codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
         };
         let read = ReadJob::read(&self.options, facts, &mut Reading::silent(), &|| false)?;

@@ -40,7 +40,7 @@ impl Reading {
             defaults: &self.defaults,
             unread: &self.unread,
             codec: Some(&CODEC),
-            limits: Limits { context: 256, vocab_size: 300 },
+            limits: Limits { context: 256, vocab_size: 300, unread_tokenizer: None },
         };
         match read_items(line.as_bytes(), &options).pop().expect("an item") {
             Item::Request(request) => Ok(request),

@@ -84,7 +84,7 @@ fn lines_share_equal_forms() {
         defaults: &Defaults::default(),
         unread: &Unread::default(),
         codec: Some(&Bytes::CHAT),
-        limits: Limits { context: 64, vocab_size: 300 },
+        limits: Limits { context: 64, vocab_size: 300, unread_tokenizer: None },
     };
     let text = [line("yes"), line("no"), line("yes")].concat();
     let forms = read_items(text.as_bytes(), &options).into_iter().map(|item| match item {

@@ -22,7 +22,7 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
         defaults: Box::leak(Box::default()),
         unread: Box::leak(Box::default()),
         codec,
-        limits: Limits { context: 64, vocab_size: 300 },
+        limits: Limits { context: 64, vocab_size: 300, unread_tokenizer: None },
     }
 }
 
@@ -375,7 +375,30 @@ fn without_tokenizer_only_token_ids_run() {
 }
 
 #[test]
+fn a_tokenizer_that_cannot_be_read_is_named() {
+    let sentence = |line: &[u8], unread_tokenizer| {
+        let mut options = options(None);
+        options.limits.unread_tokenizer = unread_tokenizer;
+        error_in(read_items(line, &options)).rejection.message
+    };
+    let prompt = br#"{"prompt": "a"}"#;
+    assert_eq!(
+        sentence(prompt, None),
+        "This model has no tokenizer; give the prompt as a list of token ids."
+    );
+    let tekken = sentence(prompt, Some("tekken.json"));
+    for words in ["tekken.json", "cannot be read", "list of token ids", "tokenizer.json beside it"]
+    {
+        assert!(tekken.contains(words), "{tekken}");
+    }
+    let stop = sentence(br#"{"prompt": [5], "stop": "a"}"#, Some("tokenizer.model"));
+    assert!(stop.contains("tokenizer.model") && stop.contains("\"stop\""), "{stop}");
+}
+
+#[test]
 fn text_that_the_model_refuses() {
+    let long = format!(r#"{{"prompt": "{}"}}"#, "a".repeat(1000));
+    refused(&long, ErrorCode::PromptTooLong, "1000 tokens");
     refused(r#"{"prompt": "\u0001"}"#, ErrorCode::Tokenizer, "no such character");
     let plain = Bytes::PLAIN;
     let line = br#"{"messages": [{"role": "user", "content": "a"}]}"#;

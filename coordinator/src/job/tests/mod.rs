@@ -11,4 +11,5 @@ mod resume;
 mod run;
 mod sink;
 mod stop;
+mod texts;
 mod unfinished;

@@ -1,5 +1,6 @@
 //! Stop strings: where text and tokens are cut, and that lateness does not show.
 
+use crate::boundary::codec::TextContext;
 use crate::boundary::engine::{Finish, Generated};
 use crate::openai::following::Following;
 use crate::openai::stop::{Answer, StopWatcher, finish};
@@ -61,7 +62,7 @@ fn half_characters_belong_to_the_stop() {
 fn the_watcher_agrees_with_the_cut() {
     let stop = ["lo w".to_owned(), "ö".to_owned()];
     for text in ["hello world", "schön", "nothing", "hello ", ""] {
-        let mut watcher = StopWatcher::new(&CODEC, &stop);
+        let mut watcher = StopWatcher::new(&CODEC, &TextContext::default(), &stop, 0);
         let stopped = text.bytes().any(|byte| watcher.push(u32::from(byte)));
         let answer = ended(text, &["lo w", "ö"]);
         assert_eq!(stopped, answer.finish == Finish::Stop, "{text}");
@@ -102,6 +103,7 @@ fn without_tokenizer_there_is_no_text() {
         finish: Finish::Stop,
         ends_by_itself: true,
         error: None,
+        is_lost: false,
     };
     assert_eq!(answer, expected);
 }

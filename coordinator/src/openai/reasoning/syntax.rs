@@ -2,7 +2,7 @@
 
 use grammar::Marker;
 
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{CodecError, TextCodec};
 
 /// A way to write thoughts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl ReasoningSyntax {
     ///
     /// # Errors
     /// A tokenizer that does not answer.
-    pub fn of(codec: &dyn TextCodec) -> Result<Option<ReasoningSyntax>, String> {
+    pub fn of(codec: &dyn TextCodec) -> Result<Option<ReasoningSyntax>, CodecError> {
         let Some(template) = codec.tools_template()? else { return Ok(None) };
         if template.contains("<|channel|>") && template.contains("<|message|>") {
             let tokens = HarmonyTokens::of(codec)?;
@@ -69,7 +69,7 @@ impl ReasoningSyntax {
         let Some((open, close)) = shown else { return Ok(None) };
         let tag = |text: &str| {
             let token = codec.special_token(text)?;
-            Ok::<Tag, String>(token.map_or_else(|| Tag::Text(text.to_owned()), Tag::Token))
+            Ok::<Tag, CodecError>(token.map_or_else(|| Tag::Text(text.to_owned()), Tag::Token))
         };
         Ok(Some(ReasoningSyntax::Tags(Tags { open: tag(open)?, close: tag(close)? })))
     }
@@ -103,7 +103,7 @@ impl Tags {
 
 impl HarmonyTokens {
     /// Those of a tokenizer; `None` where it lacks one.
-    fn of(codec: &dyn TextCodec) -> Result<Option<HarmonyTokens>, String> {
+    fn of(codec: &dyn TextCodec) -> Result<Option<HarmonyTokens>, CodecError> {
         let names = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
         let found = names.map(|name| codec.special_token(name));
         let [start, channel, message, end] = found;

@@ -1,13 +1,13 @@
 //! What is told in pieces is what is told whole.
 
-use crate::boundary::codec::TextCodec;
+use crate::boundary::codec::{TextCodec, TextContext};
 use crate::boundary::engine::{Finish, Generated, Logprob};
-use crate::job::tests::fake::Bytes;
+use crate::job::tests::fake::{BOS, Bytes};
 use crate::openai::following::Following;
 use crate::openai::growing::{Delta, Growing};
 use crate::openai::stop::{Answer, finish};
 
-const CODEC: Bytes = Bytes::CHAT;
+const CODEC: Bytes = Bytes::STRIPPING;
 
 /// Numbers from a seed (SplitMix64).
 struct Numbers(u64);
@@ -79,7 +79,8 @@ fn whole(tokens: &[u32], following: &Following, ends: Finish) -> Answer {
 
 #[test]
 fn pieces_put_together_are_the_whole() {
-    let words = ["a", "b", "é", "€", "😀", "\n", "ab", "\u{1F1E9}\u{1F1EA}"];
+    let words = ["a", "b", "é", "€", " 😀", "\n", " ab", "\u{1F1E9}\u{1F1EA}"];
+    let contexts = ["", "a", "é", " ", "€ b"];
     let mut stopped = 0;
     for seed in 0..4000 {
         let mut numbers = Numbers(seed);
@@ -95,7 +96,21 @@ fn pieces_put_together_are_the_whole() {
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
         let width = numbers.below(3) as usize;
-        let following = Following { is_streamed: true, stop, width, ..Following::default() };
+        // A prompt, which now and then ends within a character.
+        let before = contexts[numbers.below(5) as usize].as_bytes();
+        let cut = before.len() - (numbers.below(4) as usize / 3).min(before.len());
+        let prompt: Vec<u32> = before[..cut].iter().copied().map(u32::from).collect();
+        let context =
+            TextContext { keeps_space: numbers.below(4) == 0, ..TextContext::behind(&prompt) };
+        let min_tokens = numbers.below(3) as u32 * 5;
+        let following = Following {
+            is_streamed: true,
+            stop,
+            min_tokens,
+            context,
+            width,
+            ..Following::default()
+        };
         let ends = if numbers.below(2) == 0 { Finish::Stop } else { Finish::Length };
         let (heard, answer) = streamed(&tokens, &following, ends);
         let expected = whole(&tokens, &following, ends);
@@ -112,6 +127,9 @@ fn pieces_put_together_are_the_whole() {
             shown.map(|(token, offset)| format!("{offset}:{token}")).collect()
         });
         assert_eq!(heard.logprobs, shown, "{context}");
+        if expected.finish == Finish::Stop && ends == Finish::Length {
+            assert!(expected.generated > min_tokens, "{context}");
+        }
         stopped += usize::from(ends == Finish::Length && expected.finish == Finish::Stop);
     }
     assert!(stopped > 400, "only {stopped} answers met a stop string");
@@ -146,4 +164,40 @@ fn each_token_is_told_at_once_where_nothing_can_take_it_back() {
         texts.push(delta.text);
     }
     assert_eq!(texts, ["", "é", "", "", "€"]);
+}
+
+#[test]
+fn an_answer_keeps_the_space_that_a_text_would_lose() {
+    let heard = |context: TextContext, stop: &[&str]| {
+        let stop = stop.iter().map(|stop| (*stop).to_owned()).collect();
+        let following = Following { is_streamed: true, stop, context, ..Following::default() };
+        let tokens: Vec<u32> = " Paris.".bytes().map(u32::from).collect();
+        let (heard, answer) = streamed(&tokens, &following, Finish::Length);
+        assert_eq!(Some(&heard.text), answer.text.as_ref());
+        heard.text
+    };
+    let behind = |prompt: &[u32]| TextContext::behind(prompt);
+    assert_eq!(heard(behind(&[BOS, 97]), &[]), " Paris.");
+    assert_eq!(heard(behind(&[BOS, 97]), &[" Paris"]), "");
+    // A text that begins with it loses it, unless it follows a grammar.
+    assert_eq!(heard(behind(&[BOS]), &[]), "Paris.");
+    assert_eq!(heard(TextContext { keeps_space: true, ..behind(&[BOS]) }, &[]), " Paris.");
+}
+
+#[test]
+fn no_stop_string_ends_an_answer_of_too_few_tokens() {
+    let tokens: Vec<u32> = "op op op".bytes().map(u32::from).collect();
+    let heard = |min_tokens: u32| {
+        let stop = vec!["op".to_owned()];
+        let following = Following { is_streamed: true, stop, min_tokens, ..Following::default() };
+        let (heard, answer) = streamed(&tokens, &following, Finish::Length);
+        assert_eq!(whole(&tokens, &following, Finish::Length).text.as_ref(), Some(&heard.text));
+        (heard.text, answer.generated)
+    };
+    assert_eq!(heard(0), (String::new(), 2));
+    assert_eq!(heard(1), (String::new(), 2));
+    assert_eq!(heard(2), ("op ".to_owned(), 5));
+    // A string that is complete with the last of them is one that came before.
+    assert_eq!(heard(5), ("op op ".to_owned(), 8));
+    assert_eq!(heard(8), ("op op op".to_owned(), 8));
 }

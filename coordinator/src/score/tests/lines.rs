@@ -12,7 +12,7 @@ const PREFIX: u32 = 7;
 
 fn options() -> LineOptions<'static> {
     LineOptions {
-        limits: Limits { context: 12, vocab_size: 1000 },
+        limits: Limits { context: 12, vocab_size: 1000, unread_tokenizer: None },
         prefix: Prefix(Some(PREFIX)),
         codec: Some(&CODEC),
     }

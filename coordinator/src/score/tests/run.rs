@@ -39,7 +39,7 @@ impl Desk {
         let (input, output) = (place(&self.input), place(&self.output));
         let options = ScoreOptions { input, output, mode, windows, shown };
         let of_lines = LineOptions {
-            limits: Limits { context: 64, vocab_size: 1000 },
+            limits: Limits { context: 64, vocab_size: 1000, unread_tokenizer: None },
             prefix: Prefix(Some(1)),
             codec: Some(&Bytes::PLAIN),
         };

@@ -9,7 +9,7 @@ use super::desk::Desk;
 use super::engine::Manner;
 use super::http::{Reply, exchange, request};
 use crate::boundary::engine::Sampling;
-use crate::job::tests::fake::Bytes;
+use crate::job::tests::fake::{BOS, Bytes, EOS};
 use crate::server::facts::{ModelCard, ServerOptions};
 
 /// A model of this name.
@@ -22,6 +22,9 @@ pub(super) fn card(name: &str) -> ModelCard {
         max_positions: 4096,
         sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
         codec: Some(Arc::new(Bytes::CHAT)),
+        unread_tokenizer: None,
+        bos_token_id: Some(BOS),
+        eos_token_ids: vec![EOS],
     }
 }
 

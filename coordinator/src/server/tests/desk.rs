@@ -12,7 +12,7 @@ use super::engine::{Fake, Manner};
 use super::http::{self, Reply, WATCHDOG};
 use crate::boundary::engine::Sampling;
 use crate::boundary::serving::State;
-use crate::job::tests::fake::Bytes;
+use crate::job::tests::fake::{BOS, Bytes, EOS};
 use crate::server::facts::{ModelCard, ServerOptions};
 use crate::server::{Served, Server, ServerError};
 
@@ -42,6 +42,9 @@ impl Desk {
             max_positions: 4096,
             sampling: Sampling::GREEDY,
             codec: Some(Arc::new(Bytes::CHAT)),
+            unread_tokenizer: None,
+            bos_token_id: Some(BOS),
+            eos_token_ids: vec![EOS],
         };
         Desk::of(manner, options, model)
     }

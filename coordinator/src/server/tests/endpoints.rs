@@ -130,6 +130,8 @@ fn models_and_health_are_as_they_are() {
     let list = desk.get("/v1/models").json();
     assert_eq!(list["data"][0]["id"], "echo");
     assert_eq!(list["data"][0]["max_model_len"], 256);
+    assert_eq!(list["data"][0]["bos_token_id"], 256);
+    assert_eq!(list["data"][0]["eos_token_ids"], json!([257]));
     assert_eq!(desk.get("/v1/models/org/echo").json()["id"], "org/echo");
     assert_eq!(desk.get("/v1/models/gpt").status, 404);
     assert_eq!(desk.get("/health").status, 200);

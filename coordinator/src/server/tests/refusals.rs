@@ -170,3 +170,35 @@ fn a_server_that_is_not_ready_says_so() {
     desk.engine.set_state(State::Ready);
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
 }
+
+#[test]
+fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
+    let desk = Desk::new();
+    let is_internal = |error: &Value| {
+        assert_eq!(error["type"], "server_error", "{error}");
+        assert_eq!(error["code"], "internal_error", "{error}");
+        assert!(error["message"].as_str().is_some_and(|said| said.contains("asleep")), "{error}");
+    };
+    // A prompt, an answer that has its tokens, and the same while it is told.
+    let asked = [json!({"prompt": "\u{2}"}), json!({"prompt": [97, 290], "max_tokens": 3})];
+    for body in asked {
+        let reply = desk.post(COMPLETIONS, &body);
+        assert_eq!(reply.status, 500, "{}", reply.text());
+        is_internal(&reply.json()["error"]);
+    }
+    let body = json!({"prompt": [97, 290], "max_tokens": 3, "stream": true});
+    let events = desk.post(COMPLETIONS, &body).events();
+    is_internal(&events.last().expect("events")["error"]);
+    let tokenize = desk.post("/tokenize", &json!({"prompt": "\u{2}"}));
+    assert_eq!(tokenize.status, 500);
+    // Others are answered.
+    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 3})).status, 200);
+}
+
+#[test]
+fn a_text_of_many_megabytes_is_not_tokenised() {
+    let desk = Desk::new();
+    let body = json!({"prompt": "a".repeat((4 << 20) + 1)});
+    let reply = desk.post("/tokenize", &body);
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("prompt_too_long")));
+}

@@ -1,12 +1,15 @@
 //! Streams say what whole answers say.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::clients::card;
 use super::desk::{CHAT, COMPLETIONS, Desk};
 use super::engine::Manner;
-use crate::server::facts::ServerOptions;
+use crate::job::tests::fake::Bytes;
+use crate::server::facts::{ModelCard, ServerOptions};
 
 /// The choices of a stream put together, as a whole answer has them.
 fn joined(events: &[Value], choices: usize) -> Vec<Value> {
@@ -192,4 +195,28 @@ fn a_form_is_passed_on_and_checked() {
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("form")), "{choice}");
     let wrong = json!({"prompt": "a", "structured_outputs": {"regex": "("}});
     assert_eq!(desk.post(COMPLETIONS, &wrong).status, 400);
+}
+
+#[test]
+fn a_prompt_and_its_answer_are_the_text_of_both() {
+    let card = ModelCard { codec: Some(Arc::new(Bytes::STRIPPING)), ..card("echo") };
+    let desk = Desk::of(Manner::default(), ServerOptions::default(), card);
+    let prompts = [json!(" ab"), json!([97, 195, 169, 195]), json!([97, 195]), json!([257, 195])];
+    for (prompt, tokens) in prompts.iter().flat_map(|prompt| [(prompt, 0), (prompt, 5)]) {
+        let mut body = json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0});
+        let alone = (tokens > 0).then(|| desk.post(COMPLETIONS, &body).json());
+        body["echo"] = json!(true);
+        let whole = desk.post(COMPLETIONS, &body).json();
+        body["stream"] = json!(true);
+        let streamed = joined(&desk.post(COMPLETIONS, &body).events(), 1);
+        let text = |answer: &Value| answer["text"].as_str().expect("a text").to_owned();
+        let alone = alone.map_or(String::new(), |alone| text(&alone["choices"][0]));
+        let whole = text(&whole["choices"][0]);
+        assert_eq!(text(&streamed[0]), whole, "{body}");
+        assert!(whole.ends_with(&alone), "{body}: {whole:?} {alone:?}");
+        if prompt == " ab" {
+            let expected = if tokens == 0 { "ab" } else { "ab ab " };
+            assert_eq!(whole, expected);
+        }
+    }
 }

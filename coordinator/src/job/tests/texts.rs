@@ -1,0 +1,77 @@
+//! What an answer's text stands behind, and tokenizers that fail.
+
+use super::fake::{Bytes, Desk, Echo};
+use crate::job::error::JobError;
+use crate::job::sink::OutputMode;
+use crate::openai::output::Choice;
+
+fn texts(desk: &Desk) -> Vec<String> {
+    let text = |choice: &Choice| match choice {
+        Choice::Text { text, .. } => text.clone(),
+        Choice::Chat { message, .. } => message.content.clone().unwrap_or_default(),
+    };
+    let lines = desk.lines();
+    lines
+        .iter()
+        .map(|line| text(&line.response.as_ref().expect("answered").body.choices[0]))
+        .collect()
+}
+
+#[test]
+fn answers_stand_behind_their_prompts() {
+    // The engine repeats its prompt, which begins with a token that has no text.
+    let input = br#"{"prompt": " ab", "max_tokens": 4}
+{"prompt": " ab", "max_tokens": 4, "echo": true, "logprobs": 0}
+{"prompt": " ab", "max_tokens": 4, "stop": " a"}
+{"prompt": [97, 195, 169, 195], "max_tokens": 2, "echo": true}
+{"prompt": [97, 195], "max_tokens": 0, "echo": true}
+"#;
+    let mut desk = Desk::new(input);
+    desk.codec = Some(Bytes::STRIPPING);
+    desk.run(&mut Echo::new(8)).unwrap();
+    // Prompt and answer together are the text of all tokens.
+    assert_eq!(texts(&desk), [" ab", "ab ab", "", "aé\u{fffd}a\u{fffd}", "a\u{fffd}"]);
+    let raw = String::from_utf8(desk.output()).unwrap();
+    assert!(raw.contains("\"text_offset\":[0,0,0,1,2,2,3,4]"), "{raw}");
+}
+
+#[test]
+fn min_tokens_hold_against_stop_strings() {
+    let input = br#"{"prompt": "op", "max_tokens": 12, "stop": ["op"], "min_tokens": 6}
+{"prompt": "op", "max_tokens": 12, "stop": ["op"]}
+"#;
+    let desk = Desk::new(input);
+    desk.run(&mut Echo::new(8)).unwrap();
+    assert_eq!(texts(&desk), ["opop", ""]);
+    let tokens: Vec<u64> = desk
+        .lines()
+        .iter()
+        .map(|line| line.response.as_ref().unwrap().body.usage.completion_tokens)
+        .collect();
+    assert_eq!(tokens, [9, 3]);
+}
+
+#[test]
+fn a_tokenizer_that_keeps_failing_ends_the_job_and_loses_no_answer() {
+    // The second answer has a token that has no text at the moment.
+    let input = b"{\"prompt\": \"a\"}\n{\"prompt\": [98, 290]}\n{\"prompt\": \"c\"}\n";
+    let mut desk = Desk::new(input);
+    let failed = desk.run(&mut Echo::new(1));
+    assert!(matches!(failed, Err(JobError::Tokenizer(_))), "{failed:?}");
+    let written = String::from_utf8(desk.output()).unwrap();
+    assert!(!written.contains("error\":\"") && written.lines().count() <= 1, "{written}");
+    // What is left is asked again.
+    std::fs::write(desk.path("in.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
+    desk.options.mode = OutputMode::Resume;
+    desk.run(&mut Echo::new(1)).unwrap();
+    assert_eq!(desk.lines().len(), 1);
+}
+
+#[test]
+fn a_prompt_that_is_not_read_ends_the_job_before_it_begins() {
+    let desk = Desk::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"\\u0002\"}\n");
+    let failed = desk.run(&mut Echo::new(1));
+    let Err(error @ JobError::Tokenizer(_)) = failed else { panic!("{failed:?}") };
+    assert!(error.to_string().contains("line 2: The prompt cannot be tokenised"), "{error}");
+    assert!(!desk.path("out.jsonl").exists(), "nothing was written");
+}

@@ -1,0 +1,282 @@
+//! Text processes, as many as are asked at once. What is asked depends on nothing that was asked
+//! before, so that a request whose process is killed is asked again of another one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::message::{TextReply, TextRequest};
+use super::process::{TextError, TextProcess};
+use crate::boundary::codec::CodecError;
+
+/// Pause before each try of a request.
+const PAUSES_MS: [u64; 5] = [0, 0, 50, 100, 200];
+/// Maximum number of tries of a request whose processes exceed their own limits.
+const MAX_TRIES_BY_ITSELF: usize = 2;
+/// The process of a larger request is ended behind it, as it keeps the memory that it took.
+const LARGE_BYTES: usize = 4 << 20;
+
+/// A process that answers.
+pub trait Answers {
+    /// Answers one request. After any error but [`TextError::Refused`] it is of no more use.
+    ///
+    /// # Errors
+    /// See [`TextError`].
+    fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError>;
+}
+
+impl Answers for TextProcess {
+    fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
+        TextProcess::ask(self, request)
+    }
+}
+
+/// Starts another process.
+pub type Start<P> = Box<dyn Fn() -> Result<P, TextError> + Send + Sync>;
+
+/// Processes that answer alike.
+pub struct Pool<P> {
+    start: Start<P>,
+    /// Processes that nobody asks anything at the moment.
+    idle: Mutex<Vec<P>>,
+    /// Requests that may fail before the first answer until no more are tried.
+    max_failures: u32,
+    failures: Mutex<Failures>,
+}
+
+/// Requests without an answer.
+#[derive(Debug, Default)]
+struct Failures {
+    /// A client's text was answered: the tokenizer works.
+    has_answered: bool,
+    in_a_row: u32,
+    /// Why nothing is tried any more.
+    given_up: Option<CodecError>,
+}
+
+impl<P> std::fmt::Debug for Pool<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("failures", &self.failures).finish_non_exhaustive()
+    }
+}
+
+impl<P: Answers> Pool<P> {
+    /// A pool of one process.
+    pub fn new(first: P, max_failures: u32, start: Start<P>) -> Pool<P> {
+        Pool { start, idle: Mutex::new(vec![first]), max_failures, failures: Mutex::default() }
+    }
+
+    /// Ends all processes but one, after many were asked at once.
+    pub fn keep_one(&self) {
+        lock(&self.idle).truncate(1);
+    }
+
+    /// Answers a request, by another process where one is killed meanwhile.
+    ///
+    /// # Errors
+    /// What the tokenizer refuses, a client's text that exceeds the limits of a process, or
+    /// processes that keep ending.
+    pub fn ask(&self, request: &TextRequest) -> Result<TextReply, CodecError> {
+        if let Some(reason) = &lock(&self.failures).given_up {
+            return Err(reason.clone());
+        }
+        let mut idle = lock(&self.idle).pop();
+        let (mut tries, mut max_tries) = (0, PAUSES_MS.len());
+        let error = loop {
+            std::thread::sleep(Duration::from_millis(PAUSES_MS[tries]));
+            tries += 1;
+            match self.ask_once(idle.take(), request) {
+                Ok(reply) => {
+                    self.answered(request);
+                    return Ok(reply);
+                }
+                Err(TextError::Refused(reason)) => return Err(CodecError::Refused(reason)),
+                Err(error) if error.is_by_itself() && request.is_of_client() => {
+                    break CodecError::Refused(error.to_string());
+                }
+                Err(error) => {
+                    if error.is_by_itself() {
+                        max_tries = MAX_TRIES_BY_ITSELF;
+                    }
+                    if tries >= max_tries {
+                        let sentence = format!("{error}, {tries} times in a row");
+                        break CodecError::Unavailable(sentence);
+                    }
+                }
+            }
+        };
+        self.failed(&error);
+        Err(error)
+    }
+
+    fn ask_once(&self, idle: Option<P>, request: &TextRequest) -> Result<TextReply, TextError> {
+        let mut process = match idle {
+            Some(process) => process,
+            None => (self.start)().map_err(|error| TextError::Restart(Box::new(error)))?,
+        };
+        let reply = process.ask(request);
+        let is_alive = matches!(reply, Ok(_) | Err(TextError::Refused(_)));
+        if is_alive && request.size_bytes() < LARGE_BYTES {
+            lock(&self.idle).push(process);
+        }
+        reply
+    }
+
+    fn answered(&self, request: &TextRequest) {
+        if request.is_of_client() {
+            lock(&self.failures).has_answered = true;
+        }
+    }
+
+    /// A tokenizer that never worked is not asked for every line of a long input.
+    fn failed(&self, error: &CodecError) {
+        let mut failures = lock(&self.failures);
+        failures.in_a_row = failures.in_a_row.saturating_add(1);
+        if !failures.has_answered && failures.in_a_row >= self.max_failures {
+            let requests = format!(" ({} requests in a row failed)", self.max_failures);
+            failures.given_up = Some(match error {
+                CodecError::Unavailable(reason) => {
+                    CodecError::Unavailable(reason.clone() + &requests)
+                }
+                other => CodecError::Refused(other.to_string() + &requests),
+            });
+        }
+    }
+}
+
+/// A thread that panicked left whole values behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+    use std::sync::Arc;
+
+    use shm::sync::{AtomicUsize, Ordering};
+
+    use super::super::process::Ended;
+    use super::*;
+
+    /// How the next processes end, the next one last; a process that does not end answers.
+    type Ends = Arc<Mutex<Vec<i32>>>;
+
+    struct Fake {
+        ends: Ends,
+    }
+
+    impl Answers for Fake {
+        fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
+            if let Some(signal) = lock(&self.ends).pop() {
+                let status = Some(ExitStatus::from_raw(signal));
+                return Err(TextError::Ended(Ended::new(status, 1 << 20)));
+            }
+            match request {
+                TextRequest::Encode { text, .. } if text == "refused" => {
+                    Err(TextError::Refused("no such character".to_owned()))
+                }
+                _ => Ok(TextReply::Tokens(vec![7])),
+            }
+        }
+    }
+
+    struct Bench {
+        pool: Pool<Fake>,
+        ends: Ends,
+        started: Arc<AtomicUsize>,
+    }
+
+    impl Bench {
+        fn new(max_failures: u32) -> Bench {
+            let ends = Ends::default();
+            let started = Arc::new(AtomicUsize::new(0));
+            let (of_start, counted) = (Arc::clone(&ends), Arc::clone(&started));
+            let start = move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok(Fake { ends: Arc::clone(&of_start) })
+            };
+            let first = Fake { ends: Arc::clone(&ends) };
+            Bench { pool: Pool::new(first, max_failures, Box::new(start)), ends, started }
+        }
+
+        fn ask(&self, ends: &[i32], request: &TextRequest) -> Result<TextReply, CodecError> {
+            *lock(&self.ends) = ends.to_vec();
+            self.pool.ask(request)
+        }
+    }
+
+    fn text(text: &str) -> TextRequest {
+        TextRequest::Encode { text: text.to_owned(), max_tokens: usize::MAX }
+    }
+
+    fn answer() -> TextRequest {
+        TextRequest::NextPiece { tokens: vec![1], emitted: 0, is_last: true }
+    }
+
+    fn is_answered(reply: &Result<TextReply, CodecError>) -> bool {
+        *reply == Ok(TextReply::Tokens(vec![7]))
+    }
+
+    #[test]
+    fn a_request_whose_process_is_killed_is_asked_again() {
+        let bench = Bench::new(8);
+        for request in [text("a"), answer()] {
+            for kills in 1..PAUSES_MS.len() {
+                let ends = vec![libc::SIGKILL; kills];
+                assert!(is_answered(&bench.ask(&ends, &request)), "{kills} kills");
+            }
+        }
+        assert_eq!(bench.started.load(Ordering::Relaxed), 2 * (1 + 2 + 3 + 4));
+        let kept = lock(&bench.pool.idle).len();
+        assert_eq!(kept, 1, "the process that answers is kept");
+    }
+
+    #[test]
+    fn processes_that_keep_ending_are_no_fault_of_the_request() {
+        let bench = Bench::new(8);
+        let lost = bench.ask(&[libc::SIGKILL; 5], &text("a"));
+        assert!(matches!(lost, Err(CodecError::Unavailable(_))), "{lost:?}");
+        assert!(is_answered(&bench.ask(&[], &text("a"))), "the next one is answered");
+    }
+
+    #[test]
+    fn a_text_that_exceeds_a_limit_is_refused_at_once() {
+        let bench = Bench::new(8);
+        let refused = bench.ask(&[libc::SIGABRT], &text("a"));
+        let Err(CodecError::Refused(reason)) = &refused else { panic!("{refused:?}") };
+        assert!(reason.contains("1 MiB"), "{reason}");
+        assert_eq!(bench.started.load(Ordering::Relaxed), 0);
+        // The tokens of an answer are no client's: it is not told as a wrong request.
+        assert!(is_answered(&bench.ask(&[libc::SIGABRT], &answer())));
+        let lost = bench.ask(&[libc::SIGSEGV; 2], &answer());
+        assert!(matches!(lost, Err(CodecError::Unavailable(_))), "{lost:?}");
+    }
+
+    #[test]
+    fn hostile_texts_do_not_end_a_tokenizer_that_works() {
+        let bench = Bench::new(3);
+        assert!(is_answered(&bench.ask(&[], &text("a"))));
+        for _ in 0..20 {
+            assert!(bench.ask(&[libc::SIGABRT], &text("hostile")).is_err());
+        }
+        assert!(is_answered(&bench.ask(&[], &text("a"))));
+    }
+
+    #[test]
+    fn a_tokenizer_that_never_works_is_not_tried_for_ever() {
+        let bench = Bench::new(3);
+        for _ in 0..3 {
+            assert!(bench.ask(&[libc::SIGABRT], &text("a")).is_err());
+        }
+        let refused = bench.ask(&[], &text("a"));
+        assert!(
+            matches!(&refused, Err(CodecError::Refused(reason)) if reason.contains("3 requests"))
+        );
+        // What a process says while it goes on is no failure.
+        let bench = Bench::new(1);
+        let refused = bench.ask(&[], &text("refused"));
+        assert_eq!(refused, Err(CodecError::Refused("no such character".to_owned())));
+        assert!(is_answered(&bench.ask(&[], &text("a"))));
+    }
+}
