@@ -121,7 +121,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
         Some(Kept::Extents) => shape,
         Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
-        Some(Kept::LargePages(kv_pages)) => RunShape { page_positions: 40, kv_pages, ..shape },
+        Some(Kept::LargePages(kv_pages)) => RunShape { page_positions: 32, kv_pages, ..shape },
         Some(Kept::Owners(_) | Kept::SlowHost(_)) => RunShape { device_slots: 2, ..shape },
     };
     let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };

@@ -189,7 +189,7 @@ fn parts_of_pages_change_no_answer() {
         };
         let jobs: Vec<Job> = jobs(40).into_iter().enumerate().map(of).collect();
         let expected = expected(map, dtype, &jobs);
-        for pages in [5, 8, 18] {
+        for pages in [6, 9, 18] {
             let engine = start_with(map, dtype, Kept::LargePages(pages));
             for round in 0..2 {
                 let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
@@ -216,7 +216,7 @@ fn answers_to_one_prompt_compute_it_once() {
     let (dtype, kv_format) = dtypes()[0];
     let map = &maps(kv_format)[0];
     let job = |index: u64| Job {
-        prompt: (1..36).collect(),
+        prompt: (1..32).collect(),
         max_new: 6,
         id_hash: index,
         ..jobs(2).remove(1)
@@ -229,8 +229,8 @@ fn answers_to_one_prompt_compute_it_once() {
     assert_eq!(found, expected);
     wait_until("all is shown", || engine.status().running == 0);
     let status = engine.status();
-    assert_eq!(status.prompt_tokens, 35 + 5, "the last token of the others, {status:?}");
-    assert_eq!(status.cached_tokens, 5 * 34);
+    assert_eq!(status.prompt_tokens, 31 + 5, "the last token of the others, {status:?}");
+    assert_eq!(status.cached_tokens, 5 * 30);
 }
 
 /// Nobody is left without a word, and nothing looks as if it were at work.
