@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::blocking;
 use super::error::ApiError;
@@ -15,7 +15,7 @@ use super::order::{check_model, fields};
 use super::reply::json;
 use super::shared::Shared;
 use crate::boundary::codec::TextCodec;
-use crate::openai::body::{RawPrompt, read_prompts};
+use crate::openai::body::{Fields, RawPrompt, read_prompts};
 use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::prompt::tokenise;
@@ -67,7 +67,7 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
     .await
 }
 
-fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result<bool, ApiError> {
+fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(unless_given),
         Some(Value::Bool(value)) => Ok(*value),
@@ -79,7 +79,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 }
 
 fn tokens_of(
-    fields: &mut Map<String, Value>,
+    fields: &mut Fields,
     codec: &dyn TextCodec,
     chats: &ChatRules,
 ) -> Result<Vec<u32>, ApiError> {
@@ -105,7 +105,7 @@ fn tokens_of(
 async fn respond(
     shared: &Arc<Shared>,
     request: Request,
-    answer: impl FnOnce(&mut Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    answer: impl FnOnce(&mut Fields, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
     + Send
     + 'static,
 ) -> Response {
