@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::activity::{Activity, Phase};
 use super::error::ApiError;
@@ -15,12 +15,9 @@ use super::order::{check_model, fields};
 use super::reply::json;
 use super::shared::Shared;
 use crate::boundary::codec::{TextCodec, TextContext};
-use crate::openai::body::{RawPrompt, read_prompts};
+use crate::openai::body::{Fields, RawPrompt, read_prompts};
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::prompt::{Limits, tokenise};
-
-/// Maximum size of a text that is tokenised here: a tokenizer takes some 200 times as much memory.
-const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Bytes of a text that are tokenised at a time, or more where the context is long.
 const MAX_TOKENIZED_BYTES: usize = 2 << 20;
@@ -74,7 +71,7 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
     .await
 }
 
-fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result<bool, ApiError> {
+fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(unless_given),
         Some(Value::Bool(value)) => Ok(*value),
@@ -86,7 +83,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 }
 
 fn tokens_of(
-    fields: &mut Map<String, Value>,
+    fields: &mut Fields,
     codec: &dyn TextCodec,
     shared: &Shared,
 ) -> Result<Vec<u32>, ApiError> {
@@ -136,7 +133,7 @@ fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
 async fn respond(
     shared: &Arc<Shared>,
     request: Request,
-    answer: impl FnOnce(&mut Map<String, Value>, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    answer: impl FnOnce(&mut Fields, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
     + Send
     + 'static,
 ) -> Response {

@@ -196,9 +196,9 @@ mod tests {
                 text += &written.recv_timeout(Duration::from_secs(60)).expect("it goes on");
             }
         };
-        wait_for("planning: 1 s so far");
+        wait_for(" s so far\n");
         *current.lock().unwrap() = Current { part: "profiling".to_owned(), share: Some(0.374) };
-        wait_for("planning: profiling, 37%, 1 s so far");
+        wait_for("planning: profiling, 37%, ");
         drop(lines.stop);
         lines.thread.join().expect("it ends when nothing is reported any more");
     }

@@ -82,7 +82,7 @@ fn the_group_size_does_not_show_in_the_answers() {
         let summary = desk.run(&mut Echo::new(capacity)).unwrap();
         assert_eq!(
             summary.to_string(),
-            "3 answered, 1 failed (line 2); 3 cut at max_tokens (lines 1, 3, 4)"
+            "3 answered with 5 answers, 1 failed (line 2); 3 cut at max_tokens (lines 1, 3, 4)"
         );
         assert_eq!(desk.lines()[0].response.as_ref().unwrap().body.created, 1234);
         desk.output()
