@@ -212,6 +212,17 @@ plain_rates() {
     row "plain rates" ok "$(awk -v h="$(field "$out/rates.json" h2d_bytes_per_s)" -v d="$(field "$out/rates.json" d2h_bytes_per_s)" -v f="$(field "$out/rates.json" bf16_flops)" 'BEGIN { printf "cuMemcpyHtoDAsync %.2f GB/s, DtoH %.2f GB/s, bf16 matrices %.1f TFLOP/s", h / 1e9, d / 1e9, f / 1e12 }'), own kernel $(awk -v f="$(field "$out/rates.json" own_bf16_flops)" 'BEGIN { printf "%.1f", f / 1e12 }')"
 }
 
+# Copies of a few rows beside a device that computes, in one process and in two: whether one would do
+# (TANDEM_COPIES=gpu).
+small_copies() {
+    limited "$out/small_copies.json" "$coordinator" device-rates "${DEVICE:-0}" --small-copies ${SMALL_COPIES:+--matrix "$SMALL_COPIES"}
+    status=$?
+    [ $status -eq 0 ] || { failed "small copies" $status "$out/small_copies.json"; return; }
+    row "small copies" ok "medians of 4 KiB to the device: $(awk '
+        /"(alone|one_process|two_processes)": /  { place = $1; gsub(/[":]/, "", place) }
+        /"median_us"/ { number = $2; sub(/,/, "", number); if (!(place in seen)) { seen[place] = 1; printf "%s %.1f us  ", place, number } }' "$out/small_copies.json")"
+}
+
 # This program's own kernels: a table of their shares of the rate of copies within the device, whose operands
 # are in no cache, and of the bf16 matrix rate.
 kernel_shares() {
@@ -347,6 +358,7 @@ name_of() {
         direct_reads) echo "direct reads" ;;
         golden) echo "golden tokens" ;; placement) echo "placement invariance" ;; leaks) echo "no leak" ;;
         sanitizer) echo "compute-sanitizer" ;; plain_rates) echo "plain rates" ;; prefill_share) echo "prefill share" ;;
+        small_copies) echo "small copies" ;;
         public_flexgen) echo "FlexGen, its own code" ;; *) echo "$1" ;;
     esac
 }
@@ -357,6 +369,7 @@ bench_all() {
     public_flexgen
     plain_rates
     kernel_shares
+    small_copies
     bench "gpu-only 1x50" gpu-only 1x50 none --policy gpu-only
     h2d "pinned H2D alone" gpu-only
     h2d "pinned H2D beside the CPU worker" 1x50
@@ -373,7 +386,7 @@ bench_all() {
         bench "$policy 1x50" "policy-$(echo $policy | tr : -)" 1x50 none --policy $policy
     done
 }
-bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|kernels|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|1x50 over FlexGen's own code|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
+bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|kernels|small copies|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|1x50 over FlexGen's own code|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
 
 # Why nothing can run, or nothing.
 missing=

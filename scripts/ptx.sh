@@ -5,27 +5,36 @@
 #   scripts/ptx.sh             fetches NVRTC if it is missing, compiles and writes the PTX
 #   scripts/ptx.sh --offline   the same without fetching; leaves with 77 when NVRTC is missing
 #   scripts/ptx.sh --assemble  assembles the committed PTX; fetches ptxas unless --offline is given too
-#   OUT=file                   writes the PTX there instead
+#   scripts/ptx.sh --cubins    compiles the committed PTX for each generation (kernels/cuda/cubin), which
+#                              takes three minutes and saves every first start half of one; the same otherwise
+#   OUT=file                   writes the PTX there instead; a folder, of cubins
+#   GENERATIONS='80 90'        compiles cubins for these only
 #
-# The compiler is NVIDIA's, out of the Python packages named below; nothing of it is kept but its output.
+# The compilers are NVIDIA's, out of the Python packages named below; nothing of them is kept but their output.
 set -eu
 
 nvrtc='nvidia-cuda-nvrtc-cu12==12.0.140'
 ptxas='nvidia-cuda-nvcc==13.5.37'
+# A driver takes cubins of its own major version of CUDA and of earlier ones. 12.8 is the first that knows
+# compute capability 12.0, so what it makes is taken wherever this program runs at all.
+cubin_ptxas='nvidia-cuda-nvcc-cu12==12.8.93'
 # All that compute capability 8.0 has and later ones keep. Sums are fused where the source says so, as in
 # the build for the CPU.
 options='--gpu-architecture=compute_80 --std=c++17 --fmad=false --device-as-default-execution-space'
 generations='80 86 89 90 120'
+cubin_generations="${GENERATIONS:-80 86 89 90 100 120}"
 
 cd "$(dirname "$0")/.."
 cache="$(pwd)/.cache/nvidia"
 python="${PYTHON:-python3}"
 offline=
 assemble=
+cubins=
 for argument in "$@"; do
     case "$argument" in
         --offline) offline=1 ;;
         --assemble) assemble=1 ;;
+        --cubins) cubins=1 ;;
         *) echo "ptx.sh: $argument is not an option; see the head of this file" >&2; exit 2 ;;
     esac
 done
@@ -36,7 +45,7 @@ fetch() {
     found="$(find "$folder" -name "$2" 2> /dev/null | head -n 1)"
     if [ -z "$found" ]; then
         if [ -n "$offline" ]; then
-            echo "ptx.sh: $1 is missing; run scripts/ptx.sh${assemble:+ --assemble} once with a network" >&2
+            echo "ptx.sh: $1 is missing; run scripts/ptx.sh${assemble:+ --assemble}${cubins:+ --cubins} once with a network" >&2
             exit 77
         fi
         mkdir -p "$cache"
@@ -62,6 +71,47 @@ if [ -n "$assemble" ]; then
         "$found" --opt-level 0 --gpu-name "sm_$generation" --output-file /dev/null kernels/cuda/ptx/tandem.ptx
         echo "sm_$generation: assembled"
     done
+    exit 0
+fi
+
+if [ -n "$cubins" ]; then
+    fetch "$cubin_ptxas" ptxas
+    chmod +x "$found"
+    out="${OUT:-$(pwd)/kernels/cuda/cubin}"
+    mkdir -p "$out"
+    work="$(mktemp -d)"
+    trap 'rm -rf "$work"' EXIT
+    for generation in $cubin_generations; do
+        "$found" --opt-level 3 --gpu-name "sm_$generation" --output-file "$work/sm_$generation.cubin" \
+            kernels/cuda/ptx/tandem.ptx
+    done
+    # Each compressed by itself, and beside them what they were made of: a test compares it with the PTX.
+    # shellcheck disable=SC2086 # one word a generation
+    "$python" - "$work" "$out" kernels/cuda/ptx/tandem.ptx "$cubin_ptxas" $cubin_generations << 'PYTHON'
+import hashlib, lzma, os, sys
+
+work, out, ptx, package, *generations = sys.argv[1:]
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+lines = [f"{digest(ptx)}  tandem.ptx", f"{package}"]
+for generation in generations:
+    name = f"sm_{generation}.cubin"
+    with open(os.path.join(work, name), "rb") as file:
+        cubin = file.read()
+    filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 22}]
+    compressed = lzma.compress(cubin, lzma.FORMAT_ALONE, filters=filters)
+    with open(os.path.join(out, name + ".lzma"), "wb") as file:
+        file.write(compressed)
+    lines.append(f"{hashlib.sha256(cubin).hexdigest()}  {name}")
+    print(f"{name}: {len(cubin)} bytes, {len(compressed)} compressed")
+with open(os.path.join(out, "made_of"), "w") as file:
+    file.write("\n".join(lines) + "\n")
+PYTHON
     exit 0
 fi
 
@@ -103,4 +153,5 @@ os.makedirs(os.path.dirname(out), exist_ok=True)
 with open(out, "wb") as file:
     file.write(ptx.value)
 print(f"{os.path.relpath(out)}: {len(ptx.value)} bytes, {ptx.value.count(b'.visible .entry')} kernels")
+print("run scripts/ptx.sh --cubins too, if the PTX has changed")
 PYTHON

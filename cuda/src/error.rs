@@ -118,6 +118,9 @@ pub(crate) mod code {
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const NOT_READY: u32 = 600;
+    /// An invalid image, none for this device, PTX that is invalid or of a later version, an
+    /// invalid source, and what a device does not support.
+    pub(crate) const IMAGE: [u32; 6] = [200, 209, 218, 222, 300, 801];
 }
 
 impl CudaError {
@@ -137,6 +140,12 @@ impl CudaError {
         self.is_out_of_memory() || matches!(self, CudaError::Full { .. })
     }
 
+    /// Whether the driver does not take an image of code for this device.
+    pub(crate) fn is_about_image(&self) -> bool {
+        let CudaError::Call { call: "cuModuleLoadData", code, .. } = self else { return false };
+        code::IMAGE.contains(code)
+    }
+
     /// Whether one process may not give device memory to another here.
     pub fn is_about_ipc(&self) -> bool {
         matches!(self, CudaError::Call { call: "cuIpcOpenMemHandle" | "cuIpcGetMemHandle", .. })
@@ -149,7 +158,7 @@ fn meaning(code: u32) -> &'static str {
         2 => "the device or the system ran out of memory, perhaps to another program",
         46 => "the device is used exclusively by another process",
         100 => "no device is visible",
-        200 | 218 | 222 => "the driver cannot use the device code of this build",
+        200 | 209 | 218 | 222 => "the driver cannot use the device code of this build",
         201 => "the context is no longer valid",
         214 | 226 => "a memory error that the hardware could not correct",
         304 | 999 => "the operating system or the driver failed, look at dmesg",

@@ -33,8 +33,35 @@ impl Module {
     pub fn load(context: &Context, ptx: &str) -> Result<Arc<Module>, CudaError> {
         let image = CString::new(ptx)
             .map_err(|_| CudaError::of("cuModuleLoadData", 200, Some("PTX with a zero in it")))?;
+        // SAFETY: PTX that ends with zero.
+        unsafe { Module::load_image(context, image.as_bytes_with_nul()) }
+    }
+
+    /// Loads a cubin: code that was compiled for a device's compute capability. `None` where this
+    /// driver does not take it for this device, since PTX is another way.
+    ///
+    /// # Errors
+    /// The driver's refusal for any other reason.
+    ///
+    /// # Safety
+    /// `cubin` is one that a compiler has made.
+    pub unsafe fn load_cubin(
+        context: &Context,
+        cubin: &[u8],
+    ) -> Result<Option<Arc<Module>>, CudaError> {
+        // SAFETY: a whole cubin (contract of this function), which says how long it is.
+        match unsafe { Module::load_image(context, cubin) } {
+            Err(error) if error.is_about_image() => Ok(None),
+            loaded => loaded.map(Some),
+        }
+    }
+
+    /// # Safety
+    /// `image` is PTX that ends with zero, or a cubin.
+    unsafe fn load_image(context: &Context, image: &[u8]) -> Result<Arc<Module>, CudaError> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: needed to load; the image ends with zero and is read during the call only.
+        // SAFETY: needed to load; the image says where it ends (contract of this function) and is
+        // read during the call only.
         let result =
             unsafe { (context.table().module_load)(&raw mut module, image.as_ptr().cast()) };
         context.table().check("cuModuleLoadData", result)?;

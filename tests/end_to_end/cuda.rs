@@ -27,8 +27,21 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// The binary with the stand-in as this machine's driver, and arguments for answering `input`.
+/// As [`loud`], without lines of progress.
 pub fn command(
+    place: &Place,
+    model: &str,
+    input: &Path,
+    extra: &[&str],
+    set: &[(&str, &str)],
+) -> Command {
+    let mut command = loud(place, model, input, extra, set);
+    command.arg("--quiet");
+    command
+}
+
+/// The binary with the stand-in as this machine's driver, and arguments for answering `input`.
+pub fn loud(
     place: &Place,
     model: &str,
     input: &Path,
@@ -39,7 +52,7 @@ pub fn command(
     command.env("LD_LIBRARY_PATH", folder()).envs(set.iter().copied());
     command.arg("--model").arg(fixture(model)).arg("--input").arg(input);
     command.arg("--output").arg(place.path("out.jsonl")).arg("--report").arg(place.path("report"));
-    command.arg("--quiet").args(extra);
+    command.args(extra);
     if !extra.contains(&"--dtype") {
         command.args(["--dtype", "f32"]);
     }

@@ -2,9 +2,10 @@
 //! two, waits on the host instead of on streams, our own kernels instead of cuBLASLt.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::command::{Place, text, token_ids};
-use crate::cuda::{folder_with_blas, run};
+use crate::command::{Place, coordinator, finish, text, token_ids};
+use crate::cuda::{command, folder, folder_with_blas, loud, run};
 
 const ON_DEVICE: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
 
@@ -26,6 +27,20 @@ fn answers(
     assert!(done.status.success(), "{set:?}: {said}");
     let report = std::fs::read_to_string(place.path("report")).expect("a report");
     (token_ids(&place.path("out.jsonl")), report, said)
+}
+
+/// What all processes have logged to `log.PID` so far; the next time it is gone.
+pub fn logged(log: &Path) -> String {
+    let start = format!("{}.", log.file_name().expect("a name").to_string_lossy());
+    let files = std::fs::read_dir(log.parent().expect("a folder")).expect("a folder");
+    let names =
+        files.flatten().filter(|file| file.file_name().to_string_lossy().starts_with(&start));
+    let mut all = String::new();
+    for file in names {
+        all += &std::fs::read_to_string(file.path()).expect("a log");
+        std::fs::remove_file(file.path()).expect("it can be removed");
+    }
+    all
 }
 
 /// Streams that share a channel of the device hold each other up. Programs that train models are
@@ -52,12 +67,7 @@ fn waits_are_done_on_the_host_where_that_is_asked() {
     let (same, report, _) = answers(&place, &input, &ON_DEVICE, &set);
     assert_eq!(same, whole);
     assert!(report.contains("waiting on the host: as TANDEM_WAITS asks"), "{report}");
-    let files = std::fs::read_dir(place.path("calls").parent().expect("a folder"));
-    let logs = files.expect("a folder").flatten().filter(|file| {
-        file.file_name().as_encoded_bytes().starts_with(b"calls.")
-    });
-    let calls: String =
-        logs.map(|log| std::fs::read_to_string(log.path()).expect("a log")).collect();
+    let calls = logged(&place.path("calls"));
     assert!(calls.contains("cuLaunchKernel") && !calls.contains("cuStreamWaitValue32"));
 }
 
@@ -67,7 +77,8 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
     let place = Place::new();
     let input = requests(&place);
     let (whole, ..) = answers(&place, &input, &ON_DEVICE, &[]);
-    for extra in [&ON_DEVICE[..], &["--device", "cuda:0", "--split", "scores:wv"]] {
+    let split = ["--device", "cuda:0", "--split", "scores:wv", "--batches", "2x2"];
+    for extra in [&ON_DEVICE[..], &split] {
         let set = [("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "8")];
         let (same, report, said) = answers(&place, &input, extra, &set);
         assert_eq!(same, whole);
@@ -105,7 +116,8 @@ fn a_device_that_takes_one_process_is_used_by_one() {
 #[test]
 fn a_product_that_refuses_a_number_of_rows_is_our_own_kernels() {
     let place = Place::new();
-    let prompts: Vec<Vec<u32>> = (1..5u32).map(|n| (0..6 * n).map(|i| 3 + i + n).collect()).collect();
+    let prompts: Vec<Vec<u32>> =
+        (1..5u32).map(|n| (0..6 * n).map(|i| 3 + i + n).collect()).collect();
     let input = place.requests("in.jsonl", &prompts, 3);
     let with_blas = folder_with_blas(&place).to_str().expect("a plain path").to_owned();
     let extra = [&ON_DEVICE[..], &["--dtype", "bf16"]].concat();
@@ -117,5 +129,73 @@ fn a_product_that_refuses_a_number_of_rows_is_our_own_kernels() {
         let (own, report, _) = answers(&place, &input, &extra, &set);
         assert!(report.contains("linears by its own kernels"), "{rows}: {report}");
         assert_eq!(own, whole, "{rows}");
+    }
+}
+
+/// Code that was compiled ahead is taken where there is some for the device, and PTX for any other
+/// device and any driver that does not take it.
+#[test]
+fn kernels_are_loaded_as_compiled_for_the_device_and_else_compiled_by_the_driver() {
+    let place = Place::new();
+    let input = requests(&place);
+    let (whole, ..) = answers(&place, &input, &ON_DEVICE, &[]);
+    let log = place.path("calls").display().to_string();
+    for (capability, cubins, expected) in [
+        ("80", "1", "cubin 8.0"),
+        ("86", "1", "cubin 8.6"),
+        ("87", "1", "cubin 8.6"),
+        ("89", "1", "cubin 8.9"),
+        ("90", "1", "cubin 9.0"),
+        ("103", "1", "cubin 10.0"),
+        ("121", "1", "cubin 12.0"),
+        ("110", "1", "PTX"),
+        ("90", "0", "PTX"),
+    ] {
+        let set = [
+            ("STANDIN_CUDA_CAPABILITY", capability),
+            ("STANDIN_CUDA_CUBINS", cubins),
+            ("STANDIN_CUDA_LOG", log.as_str()),
+        ];
+        let (same, _, said) = answers(&place, &input, &ON_DEVICE, &set);
+        assert_eq!(same, whole, "{capability}");
+        let calls = logged(&place.path("calls"));
+        let notes = calls.lines().filter_map(|line| line.strip_prefix("note: "));
+        let images: Vec<&str> =
+            notes.filter(|note| note.starts_with("cubin") || *note == "PTX").collect();
+        assert_eq!(images, [expected], "{capability}, cubins {cubins}");
+        assert!(!said.contains("compiling kernels"), "it takes no time: {said}");
+    }
+}
+
+#[test]
+fn compilation_that_takes_its_time_is_told_once() {
+    let place = Place::new();
+    let input = requests(&place);
+    let set = [("STANDIN_CUDA_CUBINS", "0"), ("STANDIN_CUDA_COMPILE_MS", "1500")];
+    let told = |mut command: Command| {
+        let done = finish(command.spawn().expect("starts"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr).matches("compiling kernels for this GPU, about half a minute").count()
+    };
+    assert_eq!(told(loud(&place, "llama", &input, &ON_DEVICE, &set)), 1);
+    assert_eq!(told(command(&place, "llama", &input, &ON_DEVICE, &set)), 0);
+}
+
+#[test]
+fn small_copies_are_timed_in_one_process_and_in_two() {
+    let mut command = coordinator();
+    command.env("LD_LIBRARY_PATH", folder()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["device-rates", "0", "--small-copies", "--matrix", "64"]);
+    let done = finish(command.spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said: serde_json::Value = serde_json::from_str(&text(&done.stdout)).expect("JSON");
+    let rows = said["small_copies"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8, "four sizes in two directions: {said}");
+    for row in rows {
+        for place in ["alone", "one_process", "two_processes"] {
+            let (median, slow) = (&row[place]["median_us"], &row[place]["slow_us"]);
+            let (median, slow) = (median.as_f64().expect("us"), slow.as_f64().expect("us"));
+            assert!(0.0 < median && median <= slow, "{place}: {row}");
+        }
     }
 }

@@ -249,14 +249,9 @@ impl Worker<'_> {
         let options = LaneOptions { forms, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
-        let building =
-            Building {
-                worker: self.id,
-                plan: &plan,
-                control: self.control,
-                trace: &trace,
-                start_timeout: setup.start_timeout_ms.map(Duration::from_millis),
-            };
+        let (worker, control) = (self.id, self.control);
+        let start_timeout = setup.start_timeout_ms.map(Duration::from_millis);
+        let building = Building { worker, plan: &plan, control, trace: &trace, start_timeout };
         let described = cuda.as_ref().map(|device| device.describe());
         let own = |own| Lanes { own, ..Lanes::default() };
         let how;
@@ -330,7 +325,9 @@ impl Worker<'_> {
             Role::Storage if !reads_to_device(plan, self.id) => return Ok(None),
             Role::Gpu => {
                 check(plan)?;
-                let device = Device::create(plan, cuda, self.control)?;
+                // A channel that is closed shows with the next message.
+                let tell = || drop(send(self.channel, &FromWorker::Compiles, &[]));
+                let device = Device::create(plan, cuda, self.control, &tell)?;
                 if !cuda.copies_in_gpu_worker {
                     // Refused exports are for the coordinator to judge: it can do without.
                     let exported = device.export();

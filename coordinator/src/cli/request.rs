@@ -439,11 +439,7 @@ pub enum RatesWanted {
     /// Kernels whose names contain the text.
     Kernels(String),
     /// Small copies beside products of matrices with so many rows, in one process and in two.
-    SmallCopies {
-        matrix: u32,
-    },
+    SmallCopies { matrix: u32 },
     /// None: such products until the input ends, for another process that measures.
-    KeepBusy {
-        matrix: u32,
-    },
+    KeepBusy { matrix: u32 },
 }

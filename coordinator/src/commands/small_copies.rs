@@ -22,7 +22,8 @@ pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
     let one_process = small_copies(device)?;
     busy.stop()?;
     let two_processes = beside_another(device, matrix)?;
-    let times = |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.slow_s * 1e6});
+    let times =
+        |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.slow_s * 1e6});
     let all = alone.iter().zip(&one_process).zip(&two_processes);
     let rows = all.map(|((alone, one), two)| {
         json!({

@@ -69,6 +69,8 @@ pub struct LaunchOptions {
     pub nodes: MemoryNodes,
     /// Tokens of the text by which a plan selects positions; empty where it does not.
     pub select_text: Vec<u32>,
+    /// Whether nothing is written of what takes its time.
+    pub quiet: bool,
 }
 
 /// Why the workers did not start.
@@ -172,7 +174,8 @@ fn attempt(
         launched.supervisor.workers.push(worker);
     }
     drop(segments);
-    let mut link = Link { plan, launched: &mut launched, progress, sample };
+    let tells = !options.quiet;
+    let mut link = Link { plan, launched: &mut launched, progress, sample, tells };
     link.load(&crew, cuda)?;
     for id in crew.started {
         let (mut variant, _) = link.receive(id, |message| match message {
@@ -372,6 +375,8 @@ struct Link<'a, 'p> {
     launched: &'a mut Launched,
     progress: &'a mut LoadProgress<'p>,
     sample: &'a mut dyn FnMut(&Supervisor),
+    /// Whether lines of progress are written.
+    tells: bool,
 }
 
 impl Link<'_, '_> {
@@ -456,6 +461,12 @@ impl Link<'_, '_> {
     ) -> Result<(T, Vec<OwnedFd>), LaunchError> {
         loop {
             let received = self.worker(id)?.receive(SLICE);
+            if let Some((FromWorker::Compiles, _)) = received {
+                if self.tells {
+                    eprintln!("compiling kernels for this GPU, about half a minute, once");
+                }
+                continue;
+            }
             if let Some((message, descriptors)) = received {
                 if let Some(value) = wanted(message) {
                     return Ok((value, descriptors));

@@ -10,6 +10,7 @@ mod crew;
 mod device_use;
 pub mod groups;
 pub mod launch;
+mod launched;
 pub mod measure;
 pub mod memory;
 mod prefill_share;
@@ -175,12 +176,12 @@ impl RunEngine {
         let measured = Measured {
             load: begun.elapsed(),
             load_peaks,
-            kernel_variants: kernel_variants(&plan, &launched),
+            kernel_variants: launched.kernel_variants(&plan),
             device: launched.device.clone(),
             staged: options.staged.iter().map(|staged| staged.path.clone()).collect(),
             ..Measured::default()
         };
-        let readers = trace_readers(&plan, &launched)?;
+        let readers = launched.trace_readers(&plan)?;
         Ok(RunEngine {
             table: launched.control.extra(0, plan.table.words()),
             prefill_share: PrefillShare::new(&plan),
@@ -287,9 +288,9 @@ impl RunEngine {
             error => EngineError::Failed(error.to_string()),
         };
         self.launched = launched.map_err(failed)?;
-        self.readers = trace_readers(&self.plan, &self.launched).map_err(failed)?;
+        self.readers = self.launched.trace_readers(&self.plan).map_err(failed)?;
         self.table = self.launched.control.extra(0, self.plan.table.words());
-        self.measured.kernel_variants = kernel_variants(&self.plan, &self.launched);
+        self.measured.kernel_variants = self.launched.kernel_variants(&self.plan);
         self.measured.device.clone_from(&self.launched.device);
         self.busy = false;
         Ok(())
@@ -463,21 +464,6 @@ struct Followed {
 enum Awaited {
     Steps,
     Drained,
-}
-
-/// What each worker's kernels are.
-fn kernel_variants(plan: &Plan, launched: &Launched) -> BTreeMap<String, String> {
-    let name = |id: &WorkerId| plan.topology.worker(*id).name.clone();
-    launched.variants.iter().map(|(id, variant)| (name(id), variant.clone())).collect()
-}
-
-/// Where each lane with work records what it does.
-fn trace_readers(
-    plan: &Plan,
-    launched: &Launched,
-) -> Result<Vec<(LaneId, TraceReader)>, LaunchError> {
-    let reader = |lane: LaneId| Ok((lane, launched.trace.reader(lane.index())?));
-    plan.lanes().into_iter().map(reader).collect()
 }
 
 fn worker_failure(failure: WorkerFailure) -> EngineError {

@@ -90,6 +90,7 @@ impl Hardware {
             prompts: None,
             nodes: MemoryNodes::default(),
             select_text: Vec::new(),
+            quiet: false,
         }
     }
 

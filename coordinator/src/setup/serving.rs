@@ -152,8 +152,8 @@ fn engine(
     let nodes = nodes::checked(run, &plan)?;
     let select_text = select::text(run, opened)?;
     let launch = hardware.launch(opened.weights.clone());
-    let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, ..launch };
     let quiet = run.verbosity == Verbosity::Quiet;
+    let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, quiet, ..launch };
     let mut progress = Bar::new("loading", quiet);
     let signals = interrupt.clone();
     let loading = Box::new(move |done, total| {

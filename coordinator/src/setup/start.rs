@@ -33,6 +33,7 @@ pub(crate) fn start(
         staged: nvme.map(Nvme::staged).unwrap_or_default(),
         nodes: nodes::checked(run, &plan)?,
         select_text: select::text(run, opened)?,
+        quiet: run.verbosity == Verbosity::Quiet,
         ..hardware.launch(opened.weights.clone())
     };
     let trace = match &run.trace {

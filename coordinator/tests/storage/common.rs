@@ -217,6 +217,7 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         prompts: None,
         nodes: MemoryNodes::default(),
         select_text: Vec::new(),
+        quiet: false,
     };
     let interrupt = Box::new(|| false);
     RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)

@@ -16,6 +16,7 @@
 
 mod attention;
 mod compressed;
+mod cubins;
 mod experts;
 mod launch;
 mod linear;
@@ -26,6 +27,7 @@ pub use attention::{
     attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
 };
 pub use compressed::{decompress, quantise_kv, widen};
+pub use cubins::Cubin;
 pub use experts::{
     EXPERTS_PER_ROW_MAX, ExpertLinear, ExpertShape, expert_combine, expert_linear, group_experts,
     route,
@@ -36,8 +38,8 @@ pub use rows::{
     RopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm, rope,
 };
 
-/// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for the
-/// device at hand. Every kernel is an entry of the name that its [`Launch`] has.
+/// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for a
+/// device that no [`Cubin`] is for. Every kernel is an entry of the name that its [`Launch`] has.
 pub static PTX: &str = include_str!("../ptx/tandem.ptx");
 
 /// Elements of `dtype` in kernels' names.

@@ -10,7 +10,7 @@
 //! - Device memory is a memfd, full of NaN at first. Another process can open it by its handle, and
 //!   the exporting one cannot, as with CUDA IPC.
 //! - Kernels run on the CPU, from the same sources, by name; the parameters' sizes come from the
-//!   PTX.
+//!   PTX or the cubin.
 //! - **Queues are short.** A call that finds a channel full blocks with the driver's lock held, as
 //!   do loads of code that were left to a first launch; streams share channels.
 //! - A thread without a context, a range outside an allocation, an impossible launch, PTX of a
@@ -24,6 +24,7 @@
 mod api;
 mod code;
 mod contexts;
+mod cubin;
 mod direct;
 mod memory;
 mod objects;

@@ -15,7 +15,7 @@ impl State {
     /// other thread of the process gets into the driver meanwhile, though the device goes on.
     pub(crate) fn enqueue(&mut self, stream: usize, work: Work) -> Result<(), u32> {
         if self.streams.is_full(stream) {
-            log("full");
+            log("note: full");
             self.block_all(|state| !state.streams.is_full(stream))?;
         }
         if self.streams.push(stream, work) { Ok(()) } else { Err(code::INVALID_HANDLE) }

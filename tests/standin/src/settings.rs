@@ -49,6 +49,10 @@ pub(crate) struct Settings {
     pub(crate) second: Option<(PathBuf, u32)>,
     /// `STANDIN_BLAS_ROWS=n`: cuBLASLt refuses to multiply so many rows, and no others.
     pub(crate) refused_rows: Option<usize>,
+    /// `STANDIN_CUDA_CUBINS=0`: no cubin is taken, as by a driver of an earlier CUDA.
+    pub(crate) refuses_cubins: bool,
+    /// `STANDIN_CUDA_COMPILE_MS`, how long PTX is compiled.
+    pub(crate) compile_ms: u64,
     /// `STANDIN_CUDA_REMOTE=1`: what other devices write to memory arrives late, unless it is
     /// flushed.
     pub(crate) writes_late: bool,
@@ -56,8 +60,9 @@ pub(crate) struct Settings {
     pub(crate) short_read: Option<u64>,
     /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
     pub(crate) is_compatibility_mode: bool,
-    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`, `full` for one that
-    /// found its channel full, and `flush` for a wait that flushes.
+    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`. Lines that begin with
+    /// `note: ` are no calls: `full` for a call that finds its channel full, `flush` for a wait
+    /// that flushes, `PTX` and `cubin 8.0` for images of code.
     pub(crate) log: Option<PathBuf>,
 }
 
@@ -85,6 +90,8 @@ pub(crate) fn settings() -> &'static Settings {
             (PathBuf::from(folder), code.parse().expect("a code"))
         }),
         refused_rows: std::env::var_os("STANDIN_BLAS_ROWS").map(|_| number("STANDIN_BLAS_ROWS", 0)),
+        refuses_cubins: number("STANDIN_CUDA_CUBINS", 1) == 0,
+        compile_ms: number("STANDIN_CUDA_COMPILE_MS", 0),
         writes_late: number("STANDIN_CUDA_REMOTE", 0) != 0,
         short_read: std::env::var_os("STANDIN_CUFILE_SHORT")
             .map(|_| number("STANDIN_CUFILE_SHORT", 1)),

@@ -14,6 +14,7 @@
 //! needs the step table's present state waits on the host: sizes are read when work is enqueued.
 
 mod attention;
+mod code;
 mod completion;
 mod compute;
 mod depth;

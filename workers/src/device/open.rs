@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda::{Address, Arena, Context, CudaError, Driver, Event, IpcHandle, Kernel, Module};
+use cuda::{Address, Arena, Context, CudaError, Driver, Event, IpcHandle, Kernel};
 use cuda::{PinnedBuffer, RegisteredHost, Stream};
 use cuda_kernels::Launch;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
+use super::code;
 use super::places::Places;
 use super::products::{Products, Room, shapes};
 use super::row_lists::frequencies;
@@ -47,15 +48,21 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device and allocates the plan's arena on it; for the worker that computes.
+    /// Opens the device and allocates the plan's arena on it; for the worker that computes. `tell`
+    /// is called, perhaps on another thread, when the driver has to compile the kernels.
     ///
     /// # Errors
     /// No such device, or too little memory on it: a sentence with the numbers.
-    pub fn create(plan: &Plan, cuda: CudaUse, control: &Control) -> Result<Device, CudaError> {
+    pub fn create(
+        plan: &Plan,
+        cuda: CudaUse,
+        control: &Control,
+        tell: &(dyn Fn() + Sync),
+    ) -> Result<Device, CudaError> {
         let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena =
             Arena::allocate(&context, Scratch::new(&plan.device_work(), cuda.blas).end_bytes)?;
-        let module = Module::load(&context, cuda_kernels::PTX)?;
+        let module = code::load(&context, tell)?;
         let mut device = Device::with(plan, context, arena, (cuda, control));
         if cuda.blas && !shapes(&plan.device_work()).is_empty() {
             let range = (device.arena.base(), device.arena.size_bytes());

@@ -231,6 +231,8 @@ pub enum FromWorker {
         handle: Result<Vec<u8>, String>,
         size_bytes: u64,
     },
+    /// The driver compiles the kernels for its device, which takes about half a minute, once.
+    Compiles,
     /// Whether the worker could open it; else why not.
     AttachedDevice {
         refusal: Option<String>,

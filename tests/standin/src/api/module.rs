@@ -1,17 +1,52 @@
 //! Modules and launches.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::time::Duration;
 
 use super::{put, result};
 use crate::code;
-use crate::ptx::{PtxError, entries};
+use crate::cubin::{self, Cubin};
+use crate::ptx::{Entry, PtxError, entries};
 use crate::settings::settings;
-use crate::state::enter_device;
+use crate::state::{enter_device, log};
 use crate::streams::{Launch, Work};
 
 /// What a block gets without asking for more, which no kernel of ours does.
 const SHARED_BYTES_MAX: u32 = 48 << 10;
 const BLOCK_THREADS_MAX: u64 = 1024;
+
+/// The kernels of an image.
+///
+/// # Safety
+/// `image` is PTX that ends with zero, or a whole cubin.
+unsafe fn read_image(image: *const c_char) -> Result<Vec<Entry>, u32> {
+    // SAFETY: needed to tell which it is; looked at up to a zero.
+    let text = unsafe { CStr::from_ptr(image) };
+    if text.to_bytes().get(..4).is_some_and(cubin::is_cubin) {
+        if settings().refuses_cubins {
+            return Err(code::INVALID_IMAGE);
+        }
+        let image = image.cast::<u8>();
+        // SAFETY: needed to read the image; a cubin has a header, which says how long all of it is.
+        let image = unsafe {
+            let header = std::slice::from_raw_parts(image, cubin::HEADER_BYTES);
+            let size_bytes = cubin::size_bytes(header).ok_or(code::INVALID_IMAGE)?;
+            std::slice::from_raw_parts(image, size_bytes)
+        };
+        let cubin = Cubin::read(image).ok_or(code::INVALID_IMAGE)?;
+        let (major, minor) = cubin.capability;
+        log(&format!("note: cubin {major}.{minor}"));
+        let device = (settings().capability / 10, settings().capability % 10);
+        return if cubin.runs_on(device) { Ok(cubin.entries) } else { Err(code::NO_BINARY) };
+    }
+    let text = text.to_str().map_err(|_| code::INVALID_PTX)?;
+    log("note: PTX");
+    std::thread::sleep(Duration::from_millis(settings().compile_ms));
+    entries(text).map_err(|error| match error {
+        PtxError::Invalid => code::INVALID_PTX,
+        PtxError::Version => code::UNSUPPORTED_PTX,
+    })
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> u32 {
@@ -19,12 +54,8 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) 
         if image.is_null() {
             return Err(code::INVALID_VALUE);
         }
-        // SAFETY: needed to read the image; PTX ends with zero, as documented.
-        let text = unsafe { CStr::from_ptr(image) }.to_str().map_err(|_| code::INVALID_PTX)?;
-        let found = entries(text).map_err(|error| match error {
-            PtxError::Invalid => code::INVALID_PTX,
-            PtxError::Version => code::UNSUPPORTED_PTX,
-        })?;
+        // SAFETY: the caller's image, as documented.
+        let found = unsafe { read_image(image) }?;
         let first = state.functions.len();
         state.functions.extend(found);
         let range = first..state.functions.len();

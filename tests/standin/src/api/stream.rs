@@ -66,9 +66,12 @@ unsafe extern "C" fn cuStreamWaitValue32_v2(
     result(enter_device("cuStreamWaitValue32").and_then(|mut state| {
         let flushes = flags == WAIT_FLUSH && settings().writes_late;
         if flushes {
-            log("flush");
+            log("note: flush");
         }
-        if flags != 0 && !flushes || state.ranges.kind(word as usize, 4).is_none() || !word.is_multiple_of(4) {
+        if flags != 0 && !flushes
+            || state.ranges.kind(word as usize, 4).is_none()
+            || !word.is_multiple_of(4)
+        {
             return Err(code::INVALID_VALUE);
         }
         state.waits += 1;

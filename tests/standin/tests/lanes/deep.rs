@@ -32,7 +32,7 @@ fn setting(name: &str, seed: u64) -> Setting<'static> {
 
 /// Calls that found a queue full, in the process that had most of them.
 fn full(name: &str) -> u64 {
-    counted(name).get("full").copied().unwrap_or(0)
+    counted(name).get("note: full").copied().unwrap_or(0)
 }
 
 #[test]

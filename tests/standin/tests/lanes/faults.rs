@@ -61,7 +61,10 @@ fn calls() -> BTreeMap<String, u64> {
     let variables = vec![("STANDIN_CUDA_LOG", log("calls"))];
     attempt(&Setting { variables, ..Setting::default() }).expect("nothing is refused");
     let mut most = counted("calls");
-    most.retain(|name: &String, _| !GIVING_BACK.iter().any(|end| name.contains(end)));
+    let is_call = |name: &str| !name.starts_with("note: ");
+    most.retain(|name: &String, _| {
+        is_call(name) && !GIVING_BACK.iter().any(|end| name.contains(end))
+    });
     most
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cuda::{Arena, Context, CudaError, Driver, Kernel, Module, PinnedBuffer, Stream};
 use cuda_kernels::Launch;
 
+use super::super::code;
 use super::cases::{Case, RING_BYTES, ROOM_BYTES, Room, cases};
 use super::timer::Timer;
 
@@ -39,7 +40,7 @@ pub fn kernel_rates(
     fill(&context, &stream, &arena)?;
     let [x, out, scratch, units] = [0, 1, 2, 3].map(|i| arena.base() + RING_BYTES + i * ROOM_BYTES);
     let room = Room { x, out, scratch, units, ring: arena.base() };
-    let module = Module::load(&context, cuda_kernels::PTX)?;
+    let module = code::load(&context, &|| {})?;
     let mut kernels = Kernels { module, by_name: HashMap::new() };
     let timer = Timer::new(&context, &stream)?;
     for case in cases(&room).into_iter().filter(|case| case.what.contains(only)) {

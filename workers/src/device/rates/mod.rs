@@ -3,7 +3,7 @@
 //! For `coordinator device-rates`, which the GPU bench runs; no run depends on it.
 
 use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver};
-use cuda::{Module, PinnedBuffer, Product, Stream};
+use cuda::{PinnedBuffer, Product, Stream};
 use cuda_kernels::{Launch, Linear, LinearOut, Weight, linear};
 use model::config::Dtype;
 
@@ -16,6 +16,7 @@ pub use kernels::{KernelRate, kernel_rates};
 pub use small_copies::{BusyDevice, SmallCopy, small_copies};
 
 use self::timer::Timer;
+use super::code;
 use super::products::finds_blas;
 
 /// How large the measured pieces are.
@@ -113,7 +114,7 @@ fn product(
     // SAFETY: needed for defined operands; the arena holds them.
     unsafe { timer.stream.fill(device, 0, 3 * matrix_bytes as usize) }?;
     let launch = square_product(device, size);
-    let kernel = Module::load(context, cuda_kernels::PTX)?.kernel(launch.name)?;
+    let kernel = code::load(context, &|| {})?.kernel(launch.name)?;
     timer.median_s(|| {
         let mut launch = launch;
         let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);

@@ -5,13 +5,13 @@
 //! which a process needs a turn of the device: then one process copies sooner than two
 //! (`TANDEM_COPIES`).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Instant;
 
-use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, Module, PinnedBuffer, Stream};
+use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, PinnedBuffer, Stream};
 use cuda_kernels::Launch;
 
+use super::super::code;
 use super::square_product;
 
 /// Sizes of copies, bytes: a row of activations, some rows, many.
@@ -34,7 +34,8 @@ pub struct SmallCopy {
 /// A device that is kept busy with products by a thread of this process.
 #[derive(Debug)]
 pub struct BusyDevice {
-    stop: Arc<AtomicBool>,
+    /// Whose end is the end of the thread.
+    running: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), CudaError>>>,
 }
 
@@ -53,14 +54,13 @@ impl BusyDevice {
         // SAFETY: needed for defined operands; the arena holds them.
         unsafe { stream.fill(arena.base(), 0, arena.size_bytes() as usize) }?;
         let launch = square_product(arena.base(), size);
-        let kernel = Module::load(&context, cuda_kernels::PTX)?.kernel(launch.name)?;
+        let kernel = code::load(&context, &|| {})?.kernel(launch.name)?;
         enqueue(&stream, &kernel, launch)?;
         stream.synchronize()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
+        let (running, ends) = channel();
         let work = move || {
             context.make_current()?;
-            while !seen.load(Ordering::Relaxed) {
+            while ends.try_recv() != Err(TryRecvError::Disconnected) {
                 for _ in 0..IN_FLIGHT {
                     enqueue(&stream, &kernel, launch)?;
                 }
@@ -70,7 +70,10 @@ impl BusyDevice {
             Ok(())
         };
         let thread = std::thread::Builder::new().name("busy".to_owned()).spawn(work);
-        Ok(BusyDevice { stop, thread: Some(thread.expect("a thread can be started")) })
+        Ok(BusyDevice {
+            running: Some(running),
+            thread: Some(thread.expect("a thread can be started")),
+        })
     }
 
     /// Lets the device be idle again.
@@ -82,7 +85,7 @@ impl BusyDevice {
     }
 
     fn end(&mut self) -> Option<Result<(), CudaError>> {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.running.take());
         self.thread.take().and_then(|thread| thread.join().ok())
     }
 }
