@@ -1,6 +1,6 @@
 //! Streams, the copies on them, and events.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
@@ -21,7 +21,7 @@ pub struct Stream {
     context: Context,
     pub(crate) stream: sys::CUstream,
     /// Entries enqueued so far.
-    entries: AtomicU64,
+    entries: Mutex<u64>,
 }
 
 // SAFETY: needed because the stream is a pointer. The driver's functions may be called from any
@@ -40,19 +40,19 @@ impl Stream {
         // SAFETY: needed to make a stream; the driver writes one pointer.
         let result = unsafe { (context.table().stream_create)(&raw mut stream, NON_BLOCKING) };
         context.table().check("cuStreamCreate", result)?;
-        Ok(Stream { context: context.clone(), stream, entries: AtomicU64::new(0) })
+        Ok(Stream { context: context.clone(), stream, entries: Mutex::new(0) })
     }
 
     /// Entries (launches, copies, fillings, waits, marks of events) enqueued since the stream was
     /// made. The driver's queue is short: a call that finds it full blocks, and may hold up all
     /// threads of the process.
     pub fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts entries that are about to be enqueued.
     pub(crate) fn count(&self, entries: u64) {
-        self.entries.fetch_add(entries, Ordering::Relaxed);
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) += entries;
     }
 
     /// Its context.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE};
-use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
 use crate::bound::Bound;
 use crate::error::{OpenError, Refused, WriteError};

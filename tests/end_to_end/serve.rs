@@ -54,17 +54,15 @@ impl Served {
         Served { child, stderr, address }
     }
 
-    /// Where it listens.
-    pub(crate) fn address(&self) -> &str {
-        &self.address
-    }
-
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, String) {
         post(&self.address, path, body)
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        send(
+            &self.address,
+            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+        )
     }
 
     /// Its process.

@@ -204,7 +204,8 @@ pub enum Refused {
     Ended,
 }
 
-/// Something that continues prompts as they come. All calls but [`Serving::prepare`] return at once.
+/// Something that continues prompts as they come. All calls but [`Serving::prepare`] return at
+/// once.
 pub trait Serving: Debug + Send + Sync {
     fn limits(&self) -> Limits;
 

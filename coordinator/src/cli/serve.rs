@@ -34,9 +34,9 @@ pub struct LowServe {
     #[arg(env = "TANDEM_API_KEY", hide_env_values = true)]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub api_key: Option<String>,
-    /// Accept requests for this host name too. A server on a loopback address otherwise answers only
-    /// for localhost and for addresses, so that no site can reach it by a name of its own; more than
-    /// once for several
+    /// Accept requests for this host name too. A server on a loopback address otherwise answers
+    /// only for localhost and for addresses, so that no site can reach it by a name of its own;
+    /// more than once for several
     #[arg(long, value_name = "NAME", help_heading = "Clients")]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub allowed_host: Vec<String>,

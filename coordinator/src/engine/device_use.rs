@@ -1,11 +1,11 @@
 //! How workers use a CUDA device: in one process or two, with waits on its streams or on the host.
 //!
 //! Two processes and waits on streams are fastest, and are not possible on every machine. What the
-//! driver refuses shows while the workers start. What it accepts and does not do shows as lanes that
-//! stand still in the first steps; then the workers are started once more in the most careful way,
-//! and so are all later ones of this process.
+//! driver refuses shows while the workers start. What it accepts and does not do shows as lanes
+//! that stand still in the first steps; then the workers are started once more in the most careful
+//! way, and so are all later ones of this process.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use workers::shared::protocol::CudaUse;
@@ -21,7 +21,7 @@ const WAITS_ENV: &str = "TANDEM_WAITS";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lanes of this process's workers once stood still at the start.
-static STOOD_STILL: AtomicBool = AtomicBool::new(false);
+static STOOD_STILL: OnceLock<()> = OnceLock::new();
 
 /// A device, and how it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl DeviceUse {
     /// The use of device `index` that the environment asks for, and what is known so far allows.
     /// Storages that are read straight to the device need processes of their own.
     pub(super) fn find(index: u32, reads_directly: bool, blas: bool) -> DeviceUse {
-        let stood_still = STOOD_STILL.load(Ordering::Relaxed);
+        let stood_still = STOOD_STILL.get().is_some();
         let one_process = if reads_directly {
             None
         } else if stood_still {
@@ -94,7 +94,7 @@ pub(super) fn starts_carefully(cuda: Option<u32>, failure: &WorkerFailure) -> bo
     if cuda.is_none() || asked || !failure.is_about_stillness() {
         return false;
     }
-    let is_first = !STOOD_STILL.swap(true, Ordering::Relaxed);
+    let is_first = STOOD_STILL.set(()).is_ok();
     if is_first {
         eprintln!(
             "{failure}; the workers are started once more, in one process and with waits on the \

@@ -21,11 +21,7 @@ pub struct PromptBounds {
 
 impl PromptBounds {
     /// Bounds of a model with so many tokens.
-    pub fn new(
-        context: usize,
-        vocab_size: usize,
-        codec: Option<&dyn TextCodec>,
-    ) -> PromptBounds {
+    pub fn new(context: usize, vocab_size: usize, codec: Option<&dyn TextCodec>) -> PromptBounds {
         let tokens = 0..u32::try_from(vocab_size).unwrap_or(u32::MAX);
         let longest = codec.and_then(|codec| tokens.map(|token| codec.bytes(token).len()).max());
         PromptBounds { context, token_bytes: longest.unwrap_or(0) }

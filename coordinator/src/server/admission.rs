@@ -1,7 +1,7 @@
 //! How much may be asked at a time.
 //!
-//! A request takes its ticket once its body is there, so that senders who do not send hold none, and
-//! before any of it is worked on; what it turns out to be is counted when it is known.
+//! A request takes its ticket once its body is there, so that senders who do not send hold none,
+//! and before any of it is worked on; what it turns out to be is counted when it is known.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Work that takes long, on threads of its own: reading JSON, asking a tokenizer, checking grammars,
-//! writing long answers. Each kind has threads that the others cannot take.
+//! Work that takes long, on threads of its own: reading JSON, asking a tokenizer, checking
+//! grammars, writing long answers. Each kind has threads that the others cannot take.
 
 use std::sync::Arc;
 

@@ -89,7 +89,7 @@ async fn read(
         .reading
         .run(move || {
             let order = order::read(&body.bytes, endpoint, &reader, &mut ticket)?;
-            let memory = reader.take_memory(&order)?;
+            let memory = order.take_memory(&reader)?;
             Ok((order, Admitted { ticket, memory }))
         })
         .await?;

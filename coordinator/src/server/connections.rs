@@ -1,6 +1,7 @@
 //! Sockets: accepted within bounds, each with time limits of its own.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -33,6 +34,9 @@ const AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// Between two looks for a connection that can be closed for one that waits.
 const EVICT_EVERY: Duration = Duration::from_millis(100);
+
+/// What is read and thrown away of a request that was refused for its head.
+const DISCARDED_BYTES_MAX: usize = 1 << 20;
 
 /// What connections have for their last words.
 pub const CLOSING_TIME: Duration = Duration::from_secs(2);
@@ -83,9 +87,12 @@ impl Connections {
         }
     }
 
-    /// Accepts a connection. Where there are as many as there may be, the one that has been idle for
-    /// longest is closed for it, and it waits while all of them are being answered.
-    async fn accept_one(&self, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    /// Accepts a connection. Where there are as many as there may be, the one that has been idle
+    /// for longest is closed for it, and it waits while all of them are being answered.
+    async fn accept_one(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
         let (stream, _) = listener.accept().await.ok()?;
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -118,13 +125,33 @@ impl Connections {
         let mut served = pin!(served);
         tokio::select! {
             // A client that went, or that was too slow, is nobody's error.
-            _ = served.as_mut() => return,
+            served = served.as_mut() => {
+                if served.is_err() {
+                    let _ = timeout(CLOSING_TIME, discard(&stream)).await;
+                }
+                return;
+            }
             () = departed(&*stream, activity) => return,
             () = activity.evicted() => {}
             () = closed(&mut self.closing) => {}
         }
         served.as_mut().graceful_shutdown();
         let _ = timeout(CLOSING_TIME, served).await;
+    }
+}
+
+/// Reads what a client still sends of a request that was refused: a socket that is closed before
+/// takes its answer back.
+async fn discard(stream: &TcpStream) {
+    let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
+    let (mut buffer, mut left) = (vec![0; 16 << 10], DISCARDED_BYTES_MAX);
+    while left > 0 && stream.readable().await.is_ok() {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => left = left.saturating_sub(read),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
     }
 }
 

@@ -3,20 +3,19 @@
 //! it lets point at this machine (DNS rebinding), read the answers.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use tower_http::cors::{Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 use super::error::{ApiError, INVALID_REQUEST};
-use super::request_id::X_REQUEST_ID;
-use super::shared::Shared;
+use super::reply::X_REQUEST_ID;
 
 /// How long a browser may remember what a preflight allowed.
-const PREFLIGHT_AGE: std::time::Duration = std::time::Duration::from_mins(10);
+const PREFLIGHT_AGE: Duration = Duration::from_mins(10);
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Whose requests a browser may send here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +63,7 @@ impl CrossSiteRules {
         let layer = CorsLayer::new()
             .allow_methods([Method::GET, Method::POST])
             // `*` would leave out `Authorization`.
-            .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])
             .allow_private_network(true)
             .max_age(PREFLIGHT_AGE);
@@ -81,7 +80,7 @@ impl CrossSiteRules {
     ///
     /// # Errors
     /// A request for another host, or of a page of another site.
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    pub fn check(&self, request: &Request) -> Result<(), ApiError> {
         let headers = request.headers();
         let host = self.check_host(request)?;
         let origin = headers.get(header::ORIGIN);
@@ -137,20 +136,6 @@ impl CrossSiteRules {
             AllowedOrigin::Any => true,
             AllowedOrigin::Origin(allowed) => allowed == origin,
         })
-    }
-}
-
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-
-/// Answers only requests that do not come from a page of another site, unless its origin is
-/// allowed.
-pub async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.options.cross_site.check(&request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => {
-            shared.metrics.count_refused(error.code());
-            error.into_response()
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Clients that leave while their request is worked on.
 //!
-//! A client may send its request, close its side of the connection and wait for the answer; one that
-//! is gone looks the same until something is sent to it. So it is sent the interim response that
-//! every client passes over: whoever is gone answers it with a reset.
+//! A client may send its request, close its side of the connection and wait for the answer; one
+//! that is gone looks the same until something is sent to it. So it is sent the interim response
+//! that every client passes over: whoever is gone answers it with a reset.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;

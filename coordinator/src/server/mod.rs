@@ -4,7 +4,8 @@
 //! ([`Serving`](crate::boundary::serving::Serving)). A request takes a ticket, is read and
 //! tokenised on threads that may wait (`blocking`), and given to the engine. What the engine tells
 //! goes to threads that turn tokens into text (`tellers`, `finishers`), and from there to whoever
-//! holds the connection (`whole`, `stream`). A connection that ends drops what it holds, which cancels.
+//! holds the connection (`whole`, `stream`). A connection that ends drops what it holds, which
+//! cancels.
 
 mod activity;
 mod admission;

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use super::admission::Ticket;
+use super::answer_memory::{AnswerMemory, AnswerMemoryPermit};
 use super::error::ApiError;
 use super::facts::ModelCard;
 use super::shared::Shared;
@@ -166,6 +167,16 @@ impl Order {
         self.prepared = request.grammar.clone().map(prepare);
         self.request = Arc::new(request);
         Ok(self)
+    }
+
+    /// Takes the memory that the answers may need.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub fn take_memory(&self, shared: &Shared) -> Result<AnswerMemoryPermit, ApiError> {
+        let free_bytes = AnswerMemory::plain_bytes(shared.context() as u64);
+        let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
+        shared.answer_memory.take(&self.request, is_streamed, free_bytes, retry)
     }
 
     /// What the engine is asked for one of the answers.

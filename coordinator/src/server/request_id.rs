@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::HeaderValue;
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::reply::X_REQUEST_ID;
 use super::shared::Shared;
-
-/// The header with a request's name, of requests and of responses.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Maximum length of a name that a client gives.
 const MAX_BYTES: usize = 128;
@@ -34,11 +32,7 @@ impl RequestId {
 }
 
 /// Names a request and counts its response.
-pub async fn name(
-    State(shared): State<Arc<Shared>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub async fn name(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get(X_REQUEST_ID).and_then(RequestId::given);
     let id = given.unwrap_or_else(|| {
         let name = HeaderValue::from_str(&shared.new_request_id());

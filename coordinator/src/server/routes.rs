@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::completions;
-use super::cross_site;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::models;
 use super::request_id;
@@ -50,7 +49,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
-        .layer(from_fn_with_state(Arc::clone(&shared), cross_site::check));
+        .layer(from_fn_with_state(Arc::clone(&shared), check_origin));
     let router = match shared.options.cross_site.cors() {
         Some(cors) => router.layer(cors),
         None => router,
@@ -66,6 +65,18 @@ async fn no_such_method() -> Response {
     let message = "This endpoint has another method: POST to ask for something, GET to look.";
     let status = StatusCode::METHOD_NOT_ALLOWED;
     ApiError::new(status, INVALID_REQUEST, "method_not_allowed", message).into_response()
+}
+
+/// Answers only requests that do not come from a page of another site, unless its origin is
+/// allowed.
+async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match shared.options.cross_site.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            shared.metrics.count_refused(error.code());
+            error.into_response()
+        }
+    }
 }
 
 /// Lets in who shows the key.

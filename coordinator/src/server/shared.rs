@@ -8,14 +8,13 @@ use shm::sync::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 use super::admission::{Admission, Full};
-use super::answer_memory::{AnswerMemory, AnswerMemoryPermit};
+use super::answer_memory::AnswerMemory;
 use super::blocking::BlockingThreads;
 use super::error::ApiError;
 use super::facts::{ModelCard, ServerOptions};
 use super::inbound::Inbound;
 use super::log::Log;
 use super::metrics::Metrics;
-use super::order::Order;
 use super::tellers::Tellers;
 use crate::boundary::serving::{Refused, Serving, State};
 use crate::openai::body::unread::Unread;
@@ -69,16 +68,6 @@ impl Shared {
     pub fn new_request_id(&self) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:x}", self.id_key.hash_one(number))
-    }
-
-    /// Takes the memory that the answers to a request may need.
-    ///
-    /// # Errors
-    /// There is not so much.
-    pub fn take_memory(&self, order: &Order) -> Result<AnswerMemoryPermit, ApiError> {
-        let free_bytes = AnswerMemory::plain_bytes(self.context() as u64);
-        let (is_streamed, retry) = (order.stream.is_some(), self.admission.retry_after_s());
-        self.answer_memory.take(&order.request, is_streamed, free_bytes, retry)
     }
 
     /// Positions of prompt and answer together.

@@ -10,8 +10,8 @@ use std::time::Instant;
 use shm::sync::{AtomicU64, Ordering};
 
 use super::facts::SharedCodec;
-use super::metrics::Metrics;
 use super::finishers::{FinishTask, FinisherPool};
+use super::metrics::Metrics;
 use super::sequence::{Begun, Ear, News, Note, What};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Finish, Logprob};

@@ -110,8 +110,8 @@ fn tokens_of(
     }
 }
 
-/// Refuses a text that a tokenizer would need too much memory for: more than is ever counted for the
-/// sake of a prompt.
+/// Refuses a text that a tokenizer would need too much memory for: more than is ever counted for
+/// the sake of a prompt.
 fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
     let (field, size_bytes) = match prompt {
         RawPrompt::Text(text) => ("prompt", text.len()),

@@ -1,7 +1,7 @@
-//! Answers that are told whole. Their log-probabilities are spelled when they are written, one choice
-//! at a time where there are many, so that memory has them once.
+//! Answers that are told whole. Their log-probabilities are spelled when they are written, one
+//! choice at a time where there are many, so that memory has them once.
 
-use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -127,7 +127,7 @@ struct Written {
 
 impl Written {
     /// Returns the next bytes; `None` after the last.
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Written)> {
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Written)> {
         let mut bytes = std::mem::replace(&mut self.head, b",".to_vec());
         let Some(choice) = self.ended.next() else {
             let tail = std::mem::take(&mut self.tail);
@@ -139,10 +139,15 @@ impl Written {
             write(&whole.made(choice).choice, &mut bytes);
             Ok((bytes, whole))
         };
-        // Where it panics the answer ends within, and so does the connection.
-        let (bytes, whole) = shared.blocking.writing.run(write).await.ok()?;
-        self.whole = Some(whole);
-        Some((Ok(bytes.into()), self))
+        let written = match shared.blocking.writing.run(write).await {
+            Ok((bytes, whole)) => {
+                self.whole = Some(whole);
+                Ok(bytes.into())
+            }
+            // The connection ends within the answer, so that nobody takes it for a whole one.
+            Err(_) => Err(io::Error::other("a choice could not be written")),
+        };
+        Some((written, self))
     }
 }
 

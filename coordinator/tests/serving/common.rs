@@ -145,6 +145,7 @@ fn launch() -> LaunchOptions {
         prompts: None,
         nodes: MemoryNodes::default(),
         select_text: Vec::new(),
+        quiet: false,
     }
 }
 

@@ -36,11 +36,15 @@ fn seeds() -> Vec<(&'static str, Value)> {
     let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]);
     vec![
         ("/v1/completions", json!({"prompt": "a b", "max_tokens": 2, "stop": ["x", "yz"], "n": 2})),
-        ("/v1/completions", json!({"prompt": [5, 6], "max_tokens": 2, "logprobs": 2, "echo": true})),
+        (
+            "/v1/completions",
+            json!({"prompt": [5, 6], "max_tokens": 2, "logprobs": 2, "echo": true}),
+        ),
         ("/completions", json!({"prompt": ["a", "b"], "max_tokens": 2, "stream": true})),
         (
             "/v1/completions",
-            json!({"prompt": "a", "max_tokens": 2, "structured_outputs": {"choice": ["yes", "no"]}}),
+            json!({"prompt": "a", "max_tokens": 2,
+                   "structured_outputs": {"choice": ["yes", "no"]}}),
         ),
         (
             "/v1/completions",
@@ -140,7 +144,8 @@ fn bytes_on_sockets() {
     let mut random = Random(seed());
     let body = br#"{"prompt":"a","max_tokens":2}"#;
     let chunked = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: \
-                    chunked\r\nConnection: close\r\n\r\n1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n";
+                    chunked\r\nConnection: close\r\n\r\n1d\r\n\
+                    {\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n";
     let seeds = [
         whole("/v1/completions", body),
         chunked.to_vec(),
@@ -214,7 +219,8 @@ fn grammars_that_take_long() {
             }
             _ => {
                 let properties = 200 + random.below(400);
-                let named = (0..properties).map(|i| (format!("p{index}_{i}"), json!({"type": "string"})));
+                let named =
+                    (0..properties).map(|i| (format!("p{index}_{i}"), json!({"type": "string"})));
                 let named: serde_json::Map<String, Value> = named.collect();
                 let required: Vec<&String> = named.keys().collect();
                 json!({"json": {"type": "object", "required": required, "properties": named,

@@ -1,5 +1,6 @@
-//! What a driver needs to know of a cubin to launch its kernels: for what device it is, the names of
-//! kernels, and the sizes of parameters. A cubin is an ELF file; each kernel has a section of notes.
+//! What a driver needs to know of a cubin to launch its kernels: for what device it is, the names
+//! of kernels, and the sizes of parameters. A cubin is an ELF file; each kernel has a section of
+//! notes.
 
 use crate::ptx::Entry;
 

@@ -7,7 +7,7 @@
 /// the word. With 32, the most there are, each stream of a worker has its own. Programs that train
 /// models are often run with 1, so a value that is there is not kept.
 ///
-/// `CUDA_MODULE_LOADING` is left alone: `cuda::Module::kernel` loads each kernel when it looks it up,
-/// and `EAGER` would have cuBLASLt fill some hundred megabytes of device memory with kernels that
-/// nothing uses.
+/// `CUDA_MODULE_LOADING` is left alone: `cuda::Module::kernel` loads each kernel when it looks it
+/// up, and `EAGER` would have cuBLASLt fill some hundred megabytes of device memory with kernels
+/// that nothing uses.
 pub const ENVIRONMENT: [(&str, &str); 1] = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];

@@ -217,8 +217,7 @@ fn pieces_of_calls_put_together_are_the_whole() {
         let grammar = Some(Arc::new(Grammar::Calls(Box::new(calls(format)))));
         let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
         for stop in ["", "}", "arguments", "l>", "\n", "é"] {
-            let stop =
-                Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
+            let stop = Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
             let grammar = grammar.clone();
             let following = Following { is_streamed: true, stop, grammar, ..Following::default() };
             let mut growing = Growing::new(Some(&codec), following.clone());

@@ -137,8 +137,11 @@ fn pieces_put_together_are_the_whole() {
 
 #[test]
 fn nothing_is_told_that_a_stop_string_takes_back() {
-    let following =
-        Following { is_streamed: true, stop: vec!["END".to_owned()].into(), ..Following::default() };
+    let following = Following {
+        is_streamed: true,
+        stop: vec!["END".to_owned()].into(),
+        ..Following::default()
+    };
     let mut growing = Growing::new(Some(&CODEC), following);
     let mut seen = String::new();
     for byte in b"an EN EN" {

@@ -15,7 +15,9 @@ fn a_head_that_is_too_large_or_malformed_gets_an_error_object() {
     let desk = Desk::new();
     let many: String = (0..500).map(|index| format!("X{index}: a\r\n")).collect();
     let large = format!("X: {}\r\n", "a".repeat(100_000));
-    for (headers, status, code) in [(many, 431, "headers_too_large"), (large, 431, "headers_too_large")] {
+    for (headers, status, code) in
+        [(many, 431, "headers_too_large"), (large, 431, "headers_too_large")]
+    {
         let reply = exchange(desk.address, &request("GET", "/health", &headers, b""));
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (status, &json!(code)));
     }

@@ -69,10 +69,9 @@ fn a_grammar_is_prepared_once_and_holds_up_nobody() {
 #[test]
 fn bodies_have_a_bounded_number_of_values() {
     let desk = Desk::new();
-    let list = |count: usize| format!("[{}]", vec!["1"; count].join(","));
-    let post = |body: String| {
-        exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()))
-    };
+    let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+    let post =
+        |body: String| exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
     let before = peak_bytes();
     // Some 14 MB that nothing reads.
     let ignored = format!("{{\"prompt\":\"a\",\"max_tokens\":1,\"metadata\":{}}}", list(7_000_000));
@@ -82,10 +81,14 @@ fn bodies_have_a_bounded_number_of_values() {
     let unknown = format!("{{\"prompt\":\"a\",\"what\":{}}}", list(7_000_000));
     refused(&post(unknown), 400, "invalid_value", "1000000 JSON values");
     let message = "{\"role\":\"user\",\"content\":\"\"}";
-    let messages = format!("{{\"messages\":[{}]}}", vec![message; 700_000].join(","));
+    let messages = format!(
+        "{{\"messages\":[{}]}}",
+        format!("{message},").repeat(700_000).trim_end_matches(',')
+    );
     let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
     refused(&reply, 400, "invalid_value", "1000000 JSON values");
-    let messages = format!("{{\"messages\":[{}]}}", vec![message; 5000].join(","));
+    let messages =
+        format!("{{\"messages\":[{}]}}", format!("{message},").repeat(5000).trim_end_matches(','));
     let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("5000 messages"), "{}", reply.text());
@@ -189,8 +192,10 @@ fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
     let options = ServerOptions { max_queue: 0, ..ServerOptions::default() };
     let desk = Desk::of(manner, options, model);
     let tokens = 60_000;
-    let mut slow =
-        send(&desk, &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 2}));
+    let mut slow = send(
+        &desk,
+        &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 2}),
+    );
     until("begun", || !desk.engine.submissions().is_empty());
     until("computed", || desk.engine.open() == 0);
     // It is not written yet: that is more than sockets hold.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::desk::{CHAT, COMPLETIONS, Desk};
+use crate::boundary::serving::Submission;
 use crate::job::tests::fake::END_OF_TEXT;
 use crate::job::tests::schema::{assert_shape, chat_completion, tool_call};
 

@@ -171,7 +171,7 @@ fn submission(script: &Script) -> Submission {
 fn told(plan: &Plan, script: &Script, stores: usize, looks: bool) -> (Vec<Event>, bool) {
     let (told, mut status) = (Told::default(), Status::new(State::Ready));
     let mut desk = Desk::new(plan, None);
-    desk.submit(SubmissionId(0), submission(script), None, Box::new(told.clone()));
+    desk.submit(SubmissionId(0), submission(script), Box::new(told.clone()));
     let mut killed = false;
     let mut stores = stores;
     for _ in 0..2 {
@@ -250,7 +250,7 @@ fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     let script = Script { tokens: vec![Some(5), Some(6)], max_new: 2, ignore_eos: false };
     let (told, mut status) = (Told::default(), Status::new(State::Ready));
     let mut desk = Desk::new(&plan, None);
-    desk.submit(SubmissionId(0), submission(&script), None, Box::new(told.clone()));
+    desk.submit(SubmissionId(0), submission(&script), Box::new(told.clone()));
     let table = table(&plan);
     desk.offer(&table, &plan);
     let mut sampler = Sampler { table: &table, script: &script, stores: usize::MAX };
