@@ -14,7 +14,8 @@
 # 9. A long prompt beside streams; with PEERS=DIR `coordinator serve` in turn with llama.cpp's server, with
 #    LENGTHS=FILE.csv also at the lengths of the Azure code trace of 2023.
 # 10. Servers whose device has the caches of a tenth of their slots: tokens a second beside predicted, answers beside the CPU's.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve or owners runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 11. Hostile requests within the server's limits: how long they hold up another's next token, and /health.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners or hostile runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -79,6 +80,12 @@ if wanted recovery; then
     rm -f out/serving-recovery.jsonl
     say python3 scripts/serving_recovery_rows.py --coordinator "$release/coordinator" --model "$small" \
         --rounds "${ROUNDS:-20}" --json out/serving-recovery.jsonl
+fi
+if wanted hostile; then
+    rm -f out/hostile.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/hostile_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --rounds "${ROUNDS:-1}" --json out/hostile.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

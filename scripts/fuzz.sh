@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make fuzz`: hostile model files and job lines, CASES of each (20,000), from SEED on (the clock).
+# `make fuzz`: hostile model files, job lines, requests and clients, CASES of each (20,000), from SEED on (the clock).
 # A failure names its seed; SEED=that repeats it. `make test` runs 2,000 of each from one seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -76,8 +76,8 @@ impl Grammar {
         }
     }
 
-    /// Of what was asked for, in bytes.
-    pub(crate) fn text_bytes(&self) -> usize {
+    /// Size of the texts that were asked for, in bytes.
+    pub fn text_bytes(&self) -> usize {
         match self {
             Grammar::JsonSchema(text, _) | Grammar::Regex(text) => text.len(),
             Grammar::Choice(texts) => texts.iter().map(String::len).sum(),

@@ -50,12 +50,20 @@ impl Served {
         Served { child, stderr, address }
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, String) {
         post(&self.address, path, body)
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        send(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
+        send(
+            &self.address,
+            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+        )
     }
 
     fn pid(&self) -> Pid {
@@ -96,7 +104,7 @@ impl Drop for Served {
 
 fn post(address: &str, path: &str, body: &Value) -> (u16, String) {
     let body = body.to_string();
-    let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     let length = body.len();
     send(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::Grammar;
+use grammar::{Form, Grammar};
 
 pub use super::engine::{Finish, Logprob, Sampling};
 
@@ -34,8 +34,16 @@ pub struct Submission {
     /// At least 1, since nothing is said of the first token. What is before it may come from
     /// caches.
     pub prompt_logprobs_from: u32,
-    /// The form of the answer.
-    pub grammar: Option<Arc<Grammar>>,
+    /// The grammar that the answer follows, from [`Serving::prepare`].
+    pub grammar: Option<Arc<PreparedGrammar>>,
+}
+
+/// A grammar with what an engine makes of it, shared by all submissions of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedGrammar {
+    pub grammar: Arc<Grammar>,
+    /// The grammar in the model's tokens; `None` where an engine needs nothing of the kind.
+    pub form: Option<Form>,
 }
 
 /// What is told of a submission.
@@ -196,11 +204,16 @@ pub enum Refused {
     Ended,
 }
 
-/// Something that continues prompts as they come. All calls return at once.
+/// Something that continues prompts as they come. All calls but [`Serving::prepare`] return at
+/// once.
 pub trait Serving: Debug + Send + Sync {
     fn limits(&self) -> Limits;
 
     fn status(&self) -> Status;
+
+    /// Prepares a grammar for submissions. Waits for the model's tokenizer, which is asked for each
+    /// text of a choice.
+    fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar;
 
     /// Takes a prompt, which waits until there is a slot for it.
     ///

@@ -8,7 +8,8 @@ use super::chats::LowChats;
 use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
-use super::values::parse_serving;
+use super::values::{parse_body_size, parse_serving, parse_size};
+use crate::server::cross_site::AllowedOrigin;
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
@@ -33,6 +34,31 @@ pub struct LowServe {
     #[arg(env = "TANDEM_API_KEY", hide_env_values = true)]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub api_key: Option<String>,
+    /// Accept requests for this host name too. A server on a loopback address otherwise answers
+    /// only for localhost and for addresses, so that no site can reach it by a name of its own;
+    /// more than once for several
+    #[arg(long, value_name = "NAME", help_heading = "Clients")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub allowed_host: Vec<String>,
+    /// Allow pages of this origin, such as http://localhost:3000, to send requests from a browser
+    /// and read the answers (CORS); * allows every site. More than once for several [default: none]
+    #[arg(long, value_name = "ORIGIN", value_parser = AllowedOrigin::parse)]
+    #[arg(help_heading = "Clients")]
+    pub cors: Vec<AllowedOrigin>,
+    /// Maximum number of open connections, as far as the limit on open files allows; for a further
+    /// one the one that has been idle for longest is closed
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = "Clients")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+    /// Maximum size of a request's body; larger ones get 413
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_body_size)]
+    #[arg(help_heading = "Clients")]
+    pub max_body_size: u64,
+    /// Memory for the answers of all requests until they are written; most of it goes to
+    /// log-probabilities. A request that may need more gets 400, and 429 while others have it
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    #[arg(help_heading = "Clients")]
+    pub max_answer_memory: u64,
     /// Answers that may wait beside those that are computed; further requests get 429
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Clients")]
     pub max_queue: u32,

@@ -7,7 +7,8 @@ use super::low::LowRun;
 use super::request::{Run, ServeRequest};
 use super::serve::LowServe;
 use crate::server::api_key::ApiKey;
-use crate::server::facts::{LogPlace, ServerOptions};
+use crate::server::cross_site::CrossSiteRules;
+use crate::server::facts::{LogPlace, ServerOptions, SocketLimits};
 
 /// The run that computes, and what a server is told beside it.
 pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeRequest) {
@@ -18,13 +19,19 @@ pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeReques
         max_tokens: low.max_tokens,
         chats: low.chats.options(),
         seed: low.seed,
-        ignore_unknown_fields: low.ignore_unknown_fields,
         timeout: low.timeout.map(|seconds| Duration::from_secs(seconds.into())),
         drain_timeout: Duration::from_secs(low.drain_timeout.into()),
         log: low.log.map(|path| {
             if path == Path::new("-") { LogPlace::StandardError } else { LogPlace::File(path) }
         }),
-        ..ServerOptions::default()
+        limits: SocketLimits {
+            connections: low.max_connections as usize,
+            body_bytes: low.max_body_size as usize,
+            ..SocketLimits::default()
+        },
+        answer_memory_bytes: low.max_answer_memory,
+        cross_site: CrossSiteRules { hosts: Some(low.allowed_host), origins: low.cors },
+        ignore_unknown_fields: low.ignore_unknown_fields,
     };
     let (host, port, names) = (low.host, low.port, low.served_model_name);
     let (slots, context, step_ms) = (low.slots, low.context, low.step_ms);

@@ -175,6 +175,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// The most that bodies together may take of a server's memory.
+const MAX_BODY_BYTES: u64 = 256 << 20;
+
+/// Parses the size of a request's body.
+///
+/// # Errors
+/// A sentence that says what is expected.
+pub fn parse_body_size(text: &str) -> Result<u64, String> {
+    let size_bytes = parse_size(text)?;
+    if size_bytes > MAX_BODY_BYTES {
+        return Err("all bodies together have at most 256MiB; give no more".to_owned());
+    }
+    Ok(size_bytes)
+}
+
 /// Parses a temperature.
 ///
 /// # Errors

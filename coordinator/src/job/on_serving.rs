@@ -1,8 +1,8 @@
 //! A job on a server's engine, which computes what the batch engine does not: what is to be said of
 //! the tokens of prompts.
 
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use grammar::Grammar;
@@ -11,7 +11,7 @@ use crate::boundary::engine::{
     Engine, EngineError, Finish, Generated, Observer, Sequence, Verdict,
 };
 use crate::boundary::serving::{
-    Event, Listener, Listening, PromptsGoing, Serving, Submission, SubmissionId,
+    Event, Listener, Listening, PreparedGrammar, PromptsGoing, Serving, Submission, SubmissionId,
 };
 
 /// Between two looks at whether to go on.
@@ -25,6 +25,8 @@ pub struct OnServing<'e> {
     serving: &'e dyn Serving,
     /// What a sequence's number of a grammar stands for, counted from 1.
     grammars: Vec<Arc<Grammar>>,
+    /// Those of them that sequences under way follow, prepared when the first one is submitted.
+    prepared: Vec<Weak<PreparedGrammar>>,
     interrupted: &'e dyn Fn() -> bool,
 }
 
@@ -41,17 +43,29 @@ impl<'e> OnServing<'e> {
         grammars: Vec<Arc<Grammar>>,
         interrupted: &'e dyn Fn() -> bool,
     ) -> OnServing<'e> {
-        OnServing { serving, grammars, interrupted }
+        let prepared = vec![Weak::new(); grammars.len()];
+        OnServing { serving, grammars, prepared, interrupted }
+    }
+
+    /// Returns the grammar of this place, prepared once for all sequences that follow it.
+    fn prepared(&mut self, grammar: usize) -> Arc<PreparedGrammar> {
+        if let Some(known) = self.prepared[grammar].upgrade() {
+            return known;
+        }
+        let prepared = Arc::new(self.serving.prepare(Arc::clone(&self.grammars[grammar])));
+        self.prepared[grammar] = Arc::downgrade(&prepared);
+        prepared
     }
 
     /// Hands a sequence over; what becomes of it is told through `sender`.
     fn submit(
-        &self,
+        &mut self,
         index: usize,
         sequence: &Sequence<'_>,
         sender: &Sender<Told>,
     ) -> Result<SubmissionId, EngineError> {
         let grammar = (sequence.grammar as usize).checked_sub(1);
+        let grammar = grammar.map(|grammar| self.prepared(grammar));
         let submission = Submission {
             prompt: sequence.prompt.to_vec(),
             max_new: sequence.max_new,
@@ -62,7 +76,7 @@ impl<'e> OnServing<'e> {
             logprobs: sequence.logprobs,
             prompt_logprobs: sequence.prompt_logprobs,
             prompt_logprobs_from: 1,
-            grammar: grammar.map(|grammar| Arc::clone(&self.grammars[grammar])),
+            grammar,
         };
         let listener = Teller { index, sender: sender.clone(), is_over: false };
         self.serving.submit(submission, Box::new(listener)).map_err(|_| gone())

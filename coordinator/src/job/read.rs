@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::input::{InputOptions, ReadLine, read_line};
 use crate::openai::fingerprint::content_id;
-use crate::openai::forms::Forms;
+use crate::openai::grammar_cache::GrammarCache;
 use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
 
 /// What some editors begin a text with.
@@ -109,7 +109,7 @@ pub fn read_lines<T: Send>(
 
 /// Gives every line its id and looks at the forms.
 fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) -> Option<Vec<Item>> {
-    let mut forms = Forms::default();
+    let grammars = GrammarCache::default();
     let mut ids = Ids::default();
     let mut items = Vec::with_capacity(read.len());
     for ((line, raw), ReadLine { custom_id, is_request, result }) in lines.iter().zip(read) {
@@ -124,7 +124,7 @@ fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) ->
                 continue;
             }
         };
-        items.push(match result.and_then(|request| forms.check_request(request)) {
+        items.push(match result.and_then(|request| grammars.check_request(request)) {
             Ok(mut request) => {
                 request.custom_id = custom_id;
                 Item::Request(request)

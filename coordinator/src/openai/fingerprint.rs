@@ -83,7 +83,7 @@ pub fn request_id(request: &Request) -> String {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());
     }
-    for stop in &request.stop {
+    for stop in request.stop.iter() {
         field(stop.as_bytes());
     }
     format!("req_{}", hex(&hash.finalize()[..12]))

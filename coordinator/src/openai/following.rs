@@ -6,6 +6,7 @@ use grammar::{Calls, Grammar};
 
 use super::item::Request;
 use super::reasoning::Reasoning;
+use super::stop_strings::StopStrings;
 
 /// What of a request decides how its answers are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub struct Following {
     /// It is told while it grows.
     pub is_streamed: bool,
     /// It ends before the first of these; none is empty.
-    pub stop: Vec<String>,
+    pub stop: StopStrings,
     /// Log-probabilities of each token.
     pub width: usize,
     /// The form that it must have.

@@ -1,81 +1,24 @@
-//! Forms that answers must have: whether there can be such an answer, and whether one has it.
-
-use std::collections::{HashMap, HashSet};
-use std::hash::BuildHasher;
-use std::sync::Arc;
+//! Forms that answers must have: whether an answer has the one that was asked for.
 
 use grammar::{Behind, Calls, Checker, Grammar, GrammarError};
 
-use super::item::{ErrorCode, Rejection, Request};
 use super::parts::Call;
 use super::stop::Answer;
 use crate::boundary::codec::TextCodec;
 
-/// Forms that are remembered of each kind: a job may have as many as lines, a server as many as
-/// requests.
-const FORMS_MAX: usize = 1024;
-
-/// Forms that were asked for, each checked once.
+/// Checks finished answers against the forms that they must have.
 #[derive(Default)]
 pub struct Forms {
     checker: Option<Checker>,
-    /// What requests share.
-    accepted: HashSet<Arc<Grammar>>,
-    /// By their hashes.
-    refused: HashMap<u64, GrammarError>,
 }
 
 impl std::fmt::Debug for Forms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Forms").field("accepted", &self.accepted.len()).finish_non_exhaustive()
+        f.debug_struct("Forms").finish_non_exhaustive()
     }
 }
 
 impl Forms {
-    /// The request, its form shared with others.
-    ///
-    /// # Errors
-    /// A form that no answer can have.
-    pub fn check_request(&mut self, mut request: Request) -> Result<Request, Rejection> {
-        request.grammar = request.grammar.map(|grammar| self.check(grammar)).transpose()?;
-        Ok(request)
-    }
-
-    /// The form as requests share it.
-    ///
-    /// # Errors
-    /// A form that no answer can have.
-    pub fn check(&mut self, grammar: Arc<Grammar>) -> Result<Arc<Grammar>, Rejection> {
-        if let Some(known) = self.accepted.get(&grammar) {
-            return Ok(Arc::clone(known));
-        }
-        let hash = self.accepted.hasher().hash_one(&grammar);
-        let checked = match self.refused.get(&hash) {
-            Some(error) => Err(error.clone()),
-            None => self.look_at(&grammar),
-        };
-        if let Err(error) = checked {
-            let message = match grammar.calls() {
-                Some(_) => format!("The field \"tools\" cannot be followed: {error}."),
-                None => format!("No answer can have the form that is asked for: {error}."),
-            };
-            if self.refused.len() >= FORMS_MAX {
-                self.refused.clear();
-            }
-            self.refused.insert(hash, error);
-            return Err(Rejection::new(ErrorCode::InvalidValue, message));
-        }
-        if self.accepted.len() >= FORMS_MAX {
-            self.accepted.clear();
-        }
-        self.accepted.insert(Arc::clone(&grammar));
-        Ok(grammar)
-    }
-
-    fn look_at(&mut self, grammar: &Grammar) -> Result<(), GrammarError> {
-        self.checker()?.check(grammar)
-    }
-
     fn checker(&mut self) -> Result<&mut Checker, GrammarError> {
         Ok(match self.checker.take() {
             Some(checker) => self.checker.insert(checker),

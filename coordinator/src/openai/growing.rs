@@ -5,10 +5,12 @@
 //! may belong to one.
 
 use super::following::Following;
+use super::found_logprobs::FoundLogprobs;
 use super::logprobs::Logprobs;
 use super::parts::{CallDelta, Found, Parts};
 use super::reader::AnswerReader;
-use super::stop::{Answer, completed, finish, may_begin};
+use super::stop::{Answer, finish_unspelled};
+use super::stop_strings::StopScanner;
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated, Logprob};
 
@@ -33,6 +35,7 @@ pub struct Growing<'a> {
     following: Following,
     /// `None` where text need not be looked at before the end.
     stream: Option<Box<dyn TextStream + 'a>>,
+    scanner: StopScanner,
     tokens: Vec<u32>,
     logprobs: Vec<Logprob>,
     text: String,
@@ -62,6 +65,7 @@ impl<'a> Growing<'a> {
             codec,
             stream: codec.filter(|_| looks).map(|codec| codec.stream()),
             reader: following.is_streamed.then(|| AnswerReader::new(&following)).flatten(),
+            scanner: StopScanner::new(&following.stop),
             following,
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -94,18 +98,16 @@ impl<'a> Growing<'a> {
         };
         // What the decoder refuses is told when the answer has ended.
         let piece = stream.push(token).unwrap_or_default();
-        let before = self.text.len();
         self.text.push_str(&piece);
         let characters = self.ends.last().map_or(0, |end| end.1) + piece.chars().count();
         self.ends.push((self.text.len(), characters));
-        completed(&self.text, before, &self.following.stop).is_some()
+        self.scanner.push(&piece).is_some()
     }
 
     /// What can be told and was not, unless a stop string is complete.
     pub fn take(&mut self) -> Delta {
-        let stop = &self.following.stop;
-        let safe = self.text.len() - may_begin(&self.text, stop);
-        let certain = if stop.is_empty() {
+        let safe = self.text.len() - self.scanner.held_bytes();
+        let certain = if self.following.stop.is_empty() {
             self.tokens.len()
         } else {
             // What follows the last whole piece without text of its own may belong to what
@@ -150,25 +152,71 @@ impl<'a> Growing<'a> {
         reader.take()
     }
 
-    /// The whole answer, and what of it was not told.
-    pub fn end(self, finish_reason: Finish) -> (Delta, Answer) {
-        let Growing { codec, following, tokens, logprobs, given_tokens, told, .. } = self;
-        let generated =
-            Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish: finish_reason };
-        let answer = finish(generated, &following, codec);
+    /// Ends the answer, whose text is made elsewhere.
+    pub fn into_ended(self, finish: Finish) -> EndedTokens {
+        let Growing { following, tokens, logprobs, given_tokens, told, .. } = self;
+        let generated = Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish };
+        EndedTokens { generated, following, given_tokens, told }
+    }
+
+    /// Returns the whole answer and what of it was not told.
+    pub fn end(self, finish: Finish) -> EndedAnswer {
+        let codec = self.codec;
+        self.into_ended(finish).finish(codec)
+    }
+}
+
+/// An answer that grows no more, before its text is made, which takes long for long answers.
+#[derive(Debug)]
+pub struct EndedTokens {
+    generated: Generated,
+    following: Following,
+    given_tokens: usize,
+    told: Parts,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct EndedAnswer {
+    /// What was not told of an answer that is told while it grows.
+    pub rest: Delta,
+    /// Without log-probabilities.
+    pub answer: Answer,
+    /// Log-probabilities of an answer that is told whole, where they were asked for.
+    pub logprobs: Option<FoundLogprobs>,
+}
+
+impl EndedTokens {
+    /// Number of tokens that were generated.
+    pub fn len(&self) -> usize {
+        self.generated.tokens.len()
+    }
+
+    /// Returns true if no token was generated.
+    pub fn is_empty(&self) -> bool {
+        self.generated.tokens.is_empty()
+    }
+
+    /// Makes the text and the parts of the answer.
+    pub fn finish(self, codec: Option<&dyn TextCodec>) -> EndedAnswer {
+        let EndedTokens { generated, following, given_tokens, told } = self;
+        let (answer, logprobs) = finish_unspelled(generated, &following, codec);
+        if !following.is_streamed {
+            return EndedAnswer { rest: Delta::default(), answer, logprobs };
+        }
         let all = Parts {
             reasoning: answer.reasoning.clone(),
             content: answer.text.clone().unwrap_or_default(),
             calls: answer.calls.clone(),
         };
         let Found { reasoning, content: text, calls } = all.beyond(&told);
-        let delta = Delta {
+        let rest = Delta {
             text,
             reasoning,
             calls,
             token_ids: answer.token_ids.get(given_tokens..).unwrap_or_default().to_vec(),
-            logprobs: answer.logprobs.clone().map(|logprobs| logprobs.skip(given_tokens)),
+            logprobs: logprobs.map(|found| found.skip(given_tokens).spelled(codec)),
         };
-        (delta, answer)
+        EndedAnswer { rest, answer, logprobs: None }
     }
 }

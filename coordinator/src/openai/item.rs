@@ -6,6 +6,7 @@ use grammar::Grammar;
 use serde_json::{Map, Value};
 
 use super::reasoning::Reasoning;
+use super::stop_strings::StopStrings;
 use crate::boundary::engine::Sampling;
 
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
@@ -61,7 +62,7 @@ pub struct Request {
     /// The request names its seed: then equal requests have equal answers, whatever their ids.
     pub names_seed: bool,
     /// The answer ends before the first of these; none is empty.
-    pub stop: Vec<String>,
+    pub stop: StopStrings,
     /// End-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
     /// Log-probabilities of each token of the answers: its own and those of so many most likely

@@ -19,13 +19,16 @@ pub fn parse_object(
             ErrorCode::InvalidJson,
             format!("The {what} is not a JSON object; write {example}."),
         )),
-        Err(error) => {
-            let message = error.to_string();
-            let reason = message.split(" at line ").next().unwrap_or(&message);
-            Err(Rejection::new(
-                ErrorCode::InvalidJson,
-                format!("The {what} is not valid JSON (column {}: {reason}).", error.column()),
-            ))
-        }
+        Err(error) => Err(invalid_json(&error, what)),
     }
+}
+
+/// The rejection of a text that is no JSON.
+pub fn invalid_json(error: &serde_json::Error, what: &str) -> Rejection {
+    let message = error.to_string();
+    let reason = message.split(" at line ").next().unwrap_or(&message);
+    Rejection::new(
+        ErrorCode::InvalidJson,
+        format!("The {what} is not valid JSON (column {}: {reason}).", error.column()),
+    )
 }

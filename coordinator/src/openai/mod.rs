@@ -4,6 +4,7 @@
 //! request came from.
 
 pub mod body;
+pub mod bounded_json;
 pub mod calls;
 pub mod chats;
 pub mod chunk;
@@ -11,6 +12,8 @@ pub mod echo;
 pub mod fingerprint;
 pub mod following;
 pub mod forms;
+pub mod found_logprobs;
+pub mod grammar_cache;
 pub mod growing;
 pub mod item;
 pub mod json;
@@ -18,6 +21,7 @@ pub mod logprobs;
 pub mod output;
 pub mod parts;
 pub mod prompt;
+pub mod prompt_bounds;
 pub mod prompt_logprobs;
 pub mod reader;
 pub mod reasoning;
@@ -25,6 +29,7 @@ pub mod refusal;
 pub mod request;
 pub mod said;
 pub mod stop;
+pub mod stop_strings;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use super::chats::ChatRules;
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, fit};
 use super::reasoning::Reasoning;
+use super::stop_strings::StopStrings;
 use crate::boundary::codec::TextCodec;
 
 /// New tokens of a completion that does not say, as at OpenAI.
@@ -84,7 +85,7 @@ impl Building<'_> {
             sampling: body.sampling,
             seed: body.seed.unwrap_or(self.seed),
             names_seed: body.seed.is_some(),
-            stop: body.stop.clone(),
+            stop: StopStrings::new(body.stop.clone()),
             ignore_eos: body.ignore_eos,
             logprobs: body.logprobs.map(likely),
             prompt_logprobs: body.prompt_logprobs.map(likely),

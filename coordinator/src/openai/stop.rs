@@ -4,67 +4,47 @@
 //! an answer does not depend on how many steps late the engine obeyed.
 
 use super::following::Following;
+use super::found_logprobs::FoundLogprobs;
 use super::logprobs::Logprobs;
 use super::parts::{Call, Parts};
 use super::reader::AnswerReader;
+use super::stop_strings::{StopScanner, StopStrings};
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated};
 
 /// Looks for stop strings in a growing text.
 pub struct StopWatcher<'a> {
     stream: Box<dyn TextStream + 'a>,
-    stop: &'a [String],
+    scanner: StopScanner,
     text: String,
 }
 
 impl std::fmt::Debug for StopWatcher<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StopWatcher").field("stop", &self.stop).finish_non_exhaustive()
+        f.debug_struct("StopWatcher").field("scanner", &self.scanner).finish_non_exhaustive()
     }
 }
 
 impl<'a> StopWatcher<'a> {
     /// A watcher for one sequence.
-    pub fn new(codec: &'a dyn TextCodec, stop: &'a [String]) -> StopWatcher<'a> {
-        StopWatcher { stream: codec.stream(), stop, text: String::new() }
+    pub fn new(codec: &'a dyn TextCodec, stop: &StopStrings) -> StopWatcher<'a> {
+        let scanner = StopScanner::new(stop);
+        StopWatcher { stream: codec.stream(), scanner, text: String::new() }
     }
 
     /// Takes the next token; whether a stop string is now complete.
     pub fn push(&mut self, token: u32) -> bool {
         // What the decoder refuses is told when the answer has ended.
         let piece = self.stream.push(token).unwrap_or_default();
-        self.extend(&piece).is_some()
+        self.scanner.push(&piece).is_some()
     }
 
     /// Appends text and returns where the first stop string begins, if one is complete: the one
     /// that begins earliest, as all that follows it is cut.
     fn extend(&mut self, piece: &str) -> Option<usize> {
-        let before = self.text.len();
         self.text.push_str(piece);
-        completed(&self.text, before, self.stop)
+        self.scanner.push(piece)
     }
-}
-
-/// Where the first stop string begins that the text behind `before` completes: the one that begins
-/// earliest.
-pub(super) fn completed(text: &str, before: usize, stop: &[String]) -> Option<usize> {
-    let longest = stop.iter().map(String::len).max()?;
-    // Only a string that ends in the new piece is new.
-    let mut from = before.saturating_sub(longest);
-    while !text.is_char_boundary(from) {
-        from -= 1;
-    }
-    let places = stop.iter().filter_map(|stop| text[from..].find(stop.as_str()));
-    places.min().map(|at| from + at)
-}
-
-/// Bytes at the end of a text that may begin a stop string.
-pub(super) fn may_begin(text: &str, stop: &[String]) -> usize {
-    let longest = stop.iter().map(String::len).max().unwrap_or(0);
-    let least = text.len().saturating_sub(longest.saturating_sub(1));
-    let starts = (least..text.len()).filter(|start| text.is_char_boundary(*start));
-    let begins = |start: &usize| stop.iter().any(|stop| stop.starts_with(&text[*start..]));
-    starts.into_iter().find(begins).map_or(0, |start| text.len() - start)
 }
 
 /// The answer to one prompt, as it is written.
@@ -119,21 +99,42 @@ pub fn finish(
     following: &Following,
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
+    let (answer, logprobs) = finish_unspelled(generated, following, codec);
+    Answer { logprobs: logprobs.map(|found| found.spelled(codec)), ..answer }
+}
+
+/// [`finish`] for an answer whose log-probabilities are spelled later.
+pub fn finish_unspelled(
+    generated: Generated,
+    following: &Following,
+    codec: Option<&dyn TextCodec>,
+) -> (Answer, Option<FoundLogprobs>) {
     let Generated { tokens, logprobs, finish, .. } = generated;
     let Following { stop, width, .. } = following;
     let (width, cut) = (*width, cut(&tokens, stop, finish, codec));
     let (text, reasoning, calls) = read_parts(&tokens, &cut, following);
     let Cut { starts, generated, at_stop, refused, .. } = cut;
     let token_ids = tokens[..starts.len()].to_vec();
-    let of_tokens = &logprobs[..width * starts.len()];
-    let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
+    let found = (width > 0).then(|| FoundLogprobs::new(logprobs, width, starts));
     let ends_by_itself = !at_stop && finish == Finish::Stop;
     let finish = if at_stop { Finish::Stop } else { finish };
     let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
     let error = overflowed.or_else(|| {
         refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
     });
-    Answer { text, reasoning, calls, token_ids, generated, logprobs, finish, ends_by_itself, error }
+    let logprobs = None;
+    let answer = Answer {
+        text,
+        reasoning,
+        calls,
+        token_ids,
+        generated,
+        logprobs,
+        finish,
+        ends_by_itself,
+        error,
+    };
+    (answer, found)
 }
 
 /// The text beside thoughts and calls, and these.
@@ -179,7 +180,7 @@ struct Cut {
     refused: Option<String>,
 }
 
-fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
+fn cut(tokens: &[u32], stop: &StopStrings, finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
     // The end-of-sequence token is not among them.
     let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
     let Some(codec) = codec else {
@@ -196,28 +197,17 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
     };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
-        if let Some(cut) = watcher.extend_any(piece) {
+        if let Some(cut) = watcher.extend(piece) {
             return cut_at(cut, watcher.text, ends, generated);
         }
         ends.push(watcher.text.len());
     }
-    if let Some(cut) = watcher.extend_any(rest) {
+    if let Some(cut) = watcher.extend(rest) {
         return cut_at(cut, watcher.text, ends, whole);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);
     let text = Some(watcher.text);
     Cut { text, starts, ends, generated: whole, at_stop: false, refused }
-}
-
-impl StopWatcher<'_> {
-    /// [`StopWatcher::extend`] that also keeps the text when there is nothing to look for.
-    fn extend_any(&mut self, piece: &str) -> Option<usize> {
-        if self.stop.is_empty() {
-            self.text.push_str(piece);
-            return None;
-        }
-        self.extend(piece)
-    }
 }
 
 /// What stands before the `cut`, found with so many tokens.

@@ -1,7 +1,7 @@
 //! How much may be asked at a time.
 //!
-//! A request takes its ticket before its body is read, so that what many ask at once is counted
-//! before any of it is worked on; what it turns out to be is counted when it is known.
+//! A request takes its ticket once its body is there, so that senders who do not send hold none,
+//! and before any of it is worked on; what it turns out to be is counted when it is known.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,6 +68,14 @@ impl Admission {
         let began = Instant::now();
         let admission = Arc::clone(self);
         Ok(Ticket { admission, answers: 1, prompt_tokens: 0, began, was_answered: false })
+    }
+
+    /// Checks whether one more request could be let in.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn check_room(&self) -> Result<(), Full> {
+        if self.held().answers >= self.most() { Err(Full::Requests) } else { Ok(()) }
     }
 
     /// Requests that are let in.
@@ -141,13 +149,26 @@ impl Ticket {
         self.admission.held().prompt_tokens -= less;
     }
 
+    /// Divides the request's room into places for its answers, each of which is given back when its
+    /// answer is computed, however long a client takes to read it.
+    pub fn places(&mut self) -> Vec<AnswerPlace> {
+        let answers = std::mem::take(&mut self.answers);
+        (0..answers).map(|_| AnswerPlace(Arc::clone(&self.admission))).collect()
+    }
+
     /// One of its answers has ended.
     pub fn ended(&mut self) {
         self.was_answered = true;
-        if self.answers > 1 {
-            self.answers -= 1;
-            self.admission.held().answers -= 1;
-        }
+    }
+}
+
+/// Room for one answer, until it is dropped.
+#[derive(Debug)]
+pub struct AnswerPlace(Arc<Admission>);
+
+impl Drop for AnswerPlace {
+    fn drop(&mut self) {
+        self.0.held().answers -= 1;
     }
 }
 
@@ -186,10 +207,14 @@ mod tests {
         assert_eq!(second.count(4, 90), Err(Full::TooLarge { answers: 4, most: 3 }));
         second.count(2, 95).expect("what was refused counts nothing");
         assert_eq!(admission.enter().map(drop), Err(Full::Requests));
-        second.ended();
+        assert!(admission.check_room().is_err());
+        let mut places = second.places();
+        drop(places.pop());
         let third = admission.enter().expect("an answer has ended");
         assert_eq!((admission.requests(), admission.prompt_tokens()), (3, 95));
         drop((first, second, third));
+        assert_eq!(admission.held().answers, 1, "one is still computed");
+        drop(places);
         assert_eq!((admission.requests(), admission.prompt_tokens()), (0, 0));
         assert_eq!(admission.held().answers, 0);
     }

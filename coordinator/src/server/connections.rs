@@ -1,18 +1,29 @@
 //! Sockets: accepted within bounds, each with time limits of its own.
 
-use std::pin::pin;
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Method, Request, Version};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
+use super::activity::{Activities, Activity, OpenConnection, Phase};
+use super::client_stream::ClientStream;
+use super::departure::departed;
+use super::descriptors::most_connections;
 use super::facts::SocketLimits;
 
 /// Bytes of a request's head, and of what is read ahead of a body.
@@ -21,6 +32,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// After an accept that failed, as where there are no more descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
 
+/// Between two looks for a connection that can be closed for one that waits.
+const EVICT_EVERY: Duration = Duration::from_millis(100);
+
+/// What is read and thrown away of a request that was refused for its head.
+const DISCARDED_BYTES_MAX: usize = 1 << 20;
+
 /// What connections have for their last words.
 pub const CLOSING_TIME: Duration = Duration::from_secs(2);
 
@@ -28,58 +45,94 @@ pub const CLOSING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Connections {
     limits: SocketLimits,
+    most: usize,
     free: Arc<Semaphore>,
+    activities: Arc<Activities>,
     closing: watch::Receiver<bool>,
 }
 
 impl Connections {
     /// None yet.
     pub fn new(limits: SocketLimits, closing: watch::Receiver<bool>) -> Connections {
-        Connections { limits, free: Arc::new(Semaphore::new(limits.connections)), closing }
+        let most = limits.connections.min(most_connections());
+        let (free, activities) = (Arc::new(Semaphore::new(most)), Arc::default());
+        Connections { limits, most, free, activities, closing }
     }
 
     /// How many are open.
     pub fn open(&self) -> usize {
-        self.limits.connections - self.free.available_permits()
+        self.most - self.free.available_permits()
     }
 
     /// Accepts connections until they are to close.
     pub async fn accept(self, listener: TcpListener, router: Router) {
         let mut closing = self.closing.clone();
         loop {
-            let Ok(free) = Arc::clone(&self.free).acquire_owned().await else { return };
-            let stream = tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(_) => {
+            let (stream, permit) = tokio::select! {
+                accepted = self.accept_one(&listener) => match accepted {
+                    Some(accepted) => accepted,
+                    None => {
                         sleep(AFTER_FAILURE).await;
                         continue;
                     }
                 },
                 () = closed(&mut closing) => return,
             };
+            let connection = self.activities.open();
             let (connections, router) = (self.clone(), router.clone());
             tokio::spawn(async move {
-                connections.serve(stream, router).await;
-                drop(free);
+                connections.serve(stream, router, connection).await;
+                drop(permit);
             });
         }
     }
 
-    async fn serve(mut self, stream: TcpStream, router: Router) {
+    /// Accepts a connection. Where there are as many as there may be, the one that has been idle
+    /// for longest is closed for it, and it waits while all of them are being answered.
+    async fn accept_one(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+        let (stream, _) = listener.accept().await.ok()?;
+        loop {
+            if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
+                return Some((stream, permit));
+            }
+            self.activities.evict();
+            let permit = Arc::clone(&self.free).acquire_owned();
+            if let Ok(permit) = timeout(EVICT_EVERY, permit).await {
+                return Some((stream, permit.ok()?));
+            }
+        }
+    }
+
+    async fn serve(mut self, stream: TcpStream, router: Router, connection: OpenConnection) {
         // Tokens go out as they come; a socket that refuses is as good.
         let _ = stream.set_nodelay(true);
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.limits.write_timeout));
+        let (stream, activity) = (Arc::new(stream), &connection.activity);
+        let of_client = ClientStream::new(Arc::clone(&stream), Arc::clone(activity));
+        let mut of_client = TimeoutStream::new(of_client);
+        of_client.set_write_timeout(Some(self.limits.write_timeout));
+        let service = tracked(router, activity);
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header_timeout)
             .max_buf_size(BUFFER_BYTES)
-            .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+            .max_header_size(BUFFER_BYTES)
+            // A client may close its side behind its request.
+            .half_close(true)
+            .serve_connection(TokioIo::new(Box::pin(of_client)), service);
         let mut served = pin!(served);
         tokio::select! {
             // A client that went, or that was too slow, is nobody's error.
-            _ = served.as_mut() => return,
+            served = served.as_mut() => {
+                if served.is_err() {
+                    let _ = timeout(CLOSING_TIME, discard(&stream)).await;
+                }
+                return;
+            }
+            () = departed(&*stream, activity) => return,
+            () = activity.evicted() => {}
             () = closed(&mut self.closing) => {}
         }
         served.as_mut().graceful_shutdown();
@@ -87,8 +140,88 @@ impl Connections {
     }
 }
 
+/// Reads what a client still sends of a request that was refused: a socket that is closed before
+/// takes its answer back.
+async fn discard(stream: &TcpStream) {
+    let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
+    let (mut buffer, mut left) = (vec![0; 16 << 10], DISCARDED_BYTES_MAX);
+    while left > 0 && stream.readable().await.is_ok() {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => left = left.saturating_sub(read),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
 /// Returns when connections are to close.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // A server that is gone has no connections either.
     let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// The endpoints, which note what the connection is doing.
+fn tracked(
+    router: Router,
+    activity: &Arc<Activity>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = hyper::Response<TrackedBody>,
+    Error = Infallible,
+    Future: Send,
+> + use<> {
+    let (router, activity) = (TowerToHyperService::new(router), Arc::clone(activity));
+    service_fn(move |mut request: Request<Incoming>| {
+        let is_sent = *request.method() == Method::POST;
+        let phase = if is_sent { Phase::Receiving } else { Phase::Answering };
+        activity.begin(phase, request.version() < Version::HTTP_11);
+        request.extensions_mut().insert(Arc::clone(&activity));
+        let (answer, activity) = (router.call(request), Arc::clone(&activity));
+        async move {
+            // Also where nobody waits for it any more.
+            let until_idle = UntilIdle(activity);
+            let response = answer.await?;
+            until_idle.0.set(Phase::Answering);
+            until_idle.0.set_has_head();
+            Ok(response.map(|body| TrackedBody { body, _until_idle: until_idle }))
+        }
+    })
+}
+
+/// Makes a connection idle when it is dropped.
+#[derive(Debug)]
+struct UntilIdle(Arc<Activity>);
+
+impl Drop for UntilIdle {
+    fn drop(&mut self) {
+        self.0.set(Phase::Idle);
+    }
+}
+
+/// The body of a response; with its end the connection is idle.
+#[derive(Debug)]
+struct TrackedBody {
+    body: Body,
+    _until_idle: UntilIdle,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -46,9 +46,10 @@ impl ApiError {
     }
 
     /// A path that there is not.
-    pub fn no_such_path(path: &str) -> ApiError {
+    pub fn no_such_path(path: &str, endpoints: &[&str]) -> ApiError {
         let shown: String = path.chars().take(100).collect();
-        let message = format!("There is nothing at {shown}; endpoints begin with /v1/.");
+        let message =
+            format!("There is nothing at {shown}; the endpoints are {}.", endpoints.join(", "));
         ApiError::new(StatusCode::NOT_FOUND, INVALID_REQUEST, "unknown_url", message)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api_key::ApiKey;
+use super::cross_site::CrossSiteRules;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Sampling;
 use crate::openai::chats::ChatOptions;
@@ -59,6 +60,9 @@ pub struct ServerOptions {
     /// Where a line for each request goes.
     pub log: Option<LogPlace>,
     pub limits: SocketLimits,
+    /// Memory for answers that are computed or written, in bytes.
+    pub answer_memory_bytes: u64,
+    pub cross_site: CrossSiteRules,
 }
 
 impl Default for ServerOptions {
@@ -75,6 +79,8 @@ impl Default for ServerOptions {
             drain_timeout: Duration::from_secs(30),
             log: None,
             limits: SocketLimits::default(),
+            answer_memory_bytes: 1 << 30,
+            cross_site: CrossSiteRules::default(),
         }
     }
 }
@@ -82,7 +88,7 @@ impl Default for ServerOptions {
 /// Bounds on what a connection can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketLimits {
-    /// Connections at a time; further ones wait to be accepted.
+    /// Connections at a time; for a further one the one that has been idle for longest is closed.
     pub connections: usize,
     /// Bytes of a request's body.
     pub body_bytes: usize,

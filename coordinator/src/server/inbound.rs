@@ -1,7 +1,7 @@
 //! Bodies of requests, within bounds on their size, on the sum of all, and on waiting.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,6 +18,9 @@ const UNIT_BYTES: usize = 1024;
 /// What is read and thrown away of a body that is too large, so that its sender reads the answer.
 const DISCARDED_BYTES_MAX: u64 = 64 << 20;
 const DISCARDING_TIME: Duration = Duration::from_secs(5);
+
+/// What a sender must keep up over the whole body, once the time for a part of it is over.
+const MIN_BYTES_PER_SECOND: u64 = 8 << 10;
 
 /// Room for the bodies of all requests.
 #[derive(Debug)]
@@ -57,7 +60,10 @@ impl Inbound {
         let mut held = HeldBody { bytes: Vec::new(), _room: self.more(0)? };
         let mut counted = 0;
         let mut body = body;
-        while let Some(data) = self.next(&mut body).await? {
+        let began = Instant::now();
+        loop {
+            let left = self.time_left(began, held.bytes.len() as u64);
+            let Some(data) = self.next(&mut body, left).await? else { break };
             if held.bytes.len() + data.len() > bytes_max {
                 discard(body).await;
                 return Err(self.too_large());
@@ -70,10 +76,18 @@ impl Inbound {
         Ok(held)
     }
 
-    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+    /// Returns how long the next part of a body may take: a sender has its time for each part, and
+    /// may not be slower on the whole than the least rate.
+    fn time_left(&self, began: Instant, received_bytes: u64) -> Duration {
+        let limit = self.limits.body_timeout;
+        let by_rate = Duration::from_secs_f64(received_bytes as f64 / MIN_BYTES_PER_SECOND as f64);
+        limit.min((limit + by_rate).saturating_sub(began.elapsed()))
+    }
+
+    async fn next(&self, body: &mut Body, left: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let Ok(frame) = timeout(self.limits.body_timeout, body.frame()).await else {
-                let message = "The rest of the request's body did not come.";
+            let Ok(frame) = timeout(left, body.frame()).await else {
+                let message = "The rest of the request's body did not come in time.";
                 let status = StatusCode::REQUEST_TIMEOUT;
                 return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
             };
@@ -101,9 +115,18 @@ impl Inbound {
 
     fn too_large(&self) -> ApiError {
         let message =
-            format!("The body has more than {} MiB; send less.", self.limits.body_bytes >> 20);
+            format!("The body has more than {}; send less.", in_units(self.limits.body_bytes));
         let status = StatusCode::PAYLOAD_TOO_LARGE;
         ApiError::new(status, INVALID_REQUEST, "body_too_large", message)
+    }
+}
+
+/// A size as people write it.
+fn in_units(bytes: usize) -> String {
+    match bytes.trailing_zeros() {
+        20.. => format!("{} MiB", bytes >> 20),
+        10..20 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} bytes"),
     }
 }
 

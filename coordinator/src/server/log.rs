@@ -19,6 +19,8 @@ pub struct LogLine {
     /// Of its arrival, seconds since 1970.
     pub time_s: f64,
     pub id: String,
+    /// As in the response's header `x-request-id`.
+    pub request_id: String,
     pub endpoint: &'static str,
     /// Of the response.
     pub status: u16,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -47,7 +48,14 @@ pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// `/v1/models/NAME`, where a name may have slashes.
-pub async fn one(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
+pub async fn one(
+    State(shared): State<Arc<Shared>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Response {
+    // A name that is no UTF-8 is no model's either.
+    let Ok(Path(name)) = path else {
+        return ApiError::no_such_model("\u{fffd}", shared.model.name()).into_response();
+    };
     match shared.model.names.iter().find(|known| **known == name) {
         Some(name) => json(StatusCode::OK, &model(&shared, name)),
         None => ApiError::no_such_model(&name, shared.model.name()).into_response(),

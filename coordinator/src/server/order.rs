@@ -1,21 +1,23 @@
 //! From the bytes of a request to what is asked of the engine.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
 use super::admission::Ticket;
+use super::answer_memory::{AnswerMemory, AnswerMemoryPermit};
 use super::error::ApiError;
 use super::facts::ModelCard;
 use super::shared::Shared;
 use crate::boundary::codec::TextCodec;
-use crate::boundary::serving::{Logprob, Submission};
+use crate::boundary::serving::{Logprob, PreparedGrammar, Submission};
+use crate::openai::body::unread::is_without_effect;
 use crate::openai::body::{Body, Origin, RawPrompt, Rules, StreamOptions, read_body};
+use crate::openai::bounded_json::{JsonBounds, parse_bounded_object};
 use crate::openai::echo::{EchoedPrompt, OfPrompt};
 use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
-use crate::openai::json::parse_object;
 use crate::openai::prompt::Limits;
 use crate::openai::request::Building;
 
@@ -23,26 +25,39 @@ use crate::openai::request::Building;
 const BYTES_PER_TOKEN: usize = 4;
 
 /// What a client asks for.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Order {
     pub request: Arc<Request>,
     /// `None`: it is told whole.
     pub stream: Option<StreamOptions>,
     /// The prompts, where answers begin with them.
     pub echoed: Vec<EchoedPrompt>,
+    /// The request's grammar, once it was checked.
+    prepared: Option<Arc<PreparedGrammar>>,
 }
+
+/// What some editors begin a text with.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Values of a body that a server reads at least, whatever prompts it takes.
+const MIN_MAX_VALUES: u64 = 1_000_000;
 
 /// The fields of a body.
 ///
 /// # Errors
 /// Bytes that are no JSON object.
-pub fn fields(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub fn fields(bytes: &[u8], shared: &Shared) -> Result<Map<String, Value>, ApiError> {
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to() + 1;
         let message = format!("The body is not UTF-8 (byte {place}).");
         Rejection::new(ErrorCode::InvalidUtf8, message)
     })?;
-    Ok(parse_object(text, "body", "{\"prompt\": \"...\"} or {\"messages\": [...]}")?)
+    let max_values = shared.options.max_queue_tokens.max(MIN_MAX_VALUES);
+    let max_values = usize::try_from(max_values).unwrap_or(usize::MAX);
+    let bounds = JsonBounds { max_values, is_skipped: is_without_effect };
+    let example = "{\"prompt\": \"...\"} or {\"messages\": [...]}";
+    Ok(parse_bounded_object(text, "body", example, bounds)?)
 }
 
 /// Refuses a request for another model.
@@ -71,7 +86,7 @@ pub fn read(
     shared: &Shared,
     ticket: &mut Ticket,
 ) -> Result<Order, ApiError> {
-    let fields = fields(bytes)?;
+    let fields = fields(bytes, shared)?;
     check_model(&fields, shared)?;
     let unread = &shared.unread;
     let rules = Rules { origin: Origin::Client, sampling: shared.model.sampling, unread };
@@ -82,10 +97,14 @@ pub fn read(
         ticket.count(answers, tokens).map_err(|full| shared.full(full))
     };
     count(ticket, body.prompts.iter().map(estimated_tokens).sum())?;
+    let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+    shared.prompt_bounds.check(&body.prompts, codec)?;
     let request = build(&body, endpoint, shared)?;
+    drop(body.prompts);
     count(ticket, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
     let echoed = if body.echo { echoed(&request, shared)? } else { Vec::new() };
-    Ok(Order { request: Arc::new(request), stream: body.stream, echoed })
+    let (request, stream) = (Arc::new(request), body.stream);
+    Ok(Order { request, stream, echoed, prepared: None })
 }
 
 fn estimated_tokens(prompt: &RawPrompt) -> u64 {
@@ -119,13 +138,6 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
         );
         return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
     }
-    // To compile a form takes a while, for which others need not wait.
-    let request = if request.grammar.is_some() {
-        let mut forms = shared.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        forms.check_request(request)?
-    } else {
-        request
-    };
     Ok(Request { custom_id: shared.new_id(), ..request })
 }
 
@@ -144,6 +156,30 @@ fn echoed(request: &Request, shared: &Shared) -> Result<Vec<EchoedPrompt>, Rejec
 }
 
 impl Order {
+    /// Returns the request with its grammar checked, shared with others that ask for the same, and
+    /// prepared for the engine.
+    ///
+    /// # Errors
+    /// A grammar that no answer can follow.
+    pub fn with_grammar(mut self, shared: &Shared) -> Result<Order, ApiError> {
+        let request = Arc::unwrap_or_clone(self.request);
+        let request = shared.grammars.check_request(request)?;
+        let prepare = |grammar| Arc::new(shared.engine.prepare(grammar));
+        self.prepared = request.grammar.clone().map(prepare);
+        self.request = Arc::new(request);
+        Ok(self)
+    }
+
+    /// Takes the memory that the answers may need.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub fn take_memory(&self, shared: &Shared) -> Result<AnswerMemoryPermit, ApiError> {
+        let free_bytes = AnswerMemory::plain_bytes(shared.context() as u64);
+        let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
+        shared.answer_memory.take(&self.request, is_streamed, free_bytes, retry)
+    }
+
     /// What the engine is asked for one of the answers.
     pub fn submission(&self, choice: usize) -> Submission {
         let request = &*self.request;
@@ -158,7 +194,7 @@ impl Order {
             logprobs: request.logprobs_of_token(),
             prompt_logprobs: request.logprobs_of_prompt_token(),
             prompt_logprobs_from: 1,
-            grammar: request.grammar.clone(),
+            grammar: self.prepared.clone(),
         }
     }
 

@@ -1,9 +1,12 @@
 //! Answers in JSON.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
+
+/// The header with a request's name, of requests and of responses.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// An answer whose body is this, as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {

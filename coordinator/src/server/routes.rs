@@ -12,19 +12,36 @@ use axum::routing::{get, post};
 use super::completions;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::models;
+use super::request_id;
 use super::shared::Shared;
 use super::tokens;
 
 /// The one path that needs no key.
 const HEALTH: &str = "/health";
 
-/// All endpoints.
+/// Endpoints as a wrong path is told of them.
+const ENDPOINTS: [&str; 7] = [
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "GET /v1/models",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /health",
+    "GET /metrics",
+];
+
+/// All endpoints. Those of OpenAI are there without `/v1` too, for clients that are given a base
+/// URL without it.
 pub fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(completions::chat))
-        .route("/v1/completions", post(completions::text))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::one))
+    let mut router = Router::new();
+    for prefix in ["/v1", ""] {
+        router = router
+            .route(&format!("{prefix}/chat/completions"), post(completions::chat))
+            .route(&format!("{prefix}/completions"), post(completions::text))
+            .route(&format!("{prefix}/models"), get(models::list))
+            .route(&format!("{prefix}/models/{{*name}}"), get(models::one));
+    }
+    let router = router
         .route(HEALTH, get(models::health))
         .route("/metrics", get(models::metrics))
         .route("/tokenize", post(tokens::tokenize))
@@ -32,11 +49,16 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
-        .with_state(shared)
+        .layer(from_fn_with_state(Arc::clone(&shared), check_origin));
+    let router = match shared.options.cross_site.cors() {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.layer(from_fn_with_state(Arc::clone(&shared), request_id::name)).with_state(shared)
 }
 
 async fn no_such_path(uri: Uri) -> Response {
-    ApiError::no_such_path(uri.path()).into_response()
+    ApiError::no_such_path(uri.path(), &ENDPOINTS).into_response()
 }
 
 async fn no_such_method() -> Response {
@@ -45,18 +67,28 @@ async fn no_such_method() -> Response {
     ApiError::new(status, INVALID_REQUEST, "method_not_allowed", message).into_response()
 }
 
-/// Lets in who shows the key, and counts.
+/// Answers only requests that do not come from a page of another site, unless its origin is
+/// allowed.
+async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match shared.options.cross_site.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            shared.metrics.count_refused(error.code());
+            error.into_response()
+        }
+    }
+}
+
+/// Lets in who shows the key.
 async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
     let is_free = request.uri().path() == HEALTH;
     let key = shared.options.api_key.as_ref();
-    let response = if is_free || key.is_none_or(|key| key.is_shown_by(shown)) {
+    if is_free || key.is_none_or(|key| key.is_shown_by(shown)) {
         next.run(request).await
     } else {
         let error = ApiError::unauthorized();
         shared.metrics.count_refused(error.code());
         error.into_response()
-    };
-    shared.metrics.count_response(response.status().as_u16());
-    response
+    }
 }

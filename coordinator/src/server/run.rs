@@ -1,8 +1,9 @@
 //! A server from its first connection to its last.
 
+use std::collections::hash_map::RandomState;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use shm::sync::AtomicU64;
@@ -11,7 +12,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::admission::{Admission, AdmissionLimits};
-use super::blocking;
+use super::answer_memory::AnswerMemory;
+use super::blocking::{self, BlockingThreads};
 use super::connections::{CLOSING_TIME, Connections};
 use super::facts::{ModelCard, ServerOptions};
 use super::inbound::Inbound;
@@ -24,7 +26,8 @@ use crate::boundary::codec::TextCodec;
 use crate::boundary::serving::{Serving, State};
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::ChatRules;
-use crate::openai::forms::Forms;
+use crate::openai::grammar_cache::GrammarCache;
+use crate::openai::prompt_bounds::PromptBounds;
 
 /// Threads that wait for sockets.
 const SOCKET_THREADS: usize = 2;
@@ -92,6 +95,8 @@ impl Server {
             Tellers::start(model.codec.as_ref(), &metrics).map_err(ServerError::System)?;
         let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
         let chats = ChatRules::new(&options.chats, codec).map_err(ServerError::Chats)?;
+        let context = (engine.limits().context as usize).min(model.max_positions);
+        let prompt_bounds = PromptBounds::new(context, model.vocab_size, codec);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = Shared {
             engine,
@@ -101,9 +106,13 @@ impl Server {
             tellers,
             metrics,
             log: Log::open(options.log.as_ref()).map_err(ServerError::Log)?,
-            forms: Mutex::new(Forms::default()),
+            grammars: GrammarCache::default(),
+            blocking: BlockingThreads::default(),
+            answer_memory: AnswerMemory::new(options.answer_memory_bytes),
+            prompt_bounds,
             chats,
             phase: of_phase,
+            id_key: RandomState::new(),
             salt: format!("{}-{}", began.as_nanos(), std::process::id()),
             requests: AtomicU64::new(0),
             model,

@@ -8,27 +8,45 @@ use tokio::sync::watch;
 use tokio::time::{Instant as TokioInstant, sleep_until};
 
 use super::admission::Ticket;
+use super::answer_memory::AnswerMemoryPermit;
 use super::error::ApiError;
 use super::log::LogLine;
 use super::order::Order;
-use super::sequence::{Begun, Gone, News, What};
+use super::sequence::{Backlog, Begun, Gone, News, What};
 use super::shared::{Phase, Shared, refused};
 use crate::boundary::serving::SubmissionId;
 use crate::openai::item::Endpoint;
 use crate::openai::output::{FinishReason, Usage, body_id, prompt_tokens};
 
+/// What a request holds from when it is let in.
+#[derive(Debug)]
+pub struct Admitted {
+    pub ticket: Ticket,
+    pub memory: AnswerMemoryPermit,
+}
+
+/// When and as what a request came.
+#[derive(Debug)]
+pub struct Asked {
+    pub arrived: Instant,
+    /// See `request_id`.
+    pub request_id: String,
+}
+
 /// A request that the engine has.
 #[derive(Debug)]
 pub struct Running {
-    pub order: Order,
+    pub order: Arc<Order>,
     shared: Arc<Shared>,
     /// Answers that the engine goes on with.
     open: Vec<Option<SubmissionId>>,
     news: UnboundedReceiver<News>,
     phase: watch::Receiver<Phase>,
     gone: Gone,
+    backlog: Backlog,
     ticket: Ticket,
-    arrived: Instant,
+    memory: Option<AnswerMemoryPermit>,
+    asked: Asked,
     count: Count,
 }
 
@@ -52,9 +70,12 @@ impl Running {
     pub fn start(
         order: Order,
         shared: &Arc<Shared>,
-        ticket: Ticket,
-        arrived: Instant,
+        admitted: Admitted,
+        asked: Asked,
     ) -> Result<Running, ApiError> {
+        let Admitted { mut ticket, memory } = admitted;
+        let arrived = asked.arrived;
+        let mut places = ticket.places();
         let choices = order.request.choices();
         let (sender, news) = unbounded_channel();
         let count = Count {
@@ -65,17 +86,22 @@ impl Running {
             cut: None,
         };
         let mut running = Running {
-            order,
+            order: Arc::new(order),
             shared: Arc::clone(shared),
             open: Vec::with_capacity(choices),
             news,
             phase: shared.phase.clone(),
             gone: Gone::default(),
+            backlog: Backlog::default(),
             ticket,
-            arrived,
+            memory: Some(memory),
+            asked,
             count,
         };
         for choice in 0..choices {
+            let place = places.pop().ok_or_else(|| {
+                ApiError::internal("The request has more answers than it was counted with.")
+            })?;
             let begun = Begun {
                 request: Arc::clone(&running.order.request),
                 choice,
@@ -83,6 +109,8 @@ impl Running {
                 arrived,
                 news: sender.clone(),
                 gone: running.each_gone(),
+                backlog: running.backlog.clone(),
+                place,
             };
             let ear = shared.tellers.begin(begun);
             let submission = running.order.submission(choice);
@@ -127,7 +155,7 @@ impl Running {
     }
 
     async fn receive(&mut self) -> Result<News, ApiError> {
-        let deadline = self.shared.options.timeout.map(|timeout| self.arrived + timeout);
+        let deadline = self.shared.options.timeout.map(|timeout| self.asked.arrived + timeout);
         let passed = async {
             match deadline {
                 Some(deadline) => sleep_until(TokioInstant::from_std(deadline)).await,
@@ -170,8 +198,9 @@ impl Running {
                     self.ticket.computed(tokens as u64);
                 }
             }
-            What::Grown(_) => {
-                self.count.generated[choice] += 1;
+            What::Grown(_, tokens) => {
+                self.backlog.take();
+                self.count.generated[choice] = *tokens;
                 self.count.first_token.get_or_insert_with(Instant::now);
             }
             What::Ended(ended) => {
@@ -190,6 +219,11 @@ impl Running {
         }
     }
 
+    /// Takes the memory of the answers, which is in use until they are written.
+    pub fn take_memory(&mut self) -> Option<AnswerMemoryPermit> {
+        self.memory.take()
+    }
+
     /// Tokens so far.
     pub fn usage(&self) -> Usage {
         let told = self.count.generated.iter().enumerate();
@@ -201,13 +235,14 @@ impl Running {
 
     fn log_line(&self, outcome: String, status: u16) -> LogLine {
         let request = &*self.order.request;
-        let since = |at: Instant| at.duration_since(self.arrived).as_secs_f64() * 1e3;
-        let took = self.arrived.elapsed();
+        let since = |at: Instant| at.duration_since(self.asked.arrived).as_secs_f64() * 1e3;
+        let took = self.asked.arrived.elapsed();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let usage = self.usage();
         LogLine {
             time_s: now.saturating_sub(took).as_secs_f64(),
             id: body_id(request),
+            request_id: self.asked.request_id.clone(),
             endpoint: match request.endpoint {
                 Endpoint::Completions => "/v1/completions",
                 Endpoint::ChatCompletions => "/v1/chat/completions",
@@ -243,7 +278,7 @@ impl Drop for Running {
         if self.count.cut.is_some() || was_open {
             metrics.count_refused(&outcome);
         } else {
-            metrics.whole.observe(self.arrived.elapsed().as_secs_f64());
+            metrics.whole.observe(self.asked.arrived.elapsed().as_secs_f64());
             let usage = self.usage();
             metrics.prompt_tokens.observe(usage.prompt_tokens as f64);
             metrics.generated_tokens.observe(usage.completion_tokens as f64);

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use shm::sync::{AtomicBool, Ordering};
+use shm::sync::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::admission::AnswerPlace;
+use super::answer_memory::MAX_BACKLOG;
 use crate::boundary::engine::Logprob;
 use crate::boundary::serving::{Event, Listener, Listening};
+use crate::openai::found_logprobs::FoundLogprobs;
 use crate::openai::growing::Delta;
 use crate::openai::item::Request;
 use crate::openai::stop::Answer;
@@ -41,6 +44,31 @@ pub struct Begun {
     pub arrived: Instant,
     pub news: UnboundedSender<News>,
     pub gone: Gone,
+    /// Events of the request that were told and not taken.
+    pub backlog: Backlog,
+    /// Given back with this value.
+    pub place: AnswerPlace,
+}
+
+/// How many events of a request were told and not taken yet.
+#[derive(Debug, Clone, Default)]
+pub struct Backlog(Arc<AtomicU64>);
+
+impl Backlog {
+    /// Notes one more event. Returns false, and notes none, if there are too many.
+    pub fn add(&self) -> bool {
+        // Relaxed: a few more or less make no difference.
+        let has_room = self.0.load(Ordering::Relaxed) < MAX_BACKLOG;
+        if has_room {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Notes that an event was taken.
+    pub fn take(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is told of a sequence by this number.
@@ -66,8 +94,8 @@ pub enum What {
         cached_tokens: u32,
         logprobs: Vec<Logprob>,
     },
-    /// One more token.
-    Grown(Delta),
+    /// More of it, and how many tokens there are by now.
+    Grown(Delta, u64),
     Ended(Box<Ended>),
     /// A whole sentence.
     Failed(String),
@@ -78,7 +106,10 @@ pub enum What {
 pub struct Ended {
     /// What was not told of it.
     pub rest: Delta,
+    /// Without log-probabilities.
     pub answer: Answer,
+    /// Of an answer that is told whole, where they were asked for.
+    pub logprobs: Option<FoundLogprobs>,
     /// The engine may not know yet.
     pub by_stop_string: bool,
 }

@@ -1,11 +1,15 @@
 //! What all requests of a server share.
 
-use std::sync::{Arc, Mutex};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use shm::sync::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 use super::admission::{Admission, Full};
+use super::answer_memory::AnswerMemory;
+use super::blocking::BlockingThreads;
 use super::error::ApiError;
 use super::facts::{ModelCard, ServerOptions};
 use super::inbound::Inbound;
@@ -15,7 +19,8 @@ use super::tellers::Tellers;
 use crate::boundary::serving::{Refused, Serving, State};
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::ChatRules;
-use crate::openai::forms::Forms;
+use crate::openai::grammar_cache::GrammarCache;
+use crate::openai::prompt_bounds::PromptBounds;
 
 /// How far a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,11 +44,16 @@ pub struct Shared {
     pub tellers: Tellers,
     pub metrics: Arc<Metrics>,
     pub log: Log,
-    pub forms: Mutex<Forms>,
+    pub grammars: GrammarCache,
+    pub blocking: BlockingThreads,
+    pub answer_memory: AnswerMemory,
+    pub prompt_bounds: PromptBounds,
     pub chats: ChatRules,
     pub phase: watch::Receiver<Phase>,
     /// Tells this server's ids from those of others.
     pub salt: String,
+    /// Makes names of requests that cannot be guessed.
+    pub id_key: RandomState,
     pub requests: AtomicU64,
 }
 
@@ -51,6 +61,12 @@ impl Shared {
     /// An id that no other request has.
     pub fn new_id(&self) -> String {
         format!("{}-{}", self.salt, self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A name for a request whose client gives none.
+    pub fn new_request_id(&self) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("req_{:016x}{number:x}", self.id_key.hash_one(number))
     }
 
     /// Positions of prompt and answer together.

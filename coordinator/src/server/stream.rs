@@ -9,7 +9,9 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
 use serde::Serialize;
+use tokio::time::sleep;
 
+use super::activity::Activity;
 use super::error::ApiError;
 use super::facts::ModelCard;
 use super::running::Running;
@@ -25,14 +27,25 @@ const ALIVE_EVERY: Duration = Duration::from_secs(15);
 /// Bytes of events that are sent together, about.
 const TOGETHER_BYTES: usize = 16 << 10;
 
+/// Tokens and log-probabilities of events that are written on a thread that others wait for.
+const WRITTEN_AT_ONCE: usize = 1024;
+/// Log-probabilities of a token, about.
+const SPELLED_AT_ONCE: usize = 8;
+
 /// The last event.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// The answer to a request as a stream.
-pub fn answer(running: Running, provenance: &Provenance, shared: &Arc<Shared>) -> Response {
+pub fn answer(
+    running: Running,
+    provenance: &Provenance,
+    shared: &Arc<Shared>,
+    activity: Option<Arc<Activity>>,
+) -> Response {
     let head = ChunkHead::new(&running.order.request, provenance);
     let is_first = vec![true; running.order.request.choices()];
-    let events = Events { shared: Arc::clone(shared), running, head, is_first, is_over: false };
+    let shared = Arc::clone(shared);
+    let events = Events { shared, running, head, is_first, activity, is_over: false };
     let body = Body::from_stream(unfold(events, Events::next));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -51,6 +64,7 @@ struct Events {
     head: ChunkHead,
     /// Of each answer, whether nothing was told of it yet.
     is_first: Vec<bool>,
+    activity: Option<Arc<Activity>>,
     is_over: bool,
 }
 
@@ -61,15 +75,53 @@ impl Events {
             return None;
         }
         let mut bytes = Vec::new();
-        match tokio::time::timeout(ALIVE_EVERY, self.running.next()).await {
-            Err(_) => bytes.extend_from_slice(b": still here\n\n"),
-            Ok(news) => self.write(news, &mut bytes),
+        let mut told = self.wait().await;
+        if told.is_none() {
+            bytes.extend_from_slice(b": still here\n\n");
         }
-        while !self.is_over && bytes.len() < TOGETHER_BYTES {
-            let Some(news) = self.running.try_next() else { break };
-            self.write(news, &mut bytes);
+        while let Some(news) = told.take() {
+            if news.as_ref().is_ok_and(is_long) {
+                (self, bytes) = self.write_long(news, bytes).await?;
+            } else {
+                self.write(news, &mut bytes);
+            }
+            if !self.is_over && bytes.len() < TOGETHER_BYTES {
+                told = self.running.try_next();
+            }
         }
         Some((Ok(bytes.into()), self))
+    }
+
+    /// Waits for news; `None` where it is time for a sign of life.
+    async fn wait(&mut self) -> Option<Result<News, ApiError>> {
+        let activity = self.activity.clone();
+        let doubted = async {
+            match &activity {
+                Some(activity) => activity.doubted().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            news = self.running.next() => Some(news),
+            () = doubted => None,
+            () = sleep(ALIVE_EVERY) => None,
+        }
+    }
+
+    /// Writes news that take a while on a thread that nobody else waits for. `None` where that
+    /// fails, so that the stream ends within.
+    async fn write_long(
+        mut self,
+        news: Result<News, ApiError>,
+        mut bytes: Vec<u8>,
+    ) -> Option<(Events, Vec<u8>)> {
+        let shared = Arc::clone(&self.shared);
+        let write = move || {
+            self.write(news, &mut bytes);
+            Ok((self, bytes))
+        };
+        shared.blocking.writing.run(write).await.ok()
     }
 
     fn write(&mut self, news: Result<News, ApiError>, bytes: &mut Vec<u8>) {
@@ -102,7 +154,7 @@ impl Events {
         let is_alone = order.is_prompt_alone(choice);
         let (delta, ending) = match what {
             What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
-            What::Grown(delta) => (delta, None),
+            What::Grown(delta, _) => (delta, None),
             What::Ended(mut ended) => {
                 if is_alone {
                     ended.answer = ended.answer.emptied();
@@ -147,6 +199,20 @@ impl Events {
         };
         event(&Chunk { head: &self.head, choices, usage }, bytes);
     }
+}
+
+/// Returns true for news that take a while to write.
+fn is_long(news: &News) -> bool {
+    let size = match &news.what {
+        What::Prompt { logprobs, .. } => logprobs.len(),
+        What::Grown(delta, _) => delta.token_ids.len(),
+        What::Ended(ended) => {
+            let width = ended.rest.logprobs.as_ref().map_or(1, |_| SPELLED_AT_ONCE);
+            ended.rest.token_ids.len() * width
+        }
+        What::Failed(_) => 0,
+    };
+    size > WRITTEN_AT_ONCE
 }
 
 fn event(body: &impl Serialize, bytes: &mut Vec<u8>) {

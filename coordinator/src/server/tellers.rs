@@ -10,13 +10,13 @@ use std::time::Instant;
 use shm::sync::{AtomicU64, Ordering};
 
 use super::facts::SharedCodec;
+use super::finishers::{FinishTask, FinisherPool};
 use super::metrics::Metrics;
-use super::sequence::{Begun, Ear, Ended, News, Note, What};
+use super::sequence::{Begun, Ear, News, Note, What};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Finish, Logprob};
 use crate::boundary::serving::Event;
 use crate::openai::following::Following;
-use crate::openai::forms::Forms;
 use crate::openai::growing::Growing;
 
 /// How many there are: a tokenizer that does not answer holds up a part of the answers only.
@@ -35,11 +35,13 @@ impl Tellers {
     /// # Errors
     /// The system starts no more threads.
     pub fn start(codec: Option<&SharedCodec>, metrics: &Arc<Metrics>) -> io::Result<Tellers> {
+        let finishers = Arc::new(FinisherPool::start(codec)?);
         let start = |index: usize| {
             let (sender, inbox) = channel();
+            let finishers = Arc::clone(&finishers);
             let (codec, metrics) = (codec.cloned(), Arc::clone(metrics));
             let thread = std::thread::Builder::new().name(format!("text {index}"));
-            thread.spawn(move || work(codec.as_ref(), &inbox, &metrics))?;
+            thread.spawn(move || work(codec.as_ref(), &inbox, &metrics, &finishers))?;
             Ok(sender)
         };
         let notes = (0..TELLERS).map(start).collect::<io::Result<_>>()?;
@@ -57,9 +59,13 @@ impl Tellers {
     }
 }
 
-fn work(codec: Option<&SharedCodec>, inbox: &Receiver<Note>, metrics: &Metrics) {
+fn work(
+    codec: Option<&SharedCodec>,
+    inbox: &Receiver<Note>,
+    metrics: &Metrics,
+    finishers: &FinisherPool,
+) {
     let codec = codec.map(|codec| &**codec as &dyn TextCodec);
-    let mut forms = Forms::default();
     let mut sequences: HashMap<u64, Followed<'_>> = HashMap::new();
     while let Ok(note) = inbox.recv() {
         match note {
@@ -68,7 +74,7 @@ fn work(codec: Option<&SharedCodec>, inbox: &Receiver<Note>, metrics: &Metrics) 
             }
             Note::Event(number, event, at) => {
                 let Some(sequence) = sequences.remove(&number) else { continue };
-                if let Some(sequence) = sequence.take(event, at, &mut forms, codec, metrics) {
+                if let Some(sequence) = sequence.take(event, at, finishers, metrics) {
                     sequences.insert(number, sequence);
                 }
             }
@@ -101,8 +107,7 @@ impl<'a> Followed<'a> {
         mut self,
         event: Event,
         at: Instant,
-        forms: &mut Forms,
-        codec: Option<&dyn TextCodec>,
+        finishers: &FinisherPool,
         metrics: &Metrics,
     ) -> Option<Followed<'a>> {
         match event {
@@ -114,10 +119,10 @@ impl<'a> Followed<'a> {
             }
             Event::Token { token, logprobs } => {
                 self.time(at, metrics);
-                self.grow(token, &logprobs, forms, codec)
+                self.grow(token, &logprobs, finishers)
             }
             Event::Finished(finish) => {
-                self.end(finish, false, forms, codec);
+                self.end(finish, false, finishers);
                 None
             }
             Event::Failed(sentence) => {
@@ -143,12 +148,11 @@ impl<'a> Followed<'a> {
         mut self,
         token: u32,
         logprobs: &[Logprob],
-        forms: &mut Forms,
-        codec: Option<&dyn TextCodec>,
+        finishers: &FinisherPool,
     ) -> Option<Followed<'a>> {
         if self.growing.push(token, logprobs) {
             self.begun.gone.set();
-            self.end(Finish::Stop, true, forms, codec);
+            self.end(Finish::Stop, true, finishers);
             return None;
         }
         // The last token is told with the end, which follows at once: an event for each token.
@@ -156,26 +160,18 @@ impl<'a> Followed<'a> {
         if !self.begun.is_streamed || self.growing.len() >= max_new as usize {
             return Some(self);
         }
+        // A reader who is slower than the model gets several tokens at a time.
+        if !self.begun.backlog.add() {
+            return Some(self);
+        }
         let delta = self.growing.take();
-        self.tell(What::Grown(delta)).then_some(self)
+        let tokens = self.growing.len() as u64;
+        self.tell(What::Grown(delta, tokens)).then_some(self)
     }
 
-    fn end(
-        self,
-        finish: Finish,
-        by_stop_string: bool,
-        forms: &mut Forms,
-        codec: Option<&dyn TextCodec>,
-    ) {
+    fn end(self, finish: Finish, by_stop_string: bool, finishers: &FinisherPool) {
         let Followed { begun, growing, .. } = self;
-        let (rest, mut answer) = growing.end(finish);
-        if answer.error.is_none()
-            && let Some(grammar) = &begun.request.grammar
-        {
-            answer.error = forms.wrong(grammar, &answer, codec);
-        }
-        let ended = Box::new(Ended { rest, answer, by_stop_string });
-        let _ = begun.news.send(News { choice: begun.choice, what: What::Ended(ended) });
+        finishers.add(FinishTask { begun, tokens: growing.into_ended(finish), by_stop_string });
     }
 
     /// Whether anybody listens.

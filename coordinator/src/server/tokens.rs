@@ -9,16 +9,20 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::blocking;
+use super::activity::{Activity, Phase};
 use super::error::ApiError;
 use super::order::{check_model, fields};
 use super::reply::json;
 use super::shared::Shared;
 use crate::boundary::codec::TextCodec;
 use crate::openai::body::{RawPrompt, read_prompts};
-use crate::openai::chats::ChatRules;
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::prompt::tokenise;
+
+/// Bytes of a text that are tokenised at a time, or more where the context is long.
+const MAX_TOKENIZED_BYTES: usize = 2 << 20;
+/// For each position of the context.
+const BYTES_PER_TOKEN: usize = 16;
 
 #[derive(Serialize)]
 struct Tokenized {
@@ -37,7 +41,7 @@ struct Detokenized {
 /// `/tokenize`.
 pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, request, |fields, codec, shared| {
-        let tokens = tokens_of(fields, codec, &shared.chats)?;
+        let tokens = tokens_of(fields, codec, shared)?;
         let spelled = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
         let shows = is_set(fields, "return_token_strs", false)?;
         let token_strs = shows.then(|| tokens.iter().map(spelled).collect());
@@ -81,7 +85,7 @@ fn is_set(fields: &Map<String, Value>, name: &str, unless_given: bool) -> Result
 fn tokens_of(
     fields: &Map<String, Value>,
     codec: &dyn TextCodec,
-    chats: &ChatRules,
+    shared: &Shared,
 ) -> Result<Vec<u32>, ApiError> {
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
@@ -90,7 +94,8 @@ fn tokens_of(
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |since| since.as_secs());
-    match &*chats.with_variables(&prompt) {
+    check_size(&prompt, shared.context())?;
+    match &*shared.chats.with_variables(&prompt) {
         RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
             codec.encode_part(text).map_err(|reason| {
                 let message = format!("The prompt cannot be tokenised: {reason}.");
@@ -101,6 +106,25 @@ fn tokens_of(
     }
 }
 
+/// Refuses a text that a tokenizer would need too much memory for: more than is ever counted for
+/// the sake of a prompt.
+fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
+    let (field, size_bytes) = match prompt {
+        RawPrompt::Text(text) => ("prompt", text.len()),
+        RawPrompt::Chat(chat) => ("messages", chat.size_bytes()),
+        RawPrompt::Tokens(_) => return Ok(()),
+    };
+    let max_bytes = MAX_TOKENIZED_BYTES.max(context.saturating_mul(BYTES_PER_TOKEN));
+    if size_bytes <= max_bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "The field \"{field}\" has {size_bytes} bytes, and at most {max_bytes} are tokenised at a \
+         time; send it in parts."
+    );
+    Err(Rejection::new(ErrorCode::InvalidValue, message))
+}
+
 /// Reads a body and answers it on a thread that may wait for a tokenizer.
 async fn respond(
     shared: &Arc<Shared>,
@@ -109,23 +133,28 @@ async fn respond(
     + Send
     + 'static,
 ) -> Response {
+    let activity = request.extensions().get::<Arc<Activity>>().cloned();
     let (parts, body) = request.into_parts();
     let reader = Arc::clone(shared);
     let answered = async {
         // As many at a time as requests for answers, for the same memory.
-        let ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
+        shared.admission.check_room().map_err(|full| shared.full(full))?;
         let body = shared.inbound.read(&parts.headers, body).await?;
-        blocking::run(move || {
+        if let Some(activity) = activity {
+            activity.set(Phase::Answering);
+        }
+        let ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
+        let answered = shared.blocking.reading.run(move || {
             let _ticket = ticket;
-            let fields = fields(&body.bytes)?;
+            let fields = fields(&body.bytes, &reader)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
                 let message = "This model has no tokenizer.";
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
             answer(&fields, codec, &reader)
-        })
-        .await
+        });
+        answered.await
     };
     answered.await.unwrap_or_else(|error: ApiError| {
         shared.metrics.count_refused(error.code());

@@ -330,7 +330,7 @@ pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
         logprobs: job.logprobs,
         prompt_logprobs: job.prompt_logprobs,
         prompt_logprobs_from: job.prompt_logprobs_from,
-        grammar: job.grammar.clone().map(Arc::new),
+        grammar: job.grammar.clone().map(|grammar| Arc::new(engine.prepare(Arc::new(grammar)))),
     };
     let id = engine.submit(submission, Box::new(Telling(sender)))?;
     Ok(Heard { id, events })

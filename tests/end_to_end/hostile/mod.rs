@@ -1,9 +1,10 @@
-//! Hostile files and lines: whatever is in them, a run ends with a sentence, an exit code that is
-//! documented and the good lines answered. Seeded, so that a failure can be repeated.
+//! Hostile files, lines and clients: whatever is in them, a run ends with a sentence, an exit code
+//! that is documented and the good lines answered. Seeded, so that a failure can be repeated.
 //!
 //! `TANDEM_FUZZ_CASES` runs so many cases, `TANDEM_FUZZ_SEED` begins elsewhere; `make fuzz` sets
 //! both.
 
+mod http;
 mod known;
 mod lines;
 mod model_files;

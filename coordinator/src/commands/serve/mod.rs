@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::openai::fingerprint::system_fingerprint;
 use crate::server::Server;
-use crate::server::facts::{ModelCard, SharedCodec};
+use crate::server::facts::{ModelCard, ServerOptions, SharedCodec};
 use crate::setup::form::first_that_fits;
 use crate::setup::formats::{described, formats};
 use crate::setup::model::Opened;
@@ -47,8 +47,11 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let model = card(request, &opened)?;
     let quiet = request.run.verbosity == Verbosity::Quiet;
     let engine = start_engine(request, &opened, interrupt)?;
-    let server =
-        Server::new(listener, Arc::clone(&engine), model.clone(), request.options.clone())?;
+    let options = options_at(address, request.options.clone());
+    if let Some(warning) = warning(address, options.api_key.is_some()) {
+        eprintln!("{warning}");
+    }
+    let server = Server::new(listener, Arc::clone(&engine), model.clone(), options)?;
     if !quiet {
         eprintln!("{}", announcement(&model, &*engine, address, request.options.api_key.is_some()));
     }
@@ -86,6 +89,27 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
     };
     TcpListener::bind(address).with_context(|| {
         format!("nobody can listen at {address}; another --port, or --port 0, may be free")
+    })
+}
+
+/// The options of a server that listens at this address. Who listens beyond this machine is asked
+/// by names that nobody here knows, so those are not checked unless some were given.
+fn options_at(address: SocketAddr, mut options: ServerOptions) -> ServerOptions {
+    let given = options.cross_site.hosts.as_ref().is_some_and(|hosts| !hosts.is_empty());
+    if !address.ip().is_loopback() && !given {
+        options.cross_site.hosts = None;
+    }
+    options
+}
+
+/// Returns what to say of a server that everybody may ask who reaches it.
+fn warning(address: SocketAddr, has_key: bool) -> Option<String> {
+    let is_open = !address.ip().is_loopback() && !has_key;
+    is_open.then(|| {
+        format!(
+            "warning: {address} is reachable from other machines and no API key is set, so anyone \
+             on the network can use this server; set TANDEM_API_KEY, or leave --host out"
+        )
     })
 }
 
@@ -185,6 +209,24 @@ mod tests {
         let error = listen("127.0.0.1", port).expect_err("taken").to_string();
         assert!(error.contains("--port"), "{error}");
         assert!(listen("no such host.invalid", 0).is_err());
+    }
+
+    #[test]
+    fn a_server_beyond_this_machine_asks_for_a_key() {
+        let at = |address: &str| address.parse::<SocketAddr>().expect("an address");
+        assert!(warning(at("0.0.0.0:80"), false).is_some_and(|text| text.contains("API_KEY")));
+        assert!(warning(at("[::]:80"), false).is_some());
+        assert_eq!(warning(at("0.0.0.0:80"), true), None);
+        assert_eq!(warning(at("127.0.0.1:80"), false), None);
+        let with = |hosts: &[&str]| {
+            let mut options = ServerOptions::default();
+            options.cross_site.hosts = Some(hosts.iter().map(|host| (*host).into()).collect());
+            options
+        };
+        let hosts = |address, given: &[&str]| options_at(at(address), with(given)).cross_site.hosts;
+        assert_eq!(hosts("127.0.0.1:80", &[]), Some(Vec::new()));
+        assert_eq!(hosts("0.0.0.0:80", &[]), None);
+        assert_eq!(hosts("0.0.0.0:80", &["a"]), Some(vec!["a".to_owned()]));
     }
 
     #[test]

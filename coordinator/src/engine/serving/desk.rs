@@ -5,9 +5,9 @@ mod going;
 mod prompts_going;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grammar::Form;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, SlotState};
 use workers::shared::group::{Placed, Request};
@@ -19,7 +19,9 @@ use super::caches::{Caches, Computing, Seat, kind};
 use super::forms::{FormState, Forms};
 use super::request::request;
 use super::shelf::Shelf;
-use crate::boundary::serving::{self, Event, Listener, Status, Submission, SubmissionId};
+use crate::boundary::serving::{
+    self, Event, Listener, PreparedGrammar, Status, Submission, SubmissionId,
+};
 
 /// Workers that may be lost while a sequence is computed before it is taken for the cause.
 const LOSSES_MAX: u8 = 3;
@@ -105,15 +107,15 @@ impl Desk {
         &mut self,
         id: SubmissionId,
         submission: Submission,
-        form: Option<Form>,
         mut listener: Box<dyn Listener>,
     ) {
-        if submission.grammar.is_some() && form.is_none() {
+        let has_no_form = |prepared: &Arc<PreparedGrammar>| prepared.form.is_none();
+        if submission.grammar.as_ref().is_some_and(has_no_form) {
             listener.tell(Event::Failed(NO_FORMS.to_owned()));
             return;
         }
-        let grammar = submission.grammar.clone().zip(form);
-        let grammar = grammar.map_or(0, |(grammar, form)| self.forms.begin(grammar, form));
+        let grammar = submission.grammar.clone();
+        let grammar = grammar.map_or(0, |prepared| self.forms.begin(prepared));
         let arrival = self.arrivals;
         self.arrivals = self.arrivals.wrapping_add(1);
         self.waiting.push_back(Going {

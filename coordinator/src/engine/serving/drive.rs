@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use grammar::Form;
 use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{Role, WorkerId};
@@ -38,7 +37,6 @@ pub(super) enum Command {
     Submit {
         id: SubmissionId,
         submission: Box<Submission>,
-        form: Option<Form>,
         listener: Box<dyn Listener>,
     },
     Cancel(SubmissionId),
@@ -228,8 +226,8 @@ impl Drive {
         };
         loop {
             match next {
-                Ok(Command::Submit { id, submission, form, listener }) => {
-                    self.desk.submit(id, *submission, form, listener);
+                Ok(Command::Submit { id, submission, listener }) => {
+                    self.desk.submit(id, *submission, listener);
                 }
                 Ok(Command::Cancel(id)) => {
                     self.desk.cancel(self.crew.as_ref().map(|crew| &crew.table), id);

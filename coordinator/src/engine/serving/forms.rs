@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use grammar::{Form, Grammar};
 use workers::shared::protocol::ToWorker;
+
+use crate::boundary::serving::PreparedGrammar;
 
 /// A form that answers under way follow.
 #[derive(Debug)]
 struct Known {
     number: u32,
-    grammar: Arc<Grammar>,
-    form: Form,
+    prepared: Arc<PreparedGrammar>,
     /// Sequences that follow it.
     users: u32,
     state: State,
@@ -47,14 +47,15 @@ pub(super) struct Forms {
 
 impl Forms {
     /// One more sequence follows a form; the form's number, from 1.
-    pub(super) fn begin(&mut self, grammar: Arc<Grammar>, form: Form) -> u32 {
-        if let Some(known) = self.known.iter_mut().find(|known| known.grammar == grammar) {
+    pub(super) fn begin(&mut self, prepared: Arc<PreparedGrammar>) -> u32 {
+        let is_it = |known: &&mut Known| known.prepared.grammar == prepared.grammar;
+        if let Some(known) = self.known.iter_mut().find(is_it) {
             known.users += 1;
             return known.number;
         }
         self.numbers += 1;
         let (number, users, state) = (self.numbers, 1, State::Here);
-        self.known.push(Known { number, grammar, form, users, state });
+        self.known.push(Known { number, prepared, users, state });
         number
     }
 
@@ -82,8 +83,9 @@ impl Forms {
     /// The message that lets the worker compile it.
     pub(super) fn send(&mut self, number: u32) -> Option<ToWorker> {
         let known = self.known.iter_mut().find(|known| known.number == number)?;
+        let form = known.prepared.form.clone()?;
         known.state = State::Sent;
-        Some(ToWorker::Form { number, form: known.form.clone() })
+        Some(ToWorker::Form { number, form })
     }
 
     /// What the worker says of one.

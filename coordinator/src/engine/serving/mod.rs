@@ -19,11 +19,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use grammar::Grammar;
 use workers::shared::table::Deciding;
 
 use super::launch::LaunchError;
 use crate::boundary::serving::{
-    Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
+    Limits, Listener, PreparedGrammar, Refused, Serving, State, Status, Submission, SubmissionId,
 };
 use drive::{Command, Drive};
 pub use options::{FormOf, ServingOptions, StepTime};
@@ -109,6 +110,11 @@ impl Serving for ServingEngine {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {
+        let form = self.forms.as_ref().map(|form_of| form_of(&grammar));
+        PreparedGrammar { grammar, form }
+    }
+
     fn submit(
         &self,
         submission: Submission,
@@ -119,13 +125,11 @@ impl Serving for ServingEngine {
             State::Ended => return Err(Refused::Ended),
             State::Loading | State::Ready => {}
         }
-        let form = submission.grammar.as_deref().zip(self.forms.as_ref());
-        let form = form.map(|(grammar, form_of)| form_of(grammar));
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = SubmissionId(*submissions);
         *submissions += 1;
         // Under the lock, so that they arrive in the order of their numbers.
-        self.send(Command::Submit { id, submission: Box::new(submission), form, listener })?;
+        self.send(Command::Submit { id, submission: Box::new(submission), listener })?;
         Ok(id)
     }
 

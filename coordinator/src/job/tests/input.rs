@@ -91,14 +91,14 @@ fn batch_lines_of_both_endpoints() {
     let sampling = Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens };
     assert_eq!((text.sampling, text.seed, text.n), (sampling, 11, 3));
     assert_eq!((text.logprobs, text.logprobs_of_token()), (Some(2), 3));
-    assert_eq!(text.stop, ["\n"]);
+    assert_eq!(text.stop[..], ["\n"]);
     let chat = request(
         r#"{"custom_id": "y", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "max_completion_tokens": 5, "stop": ["a", "b"]}}"#,
     );
     assert_eq!(chat.endpoint, Endpoint::ChatCompletions);
     assert_eq!(chat.prompts[0].tokens, tokens("<system>s<user>ab"));
     assert_eq!(chat.prompts[0].max_new, 5);
-    assert_eq!(chat.stop, ["a", "b"]);
+    assert_eq!(chat.stop[..], ["a", "b"]);
     let short = request(r#"{"messages": [{"role": "user", "content": "hi"}]}"#);
     assert_eq!(short.endpoint, Endpoint::ChatCompletions);
 }

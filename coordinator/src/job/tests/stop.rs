@@ -17,7 +17,7 @@ fn ended(text: &str, stop: &[&str]) -> Answer {
         prompt_logprobs: Vec::new(),
         finish: Finish::Length,
     };
-    let following = Following { stop, ..Following::default() };
+    let following = Following { stop: stop.into(), ..Following::default() };
     finish(generated, &following, Some(&CODEC))
 }
 
@@ -59,7 +59,7 @@ fn half_characters_belong_to_the_stop() {
 
 #[test]
 fn the_watcher_agrees_with_the_cut() {
-    let stop = ["lo w".to_owned(), "ö".to_owned()];
+    let stop = vec!["lo w".to_owned(), "ö".to_owned()].into();
     for text in ["hello world", "schön", "nothing", "hello ", ""] {
         let mut watcher = StopWatcher::new(&CODEC, &stop);
         let stopped = text.bytes().any(|byte| watcher.push(u32::from(byte)));

@@ -15,6 +15,7 @@ use grammar::Grammar;
 use serde_json::Value;
 
 use super::item::{Endpoint, ErrorCode, Rejection};
+use super::stop_strings::{MAX_STOP_BYTES, MAX_STOP_STRINGS};
 use crate::boundary::engine::Sampling;
 pub use origin::Origin;
 pub use prompts::{RawPrompt, template_variables};
@@ -191,12 +192,20 @@ fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {
         Some(Value::String(text)) => vec![text.clone()],
         Some(Value::Array(list)) => list
             .iter()
+            // One more is enough to see that there are too many.
+            .take(MAX_STOP_STRINGS + 1)
             .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| invalid("stop", wanted)))
             .collect::<Result<_, _>>()?,
         Some(_) => return Err(invalid("stop", wanted)),
     };
     if stop.iter().any(String::is_empty) {
         return Err(invalid("stop", wanted));
+    }
+    if stop.len() > MAX_STOP_STRINGS {
+        return Err(invalid("stop", &format!("at most {MAX_STOP_STRINGS} texts")));
+    }
+    if stop.iter().map(String::len).sum::<usize>() > MAX_STOP_BYTES {
+        return Err(invalid("stop", &format!("at most {MAX_STOP_BYTES} bytes in all")));
     }
     Ok(stop)
 }

@@ -25,6 +25,12 @@ const IGNORED: [&str; 10] = [
     "priority",
 ];
 
+/// Returns true for fields that change nothing here and are not even read.
+pub fn is_without_effect(name: &str) -> bool {
+    // A server looks at the model's name.
+    name != "model" && IGNORED.contains(&name)
+}
+
 /// Fields that the job reads itself.
 pub const IMPLEMENTED: [&str; 29] = [
     "prompt",

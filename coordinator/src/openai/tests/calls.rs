@@ -10,7 +10,7 @@ use crate::job::tests::fake::Bytes;
 use crate::openai::calls::format::CallFormat;
 use crate::openai::calls::reader::CallReader;
 use crate::openai::following::Following;
-use crate::openai::growing::{Delta, Growing};
+use crate::openai::growing::{Delta, EndedAnswer, Growing};
 use crate::openai::parts::{Call, Found, Parts};
 use crate::openai::said::Said;
 use crate::openai::stop::finish;
@@ -217,8 +217,7 @@ fn pieces_of_calls_put_together_are_the_whole() {
         let grammar = Some(Arc::new(Grammar::Calls(Box::new(calls(format)))));
         let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
         for stop in ["", "}", "arguments", "l>", "\n", "é"] {
-            let stop: Vec<String> =
-                Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
+            let stop = Some(stop.to_owned()).filter(|s| !s.is_empty()).into_iter().collect();
             let grammar = grammar.clone();
             let following = Following { is_streamed: true, stop, grammar, ..Following::default() };
             let mut growing = Growing::new(Some(&codec), following.clone());
@@ -233,7 +232,7 @@ fn pieces_of_calls_put_together_are_the_whole() {
                 let Delta { text: content, reasoning, calls, .. } = delta;
                 all.push(Found { reasoning, content, calls });
             }
-            let (rest, answer) = growing.end(Finish::Stop);
+            let EndedAnswer { rest, answer, .. } = growing.end(Finish::Stop);
             ids.extend(rest.token_ids);
             let Delta { text: content, reasoning, calls, .. } = rest;
             all.push(Found { reasoning, content, calls });

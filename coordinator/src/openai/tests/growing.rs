@@ -4,7 +4,7 @@ use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Finish, Generated, Logprob};
 use crate::job::tests::fake::Bytes;
 use crate::openai::following::Following;
-use crate::openai::growing::{Delta, Growing};
+use crate::openai::growing::{Delta, EndedAnswer, Growing};
 use crate::openai::stop::{Answer, finish};
 
 const CODEC: Bytes = Bytes::CHAT;
@@ -61,7 +61,7 @@ fn streamed(tokens: &[u32], following: &Following, ends: Finish) -> (Heard, Answ
         }
         heard.add(growing.take());
     }
-    let (rest, answer) = growing.end(finish);
+    let EndedAnswer { rest, answer, .. } = growing.end(finish);
     heard.add(rest);
     (heard, answer)
 }
@@ -95,6 +95,7 @@ fn pieces_put_together_are_the_whole() {
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
         let width = numbers.below(3) as usize;
+        let stop = stop.into();
         let following = Following { is_streamed: true, stop, width, ..Following::default() };
         let ends = if numbers.below(2) == 0 { Finish::Stop } else { Finish::Length };
         let (heard, answer) = streamed(&tokens, &following, ends);
@@ -119,8 +120,11 @@ fn pieces_put_together_are_the_whole() {
 
 #[test]
 fn nothing_is_told_that_a_stop_string_takes_back() {
-    let following =
-        Following { is_streamed: true, stop: vec!["END".to_owned()], ..Following::default() };
+    let following = Following {
+        is_streamed: true,
+        stop: vec!["END".to_owned()].into(),
+        ..Following::default()
+    };
     let mut growing = Growing::new(Some(&CODEC), following);
     let mut seen = String::new();
     for byte in b"an EN EN" {
@@ -129,7 +133,7 @@ fn nothing_is_told_that_a_stop_string_takes_back() {
     }
     assert_eq!(seen, "an EN ", "what may begin a stop string waits");
     assert!(growing.push(u32::from(b'D'), &[]));
-    let (rest, answer) = growing.end(Finish::Stop);
+    let EndedAnswer { rest, answer, .. } = growing.end(Finish::Stop);
     assert_eq!((rest.text.as_str(), answer.text.as_deref()), ("", Some("an EN ")));
 }
 

@@ -1,4 +1,5 @@
 mod calls;
 mod formats;
 mod growing;
+mod prompt_bounds;
 mod reasoning;

@@ -10,7 +10,7 @@ use crate::boundary::engine::{Finish, Generated};
 use crate::job::tests::fake::Bytes;
 use crate::openai::calls::format::CallFormat;
 use crate::openai::following::Following;
-use crate::openai::growing::{Delta, Growing};
+use crate::openai::growing::{Delta, EndedAnswer, Growing};
 use crate::openai::parts::{Call, Found, Parts};
 use crate::openai::reader::AnswerReader;
 use crate::openai::reasoning::Reasoning;
@@ -188,7 +188,7 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
                 }
                 told.push(found(growing.take()));
             }
-            let (rest, answer) = growing.end(Finish::Stop);
+            let EndedAnswer { rest, answer, .. } = growing.end(Finish::Stop);
             told.push(found(rest));
             let (logprobs, prompt_logprobs) = (Vec::new(), Vec::new());
             let tokens = tokens.clone();

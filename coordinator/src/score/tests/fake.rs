@@ -1,10 +1,13 @@
 //! An engine without a model: what it says of a token follows from the token before it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+
+use grammar::Grammar;
 
 use crate::boundary::engine::{Finish, Logprob};
 use crate::boundary::serving::{
-    Event, Limits, Listener, Refused, Serving, State, Status, Submission, SubmissionId,
+    Event, Limits, Listener, PreparedGrammar, Refused, Serving, State, Status, Submission,
+    SubmissionId,
 };
 
 /// Behind a token the same one is the most likely, with this log-probability.
@@ -32,6 +35,10 @@ impl Serving for Fake {
 
     fn status(&self) -> Status {
         Status::new(State::Ready)
+    }
+
+    fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {
+        PreparedGrammar { grammar, form: None }
     }
 
     fn submit(

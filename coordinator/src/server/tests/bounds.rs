@@ -219,16 +219,36 @@ fn bodies_are_bounded_each_and_together() {
 }
 
 #[test]
-fn connections_are_bounded() {
+fn the_longest_idle_connection_makes_way_for_another() {
     let limits = SocketLimits { connections: 4, ..SocketLimits::default() };
     let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
-    let held: Vec<TcpStream> = (0..4).map(|_| connect(desk.address)).collect();
+    desk.engine.hold(true);
+    let body = json!({"prompt": "a", "max_tokens": 2}).to_string();
+    let mut answered = connect(desk.address);
+    answered.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
+    until("taken", || desk.engine.open() == 1);
+    let mut idle: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let stream = connect(desk.address);
+            std::thread::sleep(Duration::from_millis(20));
+            stream
+        })
+        .collect();
+    assert_eq!(desk.get("/health").status, 200, "one is closed for it");
+    assert_eq!(idle[0].read(&mut [0; 1]).expect("closed"), 0, "the oldest");
+    // Where all of them are answered, a further one waits.
+    let mut others: Vec<TcpStream> = (0..3).map(|_| connect(desk.address)).collect();
+    for (taken, stream) in others.iter_mut().enumerate() {
+        stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
+        until("taken", || desk.engine.open() == 2 + taken);
+    }
     let mut waits = connect(desk.address);
     waits.write_all(&request("GET", "/health", "", b"")).expect("sent");
     waits.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
-    let waited = waits.read(&mut [0; 1]).expect_err("it is not accepted yet");
+    let waited = waits.read(&mut [0; 1]).expect_err("it is not answered yet");
     assert!(matches!(waited.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waited}");
     waits.set_read_timeout(Some(WATCHDOG)).expect("a socket");
-    drop(held);
+    desk.engine.hold(false);
     assert_eq!(read_reply(&mut waits).status, 200);
+    assert!(others.iter_mut().chain([&mut answered]).all(|one| read_reply(one).status == 200));
 }

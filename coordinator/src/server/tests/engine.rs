@@ -5,9 +5,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use grammar::Grammar;
+
 use crate::boundary::engine::{Finish, Logprob};
 use crate::boundary::serving::{
-    Event, Limits, Listener, Listening, Refused, Serving, State, Status, Submission, SubmissionId,
+    Event, Limits, Listener, Listening, PreparedGrammar, Refused, Serving, State, Status,
+    Submission, SubmissionId,
 };
 use crate::job::tests::fake::EOS;
 
@@ -46,6 +49,10 @@ struct Inner {
     prompt_tokens: u64,
     /// No step is taken.
     is_held: bool,
+    /// Nothing is prepared to its end.
+    holds_prepare: bool,
+    /// Grammars that were prepared, or are.
+    prepared: usize,
     cancelled: Vec<SubmissionId>,
     submissions: Vec<Submission>,
 }
@@ -173,6 +180,17 @@ impl Fake {
         self.changed.notify_all();
     }
 
+    /// Prepares no grammar to its end until it is let go.
+    pub(super) fn hold_prepare(&self, is_held: bool) {
+        self.inner().holds_prepare = is_held;
+        self.changed.notify_all();
+    }
+
+    /// Grammars that were prepared, or are.
+    pub(super) fn prepared(&self) -> usize {
+        self.inner().prepared
+    }
+
     pub(super) fn set_state(&self, state: State) {
         self.inner().state = Some(state);
         self.changed.notify_all();
@@ -210,6 +228,16 @@ impl Serving for Fake {
             generated_tokens: inner.generated,
             ..Status::new(inner.state.expect("set at the start"))
         }
+    }
+
+    fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {
+        let mut inner = self.inner();
+        inner.prepared += 1;
+        while inner.holds_prepare {
+            inner = self.changed.wait(inner).expect("no thread of a test panics");
+        }
+        drop(inner);
+        PreparedGrammar { grammar, form: None }
     }
 
     fn submit(

@@ -77,6 +77,10 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Reply> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
+    if status == 100 {
+        // An interim response, which another one follows.
+        return parse(&bytes[end + 4..]);
+    }
     let mut reply = Reply { status, head, body: bytes[end + 4..].to_vec() };
     if reply.header("transfer-encoding").as_deref() == Some("chunked") {
         reply.body = unchunked(&reply.body);

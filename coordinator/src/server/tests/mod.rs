@@ -2,11 +2,14 @@
 
 mod bounds;
 mod clients;
+mod cross_site;
 mod desk;
 mod drain;
 mod endpoints;
 mod engine;
 mod http;
+mod http_edges;
+mod limits;
 mod reasoning;
 mod refusals;
 mod streams;

@@ -1,0 +1,229 @@
+//! JSON objects of unknown origin, read with bounded memory: a body of some megabytes must not
+//! become gigabytes of values.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::item::{ErrorCode, Rejection};
+use super::json::invalid_json;
+
+/// Bounds on an object.
+#[derive(Debug, Clone, Copy)]
+pub struct JsonBounds {
+    /// Maximum number of values; a value in an object counts twice, for its name. Each takes some
+    /// 100 bytes at most, beside its text.
+    pub max_values: usize,
+    /// Returns true for fields of the outer object that are passed over.
+    pub is_skipped: fn(&str) -> bool,
+}
+
+/// Reads an object within bounds; `what` it is in and an `example` are for the sentence that
+/// refuses it.
+///
+/// # Errors
+/// Text that is no JSON, nests too deep, has too many values, or is no object.
+pub fn parse_bounded_object(
+    text: &str,
+    what: &str,
+    example: &str,
+    bounds: JsonBounds,
+) -> Result<Map<String, Value>, Rejection> {
+    let left = Cell::new(bounds.max_values.saturating_add(1));
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let outer = Outer { left: &left, is_skipped: bounds.is_skipped };
+    let read = deserializer.deserialize_any(outer);
+    let read = read.and_then(|fields| deserializer.end().map(|()| fields));
+    match read {
+        Ok(Some(fields)) => Ok(fields),
+        Ok(None) => Err(Rejection::new(
+            ErrorCode::InvalidJson,
+            format!("The {what} is not a JSON object; write {example}."),
+        )),
+        Err(_) if left.get() == 0 => Err(Rejection::new(
+            ErrorCode::InvalidValue,
+            format!(
+                "The {what} has more than {} JSON values; send less in one request.",
+                bounds.max_values
+            ),
+        )),
+        Err(error) => Err(invalid_json(&error, what)),
+    }
+}
+
+/// Reads the outer object; other values are `None`.
+struct Outer<'a> {
+    left: &'a Cell<usize>,
+    is_skipped: fn(&str) -> bool,
+}
+
+impl<'de> Visitor<'de> for Outer<'_> {
+    type Value = Option<Map<String, Value>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = object.next_key::<String>()? {
+            if (self.is_skipped)(&name) {
+                object.next_value::<IgnoredAny>()?;
+            } else {
+                let value = object.next_value_seed(Bounded { left: self.left })?;
+                fields.insert(name, value);
+            }
+        }
+        Ok(Some(fields))
+    }
+}
+
+/// Reads a value and counts what is in it.
+#[derive(Clone, Copy)]
+struct Bounded<'a> {
+    left: &'a Cell<usize>,
+}
+
+impl Bounded<'_> {
+    fn count<E: Error>(self, values: usize) -> Result<(), E> {
+        let left = self.left.get().saturating_sub(values);
+        self.left.set(left);
+        if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.count(1)?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(self)? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = object.next_key::<String>()? {
+            self.count(1)?;
+            let value = object.next_value_seed(self)?;
+            fields.insert(name, value);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: JsonBounds =
+        JsonBounds { max_values: 1000, is_skipped: |name| name == "metadata" };
+
+    fn parse(text: &str) -> Result<Value, Rejection> {
+        parse_bounded_object(text, "body", "{}", BOUNDS).map(Value::Object)
+    }
+
+    #[test]
+    fn objects_are_read_as_ever() {
+        let texts = [
+            "{}",
+            r#" {"a": [1, -2, 3.5, 1e400, true, null, "x\u00e9\n"], "b": {"c": {}, "d": []}} "#,
+            r#"{"a": 1, "b": 2, "a": 18446744073709551615}"#,
+            r#"{"a": 123456789012345678901234567890, "b": -9223372036854775808}"#,
+        ];
+        for text in texts {
+            let expected: Result<Value, _> = serde_json::from_str(text);
+            assert_eq!(parse(text).ok(), expected.ok(), "{text}");
+        }
+        for wrong in ["", "[1]", "1", "\"a\"", "null", "{\"a\": 1", "{} x", "{\"a\": [1,]}"] {
+            assert_eq!(parse(wrong).map_err(|error| error.code), Err(ErrorCode::InvalidJson));
+        }
+        let deep = format!("{{\"a\": {}{}}}", "[".repeat(200), "]".repeat(200));
+        assert_eq!(parse(&deep).map_err(|error| error.code), Err(ErrorCode::InvalidJson));
+    }
+
+    #[test]
+    fn values_are_counted_and_skipped_fields_are_not() {
+        let list = |count: usize| format!("[{}]", vec!["1"; count].join(","));
+        assert!(parse(&format!("{{\"a\": {}}}", list(990))).is_ok());
+        let refused = parse(&format!("{{\"a\": {}}}", list(1001))).expect_err("too many");
+        assert_eq!(refused.code, ErrorCode::InvalidValue);
+        assert!(refused.message.contains("more than 1000 JSON values"), "{}", refused.message);
+        let fields = parse(&format!("{{\"metadata\": {}, \"a\": 1}}", list(100_000)));
+        assert_eq!(fields.expect("it is passed over"), serde_json::json!({"a": 1}));
+    }
+}

@@ -1,0 +1,176 @@
+//! Grammars that requests ask for, each checked once while it is remembered.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use grammar::{Checker, Grammar, GrammarError};
+use lru::LruCache;
+
+use super::item::{ErrorCode, Rejection, Request};
+
+/// Maximum size of the grammars that are remembered, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+/// What an entry is charged in addition to its text, in bytes.
+const ENTRY_BYTES: usize = 256;
+/// Maximum number of idle checkers.
+const MAX_IDLE: usize = 8;
+
+/// Remembers which grammars can be followed, and which cannot. Several threads check at a time: no
+/// lock is held while a grammar is checked.
+#[derive(Default)]
+pub struct GrammarCache {
+    known: Mutex<Known>,
+    idle: Mutex<Vec<Checker>>,
+}
+
+/// What is remembered, least recently used first to go.
+struct Known {
+    /// Shared by the requests that ask for them.
+    accepted: LruCache<Arc<Grammar>, ()>,
+    /// By the hashes of their texts.
+    refused: LruCache<u64, GrammarError>,
+    hasher: RandomState,
+    size_bytes: usize,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        let (accepted, refused) = (LruCache::unbounded(), LruCache::unbounded());
+        Known { accepted, refused, hasher: RandomState::new(), size_bytes: 0 }
+    }
+}
+
+impl std::fmt::Debug for GrammarCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrammarCache").field("size_bytes", &self.size_bytes()).finish()
+    }
+}
+
+impl GrammarCache {
+    /// Returns the request with its grammar shared with others that ask for the same.
+    ///
+    /// # Errors
+    /// A grammar that no answer can follow.
+    pub fn check_request(&self, mut request: Request) -> Result<Request, Rejection> {
+        request.grammar = request.grammar.map(|grammar| self.check(grammar)).transpose()?;
+        Ok(request)
+    }
+
+    /// Returns the grammar as requests share it.
+    ///
+    /// # Errors
+    /// A grammar that no answer can follow.
+    pub fn check(&self, grammar: Arc<Grammar>) -> Result<Arc<Grammar>, Rejection> {
+        let known = lock(&self.known).get(&grammar);
+        let checked = known.unwrap_or_else(|| {
+            let checked = self.check_anew(&grammar);
+            lock(&self.known).insert(&grammar, &checked);
+            checked.map(|()| Arc::clone(&grammar))
+        });
+        checked.map_err(|error| {
+            let message = match grammar.calls() {
+                Some(_) => format!("The field \"tools\" cannot be followed: {error}."),
+                None => format!("No answer can have the form that is asked for: {error}."),
+            };
+            Rejection::new(ErrorCode::InvalidValue, message)
+        })
+    }
+
+    /// Size of what is remembered, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        lock(&self.known).size_bytes
+    }
+
+    fn check_anew(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        let idle = lock(&self.idle).pop();
+        let checker = idle.map_or_else(Checker::new, Ok)?;
+        let checked = checker.check(grammar);
+        let mut idle = lock(&self.idle);
+        if idle.len() < MAX_IDLE {
+            idle.push(checker);
+        }
+        checked
+    }
+}
+
+impl Known {
+    fn get(&mut self, grammar: &Arc<Grammar>) -> Option<Result<Arc<Grammar>, GrammarError>> {
+        if let Some((known, ())) = self.accepted.get_key_value(grammar) {
+            return Some(Ok(Arc::clone(known)));
+        }
+        let hash = self.hasher.hash_one(grammar);
+        self.refused.get(&hash).map(|error| Err(error.clone()))
+    }
+
+    fn insert(&mut self, grammar: &Arc<Grammar>, checked: &Result<(), GrammarError>) {
+        match checked {
+            Ok(()) => {
+                if self.accepted.put(Arc::clone(grammar), ()).is_none() {
+                    self.size_bytes += accepted_bytes(grammar);
+                }
+            }
+            Err(error) => {
+                let hash = self.hasher.hash_one(grammar);
+                self.size_bytes += refused_bytes(error);
+                if let Some(before) = self.refused.put(hash, error.clone()) {
+                    self.size_bytes -= refused_bytes(&before);
+                }
+            }
+        }
+        while self.size_bytes > MAX_BYTES {
+            let refused = self.refused.pop_lru().map(|(_, error)| refused_bytes(&error));
+            let accepted = || self.accepted.pop_lru().map(|(grammar, ())| accepted_bytes(&grammar));
+            let Some(freed) = refused.or_else(accepted) else { break };
+            self.size_bytes -= freed;
+        }
+    }
+}
+
+fn accepted_bytes(grammar: &Grammar) -> usize {
+    grammar.text_bytes() + ENTRY_BYTES
+}
+
+fn refused_bytes(error: &GrammarError) -> usize {
+    error.to_string().len() + ENTRY_BYTES
+}
+
+/// A thread that panicked left whole values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(number: usize, padding: usize) -> Arc<Grammar> {
+        let padding = "x".repeat(padding);
+        let text = format!("{{\"description\":\"{padding}\",\"const\":{number}}}");
+        Arc::new(Grammar::json_schema(text))
+    }
+
+    #[test]
+    fn equal_grammars_are_checked_once_and_shared() {
+        let cache = GrammarCache::default();
+        let first = cache.check(schema(1, 10)).expect("it can be followed");
+        let again = cache.check(schema(1, 10)).expect("it can be followed");
+        assert!(Arc::ptr_eq(&first, &again));
+        let wrong = || Arc::new(Grammar::Regex("(".to_owned()));
+        let refused = cache.check(wrong()).expect_err("no expression");
+        assert_eq!(cache.check(wrong()), Err(refused));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_in_bytes() {
+        let cache = GrammarCache::default();
+        let recent = schema(0, 0);
+        for number in 0..80 {
+            cache.check(schema(number + 1, 1_000_000)).expect("it can be followed");
+            let kept = cache.check(Arc::clone(&recent)).expect("it can be followed");
+            assert!(Arc::ptr_eq(&kept, &recent), "what is used stays");
+            assert!(cache.size_bytes() <= MAX_BYTES, "{}", cache.size_bytes());
+        }
+        assert!(cache.size_bytes() > MAX_BYTES - 2_000_000, "{}", cache.size_bytes());
+    }
+}

@@ -1,0 +1,37 @@
+//! Texts that cannot fit the context are refused without being tokenised whole.
+
+use crate::boundary::codec::{Conversation, Turn};
+use crate::job::tests::fake::Bytes;
+use crate::openai::body::RawPrompt;
+use crate::openai::item::ErrorCode;
+use crate::openai::prompt_bounds::PromptBounds;
+
+fn check(bounds: PromptBounds, prompt: RawPrompt) -> Result<(), ErrorCode> {
+    bounds.check(&[prompt], Some(&Bytes::CHAT)).map_err(|rejection| rejection.code)
+}
+
+#[test]
+fn what_cannot_fit_is_refused_by_its_size() {
+    let bounds = PromptBounds::new(100, 258, Some(&Bytes::CHAT));
+    assert_eq!(bounds, PromptBounds { context: 100, token_bytes: 1 });
+    assert_eq!(check(bounds, RawPrompt::Text("a".repeat(100))), Ok(()));
+    let too_long = Err(ErrorCode::PromptTooLong);
+    assert_eq!(check(bounds, RawPrompt::Text("a".repeat(101))), too_long);
+    let chat = |turns: usize, text: &str| {
+        let turn = |_| Turn::new("user", text.to_owned());
+        RawPrompt::Chat(Conversation::new((0..turns).map(turn).collect()))
+    };
+    assert_eq!(check(bounds, chat(100, "a")), Ok(()));
+    assert_eq!(check(bounds, chat(2, &"a".repeat(51))), too_long);
+    assert_eq!(check(bounds, chat(101, "")), too_long);
+    assert_eq!(check(bounds, RawPrompt::Tokens(vec![1; 500])), Ok(()), "it is judged later");
+}
+
+#[test]
+fn long_texts_are_counted_piece_by_piece() {
+    // As if a token could have 300 bytes, so that only counting tells.
+    let bounds = PromptBounds { context: 1_000_000, token_bytes: 300 };
+    assert_eq!(check(bounds, RawPrompt::Text("é".repeat(450_000))), Ok(()));
+    let longer = RawPrompt::Text("é".repeat(600_000));
+    assert_eq!(check(bounds, longer), Err(ErrorCode::PromptTooLong));
+}

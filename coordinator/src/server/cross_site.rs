@@ -1,0 +1,214 @@
+//! Requests that a browser sends for a page of another site. Anybody's page can make a browser send
+//! requests to a server on the same machine; it must neither have them answered nor, by a name that
+//! it lets point at this machine (DNS rebinding), read the answers.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
+
+use super::error::{ApiError, INVALID_REQUEST};
+use super::reply::X_REQUEST_ID;
+
+/// How long a browser may remember what a preflight allowed.
+const PREFLIGHT_AGE: Duration = Duration::from_mins(10);
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Whose requests a browser may send here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CrossSiteRules {
+    /// Names that `Host` may have in addition to `localhost` and addresses; `None`: any name.
+    pub hosts: Option<Vec<String>>,
+    /// Origins whose pages may send requests and read the answers.
+    pub origins: Vec<AllowedOrigin>,
+}
+
+/// An origin whose pages may send requests and read the answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllowedOrigin {
+    Any,
+    /// As browsers send it.
+    Origin(HeaderValue),
+}
+
+impl AllowedOrigin {
+    /// Parses `https://example.com`, `http://localhost:3000`, `null` or `*`.
+    ///
+    /// # Errors
+    /// A sentence that says what an origin is.
+    pub fn parse(text: &str) -> Result<AllowedOrigin, String> {
+        if text == "*" {
+            return Ok(AllowedOrigin::Any);
+        }
+        let is_origin = text == "null"
+            || text.split_once("://").is_some_and(|(scheme, authority)| {
+                !scheme.is_empty() && !authority.is_empty() && !authority.contains(['/', '@', ' '])
+            });
+        let value = HeaderValue::from_str(text).ok().filter(|_| is_origin);
+        value.map(AllowedOrigin::Origin).ok_or_else(|| {
+            "an origin is a scheme and a host without a path, such as http://localhost:3000".into()
+        })
+    }
+}
+
+impl CrossSiteRules {
+    /// Returns what answers preflights and adds headers, where an origin is allowed.
+    pub fn cors(&self) -> Option<CorsLayer> {
+        if self.origins.is_empty() {
+            return None;
+        }
+        let layer = CorsLayer::new()
+            .allow_methods([Method::GET, Method::POST])
+            // `*` would leave out `Authorization`.
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])
+            .allow_private_network(true)
+            .max_age(PREFLIGHT_AGE);
+        let named = self.origins.iter().filter_map(|origin| match origin {
+            AllowedOrigin::Any => None,
+            AllowedOrigin::Origin(value) => Some(value.clone()),
+        });
+        let named: Vec<HeaderValue> = named.collect();
+        let all_are_named = named.len() == self.origins.len();
+        Some(if all_are_named { layer.allow_origin(named) } else { layer.allow_origin(Any) })
+    }
+
+    /// Checks where a request comes from.
+    ///
+    /// # Errors
+    /// A request for another host, or of a page of another site.
+    pub fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let headers = request.headers();
+        let host = self.check_host(request)?;
+        let origin = headers.get(header::ORIGIN);
+        if let Some(origin) = origin {
+            if self.is_allowed(origin) {
+                return Ok(());
+            }
+            if !is_own(origin, host) {
+                return Err(foreign_origin(origin));
+            }
+        }
+        let sec_fetch_site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+        let is_foreign = matches!(sec_fetch_site, Some(b"cross-site" | b"same-site"));
+        if is_foreign && request.method() == Method::POST && !is_json(headers) {
+            let message = "A page of another site may only send JSON: the Content-Type must be \
+                           application/json.";
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            let code = "unsupported_media_type";
+            return Err(ApiError::new(status, INVALID_REQUEST, code, message));
+        }
+        Ok(())
+    }
+
+    /// Returns the host that a request is for.
+    fn check_host<'r>(&self, request: &'r Request) -> Result<Option<&'r str>, ApiError> {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let (host, second) = (hosts.next(), hosts.next());
+        // With an absolute URI that one counts.
+        let named = request.uri().authority().map(|authority| authority.as_str());
+        let is_required = request.version() == Version::HTTP_11;
+        if (host.is_none() && is_required) || second.is_some() {
+            let message = "A request of HTTP/1.1 has one Host header.";
+            return Err(ApiError::invalid("invalid_host", message));
+        }
+        let host = host.map(|host| host.to_str().unwrap_or("\u{fffd}"));
+        let Some(allowed) = &self.hosts else { return Ok(named.or(host)) };
+        for name in named.iter().chain(&host) {
+            if !is_local_name(name) && !allowed.iter().any(|one| is_name(name, one)) {
+                let message = format!(
+                    "This server does not answer for the host \"{}\"; it was not started with \
+                     --allowed-host for it.",
+                    shown(name)
+                );
+                let status = StatusCode::FORBIDDEN;
+                return Err(ApiError::new(status, INVALID_REQUEST, "host_not_allowed", message));
+            }
+        }
+        Ok(named.or(host))
+    }
+
+    fn is_allowed(&self, origin: &HeaderValue) -> bool {
+        self.origins.iter().any(|allowed| match allowed {
+            AllowedOrigin::Any => true,
+            AllowedOrigin::Origin(allowed) => allowed == origin,
+        })
+    }
+}
+
+fn foreign_origin(origin: &HeaderValue) -> ApiError {
+    let message = format!(
+        "Pages of {} may not send requests to this server; it was not started with --cors for \
+         them.",
+        shown(&String::from_utf8_lossy(origin.as_bytes()))
+    );
+    ApiError::new(StatusCode::FORBIDDEN, INVALID_REQUEST, "origin_not_allowed", message)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(100).collect()
+}
+
+/// A host without its port.
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+/// Returns true for names that no other site can let point here: addresses and `localhost`.
+fn is_local_name(host: &str) -> bool {
+    let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+fn is_name(host: &str, allowed: &str) -> bool {
+    let name = without_port(host).trim_end_matches('.');
+    name.eq_ignore_ascii_case(allowed) || host.eq_ignore_ascii_case(allowed)
+}
+
+/// Returns true if a page has the origin of the server itself.
+fn is_own(origin: &HeaderValue, host: Option<&str>) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    let authority = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
+    authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_local() {
+        for host in ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "[::1]:8000"] {
+            assert!(is_local_name(host), "{host}");
+        }
+        for host in ["10.1.2.3:80", "app.localhost", "localhost.", "[::1]"] {
+            assert!(is_local_name(host), "{host}");
+        }
+        for host in ["", "evil.example", "localhost.evil.example:8000", "127.0.0.1.evil", "x"] {
+            assert!(!is_local_name(host), "{host}");
+        }
+        assert!(is_name("Box.lan:8000", "box.lan") && !is_name("box.lan.evil", "box.lan"));
+    }
+
+    #[test]
+    fn an_origin_has_no_path() {
+        for origin in ["*", "null", "http://localhost:3000", "https://a.example", "app://x"] {
+            assert!(AllowedOrigin::parse(origin).is_ok(), "{origin}");
+        }
+        for wrong in ["", "a.example", "http://", "http://a/", "http://a b", "http://a\n"] {
+            assert!(AllowedOrigin::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

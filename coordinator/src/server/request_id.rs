@@ -1,0 +1,46 @@
+//! Names of requests, by which clients and the log mean the same one.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::reply::X_REQUEST_ID;
+use super::shared::Shared;
+
+/// Maximum length of a name that a client gives.
+const MAX_BYTES: usize = 128;
+
+/// The name of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(HeaderValue);
+
+impl RequestId {
+    /// Takes a client's name where it is short and printable.
+    fn given(value: &HeaderValue) -> Option<RequestId> {
+        let bytes = value.as_bytes();
+        let is_short = (1..=MAX_BYTES).contains(&bytes.len());
+        (is_short && bytes.iter().all(u8::is_ascii_graphic)).then(|| RequestId(value.clone()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+}
+
+/// Names a request and counts its response.
+pub async fn name(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(X_REQUEST_ID).and_then(RequestId::given);
+    let id = given.unwrap_or_else(|| {
+        let name = HeaderValue::from_str(&shared.new_request_id());
+        RequestId(name.unwrap_or(HeaderValue::from_static("req")))
+    });
+    request.extensions_mut().insert(id.clone());
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(X_REQUEST_ID, id.0);
+    shared.metrics.count_response(response.status().as_u16());
+    response
+}

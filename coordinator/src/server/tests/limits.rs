@@ -1,0 +1,211 @@
+//! What one request can ask for is bounded, and holds up no other.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::desk::{CHAT, COMPLETIONS, Desk, until};
+use super::engine::Manner;
+use super::http::{Reply, connect, exchange, read_reply, request};
+use crate::server::facts::{ServerOptions, SocketLimits};
+
+/// The most memory that this process has had, in bytes.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn send(desk: &Desk, body: &Value) -> TcpStream {
+    let mut stream = connect(desk.address);
+    let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
+    stream.write_all(&bytes).expect("sent");
+    stream
+}
+
+fn refused(reply: &Reply, status: u16, code: &str, says: &str) {
+    let error = &reply.json()["error"];
+    let message = error["message"].as_str().expect("a sentence");
+    assert_eq!((reply.status, &error["code"]), (status, &json!(code)), "{message}");
+    assert!(message.contains(says), "{message}");
+}
+
+#[test]
+fn stop_strings_are_bounded_in_number_and_size() {
+    let desk = Desk::new();
+    let with = |stop: Value| desk.post(COMPLETIONS, &json!({"prompt": "ab", "stop": stop}));
+    let many = |count: usize| Value::from((0..count).map(|i| format!("s{i}")).collect::<Vec<_>>());
+    assert_eq!(with(many(64)).status, 200);
+    refused(&with(many(65)), 400, "invalid_value", "at most 64");
+    refused(&with(many(300_000)), 400, "invalid_value", "at most 64");
+    refused(&with(json!(["x".repeat(20_000)])), 400, "invalid_value", "16384 bytes");
+}
+
+#[test]
+fn a_grammar_is_prepared_once_and_holds_up_nobody() {
+    let desk = Desk::new();
+    let choices: Vec<String> = (0..4096).map(|index| format!("choice {index}")).collect();
+    let body = json!({
+        "prompt": "a", "n": 4, "max_tokens": 2, "structured_outputs": {"choice": choices},
+    });
+    desk.engine.hold_prepare(true);
+    // More than there are threads for it.
+    let mut waiting: Vec<TcpStream> = (0..6).map(|_| send(&desk, &body)).collect();
+    until("they are prepared", || desk.engine.prepared() == 2);
+    assert_eq!(desk.get("/health").status, 200);
+    let plain = json!({"prompt": "a", "max_tokens": 2, "stream": true});
+    assert_eq!(desk.post(COMPLETIONS, &plain).events().len(), 2);
+    assert_eq!(desk.post("/tokenize", &json!({"prompt": "a"})).status, 200);
+    desk.engine.hold_prepare(false);
+    assert!(waiting.iter_mut().all(|stream| read_reply(stream).status == 200));
+    assert_eq!(desk.engine.prepared(), 6, "once for each request");
+    let beyond = vec!["x".repeat(1000); 300];
+    let body = json!({"prompt": "a", "structured_outputs": {"choice": beyond}});
+    refused(&desk.post(COMPLETIONS, &body), 400, "invalid_value", "bytes");
+}
+
+#[test]
+fn bodies_have_a_bounded_number_of_values() {
+    let desk = Desk::new();
+    let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+    let post =
+        |body: String| exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
+    let before = peak_bytes();
+    // Some 14 MB that nothing reads.
+    let ignored = format!("{{\"prompt\":\"a\",\"max_tokens\":1,\"metadata\":{}}}", list(7_000_000));
+    assert_eq!(post(ignored).status, 200);
+    let tokens = format!("{{\"prompt\":{}}}", list(7_000_000));
+    refused(&post(tokens), 400, "invalid_value", "1000000 JSON values");
+    let unknown = format!("{{\"prompt\":\"a\",\"what\":{}}}", list(7_000_000));
+    refused(&post(unknown), 400, "invalid_value", "1000000 JSON values");
+    let message = "{\"role\":\"user\",\"content\":\"\"}";
+    let messages = format!(
+        "{{\"messages\":[{}]}}",
+        format!("{message},").repeat(700_000).trim_end_matches(',')
+    );
+    let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
+    refused(&reply, 400, "invalid_value", "1000000 JSON values");
+    let messages =
+        format!("{{\"messages\":[{}]}}", format!("{message},").repeat(5000).trim_end_matches(','));
+    let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert!(reply.text().contains("5000 messages"), "{}", reply.text());
+    // The bodies of this test itself among it.
+    let grown = peak_bytes().saturating_sub(before) >> 20;
+    assert!(grown < 400, "{grown} MiB");
+}
+
+#[test]
+fn a_text_to_tokenise_is_bounded() {
+    let desk = Desk::new();
+    let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(1 << 20)}));
+    assert_eq!((reply.status, &reply.json()["count"]), (200, &json!((1 << 20) + 1)));
+    let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(3 << 20)}));
+    refused(&reply, 400, "invalid_value", "2097152");
+}
+
+#[test]
+fn answers_stay_within_their_memory() {
+    let manner = Manner { slots: 16, context: 1024, ..Manner::default() };
+    let options = ServerOptions { answer_memory_bytes: 24 << 20, ..ServerOptions::default() };
+    let desk = Desk::with(manner, options);
+    let asks = |n: usize, max_tokens: usize| {
+        json!({"prompt": "abcdefgh", "n": n, "max_tokens": max_tokens, "logprobs": 20,
+               "temperature": 1, "seed": 5})
+    };
+    refused(&desk.post(COMPLETIONS, &asks(128, 1000)), 400, "answers_too_large", "24 MiB for all");
+    let before = peak_bytes();
+    let reply = desk.post(COMPLETIONS, &asks(64, 400));
+    let grown = peak_bytes().saturating_sub(before);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    // What was counted, and the reply as this test holds it, twice.
+    let allowed = (24 << 20) + 4 * reply.body.len() as u64 + (8 << 20);
+    assert!(grown < allowed, "{} of {} MiB", grown >> 20, allowed >> 20);
+    // It is what it would be if it were written at once.
+    let answer = reply.json();
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!((choices.len(), &answer["object"]), (64, &json!("text_completion")));
+    assert_eq!(answer["usage"]["completion_tokens"], 64 * 400);
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], index);
+        assert_eq!(choice["logprobs"]["tokens"].as_array().map(Vec::len), Some(400));
+        let top = &choice["logprobs"]["top_logprobs"][399];
+        assert!(top.as_object().is_some_and(|top| top.len() > 10), "{top}");
+    }
+    let small = desk.post(COMPLETIONS, &asks(2, 8)).json();
+    for (index, choice) in small["choices"].as_array().expect("choices").iter().enumerate() {
+        let ids = choice["token_ids"].as_array().expect("ids");
+        let of_large = choices[index]["token_ids"].as_array().expect("ids");
+        assert_eq!(ids[..], of_large[..8]);
+    }
+    // While others have it there is none, and then there is.
+    desk.engine.hold(true);
+    let mut first = send(&desk, &asks(64, 400));
+    until("taken", || desk.engine.open() == 64);
+    let reply = desk.post(COMPLETIONS, &asks(64, 400));
+    refused(&reply, 429, "answer_memory_full", "--max-answer-memory");
+    assert!(reply.header("retry-after").is_some());
+    let plain = send(&desk, &json!({"prompt": "a", "max_tokens": 1000}));
+    until("a plain answer always has memory", || desk.engine.open() == 65);
+    desk.engine.hold(false);
+    assert_eq!(read_reply(&mut first).status, 200);
+    drop(plain);
+    until("given back", || desk.post(COMPLETIONS, &asks(64, 400)).status == 200);
+}
+
+#[test]
+fn bodies_that_do_not_come_hold_no_places() {
+    let limits =
+        SocketLimits { body_timeout: Duration::from_millis(1500), ..SocketLimits::default() };
+    let options = ServerOptions { max_queue: 0, limits, ..ServerOptions::default() };
+    let desk = Desk::with(Manner { slots: 1, ..Manner::default() }, options);
+    let whole = request("POST", COMPLETIONS, "", b"{\"prompt\": \"abcdefgh\"}");
+    let mut dripping: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = connect(desk.address);
+            stream.write_all(&whole[..whole.len() - 18]).expect("sent");
+            stream
+        })
+        .collect();
+    let body = json!({"prompt": "a", "max_tokens": 1});
+    until("answered", || desk.post(COMPLETIONS, &body).status == 200);
+    // A byte now and then is not enough.
+    for byte in &whole[whole.len() - 18..whole.len() - 8] {
+        std::thread::sleep(Duration::from_millis(250));
+        for stream in &mut dripping {
+            // It may be gone already.
+            let _ = stream.write_all(&[*byte]);
+        }
+    }
+    let reply = read_reply(&mut dripping[0]);
+    refused(&reply, 408, "body_timeout", "did not come");
+    assert_eq!(desk.post(COMPLETIONS, &body).status, 200);
+}
+
+#[test]
+fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
+    let manner = Manner { slots: 1, context: 1 << 20, ..Manner::default() };
+    let mut model = super::clients::card("echo");
+    model.max_positions = 1 << 20;
+    let options = ServerOptions { max_queue: 0, ..ServerOptions::default() };
+    let desk = Desk::of(manner, options, model);
+    let tokens = 60_000;
+    let mut slow = send(
+        &desk,
+        &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 2}),
+    );
+    until("begun", || !desk.engine.submissions().is_empty());
+    until("computed", || desk.engine.open() == 0);
+    // It is not written yet: that is more than sockets hold.
+    let body = json!({"prompt": "a", "max_tokens": 2});
+    until("its place is free", || desk.post(COMPLETIONS, &body).status == 200);
+    let events = read_reply(&mut slow).events();
+    let ids = events.iter().filter_map(|event| event["choices"][0]["token_ids"].as_array());
+    assert_eq!(ids.map(Vec::len).sum::<usize>(), tokens);
+    let texts = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
+    let text: String = texts.collect();
+    assert!(text.starts_with("slowslow") && text.len() == tokens - tokens / 5, "{}", text.len());
+    assert!(events.len() < tokens, "several tokens came together");
+}
