@@ -181,8 +181,8 @@ fn a_refusal_of_any_call_of_cublaslt_ends_in_a_sentence_or_our_own_kernels() {
         "cublasLtMatmulAlgoGetHeuristic",
         "cublasLtMatmul",
     ] {
-        // The first call, and one in the middle of the run.
-        for nth in [1, 12] {
+        // The first call, one of a trial at the start, and one in the middle of the run.
+        for nth in [1, 12, 100] {
             let done = answers(&[("STANDIN_CUDA_FAIL", &format!("{call}:{nth}:14"))]);
             let said = text(&done.stderr);
             assert!(!said.contains("panicked"), "{call}, call {nth}: {said}");

@@ -53,11 +53,14 @@ impl PromptBounds {
     fn check_texts(&self, texts: &[&str], codec: Option<&dyn TextCodec>) -> Result<(), Rejection> {
         let size_bytes: usize = texts.iter().map(|text| text.len()).sum();
         let refused = || self.too_long(&format!("has {size_bytes} bytes of text"));
+        if size_bytes <= PROBED_BYTES {
+            return Ok(());
+        }
         let fits_bytes = self.context.saturating_mul(self.token_bytes);
         if self.token_bytes > 0 && size_bytes > fits_bytes {
             return Err(refused());
         }
-        let Some(codec) = codec.filter(|_| size_bytes > PROBED_BYTES) else { return Ok(()) };
+        let Some(codec) = codec else { return Ok(()) };
         let (mut tokens, mut cuts) = (0, 0);
         for piece in texts.iter().flat_map(|text| pieces(text)) {
             let found = codec.encode_part(piece).map_err(|reason| {

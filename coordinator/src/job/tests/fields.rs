@@ -151,7 +151,10 @@ fn messages_have_known_roles_and_what_templates_know() {
              tool_call_id=\"c\">5"
         )
     );
-    let empty = Reading::lines().read(&line(json!([{"role": "assistant", "content": null}])));
+    // An assistant that said nothing comes back from conversations.
+    let silent = line(json!([{"role": "assistant", "content": null}]));
+    assert_eq!(Reading::lines().prompt(&silent), "<assistant content=null>");
+    let empty = Reading::lines().read(&line(json!([{"role": "user", "content": null}])));
     assert!(empty.is_err(), "{empty:?}");
     let odd = Reading::lines().read(&line(json!([{"role": "user", "content": "a", "mood": 1}])));
     assert!(odd.expect_err("unknown").1.contains("mood"));

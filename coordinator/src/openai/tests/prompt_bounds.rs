@@ -16,13 +16,14 @@ fn what_cannot_fit_is_refused_by_its_size() {
     assert_eq!(bounds, PromptBounds { context: 100, token_bytes: 1 });
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(100))), Ok(()));
     let too_long = Err(ErrorCode::ContextLengthExceeded);
-    assert_eq!(check(bounds, RawPrompt::Text("a".repeat(101))), too_long);
+    assert_eq!(check(bounds, RawPrompt::Text("a".repeat(200_000))), Ok(()), "it is counted");
+    assert_eq!(check(bounds, RawPrompt::Text("a".repeat(300_000))), too_long);
     let chat = |turns: usize, text: &str| {
         let turn = |_| Turn::new("user", text.to_owned());
         RawPrompt::Chat(Conversation::new((0..turns).map(turn).collect()))
     };
     assert_eq!(check(bounds, chat(100, "a")), Ok(()));
-    assert_eq!(check(bounds, chat(2, &"a".repeat(51))), too_long);
+    assert_eq!(check(bounds, chat(2, &"a".repeat(150_000))), too_long);
     assert_eq!(check(bounds, chat(101, "")), too_long);
     assert_eq!(check(bounds, RawPrompt::Tokens(vec![1; 500])), Ok(()), "it is judged later");
 }

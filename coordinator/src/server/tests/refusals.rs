@@ -194,11 +194,3 @@ fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
     // Others are answered.
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 3})).status, 200);
 }
-
-#[test]
-fn a_text_of_many_megabytes_is_not_tokenised() {
-    let desk = Desk::new();
-    let body = json!({"prompt": "a".repeat((4 << 20) + 1)});
-    let reply = desk.post("/tokenize", &body);
-    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("prompt_too_long")));
-}

@@ -215,7 +215,7 @@ fn a_prompt_and_its_answer_are_the_text_of_both() {
         assert_eq!(text(&streamed[0]), whole, "{body}");
         assert!(whole.ends_with(&alone), "{body}: {whole:?} {alone:?}");
         if prompt == " ab" {
-            let expected = if tokens == 0 { "ab" } else { "ab ab " };
+            let expected = if tokens == 0 { "ab" } else { "ab ab" };
             assert_eq!(whole, expected);
         }
     }

@@ -114,7 +114,8 @@ fn calls_are_told_whole_and_in_streams() {
             call["id"] = calls[index]["id"].clone();
         }
         assert_eq!(streamed, *message);
-        assert_eq!(events.len() as u64, tokens + 1, "an event for each token");
+        // Tokens that come faster than they are read share an event.
+        assert!(events.len() as u64 <= tokens + 1, "{} for {tokens} tokens", events.len());
     }
     assert!(ids.iter().all(|id| id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric())));
     ids.sort();
@@ -364,12 +365,12 @@ fn messages_come_back_as_they_were_returned() {
     ];
     let expected = [
         "<assistant>No.",
-        "<assistant>",
+        "<assistant content=null>",
         "<assistant>Never.",
-        "<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
+        "<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
          {\"name\":\"get\",\"arguments\":{\"a\":\"Os\"}}}]>",
-        "<assistant tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
-         {\"name\":\"get\",\"arguments\":\"five\"}}]>",
+        "<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\
+         \"function\":{\"name\":\"get\",\"arguments\":\"five\"}}]>",
     ];
     for (answer, expected) in answers.into_iter().zip(expected) {
         let user = json!({"role": "user", "content": "Again."});
