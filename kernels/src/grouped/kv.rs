@@ -84,8 +84,8 @@ impl<T: Number> SimdTask for Positions<'_, T> {
     }
 }
 
-/// Decodes the elements of positions. `records` are whole positions, and `out` is `[positions,
-/// head_dim]`.
+/// Decodes the elements of positions from `records`, which are whole positions. `out` is
+/// `[positions, head_dim]`.
 ///
 /// # Panics
 /// Panics if `head_dim` is odd or 0, or the lengths do not match.

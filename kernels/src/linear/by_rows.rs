@@ -3,8 +3,8 @@
 //!
 //! No thread waits for x that another thread packs, no cache line of x or of the outputs moves
 //! between cores, and the preceding and following norms, which divide rows in the same way, find
-//! theirs in nearby caches. Every thread reads all weights once, which pays off if each thread has
-//! many rows.
+//! their rows in nearby caches. Every thread reads all weights once, which pays off if each thread
+//! has many rows.
 
 use super::call::Call;
 use super::compiled::LinearTasks;
@@ -96,7 +96,7 @@ mod tests {
                     };
                     assert!(share <= most, "{rows} rows, {threads} threads");
                     assert!((count - 1) * share < rows && rows <= count * share);
-                    // The longest thread has at most a share more than an equal part.
+                    // The busiest thread has less than a share more than an equal part.
                     let per_thread = count.div_ceil(threads) * share;
                     assert!(per_thread < rows.div_ceil(threads) + share, "{rows} of {threads}");
                 }

@@ -28,7 +28,7 @@ impl Cuts {
         // Rows are cut only if there are too few columns, since each cut expands the weight again.
         let col_cuts = n.div_ceil(cols);
         let row_cuts = (wanted / 2 / col_cuts).clamp(1, (tiles.count / 2).max(1));
-        // The same number of tasks for each thread, of sizes as equal as possible, so that threads
+        // Each thread gets the same number of tasks, of sizes as equal as possible, so that threads
         // finish together.
         let unit = if cols.is_multiple_of(MIN_COLS) { MIN_COLS } else { cols };
         let col_cuts = if row_cuts > 1 { col_cuts } else { col_cuts.next_multiple_of(threads) };

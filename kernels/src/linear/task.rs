@@ -45,7 +45,7 @@ impl Area {
     }
 
     /// Returns runs of blocks of k with `units` units each, whose packed x stays in the
-    /// second-level cache while all columns use it, and true with the last run.
+    /// second-level cache while all columns use it, each with true if it is the last.
     #[inline(always)]
     pub(super) fn runs(
         &self,

@@ -1,5 +1,5 @@
-//! The AMX-BF16 path for plain weights of bf16 linears. It takes the place of `task::Sums` and
-//! leaves the same results for the same epilogue.
+//! The AMX-BF16 path for plain weights of bf16 linears. It replaces `task::Sums` and stores its
+//! results in the same layout for the same epilogue.
 //!
 //! - `tile`: the kernels in assembly, and the order of every sum.
 //! - `plain`: bf16 weights read directly from row-major memory, multiplied by pairs of x as packed

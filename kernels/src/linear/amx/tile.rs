@@ -59,12 +59,12 @@ pub(super) struct PlainCall {
     pub weight_stride: usize,
     /// Rows in each tile of weight rows. The second may be 0; it starts 16 rows after the first.
     pub weight_rows: [usize; 2],
-    /// Packed rows of each tile of x, `[pair of inputs][row]`. Their numbers are `x_rows`, of which
+    /// Packed rows of each tile of x, `[pair of inputs][row]`. `x_rows` are the numbers of rows;
     /// the second may be 0.
     pub x: [*const u8; 2],
     pub x_rows: [usize; 2],
-    /// Always uses whole tiles of x, whatever memory follows its rows. All calls of a task then
-    /// share one configuration, and sums of rows that do not exist are ignored.
+    /// If true, tiles of x are always whole, whatever memory follows its rows. All calls of a task
+    /// then share one configuration, and sums of rows that do not exist are ignored.
     pub whole: bool,
     /// Bytes from a block of packed rows to the next.
     pub x_block: usize,

@@ -85,7 +85,8 @@ impl Chains {
             let whole = self.whole_panels().saturating_sub(first);
             for row in 0..self.rows {
                 let to = results.wrapping_add(row * RESULT_STRIDE);
-                // SAFETY: the caller's promise. Results are as wide as whole sixteens of columns.
+                // SAFETY: the caller's promise. The width of the results is a multiple of sixteen
+                // columns.
                 unsafe {
                     let v = panels.map(|panel| s.load(self.of(panel, row)));
                     let sums = add_chains(v);

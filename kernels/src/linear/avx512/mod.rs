@@ -61,8 +61,8 @@ const fn task_cols(rows: usize) -> usize {
 
 /// Returns the number of floats for the chains of any task of a pass of up to `rows` rows.
 const fn chains_len(rows: usize) -> usize {
-    // The maximum is one column less than a whole panel, since each remaining column is a panel of
-    // its own.
+    // The worst case is one column less than whole panels: each column of the last, partial panel
+    // is then a panel of its own.
     const fn panels(cols: usize) -> usize {
         cols / COLS - 1 + COLS - 1
     }

@@ -1,12 +1,12 @@
 //! Kernel for five to eight rows: all rows at once, and lines prefetched one by one.
 //!
-//! Such a tile waits for memory most of its time, and of lines that are prefetched in bursts the
-//! processor drops those for which it has no free buffers. Therefore each line is multiplied
-//! together with a prefetch of a later line and a prefetch of an even later one, so that every line
-//! is prefetched twice. If packed x fits in the first-level cache, one column after the other is
+//! Such a tile waits for memory most of its time, and if lines are prefetched in bursts, the
+//! processor drops those for which it has no free buffers. Therefore two lines are prefetched along
+//! with each line that is multiplied, a later one and an even later one, so that every line is
+//! prefetched twice. If packed x fits in the first-level cache, one column after the other is
 //! multiplied along all of k, which reads memory sequentially, and the later of the two lines is
-//! prefetched into the second level. Otherwise a pair of columns is multiplied along a block, and
-//! some more pairs along the same block before the next block.
+//! prefetched into the second-level cache. Otherwise a pair of columns is multiplied along a block,
+//! followed by some more pairs along the same block before the next block.
 
 #![allow(
     clippy::needless_range_loop,

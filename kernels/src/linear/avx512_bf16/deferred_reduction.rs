@@ -168,7 +168,7 @@ impl<'a> DeferredReduction<'a> {
     unsafe fn add_group(&mut self, group: usize) {
         let from = self.lanes.vectors[4 * group..4 * group + 4].as_ptr();
         let to = self.lanes.groups[group].as_mut_ptr();
-        // SAFETY: four vectors are read and one is written, all of them on their boundaries.
+        // SAFETY: four vectors are read and one is written, all of them aligned.
         unsafe {
             asm!(
                 "vmovaps zmm29, [{from}]",
@@ -201,8 +201,8 @@ impl<'a> DeferredReduction<'a> {
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn add_to_results(&mut self) {
         let (from, to) = (self.lanes.groups.as_ptr(), self.to);
-        // SAFETY: the groups are read, on their boundaries; of the results, four and two in each of
-        // four rows are added to.
+        // SAFETY: the groups are read, aligned; of the results, four and two in each of four rows
+        // are added to.
         unsafe {
             finish!(
                 from,

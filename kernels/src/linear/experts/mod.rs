@@ -79,9 +79,9 @@ pub struct Experts<'a, T> {
 }
 
 impl Kernels {
-    /// Computes the linear of each entry of the routing: `x` is `[rows, k]` and `out` `[rows,
-    /// top_k, n]`. Each entry has the bits of [`Kernels::linear`] or [`Kernels::linear_grouped`]
-    /// for its row and its expert's weights.
+    /// Computes the linear of each entry of the routing. `x` is `[rows, k]`, and `out` is
+    /// `[rows, top_k, n]`. Each entry has the bits of [`Kernels::linear`] or
+    /// [`Kernels::linear_grouped`] for its row and its expert's weights.
     ///
     /// # Panics
     /// Panics if a routing does not ascend or names an expert that does not exist, if lengths do
@@ -104,10 +104,10 @@ impl Kernels {
         }
     }
 
-    /// Computes `hidden += sum of weight * (linear of x)` over each row's entries: `x` is `[rows,
-    /// top_k, k]` and `hidden` `[rows, n]`. Products are rounded, then added up in ascending order
-    /// of experts from the first one on; the sum is added to `hidden` once. All arithmetic is in
-    /// f32.
+    /// Computes `hidden += sum of weight * (linear of x)` over each row's entries. `x` is
+    /// `[rows, top_k, k]`, and `hidden` is `[rows, n]`. Products are rounded, then added up in
+    /// ascending order of experts from the first one on; the sum is added to `hidden` once. All
+    /// arithmetic is in f32.
     ///
     /// # Panics
     /// Panics under the conditions of [`Kernels::expert_linear`].

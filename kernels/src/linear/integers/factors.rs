@@ -11,8 +11,9 @@ pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
 }
 
-/// Factors that convert the integer sums of a tile of rows and a group to results: `[step, sum of
-/// x, sum of v times the offset added to the weights][row]`.
+/// Factors that convert the integer sums of a tile of rows and a group to results. They are stored
+/// as `[factor][row]`: the step, the sum of x, and the sum of `v` times the offset added to the
+/// weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     at: *const f32,

@@ -1,7 +1,7 @@
-//! Conversion of groups of x to integers: `x = step * v` with a power of two `step` and `|v| <
-//! 2^11`, rounded to nearest, ties to even. `v` is `16 * high + low` with `low` from 0 to 15, and
-//! is multiplied as these two digits: 16 times a weight of 4 bits still fits in a byte, so tiles
-//! add both products to one sum.
+//! Conversion of groups of x to integers `v`: `x = step * v` with a power of two `step` and `v`
+//! within `±(2^11 - 1)`, rounded to nearest, ties to even. `v` is `16 * high + low` with `low` from
+//! 0 to 15, and is multiplied as these two digits: 16 times a weight of 4 bits still fits in a
+//! byte, so tiles add both products to one sum.
 
 use std::arch::x86_64::*;
 
@@ -53,7 +53,8 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
             } else {
                 digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
             };
-            // SAFETY: these inputs of this row exist; the tile's groups are this task's to write.
+            // SAFETY: `inputs` inputs of this row exist; the tile's groups are this task's to
+            // write.
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
                 let (step, sum) = pack_group(x, inputs, (group, bits), row_bytes);
@@ -182,7 +183,7 @@ impl Scale {
     fn of(magnitude: u16) -> Scale {
         let largest = u32::from(magnitude >> 7);
         // The largest magnitude, which is below the next power of two, gets 11 bits. A step below
-        // the smallest normal number would have no inverse.
+        // the smallest normal number would become 0.
         let exponent = largest.saturating_sub(10).max(1);
         let step = if largest < 255 { f32::from_bits(exponent << 23) } else { f32::NAN };
         Scale { step, exponent }

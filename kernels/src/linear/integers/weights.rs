@@ -100,7 +100,7 @@ fn codes(vector: __m512i, high: bool) -> __m512i {
     _mm512_and_si512(low, vector)
 }
 
-/// Decoder of integers that are not of 4 bits to unsigned bytes, two steps at a time.
+/// Decodes integers of all types except `Bits::Four` to unsigned bytes, two steps at a time.
 pub(super) trait Bytes: Copy {
     /// Vectors in memory per two steps.
     const VECTORS: usize;
