@@ -17,8 +17,8 @@ impl Penalties {
     /// No penalties.
     pub const NONE: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
-    /// Returns the change of a token that occurs `said` times in the answer, and at all in the
-    /// prompt or the answer.
+    /// Returns the change of a token of the prompt or the answer that occurs `said` times in the
+    /// answer.
     pub fn change(self, token: u32, said: u32) -> Change {
         let presence = if said > 0 { self.presence } else { 0.0 };
         Change { token, repetition: self.repetition, less: presence + self.frequency * said as f32 }

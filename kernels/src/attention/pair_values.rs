@@ -8,7 +8,7 @@
 //! its query sees; in a pair of which it sees only one position, the other counts as zeros. Tiles
 //! and blocks do not influence the order. Sums have the order of elements that `unpack` defines: in
 //! each line of 32 elements first those whose index has bit 2 clear, then those whose index has it
-//! (`store_pair_heads`).
+//! set (`store_pair_heads`).
 
 #![allow(
     clippy::needless_range_loop,

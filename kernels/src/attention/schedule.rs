@@ -31,7 +31,7 @@ const ITEMS: usize = 8192;
 /// Maximum number of KV heads whose fresh rows fit as records: a limit on address space, which
 /// costs no memory before it is used.
 const MOST_KV_HEADS: usize = 128;
-/// Calls that touch fewer bytes do not justify two runs.
+/// Calls that access fewer bytes do not justify two runs.
 const SPLIT_BYTES: usize = 1 << 20;
 
 /// A block of rows of a unit.

@@ -86,8 +86,8 @@ pub struct Unit {
     /// positions that the first fresh row sees exist. 0: position `p` is stored at place `p`.
     pub cache_positions: u32,
     /// If the caches are in pages, index of the first page in the list of the call
-    /// ([`PageLists`](super::PageLists)); position `p` is stored in the page with index `first_page
-    /// + p / page_positions`.
+    /// ([`PageLists`](super::PageLists)); position `p` is stored in the page at list index
+    /// `first_page + p / page_positions`.
     pub first_page: u32,
     /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by fused attention.

@@ -5,8 +5,9 @@
 //! positions are adjacent, so that one instruction adds four products; the sums of a block are
 //! exact. The rests of a block, whose loss would matter if many weights are much smaller than its
 //! largest, are added up and multiplied by [`MIDDLE`]. **Order of the remaining sums**: block after
-//! block, `sum = fma(unit, sum of W * q, sum)`, then `sum += sum of probability * minimum + MIDDLE
-//! * rest`, which takes position `p` in lane `p % LANES`.
+//! block, `sum = fma(unit, sum of W * q, sum)`, then
+//! `sum += sum of probability * minimum + MIDDLE * rest`, which takes position `p` in lane
+//! `p % LANES`.
 
 #![allow(
     clippy::needless_range_loop,
