@@ -67,7 +67,7 @@ impl<T: Number> SimdTask for HeadRows<T> {
             Step { q: [0.0; KEY_DIM_MAX], k: [0.0; KEY_DIM_MAX], qk: 0.0, kept: 0.0, beta: 0.0 };
         let mut at = 0;
         while at < columns {
-            // SAFETY: the `width` columns starting at `at` are the head's.
+            // SAFETY: the columns starting at `at`, in the number passed, are the head's.
             unsafe {
                 at += match columns - at {
                     left if left >= TOGETHER * S::LANES => {

@@ -32,8 +32,8 @@ pub fn try_run(launches: &[Launch]) -> Result<(), Fault> {
         );
         let mut args = launch.args;
         let mut pointers = args.pointers();
-        // SAFETY: needed to run C++; the parameters have the kernel's number, in slots of the
-        // launch, and lead to slices of the test that outlive this call.
+        // SAFETY: needed to run C++; the launch has a slot for each of the kernel's parameters, and
+        // these lead to slices of the test that outlive this call.
         unsafe {
             cuda_shim::launch(
                 launch.name,
