@@ -37,7 +37,7 @@ pub(crate) struct Errands {
     pub(crate) prompts: Option<Prompts>,
 }
 
-/// A named background thread, which runs until the given number of lanes have ended.
+/// Name and body of a background thread, which runs until the given number of lanes have ended.
 pub(crate) type Errand = (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32)) + Send>);
 
 /// State of the thread that receives the coordinator's messages.

@@ -262,8 +262,8 @@ impl ComputeState {
     }
 }
 
-/// Rows of an operation's values: of those that a stream's logits are computed from, of every slot
-/// where values are kept, else of the stream.
+/// Returns the number of rows of an operation's values: the rows whose logits are computed, a row
+/// per slot for kept values, or else the rows of the stream.
 fn rows_of(operands: &Operands<'_>, compute: &Compute) -> usize {
     let Operands { table, program, .. } = *operands;
     let (found, rows) = counts(table, program, compute.at);
