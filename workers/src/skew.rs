@@ -2,11 +2,11 @@
 //! first columns account for most of their products.
 //!
 //! A product of two heads is a sum over any orthonormal directions. Its size along one of them is,
-//! on average, the root of the products of the second moments of queries and keys along it: `s_q *
-//! s_k`. The directions are the principal ones of the queries that share the KV head (InfiniGen:
-//! the right singular vectors of Q), with the largest `s_q * s_k` first. The component that all
-//! keys have in common is ignored: it adds the same to every score of a query, which cancels in the
-//! softmax.
+//! on average, the root of the product of the second moments of queries and keys along it, written
+//! `s_q * s_k`. The directions are the principal ones of the queries that share the KV head
+//! (InfiniGen: the right singular vectors of Q), with the largest `s_q * s_k` first. The component
+//! that all keys have in common is ignored: it adds the same to every score of a query, which
+//! cancels in the softmax.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 

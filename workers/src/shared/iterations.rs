@@ -289,8 +289,8 @@ fn is_in_pieces(table: &StepTable, slot: usize) -> bool {
     says && computed < get(table, slot, Field::PromptLen) || known - computed > whole_max(table)
 }
 
-/// Returns the next rows of a prompt. Logits of its tokens are computed as far as the capacity that
-/// `others` other sequences leave.
+/// Returns the next rows of a prompt, with the logits of at most as many of its tokens as `others`
+/// other sequences leave capacity for.
 fn piece(table: &StepTable, slot: usize, others: u32) -> Option<Piece> {
     let logits_rows = table.program(ProgramId::STEP).logits_rows.saturating_sub(others);
     let costs = Costs::NONE;

@@ -76,8 +76,8 @@ fn shared(
         let more: Vec<usize> = (index + 1..prompts.len())
             .map(|later| owned(index, later).saturating_sub(has(best[later])))
             .collect();
-        // As an owner the prompt has to compute the tokens that it could share, but later prompts
-        // may share more with it.
+        // An owner has to compute the tokens that it could share itself, but later prompts may
+        // share more with it.
         if best[index].is_some() && has(best[index]) >= more.iter().sum::<usize>() {
             continue;
         }
