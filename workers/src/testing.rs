@@ -111,7 +111,7 @@ impl InProcess {
     /// Runs one group to its end.
     ///
     /// # Panics
-    /// Panics if the lanes do not drain within [`WATCHDOG`], or one of them fails.
+    /// Panics if the lanes do not drain within the watchdog's time, or one of them fails.
     pub fn run_group(&mut self, group: &[Placed]) -> Vec<Outcome> {
         match self.try_group(group) {
             Ok(outcomes) => outcomes,

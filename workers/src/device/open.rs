@@ -169,7 +169,7 @@ impl Device {
         // A wait that is already satisfied, which the driver refuses if streams cannot wait.
         // Whatever the reason, waiting on the host works everywhere.
         let value = self.control.lane(LaneId::CPU_COMPUTE.index()).timeline.value();
-        // SAFETY: needed to find out; the word lies in the segment that was just registered.
+        // SAFETY: needed to find out; the word is in the segment that was just registered.
         let asked = unsafe { stream.wait_value(word, value) };
         if asked.is_ok() {
             stream.synchronize()?;

@@ -17,10 +17,9 @@
 //! 4. when it lists the next step, the state `Ended`, with release: `Finish` is final.
 //!
 //! Therefore, in a slot that is not `Ended`, only `Generated` and the tokens below it are reliable.
-//! Whether a sequence has all of its tokens follows from these alone, by the same rule that the
-//! sampler applies in 3: the last one is an end-of-sequence token, or the requested number of
-//! tokens is reached. The exception is `Finish::NotFinite`, which is stored instead of a token and
-//! is final at once.
+//! They determine if a sequence has all of its tokens, by the same rule that the sampler applies in
+//! 3: the last one is an end-of-sequence token, or the requested number of tokens is reached. The
+//! exception is `Finish::NotFinite`, which is stored instead of a token and is final at once.
 
 use program::ir::ProgramId;
 use program::plan::Plan;
