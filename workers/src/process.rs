@@ -119,9 +119,8 @@ impl Worker<'_> {
                 self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
-            // A starting thread allocates a little, so counting begins once all have started. No
-            // other thread poisons the run before the first group, and the lanes detect a failed
-            // wait.
+            // Counting begins once all threads run, since a starting one allocates. No other thread
+            // poisons the run before the first group, and the lanes detect a failed wait.
             let _ = arrived.wait_at_least(threads, poison, MESSAGE_SLICE);
             self.state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
