@@ -15,11 +15,13 @@ pub enum StageError {
          not beginning with '.', at most 200"
     )]
     Name {
+        /// Rejected name.
         name: String,
     },
     /// Two blobs have the same name.
     #[error("two blobs are called {name:?}; a staging knows its blobs by their names")]
     SameName {
+        /// Name that occurs twice.
         name: String,
     },
     /// The total size exceeds the maximum size of a file.
@@ -28,6 +30,7 @@ pub enum StageError {
     /// The folder in which to stage does not exist.
     #[error("{} is not a folder: mount the drive there, or create it", dir.display())]
     NoFolder {
+        /// Path of the missing folder.
         dir: PathBuf,
     },
     /// A complete staged copy of this name exists.
@@ -61,7 +64,9 @@ pub enum StageError {
         path.display()
     )]
     DiskFull {
+        /// File that was being written.
         path: PathBuf,
+        /// Error of the system.
         source: io::Error,
     },
     /// The size of a blob differs from the announced size.
@@ -142,7 +147,9 @@ pub enum OpenError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
+        /// File that cannot be read.
         path: PathBuf,
+        /// Error of the system.
         source: io::Error,
     },
     /// The content of a file is not as it was written.
@@ -199,7 +206,9 @@ pub enum ReaderError {
     /// The file cannot be opened, or its first page cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
+        /// File that cannot be read.
         path: PathBuf,
+        /// Error of the system.
         source: io::Error,
     },
     /// The system refuses the chosen way of reading.
@@ -266,6 +275,7 @@ pub enum ReadError {
     /// The address of the destination is not aligned.
     #[error("a destination at {address:#x} is not at a multiple of 4096")]
     Unaligned {
+        /// Address of the first byte.
         address: usize,
     },
 }
