@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use crate::futex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
-/// Number of checks of the word before sleeping: a wake costs the sleeper microseconds, but a machine
-/// with two cores has none to spare for spinning.
+/// Number of checks of the word before sleeping: a wake costs the sleeper microseconds, but a
+/// machine with two cores has none to spare for spinning.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// Distance that poison moves a timeline. Far beyond what a step signals, so it satisfies the
