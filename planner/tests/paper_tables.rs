@@ -1,4 +1,4 @@
-//! The optimum of the printed tables, worked out by hand.
+//! The optimum of the printed tables, computed by hand.
 
 mod paper;
 
@@ -38,7 +38,7 @@ fn fig_6a_single_batch() {
     is(output.terms_ms.cpu, 47.409);
     is(output.terms_ms.h2d, 47.546);
     is(output.imbalance_ms, 0.137);
-    // 11 * 12 / 2 intervals with something in them, and the empty one.
+    // 11 * 12 / 2 non-empty intervals, and the empty one.
     assert_eq!(output.candidates, 67);
     let runner_up = found.runner_up.expect("there are others");
     assert_eq!(runner_up.candidate.interval, (0, 8));
@@ -86,7 +86,7 @@ fn fig_8a_compressed() {
 }
 
 /// 44.105 compressed is less than 47.546 without: the compressed map of the case above wins, the
-/// uncompressed one of fig. 6a is the runner-up, in twice as many candidates.
+/// uncompressed one of fig. 6a is the runner-up, among twice as many candidates.
 #[test]
 fn compression_searched() {
     let table = Table { compression: Compression::Search, ..paper::single_batch() };
@@ -136,8 +136,8 @@ fn nvme_and_compression_searched() {
     assert_eq!(output.candidates, 1082);
 }
 
-/// What the closed form leaves out: with one batch nothing of the CPU runs beside the GPU, and the
-/// transfers of a layer hide behind both.
+/// Effects that the closed form omits: with one batch, none of the CPU's work overlaps with the
+/// GPU's, and the transfers of a layer overlap with both.
 #[test]
 fn the_simulated_single_batch_is_the_longer_of_link_and_chain() {
     let table = Table { cost: CostName::Simulated, ..paper::single_batch() };
@@ -151,7 +151,7 @@ fn the_simulated_single_batch_is_the_longer_of_link_and_chain() {
     assert!(overlap > 0.98, "{overlap}");
 }
 
-/// Two batches with Scores in 8 chunks (§3.2, fig. 7c): what the finer cut gains.
+/// Two batches with Scores in 8 chunks (§3.2, fig. 7c): the gain of the finer cut.
 #[test]
 fn chunked_scores_balance_two_batches() {
     let whole = paper::two_batches();
@@ -174,13 +174,13 @@ fn chunked_scores_balance_two_batches() {
             Simulated::of(&table).latency(&found.best.candidate, &found.best.terms),
             found.best.latency
         );
-        // No lane can be busier than always.
+        // No lane can be busy for longer than the whole time.
         assert!(output.latency_ms >= output.terms_ms.cpu);
     }
 }
 
-/// Every weight in four parts, each from NVMe or not: far more than 2^16 maps, found by bounds. A
-/// finer cut is never worse.
+/// Every weight in four chunks, each from NVMe or not: far more than 2^16 maps, searched by bounds.
+/// A finer cut is never worse.
 #[test]
 fn weights_in_parts_are_searched_by_bounds() {
     let mut table = Table { nvme: true, compression: Compression::Search, ..paper::single_batch() };
