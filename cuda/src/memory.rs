@@ -96,8 +96,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         let table = self.context.table();
-        // SAFETY: needed to release the memory; it is ours, and every launcher of work on it keeps
-        // it until the work is done. The driver refuses only after a failure that has been
+        // SAFETY: needed to release the memory; this value owns it, and every launcher of work on
+        // it keeps it until the work is done. The driver refuses only after a failure that has been
         // reported.
         let _ = unsafe {
             match self.origin {
@@ -158,7 +158,7 @@ impl PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        // SAFETY: needed to release the memory; it is ours, and no copy outlives its stream.
+        // SAFETY: needed to release the memory; this value owns it, and no copy outlives its stream.
         let _ = unsafe { (self.context.table().host_free)(self.base.as_ptr().cast()) };
     }
 }
@@ -204,7 +204,7 @@ impl RegisteredHost {
             register(flags)?;
         } else {
             // Some systems cannot pin memory that is read-only and report that. A mapping that only
-            // this process reads is then pinned, as far as possible, by the plain call.
+            // this process reads is then pinned, where possible, by the plain call.
             register(flags | REGISTER_READ_ONLY).or_else(|_| register(flags))?;
         }
         Ok(RegisteredHost { context: context.clone(), base })

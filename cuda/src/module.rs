@@ -56,6 +56,8 @@ impl Module {
         }
     }
 
+    /// Loads a code image.
+    ///
     /// # Safety
     /// `image` is PTX that ends with zero, or a cubin.
     unsafe fn load_image(context: &Context, image: &[u8]) -> Result<Arc<Module>, CudaError> {

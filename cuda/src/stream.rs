@@ -178,7 +178,7 @@ impl Stream {
     /// # Errors
     /// Returns a failure that occurred on the device meanwhile.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: needed to wait; the stream is ours.
+        // SAFETY: needed to wait; this value owns the stream.
         let result = unsafe { (self.context.table().stream_synchronize)(self.stream) };
         self.context.table().check("cuStreamSynchronize", result)
     }

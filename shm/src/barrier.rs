@@ -26,7 +26,7 @@ pub struct Barrier {
 const _: () = assert!(size_of::<Barrier>() == 128 && align_of::<Barrier>() == 64);
 
 impl Barrier {
-    /// A barrier outside shared memory.
+    /// Creates a barrier outside shared memory.
     pub fn new(parties: u32) -> Barrier {
         assert!(parties > 0, "a barrier needs at least one party");
         Barrier {
@@ -56,8 +56,8 @@ impl Barrier {
     pub fn wait(&self, poison: &Poison, timeout: Duration) -> Result<bool, WaitError> {
         // Read before arriving: the round cannot end without this party.
         let generation = self.generation.value();
-        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires
-        // everybody's.
+        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires those of
+        // all parties.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived < self.parties() {
             self.generation.wait_at_least(generation.wrapping_add(1), poison, timeout)?;

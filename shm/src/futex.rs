@@ -88,7 +88,7 @@ mod model {
         static ref SLEEPERS: Mutex<BTreeMap<usize, Arc<Condvar>>> = Mutex::new(BTreeMap::new());
     }
 
-    /// Model of the real `wait`. Time stands still: a timeout of zero expires at once, any other
+    /// Models the real `wait`. Time stands still: a timeout of zero expires at once, any other
     /// never, so that a lost wake-up shows as a deadlock.
     pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
         let mut sleepers = SLEEPERS.lock().unwrap();
@@ -107,7 +107,7 @@ mod model {
         Wait::Woken
     }
 
-    /// Model of the real `wake`.
+    /// Models the real `wake`.
     pub fn wake(word: &AtomicU32, count: u32) {
         let sleepers = SLEEPERS.lock().unwrap();
         let Some(here) = sleepers.get(&std::ptr::from_ref(word).addr()) else {

@@ -210,8 +210,8 @@ fn loom_barrier_of_three() {
     check(3, || barrier_case(3, 1));
 }
 
-/// In each round every party writes its own cell, and after the barrier reads the cells of all
-/// parties.
+/// Checks a barrier: in each round every party writes its own cell, and after the barrier reads the
+/// cells of all parties.
 fn barrier_case(parties: u32, rounds: u32) {
     let poison = Poison::new();
     let cells: Vec<_> = (0..parties * rounds).map(|_| Payload::default()).collect();

@@ -44,7 +44,7 @@ impl Position {
             | u64::from(self.instruction)
     }
 
-    /// Inverse of [`Position::pack`].
+    /// Unpacks a position; the inverse of [`Position::pack`].
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
     pub fn unpack(word: u64) -> Position {
         Position {

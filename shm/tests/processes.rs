@@ -193,7 +193,8 @@ fn child() {
     channel.send(answer.as_bytes(), &[]).unwrap();
 }
 
-/// Side 0 begins each round and side 1 ends it; the side whose turn it is owns the data.
+/// Takes turns with the other side. Side 0 begins each round and side 1 ends it; the side whose
+/// turn it is owns the data.
 fn take_turns(
     control: &Control,
     data: &Segment,

@@ -1,4 +1,4 @@
-//! Objects behind the handles of cuBLASLt.
+//! Objects to which the handles of cuBLASLt refer.
 
 /// An object; its handle is its index plus one.
 #[derive(Debug, Clone, Copy)]

@@ -82,7 +82,7 @@ impl State {
                     self.fail(code::ILLEGAL_ADDRESS);
                     return;
                 }
-                // SAFETY: as above; the source is ours.
+                // SAFETY: as above; the source is owned by this call.
                 unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
             }
             Work::Fill { to, byte, size_bytes } => {

@@ -73,7 +73,7 @@ macro_rules! ends {
 
 ends! { cublasLtDestroy cublasLtMatmulDescDestroy cublasLtMatrixLayoutDestroy cublasLtMatmulPreferenceDestroy }
 
-/// Every preference is satisfied: there is only one algorithm.
+/// Accepts every preference: there is only one algorithm.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     _handle: usize,

@@ -36,7 +36,7 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     result(unsafe { put(handle, 16) })
 }
 
-/// Total, free and used memory, in the order of `nvmlMemory_t`.
+/// Returns total, free and used memory, in the order of `nvmlMemory_t`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_device: usize, sizes: *mut [u64; 3]) -> u32 {
     let (all, used) = (settings().memory_bytes as u64, settings().others_bytes as u64);

@@ -39,7 +39,8 @@ fn plan(streams: bool) -> Plan {
     compile(&config, &owned, &with_owners(&map, &config)).expect("compiles")
 }
 
-/// With APEX the host attends eight times slower than the device, so that rows are deferred.
+/// Returns the settings for a policy. With APEX the host attends eight times slower than the
+/// device, so that rows are deferred.
 fn deciding(policy: Policy) -> Deciding {
     let is_slow = policy == Policy::Apex;
     let mut device = Costs::NONE;
