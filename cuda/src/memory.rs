@@ -158,7 +158,8 @@ impl PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        // SAFETY: needed to release the memory; this value owns it, and no copy outlives its stream.
+        // SAFETY: needed to release the memory; this value owns it, and no copy outlives its
+        // stream.
         let _ = unsafe { (self.context.table().host_free)(self.base.as_ptr().cast()) };
     }
 }

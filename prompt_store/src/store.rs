@@ -154,7 +154,8 @@ impl Store {
 }
 
 /// Opens the folder of an origin, and creates what is missing with permissions for this user only.
-/// Removes the permissions of other users from an existing folder if this user owns it.
+/// Removes the permissions of other users from an existing folder, as created by earlier versions,
+/// if this user owns it.
 fn private_folder(directory: &Path, origin: &Origin) -> io::Result<Directory> {
     let store = Directory::create(directory, PRIVATE_DIRECTORY_MODE)?;
     let folder = store.subdirectory(origin.folder(), PRIVATE_DIRECTORY_MODE)?;

@@ -151,7 +151,8 @@ impl Io for Uring {
                 return Completion { tag: event.user_data() as u32, result };
             }
             // Waits without submitting, so that an entry whose submission failed is not submitted
-            // now. SAFETY: needed because the call is raw. There is no signal mask, so no pointer.
+            // now.
+            // SAFETY: needed because the call is raw. There is no signal mask, so no pointer.
             let waited =
                 unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GET_EVENTS, None) };
             if waited.is_err_and(|error| !is_passing(&error)) {
