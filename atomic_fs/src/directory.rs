@@ -1,4 +1,4 @@
-//! A directory that is held open, and what can be done in it without following a link.
+//! An open directory, and operations in it that never follow a link.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Longest name of a file on Linux.
+/// Maximum length of a file name on Linux.
 const NAME_MAX_BYTES: usize = 255;
 
 /// An open directory. Its descriptor stays valid if the directory is renamed or replaced.
@@ -20,15 +20,15 @@ pub struct Directory {
     fd: OwnedFd,
 }
 
-/// Metadata of a directory's entry; of a link itself and not of its target.
+/// Metadata of a directory entry. For a link, those of the link itself and not of its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub is_file: bool,
     pub is_link: bool,
     pub is_directory: bool,
-    /// User id of the owner.
+    /// User ID of the owner.
     pub owner: u32,
-    /// Number of names of the file.
+    /// Number of hard links.
     pub links: u64,
     pub size_bytes: u64,
 }
@@ -37,17 +37,17 @@ impl Directory {
     /// Opens the directory at `path`. Links in `path` are followed: the caller vouches for it.
     ///
     /// # Errors
-    /// The path does not exist, is not a directory, or may not be searched.
+    /// Fails if the path does not exist, is not a directory, or may not be searched.
     pub fn open(path: &Path) -> io::Result<Directory> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         Directory::open_at(CWD, path.as_os_str(), OFlags::empty())
     }
 
-    /// Opens the directory at `path` and creates what is missing of it, with permission bits
-    /// `mode` less the umask.
+    /// Opens the directory at `path` and creates missing components with permission bits `mode`,
+    /// subject to the umask.
     ///
     /// # Errors
-    /// As [`Directory::open`], or a directory that cannot be created.
+    /// Fails like [`Directory::open`], or if a directory cannot be created.
     pub fn create(path: &Path, mode: u32) -> io::Result<Directory> {
         if !path.as_os_str().is_empty() {
             DirBuilder::new().recursive(true).mode(mode).create(path)?;
@@ -55,10 +55,10 @@ impl Directory {
         Directory::open(path)
     }
 
-    /// Opens the directory that holds the file at `path`, and returns the file's name.
+    /// Opens the directory that contains the file at `path`, and returns the file's name.
     ///
     /// # Errors
-    /// As [`Directory::open`], or a path that ends in no name.
+    /// Fails like [`Directory::open`], or if the path does not end in a name.
     pub fn of_file(path: &Path) -> io::Result<(Directory, &OsStr)> {
         let name = path.file_name().ok_or_else(|| invalid_name(path.as_os_str()))?;
         Ok((Directory::open(path.parent().unwrap_or_else(|| Path::new("")))?, name))
@@ -73,7 +73,7 @@ impl Directory {
     /// Opens a subdirectory.
     ///
     /// # Errors
-    /// There is none, or the entry is a link or a file.
+    /// Fails if there is none, or if the entry is a link or a file.
     pub fn open_subdirectory(&self, name: impl AsRef<OsStr>) -> io::Result<Directory> {
         let name = check_name(name.as_ref())?;
         let opened = Directory::open_at(&self.fd, name, OFlags::NOFOLLOW);
@@ -85,10 +85,10 @@ impl Directory {
         })
     }
 
-    /// Opens a subdirectory, and creates it if it is missing.
+    /// Opens a subdirectory, creating it if it is missing.
     ///
     /// # Errors
-    /// The entry is a link or a file, or the directory cannot be created.
+    /// Fails if the entry is a link or a file, or if the directory cannot be created.
     pub fn subdirectory(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Directory> {
         let name = check_name(name.as_ref())?;
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
@@ -100,7 +100,7 @@ impl Directory {
     /// Opens a regular file with `flags`; never a link, a device or a pipe.
     ///
     /// # Errors
-    /// The file cannot be opened, or is not a regular one.
+    /// Fails if the file cannot be opened, or is not a regular one.
     pub fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: u32) -> io::Result<File> {
         let name = check_name(name.as_ref())?;
         // O_NONBLOCK: opening a pipe must not wait for its other end. Regular files ignore it.
@@ -120,7 +120,8 @@ impl Directory {
     /// Creates a file that does not exist yet, for reading and writing.
     ///
     /// # Errors
-    /// An entry of that name exists, be it a link to nothing, or the file cannot be created.
+    /// Fails if an entry of that name exists, even a dangling link, or if the file cannot be
+    /// created.
     pub fn create_new(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
     }
@@ -128,7 +129,7 @@ impl Directory {
     /// Returns the metadata of an entry; `None` if there is none.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any other error of the file system.
     pub fn entry(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Entry>> {
         let name = check_name(name.as_ref())?;
         let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -149,16 +150,16 @@ impl Directory {
     /// Returns the target of a link.
     ///
     /// # Errors
-    /// The entry is missing or is not a link.
+    /// Fails if the entry is missing or is not a link.
     pub fn read_link(&self, name: impl AsRef<OsStr>) -> io::Result<PathBuf> {
         let target = rustix::fs::readlinkat(&self.fd, check_name(name.as_ref())?, Vec::new())?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
     }
 
-    /// Creates a link to `target`, or puts it in the place of the file or link of that name.
+    /// Creates a link to `target`, atomically replacing a file or link of that name.
     ///
     /// # Errors
-    /// The link cannot be created, or a directory has its name.
+    /// Fails if the link cannot be created, or if a directory has this name.
     pub fn replace_link(&self, target: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = check_name(name.as_ref())?;
         let temporary = crate::temporary::unused_name(".link-", "", |temporary| {
@@ -172,10 +173,10 @@ impl Directory {
         renamed
     }
 
-    /// Gives an entry another name, in the place of a file or link that has it.
+    /// Renames an entry, atomically replacing a file or link of the new name.
     ///
     /// # Errors
-    /// The entry is missing, or a directory has the other name.
+    /// Fails if the entry is missing, or if a directory has the new name.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         let (from, to) = (check_name(from.as_ref())?, check_name(to.as_ref())?);
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
@@ -184,7 +185,7 @@ impl Directory {
     /// Removes a file or a link.
     ///
     /// # Errors
-    /// The entry is missing or a directory, or may not be removed.
+    /// Fails if the entry is missing, is a directory, or may not be removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, check_name(name.as_ref())?, AtFlags::empty())?)
     }
@@ -192,7 +193,7 @@ impl Directory {
     /// Sets the directory's permission bits.
     ///
     /// # Errors
-    /// The directory belongs to another user.
+    /// Fails if the directory belongs to another user.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(mode);
         Ok(rustix::fs::chmodat(&self.fd, ".", mode, AtFlags::empty())?)
@@ -201,32 +202,32 @@ impl Directory {
     /// Returns the directory's permission bits.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any error of the file system.
     pub fn mode(&self) -> io::Result<u32> {
         Ok(Mode::from_raw_mode(rustix::fs::fstat(&self.fd)?.st_mode).bits())
     }
 
-    /// Makes names that were created or replaced last over a power cut.
+    /// Makes created and replaced names durable.
     ///
     /// # Errors
-    /// File systems that cannot sync a directory.
+    /// Fails on file systems that cannot sync a directory.
     pub fn sync(&self) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
         Ok(rustix::fs::fsync(readable)?)
     }
 
-    /// Returns the bytes that this user may still write to the directory's file system.
+    /// Returns the number of bytes that this user may still write to the directory's file system.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any error of the file system.
     pub fn available_bytes(&self) -> io::Result<u64> {
         let drive = rustix::fs::fstatvfs(&self.fd)?;
         Ok(drive.f_bavail.saturating_mul(drive.f_frsize))
     }
 }
 
-/// Refuses what is not one component of a path.
+/// Returns an error unless `name` is a single component of a path.
 fn check_name(name: &OsStr) -> io::Result<&OsStr> {
     let bytes = name.as_bytes();
     let is_name = !matches!(bytes, b"" | b"." | b"..")

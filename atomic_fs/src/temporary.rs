@@ -1,4 +1,4 @@
-//! Files under random names that get their own once they are whole.
+//! Files that are written under random names and renamed once they are complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,17 +12,17 @@ use crate::directory::Directory;
 pub const PRIVATE_MODE: u32 = 0o600;
 /// Permission bits of a directory that only its owner may enter.
 pub const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
-/// Permission bits of a file of which the umask decides who may read it.
+/// Permission bits of a file whose readers are determined by the umask.
 pub const PUBLIC_MODE: u32 = 0o666;
 
-/// Random names that are tried before creating a file fails.
+/// Maximum number of random names tried before creating a file fails.
 const MAX_TRIES: u32 = 64;
 
 /// A new file under a random name, removed when dropped unless it was persisted.
 #[derive(Debug)]
 pub struct TemporaryFile<'a> {
     directory: &'a Directory,
-    /// `None` once it was persisted.
+    /// `None` after the file was persisted.
     name: Option<OsString>,
     file: File,
 }
@@ -31,7 +31,7 @@ impl Directory {
     /// Creates a file whose name is `prefix`, random digits and `suffix`.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Fails if the file cannot be created.
     pub fn temporary_file(
         &self,
         prefix: &str,
@@ -44,15 +44,15 @@ impl Directory {
 }
 
 impl TemporaryFile<'_> {
-    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives the file its name, in the place of a file or link that has it, and returns it.
+    /// Renames the file to `name`, atomically replacing a file or link of that name, and returns
+    /// it.
     ///
     /// # Errors
-    /// The file cannot be renamed; it is removed then.
+    /// Fails if the file cannot be renamed; it is then removed.
     pub fn persist(mut self, name: impl AsRef<OsStr>) -> io::Result<File> {
         if let Some(temporary) = &self.name {
             self.directory.rename(temporary, name)?;
@@ -65,16 +65,16 @@ impl TemporaryFile<'_> {
 impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // It may be gone with its directory.
+            // Fails if the directory has been removed.
             let _ = self.directory.remove_file(name);
         }
     }
 }
 
-/// Replaces the file at `path`, or a link there, by a new one that holds `bytes`.
+/// Atomically replaces the file or link at `path` by a new file that contains `bytes`.
 ///
 /// # Errors
-/// The file cannot be written; the earlier one is then unchanged.
+/// Fails if the file cannot be written; an earlier file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let (directory, name) = Directory::of_file(path)?;
     let temporary = directory.temporary_file(".tmp-", "", mode)?;
@@ -82,13 +82,13 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     temporary.persist(name).map(drop)
 }
 
-/// Calls `create` with random names until one is free.
+/// Calls `create` with random names until one is unused.
 pub(crate) fn unused_name<T>(
     prefix: &str,
     suffix: &str,
     mut create: impl FnMut(&OsStr) -> io::Result<T>,
 ) -> io::Result<(T, OsString)> {
-    // Keyed with random bytes of the system, so that nobody foresees a name.
+    // Keyed with random bytes from the system, so that names cannot be predicted.
     let random = RandomState::new();
     for number in 0..MAX_TRIES {
         let digits = random.hash_one((std::process::id(), number));

@@ -1,4 +1,5 @@
-//! No operation follows a link, whoever planted it, and a file has its old content or its new one.
+//! No operation follows a link, regardless of who created it, and a file has either its old or its
+//! new content.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, symlink};

@@ -1,7 +1,7 @@
-//! cuBLASLt: matrix products, where the library is installed.
+//! Matrix products by cuBLASLt, where the library is installed.
 //!
-//! A [`Product`] keeps one algorithm for all numbers of rows, without a split of the sums, so that
-//! a row's bits do not depend on its neighbours.
+//! A [`Product`] uses one algorithm for all numbers of rows, without splitting sums, so that a
+//! row's bits do not depend on other rows.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::library::{Library, function};
 use crate::memory::Address;
 use crate::stream::Stream;
 
-/// Scratch that an algorithm may use, bytes.
+/// Size of the scratch that an algorithm may use.
 pub const BLAS_WORKSPACE_BYTES: u64 = 32 << 20;
 
 const SUCCESS: u32 = 0;
@@ -36,7 +36,7 @@ const PREFER_WORKSPACE_BYTES: u32 = 1;
 const PREFER_REDUCTION: u32 = 3;
 /// `CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES` to `_D_BYTES`
 const PREFER_ALIGNMENTS: [u32; 4] = [5, 6, 7, 8];
-/// What all operands here lie on at least.
+/// Minimum alignment of all operands.
 const ALIGNMENT_BYTES: u32 = 16;
 
 /// `cublasLtMatmulHeuristicResult_t`
@@ -57,14 +57,14 @@ type Set = unsafe extern "C" fn(Pointer, u32, *const c_void, usize) -> u32;
 
 macro_rules! table {
     ($($field:ident: $type:ty = $symbol:literal;)*) => {
-        /// The library's functions, and the library, which must stay as long.
+        /// The library's functions, and the library itself, which must stay loaded as long.
         struct Table {
             $($field: $type,)*
             _library: Opened,
         }
 
         impl Table {
-            /// `None` where one is missing.
+            /// Loads all functions; `None` if one is missing.
             fn load(library: Opened) -> Option<Table> {
                 Some(Table {
                     $($field: {
@@ -119,12 +119,12 @@ pub struct Blas {
 
 // SAFETY: needed because of the handle, which the library allows on any thread.
 unsafe impl Send for Blas {}
-// SAFETY: as for `Send`; the library's functions may be called at once with one handle.
+// SAFETY: as for `Send`; the library's functions may be called concurrently with one handle.
 unsafe impl Sync for Blas {}
 
 impl Blas {
-    /// Opens cuBLASLt on the context that is current; `None` where it is missing, incomplete or
-    /// refuses, since there is another way.
+    /// Opens cuBLASLt on the context that is current. `None` if the library is missing or
+    /// incomplete, or refuses: the caller then uses its own kernels.
     pub fn open(context: &Context) -> Option<Arc<Blas>> {
         let (file, library) = Library::CublasLt.open()?;
         let table = Table::load(library)?;
@@ -135,9 +135,9 @@ impl Blas {
         made.then(|| Arc::new(Blas { table, handle, file, _context: context.clone() }))
     }
 
-    /// Name of the file and version, like `libcublasLt.so.12 (120103)`.
+    /// Returns the name of the file and the version, like `libcublasLt.so.12 (120103)`.
     pub fn describe(&self) -> String {
-        // SAFETY: needed to ask; it takes nothing.
+        // SAFETY: needed to query the version; the call takes no arguments.
         let version = unsafe { (self.table.version)() };
         format!("{} ({version})", self.file)
     }
@@ -150,12 +150,12 @@ impl Drop for Blas {
     }
 }
 
-/// Descriptors, given back when dropped.
+/// Descriptors of a product, released when dropped.
 #[derive(Debug)]
 struct Descriptors {
     blas: Arc<Blas>,
     desc: Pointer,
-    /// Of the weight, the activations and the sums.
+    /// Layouts of the weight, the activations and the sums.
     layouts: [Pointer; 3],
 }
 
@@ -165,7 +165,7 @@ unsafe impl Send for Descriptors {}
 impl Drop for Descriptors {
     fn drop(&mut self) {
         let table = &self.blas.table;
-        // SAFETY: needed to give back what was made here; null where making failed.
+        // SAFETY: needed to release what was created here; null where creating failed.
         unsafe {
             for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
                 let _ = (table.layout_destroy)(layout);
@@ -181,24 +181,24 @@ impl Drop for Descriptors {
 /// k]`.
 #[derive(Debug)]
 pub struct Product {
-    /// Changed by every call: the layouts hold the number of rows.
+    /// Modified by every call, since the layouts contain the number of rows.
     descriptors: Mutex<Descriptors>,
     algorithm: [u64; 8],
     rows_max: u32,
 }
 
 impl Product {
-    /// The product of up to `rows_max` rows; `None` where the library knows no way.
+    /// Creates a product of up to `rows_max` rows; `None` if the library has no algorithm for it.
     pub fn new(blas: &Arc<Blas>, (rows_max, n, k): (u32, u32, u32)) -> Option<Product> {
         let table = &blas.table;
         let null = std::ptr::null_mut();
         let mut made = Descriptors { blas: Arc::clone(blas), desc: null, layouts: [null; 3] };
         let (rows, n, k) = (u64::from(rows_max), u64::from(n), u64::from(k));
-        // The library counts columns first: a row-major [r, c] is its [c, r].
+        // The library is column-major: a row-major [r, c] is its [c, r].
         let shapes = [(BF16, k, n), (BF16, k, rows), (F32, n, rows)];
         let size = size_of::<c_int>();
         // SAFETY: needed to describe the product. The library writes a pointer for each and reads
-        // one integer of the size it is told.
+        // one integer of the given size.
         unsafe {
             ok((table.desc_create)(&raw mut made.desc, COMPUTE_F32, F32))?;
             let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
@@ -214,14 +214,14 @@ impl Product {
     /// Enqueues the product of the first `rows` rows.
     ///
     /// # Errors
-    /// The library's refusal, or an earlier failure on the device.
+    /// Fails if the library refuses, or because of an earlier failure on the device.
     ///
     /// # Safety
-    /// As [`crate::Kernel::launch`] for the operands: `x` and `weight` bf16, `sums` f32 `[rows,
-    /// n]`, `workspace` of [`BLAS_WORKSPACE_BYTES`], all on 16-byte boundaries.
+    /// The requirements of [`crate::Kernel::launch`] apply to the operands: `x` and `weight` bf16,
+    /// `sums` f32 `[rows, n]`, `workspace` of [`BLAS_WORKSPACE_BYTES`], all on 16-byte boundaries.
     ///
     /// # Panics
-    /// More rows than the product was made for.
+    /// Panics if `rows` exceeds the maximum for which the product was created.
     pub unsafe fn enqueue(
         &self,
         stream: &Stream,
@@ -242,7 +242,7 @@ impl Product {
             check("cublasLtMatrixLayoutSetAttribute", result)?;
         }
         let (one, zero) = (1.0f32, 0.0f32);
-        // A product is one launch, or two where operands are prepared first.
+        // A product is one launch, or two if operands are prepared first.
         stream.count(2);
         // SAFETY: needed to multiply. The factors are read during the call; the caller vouches for
         // the operands, descriptors and stream are alive.
@@ -274,10 +274,10 @@ impl Descriptors {
     fn algorithm(&self) -> Option<[u64; 8]> {
         let table = &self.blas.table;
         let mut preference = std::ptr::null_mut();
-        // SAFETY: needed to ask for an algorithm; the library writes one pointer.
+        // SAFETY: needed to query an algorithm; the library writes one pointer.
         ok(unsafe { (table.preference_create)(&raw mut preference) })?;
         let found = self.preferred(preference);
-        // SAFETY: needed to give back what was just made.
+        // SAFETY: needed to release what was just created.
         let _ = unsafe { (table.preference_destroy)(preference) };
         found
     }
@@ -285,7 +285,7 @@ impl Descriptors {
     fn preferred(&self, preference: Pointer) -> Option<[u64; 8]> {
         let table = &self.blas.table;
         let prefer_u32 = |attribute, value: u32| {
-            // SAFETY: needed to say what is allowed; the library reads one u32.
+            // SAFETY: needed to set a constraint; the library reads one u32.
             ok(unsafe {
                 (table.preference_set)(preference, attribute, (&raw const value).cast(), 4)
             })
@@ -299,7 +299,8 @@ impl Descriptors {
         let mut found =
             Found { algorithm: [0; 8], workspace_bytes: 0, state: 1, waves: 0.0, reserved: [0; 4] };
         let mut count = 0;
-        // SAFETY: needed to ask; the library reads one usize, and writes one result and one count.
+        // SAFETY: needed for the query; the library reads one usize, and writes one result and one
+        // count.
         unsafe {
             let size = size_of::<usize>();
             let value = (&raw const workspace).cast();

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use crate::driver::{Driver, Table};
 use crate::error::CudaError;
 
-/// Attributes by number, as the driver's interface fixes them.
+/// Numbers of device attributes, as defined by the driver's interface.
 mod attribute {
     pub(super) const MULTIPROCESSORS: u32 = 16;
     pub(super) const CAPABILITY_MAJOR: u32 = 75;
@@ -19,55 +19,55 @@ mod attribute {
     pub(super) const WRITES_ORDERING: u32 = 118;
 }
 
-/// Oldest compute capability with bf16 matrix instructions and asynchronous copies.
+/// Minimum compute capability: the first with bf16 matrix instructions and asynchronous copies.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`
 const FLUSH_BY_HOST: u32 = 1;
-/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`: what arrives is seen at once.
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`: writes are visible as soon as they arrive.
 const ORDERED_FOR_ALL: u32 = 200;
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`
 const FLUSH_CURRENT: u32 = 0;
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES`
 const FLUSH_FOR_ALL: u32 = 200;
 
-/// Who can make the device see what other devices, such as drives, have written to its memory.
+/// Ways to make the device see what other devices, such as drives, have written to its memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct RemoteWrites {
-    /// A wait of a stream.
+    /// A stream's wait can do it.
     by_streams: bool,
-    /// A call, where it is needed.
+    /// A call can do it, and is needed.
     by_host: bool,
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number, as in `--device cuda:N`.
+    /// Number of the device, as in `--device cuda:N`.
     pub index: u32,
     pub name: String,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
-    /// Memory of the device, free or not.
+    /// Total memory of the device.
     pub total_bytes: u64,
-    /// Domain, bus, device and function, as `lspci` writes them.
+    /// Domain, bus, device and function, in the notation of `lspci`.
     pub bus: String,
-    /// `GPU-` and 32 hexadecimal digits in groups, as `nvidia-smi` writes it.
+    /// `GPU-` and 32 hexadecimal digits in groups, in the notation of `nvidia-smi`.
     pub uuid: String,
     pub multiprocessors: u32,
-    /// Whether other devices may read and write its memory directly.
+    /// True if other devices may read and write its memory directly.
     pub gpu_direct: bool,
 }
 
 impl Driver {
-    /// Describes a device without making a context on it.
+    /// Returns the properties of a device without creating a context on it.
     ///
     /// # Errors
-    /// A number beyond the last device, or the driver's refusal.
+    /// Fails if there is no device `index`, or if the driver refuses.
     pub fn device(&self, index: u32) -> Result<DeviceInfo, CudaError> {
         let device = self.handle(index)?;
         let mut total_bytes = 0;
-        // SAFETY: needed to ask for the memory's size; the driver writes one usize.
+        // SAFETY: needed to query the memory's size; the driver writes one usize.
         let result = unsafe { (self.table.device_memory)(&raw mut total_bytes, device) };
         self.table.check("cuDeviceTotalMem", result)?;
         let asked = |attribute| self.attribute(device, attribute);
@@ -85,7 +85,7 @@ impl Driver {
 
     fn uuid(&self, device: c_int) -> Result<String, CudaError> {
         let mut bytes = [0u8; 16];
-        // SAFETY: needed to ask; the driver writes 16 bytes.
+        // SAFETY: needed for the query; the driver writes 16 bytes.
         let result = unsafe { (self.table.device_uuid)(bytes.as_mut_ptr(), device) };
         self.table.check("cuDeviceGetUuid", result)?;
         let hex = |range: std::ops::Range<usize>| -> String {
@@ -108,7 +108,7 @@ impl Driver {
 
     fn attribute(&self, device: c_int, attribute: u32) -> Result<u32, CudaError> {
         let mut value = 0;
-        // SAFETY: needed to ask for an attribute; the driver writes one integer.
+        // SAFETY: needed to query an attribute; the driver writes one integer.
         let result = unsafe { (self.table.device_attribute)(&raw mut value, attribute, device) };
         self.table.check("cuDeviceGetAttribute", result)?;
         Ok(value.unsigned_abs())
@@ -121,8 +121,8 @@ impl Driver {
         device: c_int,
     ) -> Result<String, CudaError> {
         let mut bytes = [0u8; 256];
-        // SAFETY: needed to ask for a name; the driver writes at most as many bytes as it is told,
-        // one fewer than there are, so that a zero follows whatever it does.
+        // SAFETY: needed to query a name; the driver writes at most the given number of bytes,
+        // which is one fewer than there are, so that a zero follows in any case.
         let result = unsafe { function(bytes.as_mut_ptr().cast(), 255, device) };
         self.table.check(call, result)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -142,28 +142,28 @@ struct Retained {
 // SAFETY: needed because the context is a pointer. The driver's functions may be called from any
 // thread, and a context may be current on several at once.
 unsafe impl Send for Retained {}
-// SAFETY: as for `Send`; nothing of it changes after it was made.
+// SAFETY: as for `Send`; nothing of it changes after it was created.
 unsafe impl Sync for Retained {}
 
 impl Drop for Retained {
     fn drop(&mut self) {
-        // SAFETY: needed to give the context back. It was retained once, and whoever uses it holds
+        // SAFETY: needed to release the context. It was retained once, and every user of it holds
         // an `Arc` of this. A failure leaves it to the end of the process.
         let _ = unsafe { (self.table.context_release)(self.device) };
     }
 }
 
-/// This process's context on a device. Cheap to clone; the last one gives it back.
+/// This process's context on a device. Cheap to clone; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub struct Context {
     retained: Arc<Retained>,
 }
 
 impl Context {
-    /// Whether the kernels run on a device.
+    /// Checks that the kernels can run on a device.
     ///
     /// # Errors
-    /// [`CudaError::OldDevice`].
+    /// Returns [`CudaError::OldDevice`] otherwise.
     pub fn supports(info: &DeviceInfo) -> Result<(), CudaError> {
         if info.capability >= CAPABILITY_MIN {
             return Ok(());
@@ -175,7 +175,7 @@ impl Context {
     /// Opens device `index` and makes its context current on the calling thread.
     ///
     /// # Errors
-    /// A wrong number, a device that is too old, or the driver's refusal.
+    /// Fails if there is no such device, if it is too old, or if the driver refuses.
     pub fn open(driver: &Driver, index: u32) -> Result<Context, CudaError> {
         let info = driver.device(index)?;
         Context::supports(&info)?;
@@ -188,7 +188,7 @@ impl Context {
             by_host: by_host && !is_ordered,
         };
         let mut context = std::ptr::null_mut();
-        // SAFETY: needed to make a context; the driver writes one pointer.
+        // SAFETY: needed to create a context; the driver writes one pointer.
         let result = unsafe { (table.context_retain)(&raw mut context, device) };
         table.check("cuDevicePrimaryCtxRetain", result)?;
         let retained = Retained { table, device, context, info, remote_writes };
@@ -197,49 +197,49 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes the context current on the calling thread, which every thread does once before it
-    /// uses anything of the device.
+    /// Makes the context current on the calling thread. Every thread does this once before it uses
+    /// anything on the device.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn make_current(&self) -> Result<(), CudaError> {
         // SAFETY: needed to bind the thread. The context is retained by `self`.
         let result = unsafe { (self.table().context_set)(self.retained.context) };
         self.table().check("cuCtxSetCurrent", result)
     }
 
-    /// Makes what other devices have written to the device's memory visible to it, where that takes
-    /// a call. The context is current on the calling thread.
+    /// Makes what other devices have written to the device's memory visible to it, if that takes a
+    /// call. The context must be current on the calling thread.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn flush_remote_writes(&self) -> Result<(), CudaError> {
         let Some(flush) = self.table().flush_writes.filter(|_| self.retained.remote_writes.by_host)
         else {
             return Ok(());
         };
-        // SAFETY: needed to flush; both are values that the driver's interface names.
+        // SAFETY: needed to flush; both values are defined by the driver's interface.
         let result = unsafe { flush(FLUSH_CURRENT, FLUSH_FOR_ALL) };
         self.table().check("cuFlushGPUDirectRDMAWrites", result)
     }
 
-    /// Whether a stream's wait can do the same.
+    /// Returns true if a stream's wait can do the same.
     pub(crate) fn streams_flush_remote_writes(&self) -> bool {
         self.retained.remote_writes.by_streams
     }
 
-    /// What the device is.
+    /// Returns the properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.retained.info
     }
 
-    /// Free and total bytes of device memory.
+    /// Returns free and total bytes of device memory.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn memory_bytes(&self) -> Result<(u64, u64), CudaError> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: needed to ask for sizes; the driver writes two usize.
+        // SAFETY: needed to query sizes; the driver writes two usize.
         let result = unsafe { (self.table().memory_info)(&raw mut free, &raw mut total) };
         self.table().check("cuMemGetInfo", result)?;
         Ok((free as u64, total as u64))

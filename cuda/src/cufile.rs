@@ -1,8 +1,8 @@
-//! cuFile, NVIDIA's GPUDirect Storage: files are read into device memory past the host's, where
-//! driver, drive and file system allow it; elsewhere the library copies through the host itself and
-//! calls that its compatibility mode.
+//! cuFile, NVIDIA's GPUDirect Storage: reads files into device memory, bypassing the host's memory
+//! where driver, drive and file system allow it. Elsewhere the library itself copies through the
+//! host, which it calls compatibility mode.
 //!
-//! Types and codes are those of `cufile.h` as its documentation has them.
+//! Types and codes follow the documentation of `cufile.h`.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -19,14 +19,14 @@ use crate::memory::{Address, Arena};
 const SUCCESS: u32 = 0;
 /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`
 const OPAQUE_FD: u32 = 1;
-/// `CUFILEOP_BASE_ERR`: results of reads below its negation are codes of cuFile.
+/// `CUFILEOP_BASE_ERR`: results of reads below its negation are error codes of cuFile.
 const CODES_FROM: isize = 5000;
-/// Bits of `dstatusflags`: drives are read without the host, by nvidia-fs or by the kernel.
+/// Bits of `dstatusflags`: drives are read bypassing the host, by nvidia-fs or by the kernel.
 const NVME_SUPPORTED: [u32; 2] = [4, 11];
 /// `CU_FILE_CUDA_DRIVER_ERROR`
 const OF_DRIVER: u32 = 5011;
 
-/// What codes mean that a user can do something about.
+/// Meanings of the error codes that a user can act on.
 const MEANINGS: [(u32, &str); 10] = [
     (5001, "the nvidia-fs driver is not loaded"),
     (5004, "the nvidia-fs driver is of another version"),
@@ -40,29 +40,29 @@ const MEANINGS: [(u32, &str); 10] = [
     (5036, "device memory cannot be pinned"),
 ];
 
-/// Why files cannot be read straight to a device.
+/// Reason why files cannot be read directly into a device's memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CuFileError {
-    /// No library of that name.
+    /// The library was not found.
     #[error("cuFile is not installed (libcufile.so.0 was not found; {packages} has it)")]
     Missing {
-        /// What brings it.
+        /// Packages that contain it.
         packages: &'static str,
     },
-    /// A library that lacks a function.
+    /// The library lacks a function.
     #[error("cuFile has no function {function}: it is too old or incomplete")]
     Incomplete {
-        /// Its name.
+        /// Name of the function.
         function: &'static str,
     },
-    /// The library's refusal.
+    /// The library refused a call.
     #[error("cuFile refuses {call}: {}", meaning(*.code, *.cuda))]
     Refused {
-        /// What was called.
+        /// Function that was called.
         call: &'static str,
-        /// Of cuFile.
+        /// Error code of cuFile.
         code: u32,
-        /// Of the driver, where `code` says so.
+        /// Error code of the driver, if `code` refers to it.
         cuda: u32,
     },
 }
@@ -105,7 +105,7 @@ struct Description {
     operations: *const c_void,
 }
 
-/// `CUfileDrvProps_t`, with room for what later versions add.
+/// `CUfileDrvProps_t`, with space for fields that later versions add.
 #[repr(C)]
 #[derive(Default)]
 struct Properties {
@@ -120,7 +120,7 @@ struct Properties {
 
 type Handle = *mut c_void;
 
-/// The library's functions.
+/// Functions of the library.
 #[derive(Debug)]
 struct Table {
     close: unsafe extern "C" fn() -> Status,
@@ -132,33 +132,33 @@ struct Table {
     read: unsafe extern "C" fn(Handle, *mut c_void, usize, i64, i64) -> isize,
 }
 
-/// An open cuFile driver; closed when the last user of it is dropped.
+/// An open cuFile driver; closed when its last user is dropped.
 #[derive(Debug)]
 pub struct CuFile {
     table: Table,
     reads_drives: bool,
-    /// Holds what the table points to.
+    /// Keeps the functions of the table loaded.
     _library: Opened,
 }
 
 impl CuFile {
-    /// Opens the library and its driver. The calling thread has a context.
+    /// Opens the library and its driver. A context must be current on the calling thread.
     ///
     /// # Errors
-    /// No library, one that lacks a function, or the driver's refusal.
+    /// Fails if the library is missing or lacks a function, or if the driver refuses.
     pub fn open() -> Result<Arc<CuFile>, CuFileError> {
         let packages = Library::CuFile.packages();
         let (_, library) = Library::CuFile.open().ok_or(CuFileError::Missing { packages })?;
         macro_rules! load {
             ($name:literal) => {
                 // SAFETY: needed to reach the function; cuFile's interface fixes its type, and the
-                // library is held beside it.
+                // library is held as long as the table.
                 unsafe { function(&library, $name) }
                     .ok_or(CuFileError::Incomplete { function: $name })?
             };
         }
         let open: unsafe extern "C" fn() -> Status = load!("cuFileDriverOpen");
-        // SAFETY: as above. Headers since 1.5 give the name to the second version.
+        // SAFETY: as above. Headers since 1.5 map the name to the second version.
         let close = unsafe { function(&library, "cuFileDriverClose_v2") };
         let table = Table {
             close: match close {
@@ -172,12 +172,12 @@ impl CuFile {
             deregister_memory: load!("cuFileBufDeregister"),
             read: load!("cuFileRead"),
         };
-        // SAFETY: needed to begin; the call takes nothing.
+        // SAFETY: needed to open the driver; the call takes no arguments.
         unsafe { open() }.check("cuFileDriverOpen")?;
         let mut cufile = CuFile { table, reads_drives: false, _library: library };
         let mut properties = Properties::default();
-        // SAFETY: needed to ask; the library writes one structure of this form, and there is room
-        // for more than it has.
+        // SAFETY: needed for the query; the library writes one structure of this layout, and there
+        // is space for more than it has.
         let asked = unsafe { (cufile.table.properties)(&raw mut properties) };
         asked.check("cuFileDriverGetProperties")?;
         let supported = |bit: &u32| properties.status_flags >> bit & 1 == 1;
@@ -185,8 +185,8 @@ impl CuFile {
         Ok(Arc::new(cufile))
     }
 
-    /// `cuFile`, or `cuFile in compatibility mode` where it says that it reads no drive without the
-    /// host.
+    /// Returns `cuFile`, or `cuFile in compatibility mode` if the library reports that it cannot
+    /// bypass the host for any drive.
     pub fn describe(&self) -> &'static str {
         if self.reads_drives { "cuFile" } else { "cuFile in compatibility mode" }
     }
@@ -194,31 +194,32 @@ impl CuFile {
 
 impl Drop for CuFile {
     fn drop(&mut self) {
-        // SAFETY: needed to end what `open` began; files and memory hold this while they are used.
+        // SAFETY: needed to close what `open` opened; files and memory hold this while they are
+        // used.
         let _ = unsafe { (self.table.close)() };
     }
 }
 
-/// A file that device memory is read from.
+/// A file from which device memory is read.
 #[derive(Debug)]
 pub struct DirectFile {
     cufile: Arc<CuFile>,
     handle: Handle,
-    /// Open for as long as the handle is.
+    /// Stays open as long as the handle exists.
     _file: File,
 }
 
 // SAFETY: needed because the handle is a pointer. It is only ever handed to the library, whose
-// functions may be called from any thread and at once.
+// functions may be called from any thread and concurrently.
 unsafe impl Send for DirectFile {}
-// SAFETY: as for `Send`; nothing of it changes after it was made.
+// SAFETY: as for `Send`; nothing of it changes after it was created.
 unsafe impl Sync for DirectFile {}
 
 impl DirectFile {
-    /// Registers a file, which is open past the page cache.
+    /// Registers a file that was opened with `O_DIRECT`.
     ///
     /// # Errors
-    /// The library's refusal, as for a file system that it does not support.
+    /// Fails if the library refuses, for example because it does not support the file system.
     pub fn new(cufile: &Arc<CuFile>, file: File) -> Result<DirectFile, CuFileError> {
         let mut handle = std::ptr::null_mut();
         let mut description = Description {
@@ -234,15 +235,16 @@ impl DirectFile {
         Ok(DirectFile { cufile: Arc::clone(cufile), handle, _file: file })
     }
 
-    /// Reads `size_bytes` from `from_bytes` of the file to `to_bytes` behind `base`, the first
-    /// address of an allocation. The bytes that were read, fewer at the end of the file.
+    /// Reads `size_bytes` from `from_bytes` of the file to `to_bytes` after `base`, the first
+    /// address of an allocation. Returns the number of bytes read, which is smaller at the end of
+    /// the file.
     ///
     /// # Safety
-    /// The range lies in an allocation that begins at `base`, and nobody touches it until this
-    /// returns.
+    /// The range is within an allocation that begins at `base`, and nothing else accesses it until
+    /// this returns.
     ///
     /// # Errors
-    /// The system's error, or the library's in words.
+    /// Returns the system's error, or the library's with its meaning.
     pub unsafe fn read(
         &self,
         (base, to_bytes): (Address, u64),
@@ -267,7 +269,7 @@ impl DirectFile {
 
 impl Drop for DirectFile {
     fn drop(&mut self) {
-        // SAFETY: needed to give the handle back; nobody reads with it any more.
+        // SAFETY: needed to release the handle; nothing reads with it any more.
         unsafe { (self.cufile.table.deregister_file)(self.handle) };
     }
 }
@@ -283,13 +285,13 @@ impl DirectMemory {
     /// Registers an arena, so that reads to it need not go through memory of cuFile's own.
     ///
     /// # Errors
-    /// The library's refusal, as where the device's window on the bus is too small. Reads work all
-    /// the same.
+    /// Fails if the library refuses, for example because the device's window on the bus is too
+    /// small. Reads work all the same.
     pub fn new(cufile: &Arc<CuFile>, arena: &Arena) -> Result<DirectMemory, CuFileError> {
         let base = std::ptr::without_provenance(arena.base() as usize);
         let size_bytes = arena.size_bytes() as usize;
-        // SAFETY: needed to register the memory, which is an allocation of this size. Whoever reads
-        // to it holds it for longer than this.
+        // SAFETY: needed to register the memory, which is an allocation of this size. Every reader
+        // that uses it holds the arena for longer than this.
         let result = unsafe { (cufile.table.register_memory)(base, size_bytes, 0) };
         result.check("cuFileBufRegister")?;
         Ok(DirectMemory { cufile: Arc::clone(cufile), base: arena.base() })
@@ -299,7 +301,7 @@ impl DirectMemory {
 impl Drop for DirectMemory {
     fn drop(&mut self) {
         let base = std::ptr::without_provenance(self.base as usize);
-        // SAFETY: needed to give back what `new` registered.
+        // SAFETY: needed to release what `new` registered.
         let _ = unsafe { (self.cufile.table.deregister_memory)(base) };
     }
 }

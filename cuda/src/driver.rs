@@ -1,4 +1,4 @@
-//! The driver's functions, found once.
+//! The driver's functions, looked up once.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -6,8 +6,8 @@ use cudarc::driver::sys;
 
 use crate::error::{CudaError, code};
 
-/// Declares the table: a field for each function, filled from the library by name. `optional`
-/// functions are `None` in drivers that do not have them.
+/// Declares the table: a field for each function, filled from the library by name. Functions marked
+/// `optional` are `None` if the driver does not have them.
 macro_rules! table {
     (
         required { $($field:ident = $symbol:literal ( $($argument:ty),* );)* }
@@ -22,8 +22,8 @@ macro_rules! table {
 
         impl Table {
             fn load() -> Result<Table, CudaError> {
-                // SAFETY: needed to reach the library. It is present (asked by the caller); loading
-                // it runs NVIDIA's initialisers, which any CUDA program relies on.
+                // SAFETY: needed to reach the library. It is present (checked by the caller);
+                // loading it runs NVIDIA's initialisers, which any CUDA program relies on.
                 let library = unsafe { sys::culib() };
                 Ok(Table {
                     $($field: {
@@ -99,7 +99,7 @@ table! {
         );
     }
     optional {
-        // CUDA 12.4; drivers before load a function when it is looked up.
+        // CUDA 12.4; earlier drivers load a function when it is looked up.
         function_load = "cuFuncLoad"(sys::CUfunction);
         flush_writes = "cuFlushGPUDirectRDMAWrites"(c_uint, c_uint);
     }
@@ -112,17 +112,17 @@ impl std::fmt::Debug for Table {
 }
 
 impl Table {
-    /// The error of a result, if it is one.
+    /// Converts a result of the function `call` to an error, unless it is success.
     pub(crate) fn check(&self, call: &'static str, result: u32) -> Result<(), CudaError> {
         if result == code::SUCCESS {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: needed to ask the driver for a name. It writes one pointer, to a string of its
-        // own that is never freed, or null.
+        // SAFETY: needed to query a name. The driver writes one pointer, to a string of its own
+        // that is never freed, or null.
         let known = unsafe { (self.error_name)(result, &raw mut name) };
         let name = if known == code::SUCCESS && !name.is_null() {
-            // SAFETY: as above: a string that ends with zero and lives as long as the process.
+            // SAFETY: as above: the string ends with zero and lives as long as the process.
             unsafe { CStr::from_ptr(name) }.to_str().ok()
         } else {
             None
@@ -131,7 +131,7 @@ impl Table {
     }
 }
 
-/// A CUDA version that a driver supports.
+/// A CUDA version supported by a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     pub major: u32,
@@ -144,7 +144,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The oldest that knows all functions of the table under these names (driver 525).
+/// The oldest version that has all functions of the table under these names (driver 525).
 const OLDEST: Version = Version { major: 12, minor: 0 };
 
 /// An initialised driver with at least one device.
@@ -159,16 +159,17 @@ impl Driver {
     /// Opens the driver.
     ///
     /// # Errors
-    /// No driver, one that is too old, or no device: a sentence each.
+    /// Fails if there is no driver, if it is too old, or if there is no device.
     pub fn open() -> Result<Driver, CudaError> {
-        // SAFETY: needed to ask whether the library is there, which loads it. See `Table::load`.
+        // SAFETY: needed to check that the library exists, which loads it. See `Table::load`.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
         }
-        // Once for each process that uses a device; it lives as long as the library, which stays.
+        // Once for each process that uses a device; it lives as long as the library, which stays
+        // loaded.
         let table: &'static Table = Box::leak(Box::new(Table::load()?));
         let mut number = 0;
-        // SAFETY: needed to ask for the version, which the driver writes into one integer.
+        // SAFETY: needed to query the version, which the driver writes into one integer.
         table.check("cuDriverGetVersion", unsafe { (table.driver_version)(&raw mut number) })?;
         let number = number.unsigned_abs();
         let version = Version { major: number / 1000, minor: number % 1000 / 10 };
@@ -189,12 +190,12 @@ impl Driver {
         Ok(Driver { table, version, devices: devices.unsigned_abs() })
     }
 
-    /// The CUDA version it supports.
+    /// Returns the CUDA version that the driver supports.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Devices that are visible, at least one.
+    /// Returns the number of visible devices, at least one.
     pub fn device_count(&self) -> u32 {
         self.devices
     }

@@ -1,15 +1,15 @@
-//! What the driver refuses, in sentences.
+//! Errors of the driver and of the libraries, with their messages.
 
-/// Why a CUDA device cannot be used, or can be used no longer.
+/// Reason why a CUDA device cannot be used, or can be used no longer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// No library of that name.
+    /// The driver's library was not found.
     #[error(
         "This machine has no CUDA driver (libcuda.so.1 was not found): install NVIDIA's driver, \
          version 525 or later, or run with --device none."
     )]
     NoDriver,
-    /// A library that lacks a function.
+    /// The driver lacks a function.
     #[error(
         "The CUDA driver has no function {function}: it is too old or incomplete. Install NVIDIA's \
          driver, version 525 or later, or run with --device none."
@@ -18,50 +18,50 @@ pub enum CudaError {
         /// Name of the function.
         function: &'static str,
     },
-    /// A driver from before CUDA 12.0.
+    /// The driver supports only versions before CUDA 12.0.
     #[error(
         "The CUDA driver supports CUDA {major}.{minor} and version 12.0 is needed: install \
          NVIDIA's driver, version 525 or later, or run with --device none."
     )]
     TooOld {
-        /// Of the CUDA version.
+        /// Major CUDA version of the driver.
         major: u32,
-        /// Of the CUDA version.
+        /// Minor CUDA version of the driver.
         minor: u32,
     },
-    /// A driver without a device.
+    /// The driver finds no device.
     #[error(
         "The CUDA driver finds no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or run \
          with --device none."
     )]
     NoDevice,
-    /// A number beyond the last device.
+    /// The number exceeds that of the last device.
     #[error(
         "There is no CUDA device {index}: this machine has {count}, counted from 0; write for \
          example --device cuda:0."
     )]
     WrongIndex {
-        /// What was asked for.
+        /// Number requested.
         index: u32,
-        /// Devices of the machine.
+        /// Number of devices of the machine.
         count: u32,
     },
-    /// A device from before compute capability 8.0.
+    /// The compute capability of the device is below 8.0.
     #[error(
         "CUDA device {index} ({name}) has compute capability {major}.{minor} and 8.0 is needed \
          (Ampere or later): run with --device none."
     )]
     OldDevice {
-        /// Its number.
+        /// Number of the device.
         index: u32,
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// Of its compute capability.
+        /// Major version of its compute capability.
         major: u32,
-        /// Of its compute capability.
+        /// Minor version of its compute capability.
         minor: u32,
     },
-    /// Other programs hold what the plan needs.
+    /// The device has too little free memory for the plan.
     #[error(
         "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the \
          device, or lower --vram to {free_bytes} or less.",
@@ -70,40 +70,40 @@ pub enum CudaError {
     Full {
         /// Number of the device.
         index: u32,
-        /// Bytes the run asks for.
+        /// Bytes that the run needs.
         needed_bytes: u64,
-        /// Bytes nobody has.
+        /// Free bytes of the device.
         free_bytes: u64,
-        /// Bytes of the device.
+        /// Total bytes of the device.
         total_bytes: u64,
     },
-    /// The compiled kernels and this build do not belong together.
+    /// The compiled kernels do not match this build.
     #[error(
         "The device code has no kernel {kernel}: the binary was built from a mixed tree; build it \
          anew."
     )]
     NoKernel {
-        /// Its name.
+        /// Name of the missing kernel.
         kernel: String,
     },
-    /// cuBLASLt's refusal.
+    /// cuBLASLt refused a call.
     #[error("cuBLASLt refused {call}: status {code}; TANDEM_BLAS=own runs without it.")]
     Blas {
-        /// The library's function.
+        /// Function of the library.
         call: &'static str,
-        /// Its status.
+        /// Status that it returned.
         code: u32,
     },
-    /// Any other refusal.
+    /// The driver refused any other call.
     #[error("The CUDA driver refused {call}: {name} ({code}), {meaning}.")]
     Call {
-        /// The driver's function.
+        /// Function of the driver.
         call: &'static str,
-        /// Its result.
+        /// Result code.
         code: u32,
-        /// The driver's name for it.
+        /// The driver's name for the code.
         name: String,
-        /// What it means for the run.
+        /// Consequence for the run.
         meaning: &'static str,
     },
 }
@@ -112,41 +112,42 @@ fn gib(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
-/// Result codes that are told apart; the rest have the driver's name only.
+/// Result codes that are handled individually; all others only have the driver's name.
 pub(crate) mod code {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const NOT_READY: u32 = 600;
-    /// An invalid image, none for this device, PTX that is invalid or of a later version, an
-    /// invalid source, and what a device does not support.
+    /// Invalid image, no image for this device, PTX that is invalid or of a later version, invalid
+    /// source, and unsupported operations.
     pub(crate) const IMAGE: [u32; 6] = [200, 209, 218, 222, 300, 801];
 }
 
 impl CudaError {
-    /// The error of a call, once `name` has been asked of the driver.
+    /// Creates the error of a call from its result code and the driver's name for it.
     pub(crate) fn of(call: &'static str, code: u32, name: Option<&str>) -> CudaError {
         let name = name.unwrap_or("an error this build has no name for").to_owned();
         CudaError::Call { call, code, name, meaning: meaning(code) }
     }
 
-    /// Whether the driver could not give device memory.
+    /// Returns true if the driver could not allocate device memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
     }
 
-    /// Whether it is about too little device memory, found by us or by the driver.
+    /// Returns true if the error is about too little device memory, whether reported by Tandem or
+    /// by the driver.
     pub fn is_about_memory(&self) -> bool {
         self.is_out_of_memory() || matches!(self, CudaError::Full { .. })
     }
 
-    /// Whether the driver does not take an image of code for this device.
+    /// Returns true if the driver does not accept a code image for this device.
     pub(crate) fn is_about_image(&self) -> bool {
         let CudaError::Call { call: "cuModuleLoadData", code, .. } = self else { return false };
         code::IMAGE.contains(code)
     }
 
-    /// Whether one process may not give device memory to another here.
+    /// Returns true if processes cannot share device memory on this system.
     pub fn is_about_ipc(&self) -> bool {
         matches!(self, CudaError::Call { call: "cuIpcOpenMemHandle" | "cuIpcGetMemHandle", .. })
     }

@@ -1,18 +1,18 @@
-//! NVIDIA's driver, opened at run time: the fence around every foreign call of the CUDA device.
+//! NVIDIA's driver, opened at run time. Isolates every foreign call of the CUDA device.
 //!
-//! Used by the gpu and transfer workers, and by the coordinator to ask whether there is a device.
-//! Nothing of CUDA is needed to build, and a machine without a driver gets a sentence instead of a
-//! panic: [`Driver::open`] asks for the library before the first call.
+//! Used by the gpu and transfer workers, and by the coordinator to find out whether there is a
+//! device. Nothing of CUDA is needed to build, and a machine without a driver gets an error message
+//! instead of a panic: [`Driver::open`] checks for the library before the first call.
 //!
 //! Invariants:
-//! - Calls go through [`Driver`]'s table, which holds every function or is not made: a driver that
-//!   lacks one is refused at start and not in the middle of a run.
+//! - Calls go through [`Driver`]'s table, which is created only if it contains every function: a
+//!   driver that lacks one is refused at start and not in the middle of a run.
 //! - Other libraries of NVIDIA's (cuBLASLt, NVML, cuFile) are opened here too, and are never
-//!   needed.
-//! - A result is a number until it has been compared. Drivers know codes that these bindings do
-//!   not.
-//! - What owns something on the device gives it back when dropped, and keeps its context alive.
-//! - After start nothing here allocates, errors apart.
+//!   required.
+//! - A result is a number until it has been compared. Drivers have codes that these bindings do not
+//!   know.
+//! - Owners of resources on the device release them when dropped, and keep their context alive.
+//! - After start nothing here allocates, except for errors.
 
 mod blas;
 mod context;

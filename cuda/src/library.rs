@@ -1,10 +1,11 @@
-//! NVIDIA's libraries beside the driver, opened under every name that they ship under.
+//! NVIDIA's libraries other than the driver, opened under all names with which they are
+//! distributed.
 //!
-//! None of them is needed: each is asked for, and what its absence costs is told by whoever asks.
+//! None of them is required; the users of a library report the consequences of its absence.
 
 use libloading::Library as Opened;
 
-/// A library that Tandem makes use of where it is installed.
+/// A library that Tandem uses if it is installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     /// Matrix products.
@@ -16,10 +17,10 @@ pub enum Library {
 }
 
 impl Library {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Library; 3] = [Library::CublasLt, Library::Nvml, Library::CuFile];
 
-    /// As people call it.
+    /// Returns the name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Library::CublasLt => "cuBLASLt",
@@ -28,8 +29,8 @@ impl Library {
         }
     }
 
-    /// Names of the file, the most exact first: an unversioned link belongs to development packages
-    /// and may lead anywhere.
+    /// Returns the file names, the most specific first: an unversioned link belongs to development
+    /// packages and may lead to any version.
     pub const fn files(self) -> &'static [&'static str] {
         match self {
             Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
@@ -38,7 +39,7 @@ impl Library {
         }
     }
 
-    /// The packages that bring it.
+    /// Returns the packages that contain the library.
     pub const fn packages(self) -> &'static str {
         match self {
             Library::CublasLt => {
@@ -53,7 +54,8 @@ impl Library {
         }
     }
 
-    /// The name under which the loader finds it; `None` where it finds none.
+    /// Returns the file name under which the loader finds the library; `None` if it is not
+    /// installed.
     pub fn find(self) -> Option<&'static str> {
         self.open().map(|(file, _)| file)
     }
@@ -68,7 +70,7 @@ impl Library {
     }
 }
 
-/// A function of a library by name, copied out of it.
+/// Returns a function of a library by name, copied out of it.
 ///
 /// # Safety
 /// `F` is the type of the function with that name, and the library stays loaded while it is called.

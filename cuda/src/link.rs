@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
-/// Generation and lanes of a PCIe link.
+/// Generation and width of a PCIe link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PcieLink {
     pub generation: u32,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u32,
 }
 
@@ -17,18 +17,18 @@ impl fmt::Display for PcieLink {
     }
 }
 
-/// Which of a device's links.
+/// State of the link to be reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkAt {
-    /// At this moment. An idle device may lower its generation, never its width.
+    /// The current state. An idle device may lower its generation, never its width.
     Now,
-    /// The most that device and slot can do.
+    /// The maximum that device and slot support.
     Most,
 }
 
 impl PcieLink {
-    /// The link as the system's files say, for machines without NVML: `root` is `/`, `bus` as
-    /// [`crate::DeviceInfo::bus`]. `None` where they do not say.
+    /// Reads the link from the system's files, for machines without NVML. `root` is `/`, `bus` is
+    /// in the notation of [`crate::DeviceInfo::bus`]. `None` if the files do not contain it.
     pub fn of_system(root: &Path, bus: &str, at: LinkAt) -> Option<PcieLink> {
         let folder = root.join("sys/bus/pci/devices").join(bus.to_lowercase());
         let prefix = match at {
@@ -42,7 +42,7 @@ impl PcieLink {
     }
 }
 
-/// The generation of a rate in GT/s, as the system writes it.
+/// Returns the generation of a rate in GT/s, as formatted by the system.
 fn generation(rate: &str) -> Option<u32> {
     let rates = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
     let place =

@@ -1,4 +1,4 @@
-//! Device memory, and host memory that the device reaches.
+//! Device memory, and host memory that the device can access.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use crate::error::CudaError;
 /// A device address. Never dereferenced on the host, meaningful in one process only.
 pub type Address = u64;
 
-/// Device memory in words that another process can open.
+/// Identifies device memory so that another process can open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpcHandle(pub [u8; 64]);
 
@@ -21,7 +21,7 @@ enum Origin {
     Opened,
 }
 
-/// One piece of device memory, allocated here or by another process.
+/// A contiguous range of device memory, allocated here or by another process.
 #[derive(Debug)]
 pub struct Arena {
     context: Context,
@@ -30,14 +30,14 @@ pub struct Arena {
     origin: Origin,
 }
 
-/// CUDA wants a flag that lets it enable access between devices; without it opening fails.
+/// Flag that CUDA requires for opening a handle: it may enable access between devices.
 const IPC_LAZY_PEER_ACCESS: u32 = 1;
 
 impl Arena {
     /// Allocates device memory.
     ///
     /// # Errors
-    /// [`CudaError::Full`] where the device has too little left.
+    /// Returns [`CudaError::Full`] if the device has too little free memory.
     pub fn allocate(context: &Context, size_bytes: u64) -> Result<Arena, CudaError> {
         let index = context.info().index;
         let (free_bytes, total_bytes) = context.memory_bytes()?;
@@ -56,10 +56,10 @@ impl Arena {
         Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Allocated })
     }
 
-    /// Opens what another process exported; it must keep it for as long.
+    /// Opens memory that another process exported; that process must keep it as long as this lives.
     ///
     /// # Errors
-    /// The driver's refusal, as in containers without a common process namespace.
+    /// Fails if the driver refuses, as in containers without a common process namespace.
     pub fn open(context: &Context, handle: IpcHandle, size_bytes: u64) -> Result<Arena, CudaError> {
         let mut base = 0;
         let handle = sys::CUipcMemHandle { reserved: handle.0.map(u8::cast_signed) };
@@ -70,10 +70,10 @@ impl Arena {
         Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Opened })
     }
 
-    /// A handle for another process on the same device.
+    /// Returns a handle for another process on the same device.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn export(&self) -> Result<IpcHandle, CudaError> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: needed to export the memory; the driver writes one handle.
@@ -82,12 +82,12 @@ impl Arena {
         Ok(IpcHandle(handle.reserved.map(i8::cast_unsigned)))
     }
 
-    /// First address.
+    /// Returns the first address.
     pub fn base(&self) -> Address {
         self.base
     }
 
-    /// Size, bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -96,8 +96,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         let table = self.context.table();
-        // SAFETY: needed to give the memory back; it is ours, and whoever launches work on it keeps
-        // it until the work is done. The driver refuses only after a failure that has been
+        // SAFETY: needed to release the memory; this value owns it, and every launcher of work on
+        // it keeps it until the work is done. The driver refuses only after a failure that has been
         // reported.
         let _ = unsafe {
             match self.origin {
@@ -108,7 +108,7 @@ impl Drop for Arena {
     }
 }
 
-/// Pinned host memory of the driver's making, all zero.
+/// Pinned host memory allocated by the driver, initialised to zero.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     context: Context,
@@ -129,7 +129,7 @@ impl PinnedBuffer {
     /// Allocates `size_bytes`, at least one page.
     ///
     /// # Errors
-    /// The system or the driver has no more.
+    /// Fails if the system or the driver cannot allocate or pin it.
     pub fn allocate(context: &Context, size_bytes: usize) -> Result<PinnedBuffer, CudaError> {
         let size_bytes = size_bytes.max(4096);
         let mut base = std::ptr::null_mut();
@@ -140,17 +140,17 @@ impl PinnedBuffer {
         let Some(base) = NonNull::new(base.cast::<u8>()) else {
             return Err(CudaError::of("cuMemHostAlloc", crate::error::code::OUT_OF_MEMORY, None));
         };
-        // SAFETY: needed to begin with known bytes; the driver gave so many, to nobody else.
+        // SAFETY: needed to begin with known bytes; the driver gave that many, to no other user.
         unsafe { base.write_bytes(0, size_bytes) };
         Ok(PinnedBuffer { context: context.clone(), base, size_bytes })
     }
 
-    /// First byte; aligned to a page.
+    /// Returns the address of the first byte; aligned to a page.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Size, bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }
@@ -158,12 +158,13 @@ impl PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        // SAFETY: needed to give the memory back; it is ours, and no copy outlives its stream.
+        // SAFETY: needed to release the memory; this value owns it, and no copy outlives its
+        // stream.
         let _ = unsafe { (self.context.table().host_free)(self.base.as_ptr().cast()) };
     }
 }
 
-/// Host memory that was mapped by somebody else and is pinned for as long as this lives.
+/// Host memory that was mapped elsewhere and is pinned for as long as this lives.
 #[derive(Debug)]
 pub struct RegisteredHost {
     context: Context,
@@ -182,7 +183,8 @@ impl RegisteredHost {
     /// Pins `size_bytes` from `base`, a page boundary, and maps them for the device.
     ///
     /// # Errors
-    /// The driver's refusal: too little memory that may be locked, or pinned already.
+    /// Fails if the driver refuses: too little memory may be locked, or the range is pinned
+    /// already.
     ///
     /// # Safety
     /// The range is mapped and stays so for as long as this lives.
@@ -202,20 +204,20 @@ impl RegisteredHost {
         if writable {
             register(flags)?;
         } else {
-            // Not every system can pin memory that it may not write; such a one says so, and a
-            // mapping that only we read is then pinned as far as it goes by the plain call.
+            // Some systems cannot pin memory that is read-only and report that. A mapping that only
+            // this process reads is then pinned, where possible, by the plain call.
             register(flags | REGISTER_READ_ONLY).or_else(|_| register(flags))?;
         }
         Ok(RegisteredHost { context: context.clone(), base })
     }
 
-    /// Where the device finds the first byte.
+    /// Returns the device address of the first byte.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn address(&self) -> Result<Address, CudaError> {
         let mut address = 0;
-        // SAFETY: needed to ask for the address; the driver writes one.
+        // SAFETY: needed to query the address; the driver writes one.
         let result = unsafe { (self.context.table().host_address)(&raw mut address, self.base, 0) };
         self.context.table().check("cuMemHostGetDevicePointer", result)?;
         Ok(address)

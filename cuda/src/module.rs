@@ -1,4 +1,4 @@
-//! Device code and its kernels.
+//! Modules of device code and their kernels.
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -26,41 +26,43 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Lets the driver compile PTX for the device, which it keeps on disk for the next time.
+    /// Compiles PTX for the device. The driver caches the result on disk.
     ///
     /// # Errors
-    /// PTX that this driver does not take.
+    /// Fails if the driver does not accept the PTX.
     pub fn load(context: &Context, ptx: &str) -> Result<Arc<Module>, CudaError> {
         let image = CString::new(ptx)
             .map_err(|_| CudaError::of("cuModuleLoadData", 200, Some("PTX with a zero in it")))?;
-        // SAFETY: PTX that ends with zero.
+        // SAFETY: the image is PTX that ends with zero.
         unsafe { Module::load_image(context, image.as_bytes_with_nul()) }
     }
 
-    /// Loads a cubin: code that was compiled for a device's compute capability. `None` where this
-    /// driver does not take it for this device, since PTX is another way.
+    /// Loads a cubin: code that was compiled for a device's compute capability. Returns `None` if
+    /// this driver does not accept it for this device, since PTX is an alternative.
     ///
     /// # Errors
-    /// The driver's refusal for any other reason.
+    /// Fails if the driver refuses for any other reason.
     ///
     /// # Safety
-    /// `cubin` is one that a compiler has made.
+    /// `cubin` is the output of a compiler.
     pub unsafe fn load_cubin(
         context: &Context,
         cubin: &[u8],
     ) -> Result<Option<Arc<Module>>, CudaError> {
-        // SAFETY: a whole cubin (contract of this function), which says how long it is.
+        // SAFETY: a complete cubin (contract of this function), which contains its own length.
         match unsafe { Module::load_image(context, cubin) } {
             Err(error) if error.is_about_image() => Ok(None),
             loaded => loaded.map(Some),
         }
     }
 
+    /// Loads a code image.
+    ///
     /// # Safety
     /// `image` is PTX that ends with zero, or a cubin.
     unsafe fn load_image(context: &Context, image: &[u8]) -> Result<Arc<Module>, CudaError> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: needed to load; the image says where it ends (contract of this function) and is
+        // SAFETY: needed to load; the image contains its end (contract of this function) and is
         // read during the call only.
         let result =
             unsafe { (context.table().module_load)(&raw mut module, image.as_ptr().cast()) };
@@ -68,12 +70,12 @@ impl Module {
         Ok(Arc::new(Module { context: context.clone(), module }))
     }
 
-    /// A kernel by name, loaded onto the device: a load that is left to the first launch waits for
+    /// Returns a kernel by name, loaded onto the device. Loading at the first launch would wait for
     /// an idle device, which never comes while a stream waits for a word. A block of the kernel
     /// gets up to 48 KiB of shared memory.
     ///
     /// # Errors
-    /// [`CudaError::NoKernel`], or the driver's refusal.
+    /// Returns [`CudaError::NoKernel`], or fails if the driver refuses.
     pub fn kernel(self: &Arc<Module>, name: &str) -> Result<Kernel, CudaError> {
         let table = self.context.table();
         let missing = || CudaError::NoKernel { kernel: name.to_owned() };
@@ -96,20 +98,20 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: needed to give the code back; kernels hold the module, and launches are done
-        // before their stream goes.
+        // SAFETY: needed to unload the code; kernels hold the module, and launches are done before
+        // their stream is destroyed.
         let _ = unsafe { (self.context.table().module_unload)(self.module) };
     }
 }
 
-/// The dimensions of a launch.
+/// Dimensions of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks.
+    /// Number of blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Number of threads per block.
     pub block: [u32; 3],
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
@@ -126,15 +128,15 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Enqueues a launch. The parameters are copied before it returns.
+    /// Enqueues a launch. The parameters are copied before this returns.
     ///
     /// # Errors
-    /// The driver's refusal, or an earlier failure on the device.
+    /// Fails if the driver refuses, or because of an earlier failure on the device.
     ///
     /// # Safety
     /// `parameters` points to one value for each parameter of the kernel, of its type; device
-    /// ranges among them stay valid, and are touched by nobody in conflict, until the stream has
-    /// got past the launch.
+    /// ranges among them stay valid, and are not accessed in conflict by anything else, until the
+    /// stream has passed the launch.
     pub unsafe fn launch(
         &self,
         stream: &Stream,

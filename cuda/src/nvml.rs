@@ -1,7 +1,7 @@
-//! NVML: what the management library knows of a device and the driver does not tell.
+//! NVML: properties of a device that the management library reports and the driver does not.
 //!
-//! Everything is optional. A function that this NVML lacks, or a question that it refuses (virtual
-//! machines often do), is a `None` and no failure.
+//! Everything is optional. A function that this NVML lacks, or a query that it refuses (virtual
+//! machines often do), results in `None` and is not an error.
 
 use std::ffi::{CString, c_char, c_uint, c_void};
 
@@ -35,7 +35,7 @@ pub struct Nvml {
     library: Opened,
 }
 
-/// A device as NVML knows it.
+/// A device as seen by NVML.
 #[derive(Debug)]
 pub struct NvmlDevice<'a> {
     nvml: &'a Nvml,
@@ -43,7 +43,7 @@ pub struct NvmlDevice<'a> {
 }
 
 impl Nvml {
-    /// Opens and initialises NVML; `None` where it is missing or refuses.
+    /// Opens and initialises NVML; `None` if it is missing or refuses.
     pub fn open() -> Option<Nvml> {
         let (_, library) = Library::Nvml.open()?;
         // SAFETY: needed to initialise; NVML's interface fixes the type, it takes no arguments, and
@@ -52,11 +52,11 @@ impl Nvml {
         (result == Some(SUCCESS)).then_some(Nvml { library })
     }
 
-    /// The driver's release, like `535.104.05`.
+    /// Returns the driver's release, like `535.104.05`.
     pub fn driver_release(&self) -> Option<String> {
         let mut bytes = [0u8; TEXT_BYTES];
-        // SAFETY: needed to ask; NVML writes at most as many bytes as it is told, one fewer than
-        // there are, so that a zero follows whatever it does.
+        // SAFETY: needed for the query; NVML writes at most the given number of bytes, which is one
+        // fewer than there are, so that a zero follows in any case.
         let result = unsafe {
             let ask = function::<Text>(&self.library, "nvmlSystemGetDriverVersion")?;
             ask(bytes.as_mut_ptr().cast(), TEXT_BYTES as c_uint - 1)
@@ -65,7 +65,7 @@ impl Nvml {
         (result == SUCCESS).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
-    /// The device at `bus`, as [`crate::DeviceInfo::bus`] has it.
+    /// Returns the device at `bus`, in the notation of [`crate::DeviceInfo::bus`].
     pub fn device(&self, bus: &str) -> Option<NvmlDevice<'_>> {
         let bus = CString::new(bus).ok()?;
         let mut handle = std::ptr::null_mut();
@@ -80,7 +80,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: needed to end what `open` began; nothing of it is used any more.
+        // SAFETY: needed to shut down what `open` initialised; nothing of it is used any more.
         unsafe {
             if let Some(end) = function::<Init>(&self.library, "nvmlShutdown") {
                 let _ = end();
@@ -90,7 +90,7 @@ impl Drop for Nvml {
 }
 
 impl NvmlDevice<'_> {
-    /// The PCIe link.
+    /// Returns the PCIe link.
     pub fn link(&self, at: LinkAt) -> Option<PcieLink> {
         let (generation, width) = match at {
             LinkAt::Now => {
@@ -101,10 +101,11 @@ impl NvmlDevice<'_> {
         Some(PcieLink { generation: self.number(generation)?, width: self.number(width)? })
     }
 
-    /// Memory that nobody uses.
+    /// Returns the free device memory in bytes.
     pub fn free_bytes(&self) -> Option<u64> {
         let mut sizes = MemorySizes::default();
-        // SAFETY: needed to ask; NVML writes one structure of this form, the handle is its own.
+        // SAFETY: needed for the query; NVML writes one structure of this layout, the handle is its
+        // own.
         let result = unsafe {
             let ask = function::<Sizes>(&self.nvml.library, "nvmlDeviceGetMemoryInfo")?;
             ask(self.handle, &raw mut sizes)
@@ -114,7 +115,8 @@ impl NvmlDevice<'_> {
 
     fn number(&self, name: &str) -> Option<u32> {
         let mut value = 0;
-        // SAFETY: needed to ask; all functions asked for here have this type, the handle is NVML's.
+        // SAFETY: needed for the query; all functions passed here have this type, the handle is
+        // NVML's.
         let result = unsafe {
             let ask = function::<Number>(&self.nvml.library, name)?;
             ask(self.handle, &raw mut value)

@@ -8,11 +8,11 @@ use crate::context::Context;
 use crate::error::{CudaError, code};
 use crate::memory::Address;
 
-/// Does not order itself against the default stream, which nothing here uses.
+/// Flag of a stream that is not ordered against the default stream, which nothing here uses.
 const NON_BLOCKING: u32 = 1;
-/// Waits until `word - value` is not negative, as timelines compare.
+/// Waits until `word - value` is not negative, which is how timelines compare.
 const WAIT_GEQ: u32 = 0;
-/// What other devices wrote before the word is visible to what follows.
+/// Makes what other devices wrote before the word visible to later work of the stream.
 const WAIT_FLUSH: u32 = 1 << 30;
 
 /// An in-order queue of the device.
@@ -20,7 +20,7 @@ const WAIT_FLUSH: u32 = 1 << 30;
 pub struct Stream {
     context: Context,
     pub(crate) stream: sys::CUstream,
-    /// Entries enqueued so far.
+    /// Number of entries enqueued so far.
     entries: Mutex<u64>,
 }
 
@@ -31,21 +31,21 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream of the context.
+    /// Creates a stream of the context.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn new(context: &Context) -> Result<Stream, CudaError> {
         let mut stream = std::ptr::null_mut();
-        // SAFETY: needed to make a stream; the driver writes one pointer.
+        // SAFETY: needed to create a stream; the driver writes one pointer.
         let result = unsafe { (context.table().stream_create)(&raw mut stream, NON_BLOCKING) };
         context.table().check("cuStreamCreate", result)?;
         Ok(Stream { context: context.clone(), stream, entries: Mutex::new(0) })
     }
 
-    /// Entries (launches, copies, fillings, waits, marks of events) enqueued since the stream was
-    /// made. The driver's queue is short: a call that finds it full blocks, and may hold up all
-    /// threads of the process.
+    /// Returns the number of entries (launches, copies, fills, waits, recorded events) enqueued
+    /// since the stream was created. The driver's queue is short: a call that finds it full blocks,
+    /// and may hold up all threads of the process.
     pub fn entries(&self) -> u64 {
         *self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,7 +55,7 @@ impl Stream {
         *self.entries.lock().unwrap_or_else(PoisonError::into_inner) += entries;
     }
 
-    /// Its context.
+    /// Returns the context.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -63,11 +63,11 @@ impl Stream {
     /// Copies host memory to the device.
     ///
     /// # Errors
-    /// The driver's refusal, or an earlier failure on the device.
+    /// Fails if the driver refuses, or because of an earlier failure on the device.
     ///
     /// # Safety
-    /// Until the stream has got past the copy, both ranges stay mapped and nobody writes the source
-    /// or touches the target.
+    /// Until the stream has passed the copy, both ranges stay mapped, and nothing else writes the
+    /// source or accesses the target.
     pub unsafe fn copy_to_device(
         &self,
         to: Address,
@@ -85,10 +85,10 @@ impl Stream {
     /// Copies device memory to the host.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`].
+    /// Fails like [`Stream::copy_to_device`].
     ///
     /// # Safety
-    /// As [`Stream::copy_to_device`].
+    /// The requirements of [`Stream::copy_to_device`] apply.
     pub unsafe fn copy_to_host(
         &self,
         to: *mut u8,
@@ -106,10 +106,10 @@ impl Stream {
     /// Copies within the device.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`].
+    /// Fails like [`Stream::copy_to_device`].
     ///
     /// # Safety
-    /// As [`Stream::copy_to_device`]; the ranges do not overlap.
+    /// The requirements of [`Stream::copy_to_device`] apply; the ranges do not overlap.
     pub unsafe fn copy_on_device(
         &self,
         to: Address,
@@ -126,21 +126,21 @@ impl Stream {
     /// Fills device memory with one byte.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`].
+    /// Fails like [`Stream::copy_to_device`].
     ///
     /// # Safety
-    /// The range is device memory, and nobody else touches it until the stream has got past this.
+    /// The range is device memory, and nothing else accesses it until the stream has passed this.
     pub unsafe fn fill(&self, to: Address, byte: u8, size_bytes: usize) -> Result<(), CudaError> {
         self.count(1);
-        // SAFETY: needed to enqueue the filling; the caller vouches for the range.
+        // SAFETY: needed to enqueue the fill; the caller vouches for the range.
         let result = unsafe { (self.context.table().fill)(to, byte, size_bytes, self.stream) };
         self.context.table().check("cuMemsetD8Async", result)
     }
 
-    /// Lets the stream wait until the u32 at `word` has reached `value`, by signed difference.
+    /// Makes the stream wait until the u32 at `word` has reached `value`, by signed difference.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     ///
     /// # Safety
     /// `word` is the device address of registered host memory that outlives the wait.
@@ -149,14 +149,15 @@ impl Stream {
         unsafe { self.wait(word, value, WAIT_GEQ) }
     }
 
-    /// The same of a word that says what another device, such as a drive, has written to the
-    /// device's memory: what follows sees it.
+    /// Makes the stream wait like [`Stream::wait_value`] for a word that announces writes of
+    /// another device, such as a drive, to the device's memory: later work of the stream sees these
+    /// writes.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     ///
     /// # Safety
-    /// As [`Stream::wait_value`].
+    /// The requirements of [`Stream::wait_value`] apply.
     pub unsafe fn wait_value_of_device(&self, word: Address, value: u32) -> Result<(), CudaError> {
         let flush = if self.context.streams_flush_remote_writes() { WAIT_FLUSH } else { 0 };
         // SAFETY: the contract of this function.
@@ -175,9 +176,9 @@ impl Stream {
     /// end the wait early.
     ///
     /// # Errors
-    /// What failed on the device meanwhile.
+    /// Returns a failure that occurred on the device meanwhile.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: needed to wait; the stream is ours.
+        // SAFETY: needed to wait; this value owns the stream.
         let result = unsafe { (self.context.table().stream_synchronize)(self.stream) };
         self.context.table().check("cuStreamSynchronize", result)
     }
@@ -185,7 +186,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: needed to give the stream back; the driver lets queued work finish.
+        // SAFETY: needed to destroy the stream; the driver lets queued work finish.
         let _ = unsafe { (self.context.table().stream_destroy)(self.stream) };
     }
 }
@@ -204,48 +205,48 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event with a time.
+    /// Creates an event with timing.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn new(context: &Context) -> Result<Event, CudaError> {
         let mut event = std::ptr::null_mut();
-        // SAFETY: needed to make an event; the driver writes one pointer.
+        // SAFETY: needed to create an event; the driver writes one pointer.
         let result = unsafe { (context.table().event_create)(&raw mut event, 0) };
         context.table().check("cuEventCreate", result)?;
         Ok(Event { context: context.clone(), event })
     }
 
-    /// Marks the present end of the stream.
+    /// Records the event at the current end of the stream.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         stream.count(1);
-        // SAFETY: needed to enqueue the mark; event and stream are alive.
+        // SAFETY: needed to enqueue the event; event and stream are alive.
         let result = unsafe { (self.context.table().event_record)(self.event, stream.stream) };
         self.context.table().check("cuEventRecord", result)
     }
 
-    /// Whether the stream has passed the last mark.
+    /// Returns true if the stream has passed the last recorded point.
     ///
     /// # Errors
-    /// What failed on the device meanwhile.
+    /// Returns a failure that occurred on the device meanwhile.
     pub fn is_done(&self) -> Result<bool, CudaError> {
-        // SAFETY: needed to ask; the event is alive.
+        // SAFETY: needed for the query; the event is alive.
         match unsafe { (self.context.table().event_query)(self.event) } {
             code::NOT_READY => Ok(false),
             result => self.context.table().check("cuEventQuery", result).map(|()| true),
         }
     }
 
-    /// Time from `earlier` to this event, both done, nanoseconds.
+    /// Returns the time from `earlier` to this event in nanoseconds; both must be done.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Fails if the driver refuses.
     pub fn elapsed_ns(&self, earlier: &Event) -> Result<u64, CudaError> {
         let mut milliseconds = 0.0;
-        // SAFETY: needed to ask for the time; the driver writes one f32, both events are alive.
+        // SAFETY: needed to query the time; the driver writes one f32, both events are alive.
         let result = unsafe {
             (self.context.table().event_elapsed)(&raw mut milliseconds, earlier.event, self.event)
         };
@@ -256,7 +257,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: needed to give the event back; the driver keeps it while it is in use.
+        // SAFETY: needed to destroy the event; the driver keeps it while it is in use.
         let _ = unsafe { (self.context.table().event_destroy)(self.event) };
     }
 }

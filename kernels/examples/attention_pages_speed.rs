@@ -1,8 +1,8 @@
-//! Prints how fast fused attention reads caches in pages beside contiguous ones, in the same
-//! process and in turn, because a shared machine's memory speed changes from second to second, and
-//! in the same memory, because it changes with the place too: the median of the ratios of the
-//! processor's time of neighbours, and its quartiles. With several threads what they wait for each
-//! other counts.
+//! Prints how fast fused attention reads caches in pages relative to contiguous ones. Both are
+//! measured alternately in the same process, because a shared machine's memory speed changes from
+//! second to second, and in the same memory, because it changes with the location too. The result
+//! is the median of the ratios of the processor's time of adjacent measurements, and its quartiles.
+//! With several threads the time that they wait for each other counts.
 //!
 //!     cargo run --release -p kernels --example attention_pages_speed -- [threads]
 //!     [bf16|f32|kv4] [rounds] [positions of a page] [case]
@@ -25,8 +25,8 @@ const CASES: [[usize; 6]; 7] = [
     [1, 256, 4000, 32, 8, 128],
 ];
 
-/// Memory on the boundary where caches in pages lie: where a run of positions ends within a page of
-/// the processor, it prefetches the rest of that page for nothing.
+/// Memory with the alignment of caches in pages: if a run of positions ends within a page of the
+/// processor, the processor needlessly prefetches the rest of that page.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(4096))]
 struct Block([u8; 4096]);
@@ -53,7 +53,7 @@ fn main() {
     }
 }
 
-/// Where the units' caches are.
+/// Location of the units' caches.
 struct Kept {
     units: Vec<Unit>,
     page_positions: u32,
@@ -63,7 +63,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Contiguous caches, or pages of so many positions in a random order.
+    /// Allocates contiguous caches, or pages of the given number of positions in a random order.
     fn new(
         [sequences, rows, past, _, kv_heads, head_dim]: [usize; 6],
         page_positions: usize,
@@ -140,12 +140,12 @@ impl Run {
         };
         let (mut contiguous_s, mut ratios) = (Vec::new(), Vec::new());
         for round in 0..=self.rounds {
-            // Each is first as often as the other.
+            // Each comes first equally often.
             let first = round % 2;
             let mut seconds = [0.0; 2];
             seconds[first] = time(&kept[first]);
             seconds[1 - first] = time(&kept[1 - first]);
-            // The first round brings pages and threads up.
+            // The first round warms up pages and threads.
             if round > 0 {
                 contiguous_s.push(seconds[0]);
                 ratios.push(seconds[1] / seconds[0]);
@@ -163,7 +163,7 @@ impl Run {
     }
 }
 
-/// Of all threads: others that run on this machine do not count.
+/// Returns the processor time of all threads: other processes on this machine do not count.
 fn cpu_seconds() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

@@ -1,12 +1,12 @@
-//! Prints how fast fused attention reads K and V, case by case, beside plain reading of the same
-//! caches in the same process and in turn with it, because a shared machine's memory speed changes
-//! from second to second. Medians; `of read` is the median of the ratios of neighbours in time, and
-//! a read is the fastest of three loops over the same bytes.
+//! Prints how fast fused attention reads K and V, case by case, relative to a plain read of the
+//! same caches. Both are measured alternately in the same process, because a shared machine's
+//! memory speed changes from second to second. Figures are medians; `of read` is the median of the
+//! ratios of adjacent measurements, and a read is the fastest of three loops over the same bytes.
 //!
 //!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4]
 //!     [rounds] [case] [window]
 //!
-//! With a window caches are rings of as many positions.
+//! With a window caches are rings of that number of positions.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ const CASES: [[usize; 6]; 10] = [
 const RAGGED: [usize; 16] =
     [6000, 64, 3000, 128, 17, 2048, 1, 512, 900, 300, 1500, 33, 1024, 257, 96, 504];
 
-/// Memory on the boundary where caches lie.
+/// Memory with the alignment of caches.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -77,7 +77,7 @@ struct Units {
     rows: usize,
     /// Elements of a cache.
     cache: usize,
-    /// Positions that all rows see.
+    /// Number of positions that all rows see.
     pairs: usize,
 }
 
@@ -157,7 +157,7 @@ impl Run {
                 let (keys, values) = (view(keys), view(values));
                 kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, None, &mut out);
             });
-            // The first round brings pages and threads up.
+            // The first round warms up pages and threads.
             if round > 0 {
                 attention_s.push(attention);
                 read_s.push(read);
@@ -180,7 +180,7 @@ impl Run {
     }
 }
 
-/// Seconds of the fastest of three loops that read both caches.
+/// Returns the seconds of the fastest of three loops that read both caches.
 fn read_all(pool: &Pool, keys: &[u8], values: &[u8]) -> f64 {
     let parts = [bytemuck::pod_align_to(keys).1, bytemuck::pod_align_to(values).1];
     [1usize, 4, 8]
@@ -201,7 +201,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Reads all of `data` on all threads of `pool`, in parts of the size of a unit's K, each in
-/// `streams` streams side by side.
+/// `streams` parallel streams.
 fn read(pool: &Pool, data: &[u64], streams: usize) {
     let parts: Vec<&[u64]> = data.chunks(16 << 10).collect();
     pool.run(parts.len(), &|part, _| {

@@ -1,5 +1,5 @@
-//! Prints how fast a mixture of experts reads the weights of the experts that rows go to, as a
-//! share of a plain read. Rows are routed uniformly, anew in every call.
+//! Prints how fast a mixture of experts reads the weights of the experts that rows are routed to,
+//! as a share of a plain read. Rows are routed uniformly, anew in every call.
 //!
 //!     cargo run --release -p kernels --example expert_speed -- [w4|w8|bf16] [seconds] [rows,..]
 //!     [threads] [experts,top_k,hidden,width]
@@ -20,7 +20,7 @@ use model::compressed::Grouped;
 /// Experts, experts of a row, hidden width, an expert's width: Qwen3-30B-A3B.
 const DEFAULT: [usize; 4] = [128, 8, 2048, 768];
 
-/// Sets of weights that calls take in turn.
+/// Number of sets of weights that calls rotate through.
 const SETS: usize = 2;
 
 struct Mixture<'a> {
@@ -30,7 +30,7 @@ struct Mixture<'a> {
     pool: &'a [u8],
 }
 
-/// What calls work on.
+/// Operands of the calls.
 struct Buffers {
     x: Vec<bf16>,
     gate: Vec<bf16>,
@@ -80,14 +80,14 @@ fn main() {
     }
 }
 
-/// Bytes of an expert's matrix.
+/// Returns the bytes of an expert's matrix.
 fn bytes(format: Option<Grouped>, n: usize, k: usize) -> usize {
     format.map_or(2 * n * k, |format| format.size_bytes(n, k))
 }
 
 impl Mixture<'_> {
-    /// Bytes read a second, GB/s, and seconds, of gate, up, down and all three: what a tenth of the
-    /// calls are faster than, since other guests of the host slow the rest.
+    /// Returns bytes read per second, in GB/s, and seconds, of gate, up, down and all three: the
+    /// tenth percentile of the calls' times, since other guests of the host slow the rest.
     fn measure(&self, rows: usize, seconds: f64) -> [(f64, f64); 4] {
         let [_, top_k, hidden, width] = self.shape;
         let slots = rows * top_k;

@@ -1,13 +1,13 @@
-//! Which way K should lie in its cache: `(sequence, kv head, position, d)`, as it does, or
-//! transposed, `(sequence, kv head, d, position)`, as in the paper that this project follows.
-//! Scores of one decode step and the append of its row, both layouts in turn over caches larger
-//! than the processor's.
+//! Compares two layouts of K in its cache: `(sequence, kv head, position, d)`, which the kernels
+//! use, and the transposed `(sequence, kv head, d, position)` of the paper that this project
+//! follows. Measures scores of one decode step and the append of its row, both layouts alternately
+//! over caches larger than the processor's.
 //!
 //!     cargo run --release -p kernels --example key_layouts -- [rounds]
 //!
-//! Positions first, a row is appended as one run of bytes, and scores transpose K in registers.
-//! Transposed, scores need no shuffles, but every element of a new row goes to a cache line of its
-//! own.
+//! With positions first, a row is appended as one run of bytes, and scores transpose K in
+//! registers. Transposed, scores need no shuffles, but every element of a new row goes to a
+//! separate cache line.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -31,12 +31,12 @@ mod avx512 {
 
     const THREADS: usize = 2;
     const HEAD_DIM: usize = 128;
-    /// Room for positions in a sequence's extent beyond those that are cached.
+    /// Spare positions of a sequence's extent after those that are cached.
     const ROOM: usize = 64;
     /// Sequences, cached positions, heads, KV heads.
     const CASES: [(usize, usize, usize, usize); 3] =
         [(25, 512, 56, 56), (50, 512, 56, 56), (4, 8192, 32, 8)];
-    /// Vectors of a tile of transposed scores: sums that registers hold.
+    /// Vectors of a tile of transposed scores: the number of sums that registers hold.
     const VECTORS: usize = 16;
 
     pub(super) fn run() {
@@ -46,7 +46,7 @@ mod avx512 {
         }
     }
 
-    /// What both layouts work on.
+    /// Operands of both layouts.
     struct Step {
         shape: AttentionShape,
         units: Vec<Unit>,
@@ -139,7 +139,7 @@ mod avx512 {
         columns
     }
 
-    /// The cached scores of both layouts are the same but for the order of sums.
+    /// Checks that the cached scores of both layouts are equal except for the order of sums.
     fn compare(step: &Step, [rows, columns]: &[Vec<f32>; 2]) {
         for (index, (a, b)) in rows.iter().zip(columns).enumerate() {
             let cached = index % (step.past + 1) < step.past;
@@ -175,7 +175,7 @@ mod avx512 {
             }
             let to = (to as *mut f32).wrapping_add(index * per_unit);
             let place = (keys, positions, step.past);
-            // SAFETY: AVX-512 is there; the extent holds every element of `past` positions, a
+            // SAFETY: AVX-512 is available; the extent holds every element of `past` positions, a
             // multiple of a tile's; tasks write disjoint scores.
             unsafe {
                 match group {
@@ -187,8 +187,8 @@ mod avx512 {
     }
 
     /// # Safety
-    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of
-    /// `16 * V`; `out` has room for `Q` rows of `past + 1` scores.
+    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of `16 *
+    /// V`; `out` has space for `Q` rows of `past + 1` scores.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn tiles<const Q: usize, const V: usize>(
         (keys, stride, past): (*const bf16, usize, usize),

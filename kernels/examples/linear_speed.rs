@@ -38,7 +38,7 @@ fn main() {
     let kernels = Kernels::new(variant, threads, limits).expect("threads start");
     kernels.set_spin(std::time::Duration::from_micros(100));
     println!("{} {dtype} on {threads} threads", variant.name());
-    // Weights rotate through more than any cache holds, unless told otherwise.
+    // Weights rotate through more memory than any cache holds, unless specified otherwise.
     let mebibytes: usize = word(4).parse().unwrap_or(1024);
     let lines = vec![Line([0x3c3c; 32]); mebibytes << 14];
     let pool: &[u16] = bytemuck::cast_slice(&lines);
@@ -67,7 +67,7 @@ fn main() {
     }
 }
 
-/// The grouped form of a name.
+/// Returns the grouped format of a name.
 fn format(dtype: &str) -> Option<Grouped> {
     Some(match dtype {
         "w4" => Grouped::W4,
@@ -94,7 +94,7 @@ fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
     }
 }
 
-/// Time of a call, seconds, that a tenth of them stay below (other guests of the host slow the
+/// Returns the tenth percentile of a call's time in seconds (other guests of the host slow the
 /// rest), over weights that rotate through `pool`.
 fn measure<T: Element>(
     kernels: &Kernels,
@@ -136,13 +136,13 @@ fn measure<T: Element>(
     times[times.len() / 10]
 }
 
-/// f32 multiply-adds of all threads, GFLOP/s.
+/// Measures f32 multiply-adds of all threads, in GFLOP/s.
 fn peak(threads: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         const ROUNDS: u64 = 2_000_000;
         let time = on_all(threads, |_| {
-            // SAFETY: the instructions exist; only registers that are named are touched.
+            // SAFETY: the instructions exist; only named registers are accessed.
             unsafe { peak_avx512(ROUNDS) };
         });
         return (threads as u64 * ROUNDS * 16 * 32) as f64 / time / 1e9;

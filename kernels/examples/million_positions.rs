@@ -1,6 +1,7 @@
-//! Decode attention of one sequence of a million positions, layer after layer of llama-3.2-1b's
-//! shapes (16 layers, 32 query heads, 8 KV heads of 64) over 4-bit caches, beside what memory can
-//! be read at in the same process. Prints each step, and panics if one allocates.
+//! Runs decode attention of one sequence of a million positions, layer after layer of
+//! llama-3.2-1b's shapes (16 layers, 32 query heads, 8 KV heads of 64) over 4-bit caches, and
+//! compares it with the read speed of memory in the same process. Prints each step, and panics if
+//! one allocates.
 //!
 //!     cargo run --release -p kernels --example million_positions -- [positions] [threads] [steps]
 
@@ -31,7 +32,7 @@ fn main() {
     let cache_bytes = kv_heads * positions * record_bytes;
     let caches = Mapping::private(2 * LAYERS * cache_bytes).expect("memory for the caches");
     fill(&caches, record_bytes);
-    // SAFETY: nothing writes the caches any more.
+    // SAFETY: the caches are no longer written.
     let bytes: &[u8] = unsafe { caches.slice(0, caches.size_bytes()) };
 
     let limits = ScratchLimits {
@@ -79,7 +80,7 @@ fn main() {
         let seconds = begin.elapsed().as_secs_f64();
         assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), allocations, "a step allocates");
         let (speed, memory) = (bytes.len() as f64 / seconds, before.max(read(&readers, words)));
-        // The first step brings pages and threads up.
+        // The first step warms up pages and threads.
         if step > 0 {
             let (ms, share) = (seconds * 1e3, speed / memory);
             println!("{ms:8.1} ms, {:5.1} GB/s of {:5.1}, {share:.3}", speed / 1e9, memory / 1e9);
@@ -87,9 +88,9 @@ fn main() {
     }
 }
 
-/// Random integers, and scales and minimums of ordinary size, in every record.
+/// Fills every record with random integers, and scales and minimums of ordinary size.
 fn fill(caches: &Mapping, record_bytes: usize) {
-    // SAFETY: nobody else has the mapping yet.
+    // SAFETY: no other code has the mapping yet.
     let bytes: &mut [u8] = unsafe { caches.slice_mut(0, caches.size_bytes()) };
     let mut bits = 0x9e37_79b9_7f4a_7c15u64;
     let pattern: Vec<u8> = (0..record_bytes * 4096)
@@ -106,7 +107,8 @@ fn fill(caches: &Mapping, record_bytes: usize) {
     }
 }
 
-/// Bytes a second at which all threads read, the faster of one stream each and of four.
+/// Returns the bytes per second at which all threads read, the faster of one stream each and of
+/// four.
 fn read(pool: &Pool, words: &[u64]) -> f64 {
     let once = |streams: usize| {
         let begin = Instant::now();

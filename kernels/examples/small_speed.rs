@@ -1,4 +1,4 @@
-//! What handing work to the pool costs, and small operations on one thread and on all.
+//! Prints the cost of handing work to the pool, and of small operations on one thread and on all.
 //!
 //! `cargo run --release -p kernels --example small_speed [THREADS]`. Times are medians in
 //! microseconds. Columns: one thread; all threads with sleeping, then with spinning idle threads.
@@ -14,8 +14,8 @@ use kernels::{
 const SPIN: Duration = Duration::from_micros(50);
 const ROUNDS: usize = 301;
 
-/// Median time of a call; between calls the caller works for some microseconds, as between
-/// operations of a step.
+/// Returns the median time of a call; between calls the caller works for some microseconds, as
+/// between operations of a step.
 fn median_us(mut call: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..ROUNDS)
         .map(|_| {

@@ -1,9 +1,9 @@
-//! Rows of which a call touches some columns only: those of its units, or of a part of a linear.
+//! Rows of which a call accesses only some columns: those of its units, or of a part of a linear.
 
 use std::marker::PhantomData;
 
-/// `[rows, n]` to write into or to read from. Others may write other columns of the same rows
-/// meanwhile, so there is never a slice of it.
+/// `[rows, n]` to write to or to read from. Other threads may write other columns of the same rows
+/// concurrently, so there is never a slice of it.
 #[derive(Debug)]
 pub struct Columns<'a, T> {
     first: *mut T,
@@ -12,16 +12,16 @@ pub struct Columns<'a, T> {
 }
 
 impl<T> Columns<'_, T> {
-    /// `len` elements from `first`.
+    /// Creates the columns of `len` elements starting at `first`.
     ///
     /// # Safety
-    /// They are mapped and initialised for as long as the value lives, and nobody else writes the
-    /// columns that a call is given, or touches those that it writes.
+    /// The elements are mapped and initialised for as long as the value lives, and no other code
+    /// writes the columns that a call is given, or accesses those that it writes.
     pub const unsafe fn new(first: *mut T, len: usize) -> Self {
         Columns { first, len, rows: PhantomData }
     }
 
-    /// Elements of all rows.
+    /// Returns the number of elements of all rows.
     #[allow(clippy::len_without_is_empty)] // A length to check, of something nobody iterates.
     pub const fn len(&self) -> usize {
         self.len

@@ -1,4 +1,4 @@
-//! What callers of the kernels are generic over.
+//! Trait over which callers of the kernels are generic.
 
 use half::bf16;
 
@@ -8,7 +8,7 @@ use crate::linear::LinearTasks;
 use crate::norm_row::NormTasks;
 use crate::rope::RopeTasks;
 
-/// A number format that every kernel is compiled for.
+/// Number format that every kernel is compiled for.
 pub trait Element: LinearTasks + AttentionTasks + NormTasks + RopeTasks + DeltaTasks {}
 
 impl Element for f32 {}

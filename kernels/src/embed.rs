@@ -1,4 +1,4 @@
-//! Token embedding, with learned positions where the model has them.
+//! Token embedding, with learned positions if the model has them.
 
 use model::compressed::{Grouped, ROWS};
 
@@ -11,14 +11,14 @@ use crate::scratch::Shared;
 const TASK_ROWS: usize = 8;
 
 impl Kernels {
-    /// `out[i] = factor * table[tokens[i]]`, plus `position_table[positions[i] + offset]` if given
-    /// as `(positions, position_table, offset)`.
+    /// Computes `out[i] = factor * table[tokens[i]]`, plus `position_table[positions[i] + offset]`
+    /// if given as `(positions, position_table, offset)`.
     ///
     /// `table` is `[vocab, hidden]`, `position_table` `[*, hidden]`, `out` `[tokens, hidden]`. The
     /// hidden size is that of `out`.
     ///
     /// # Panics
-    /// A token or position lies outside its table.
+    /// If a token or position is outside its table.
     pub fn embed<T: Number>(
         &self,
         tokens: &[u32],
@@ -32,7 +32,8 @@ impl Kernels {
         }
         let hidden = out.len() / tokens.len();
         assert_eq!(out.len(), tokens.len() * hidden, "out is [tokens, hidden]");
-        // Checked here and not in a task: a panic in a task takes the process down without a word.
+        // Checked here rather than in a task: a panic in a task aborts the process without a
+        // message.
         let inside = |row: usize, table: &[T]| (row + 1) * hidden <= table.len();
         for &token in tokens {
             assert!(inside(token as usize, table), "token {token} is outside the vocabulary");
@@ -48,7 +49,7 @@ impl Kernels {
         let out = Shared(out.as_mut_ptr());
         self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
             for row in task * TASK_ROWS..tokens.len().min((task + 1) * TASK_ROWS) {
-                // SAFETY: the row lies within `out`, and no other task writes it.
+                // SAFETY: the row is within `out`, and no other task writes it.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
                 };
@@ -67,11 +68,11 @@ impl Kernels {
         });
     }
 
-    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded, times `factor`. The
-    /// hidden size is that of `out`.
+    /// Writes row `tokens[i]` of a grouped table `[*, hidden]`, decoded, times `factor`, to
+    /// `out[i]`. The hidden size is that of `out`.
     ///
     /// # Panics
-    /// A token lies outside the table.
+    /// If a token is outside the table.
     pub fn embed_grouped(
         &self,
         tokens: &[u32],
@@ -93,7 +94,7 @@ impl Kernels {
         let out = Shared(out.as_mut_ptr());
         self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
             for (row, token) in tokens.iter().enumerate().skip(task * TASK_ROWS).take(TASK_ROWS) {
-                // SAFETY: the row lies within `out`, and no other task writes it.
+                // SAFETY: the row is within `out`, and no other task writes it.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
                 };

@@ -7,11 +7,12 @@
 //!
 //! Invariants:
 //! - **Row independence.** The bits of a row of output depend on that row's inputs and on the
-//!   [`Variant`], never on batch size, neighbours, thread count or how the work is cut. Every sum
-//!   has one order, fixed by its length (`linear/`, `attention/`).
+//!   [`Variant`], never on batch size, neighbours, thread count or the partition of the work. Every
+//!   sum has one order, fixed by its length (`linear/`, `attention/`).
 //! - Sums are f32; a result is rounded once, to nearest even, when it is stored.
-//! - Shapes are checked where a call enters and panic when wrong: they are the caller's program.
-//! - All SIMD is behind `simd`; the algorithms are written once over its trait.
+//! - Shapes are checked at the entry of a call, which panics if they are wrong: they come from the
+//!   caller's program.
+//! - All SIMD is in `simd`; the algorithms are written once over its trait.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -65,7 +66,7 @@ pub use variant::{VARIANT_ENV, Variant, VariantError};
 
 use scratch::{AlignedBuffer, ThreadScratch};
 
-/// The kernels of one worker process: an instruction set, a pool of threads and their scratch.
+/// Kernels of one worker process: an instruction set, a pool of threads and their scratch.
 #[derive(Debug)]
 pub struct Kernels {
     variant: Variant,
@@ -80,14 +81,14 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Kernels of `variant` on `threads` threads (the caller is one of them), with scratch for
-    /// `limits`.
+    /// Creates the kernels of `variant` on `threads` threads, including the caller, with scratch
+    /// for `limits`.
     ///
     /// # Errors
-    /// The system refused to start a thread.
+    /// If the system refuses to start a thread.
     ///
     /// # Panics
-    /// This machine cannot run `variant`.
+    /// If this machine cannot run `variant`.
     pub fn new(
         variant: Variant,
         threads: usize,
@@ -98,10 +99,11 @@ impl Kernels {
         unsafe { Self::new_unchecked(variant, threads, limits) }
     }
 
-    /// As [`Kernels::new`], without a check of the machine: for tests that emulate instructions.
+    /// Creates kernels like [`Kernels::new`], without a check of the machine: for tests that
+    /// emulate instructions.
     ///
     /// # Errors
-    /// The system refused to start a thread.
+    /// If the system refuses to start a thread.
     ///
     /// # Safety
     /// Every instruction of `variant` works in this process, on every thread.
@@ -114,10 +116,11 @@ impl Kernels {
         Ok(Self::assemble(variant, Pool::new(threads)?, limits))
     }
 
-    /// As [`Kernels::new`], on a pool that says where its threads run and whether they spin.
+    /// Creates kernels like [`Kernels::new`], on a pool that determines where its threads run and
+    /// whether they spin.
     ///
     /// # Panics
-    /// This machine cannot run `variant`.
+    /// If this machine cannot run `variant`.
     pub fn with_pool(variant: Variant, pool: Pool, limits: ScratchLimits) -> Kernels {
         assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
         Self::assemble(variant, pool, limits)
@@ -142,18 +145,18 @@ impl Kernels {
         }
     }
 
-    /// The same with scratch for a mixture of experts.
+    /// Adds scratch for a mixture of experts.
     pub fn with_experts(self, limits: ExpertLimits) -> Kernels {
         let experts = linear::ExpertWorkspace::new(self.pool.threads(), limits);
         Kernels { experts, ..self }
     }
 
-    /// The instruction set in use.
+    /// Returns the instruction set in use.
     pub fn variant(&self) -> Variant {
         self.variant
     }
 
-    /// Threads that work on a call, the caller included.
+    /// Returns the number of threads that work on a call, including the caller.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

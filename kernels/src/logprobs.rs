@@ -1,4 +1,5 @@
-//! How likely tokens were: log-probabilities from the logits alone, whatever then draws the token.
+//! Log-probabilities of tokens, computed from the logits alone, regardless of how the token is
+//! drawn.
 
 use std::cmp::Ordering;
 
@@ -6,10 +7,11 @@ use crate::Kernels;
 use crate::sample::{argmax, largest};
 use crate::scratch::Shared;
 
-/// Logits looked at together: only a block with a logit above those found is looked at one by one.
+/// Number of logits scanned together: only a block that contains a logit above those found is
+/// examined one by one.
 const BLOCK: usize = 512;
 
-/// So many entries are kept in order while they are found; more are a heap.
+/// Maximum number of entries that are kept sorted while they are found; more are kept in a heap.
 const FEW: usize = 32;
 
 /// A token and the natural logarithm of its probability.
@@ -20,17 +22,17 @@ pub struct Logprob {
 }
 
 impl Logprob {
-    /// No token.
+    /// Entry without a token.
     pub const NONE: Logprob = Logprob { token: u32::MAX, logprob: f32::NEG_INFINITY };
 }
 
 impl Kernels {
-    /// The [`logprobs`] of row `i` of `logits` `[rows, vocab]` and of `tokens[i]`, for as many
-    /// entries as `wanted[i]` says, into row `i` of `entries` `[rows, most]`; rows are shared out
-    /// over the threads.
+    /// Computes the [`logprobs`] of row `i` of `logits` `[rows, vocab]` and of `tokens[i]`, with
+    /// `wanted[i]` entries, into row `i` of `entries` `[rows, most]`; rows are distributed over the
+    /// threads.
     ///
     /// # Panics
-    /// A row that wants more than `most`, or lengths that do not agree.
+    /// If a row wants more than `most` entries, or lengths do not agree.
     pub fn logprob_rows(
         &self,
         logits: &[f32],
@@ -62,10 +64,10 @@ impl Kernels {
     }
 }
 
-/// The log-probability of `token` into the first entry of `entries`, then those of the most likely
-/// tokens, the most likely first and of equally likely ones the lower number first. Probabilities
-/// are `softmax(logits)`; NaN counts as minus infinity, and what the vocabulary has no token for is
-/// [`Logprob::NONE`].
+/// Writes the log-probability of `token` to the first entry of `entries`, followed by those of the
+/// most likely tokens, the most likely first and the lower number first among equally likely ones.
+/// Probabilities are `softmax(logits)`; NaN counts as minus infinity, and entries in excess of the
+/// vocabulary are [`Logprob::NONE`].
 pub fn logprobs(logits: &[f32], token: u32, entries: &mut [Logprob]) {
     let Some((own, likely)) = entries.split_first_mut() else { return };
     let largest = logits.get(argmax(logits) as usize).copied().unwrap_or(f32::NAN);
@@ -84,7 +86,7 @@ pub fn logprobs(logits: &[f32], token: u32, entries: &mut [Logprob]) {
     }
 }
 
-/// The largest logits with their tokens, in the order that [`logprobs`] gives them.
+/// Writes the largest logits with their tokens, in the order that [`logprobs`] returns them.
 fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
     likely.fill(Logprob::NONE);
     if likely.len() > FEW {
@@ -110,7 +112,8 @@ fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
     }
 }
 
-/// The same through a heap whose root is the least likely entry, in place.
+/// Writes the same result as [`most_likely`] by means of a heap whose root is the least likely
+/// entry, in place.
 fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
     let entry = |(token, logit): (u32, &f32)| Logprob {
         token,
@@ -127,19 +130,19 @@ fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
             sift_down(heap, 0);
         }
     }
-    // No logit is NaN any more, and the zeros are equal.
+    // No entry has a NaN logit at this point, and positive and negative zeros are equal.
     heap.sort_unstable_by(|a, b| {
         let by_logit = b.logprob.partial_cmp(&a.logprob).unwrap_or(Ordering::Equal);
         by_logit.then(a.token.cmp(&b.token))
     });
 }
 
-/// Whether `a` is likelier than `b`, or as likely with a lower number.
+/// Returns true if `a` is likelier than `b`, or as likely with a lower number.
 fn goes_before(a: Logprob, b: Logprob) -> bool {
     a.logprob > b.logprob || a.logprob == b.logprob && a.token < b.token
 }
 
-/// Moves the root of a part of the heap down to where it belongs.
+/// Moves the root of a part of the heap down to its position.
 fn sift_down(heap: &mut [Logprob], mut root: usize) {
     loop {
         let children = (2 * root + 1)..(2 * root + 3).min(heap.len());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::random_unit;
 
-/// By the definition: everything in f64, everything sorted.
+/// Computes log-probabilities by definition: everything in f64, everything sorted.
 fn sorted(logits: &[f32], token: u32, entries: usize) -> Vec<Logprob> {
     let number = |logit: f32| if logit.is_nan() { f64::NEG_INFINITY } else { f64::from(logit) };
     let sum: f64 = logits.iter().map(|logit| number(*logit).exp()).sum();
@@ -31,7 +31,7 @@ fn check(logits: &[f32], token: u32, entries: usize) {
 fn they_are_those_of_the_sorted_vocabulary() {
     for vocab in [1usize, 2, 20, 511, 512, 513, 1_500] {
         for levels in [3.0, 50.0, 1e6] {
-            // Few levels make many ties.
+            // Few distinct levels make many ties.
             let mut logits: Vec<f32> = (0..vocab)
                 .map(|i| (random_unit(5, vocab as u64, i as u32) * levels).floor() / levels * 20.0)
                 .collect();

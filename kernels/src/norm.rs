@@ -1,5 +1,5 @@
-//! RMS norm and layer norm over rows of the f32 residual stream; RMS norm of rows in place, as of
-//! each head of q and k, and of rows that are added to the residual stream.
+//! RMS norm and layer norm over rows of the f32 residual stream, and RMS norm of rows in place,
+//! such as each head of q and k, and of rows that are added to the residual stream.
 
 use crate::Kernels;
 use crate::norm_row::{Norm, NormRow, NormTasks, RmsOut, RmsRows};
@@ -7,12 +7,12 @@ use crate::scratch::Shared;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
-/// Elements from which on a task has no further row: heads are narrow.
+/// Number of elements above which a task takes no further row; heads are narrow.
 const TASK_ELEMENTS: usize = 4096;
 
 impl Kernels {
-    /// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i`
-    /// without an index.
+    /// Computes `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or
+    /// `i` without an index.
     ///
     /// `x` is `[*, hidden]`, `gain` `[hidden]`, `out` `[rows, hidden]`; an index has `rows`
     /// entries.
@@ -30,7 +30,7 @@ impl Kernels {
         self.norm(Norm { rows, hidden, x, gain, bias: None, eps, row_index }, out);
     }
 
-    /// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in
+    /// Computes `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes are those of
     /// [`Kernels::rms_norm`].
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
     pub fn layer_norm<T: NormTasks>(
@@ -47,13 +47,14 @@ impl Kernels {
         self.norm(Norm { rows, hidden, x, gain, bias: Some(bias), eps, row_index }, out);
     }
 
-    /// `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place, the values between in f32.
+    /// Computes `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place, with f32 intermediate
+    /// values.
     ///
-    /// `x` is `[rows, heads, head_dim]` and `gain` `[head_dim]`: each head by itself. One head as
-    /// wide as a row norms whole rows.
+    /// `x` is `[rows, heads, head_dim]` and `gain` `[head_dim]`: each head separately. A single
+    /// head with the width of a row normalises whole rows.
     ///
     /// # Panics
-    /// Shapes that do not fit.
+    /// If shapes do not match.
     pub fn head_norm<T: NormTasks>(
         &self,
         (rows, heads): (usize, usize),
@@ -65,17 +66,17 @@ impl Kernels {
         assert_eq!(x.len(), rows * gain.len(), "x is [rows, heads, head_dim]");
         let (x, bytes) = (Shared(x.as_mut_ptr()), 2 * size_of_val(x));
         self.rms(rows, gain, eps, bytes, &|first| {
-            // SAFETY: the row lies within x, and no other task touches those of this one.
+            // SAFETY: the row is within x, and no other task accesses those of this one.
             RmsOut::InPlace(unsafe { x.pointer().add(first * gain.len()) })
         });
     }
 
-    /// `out[r] += x[r] / sqrt(mean(x[r]²) + eps) * gain`: a norm behind a block, in f32.
+    /// Computes `out[r] += x[r] / sqrt(mean(x[r]²) + eps) * gain`: a norm after a block, in f32.
     ///
     /// `x` and `out` are `[rows, hidden]`, `gain` is `[hidden]`.
     ///
     /// # Panics
-    /// Shapes that do not fit.
+    /// If shapes do not match.
     pub fn add_rms_norm<T: NormTasks>(
         &self,
         rows: usize,
@@ -90,12 +91,13 @@ impl Kernels {
         let out = Shared(out.as_mut_ptr());
         self.rms(rows, gain, eps, bytes, &|first| {
             let x = x[first * gain.len()..].as_ptr();
-            // SAFETY: the row lies within out, and no other task touches those of this one.
+            // SAFETY: the row is within out, and no other task accesses those of this one.
             RmsOut::AddTo { x, out: unsafe { out.pointer().add(first * gain.len()) } }
         });
     }
 
-    /// Tasks over `rows` rows as wide as `gain`; `out` says where those from a row on go.
+    /// Runs tasks over `rows` rows as wide as `gain`; `out` returns the destination of those that
+    /// start at a row.
     fn rms<T: NormTasks>(
         &self,
         rows: usize,
@@ -110,8 +112,8 @@ impl Kernels {
         self.run_sized(rows.div_ceil(task_rows), bytes, &|task, _| {
             let first = task * task_rows;
             let rows = task_rows.min(rows - first);
-            // SAFETY: the variant was checked when the kernels were built; so many rows lie in x
-            // and in the output from the first on, and no other task touches those.
+            // SAFETY: the variant was checked when the kernels were built; this number of rows,
+            // starting at the first, is within x and the output, and no other task accesses those.
             unsafe { T::rms_rows(variant, RmsRows { rows, gain, eps, out: out(first) }) };
         });
     }
@@ -135,7 +137,7 @@ impl Kernels {
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {
             for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
                 let from = row_index.map_or(row, |index| index[row] as usize);
-                // SAFETY: the variant was checked when the kernels were built; the row lies within
+                // SAFETY: the variant was checked when the kernels were built; the row is within
                 // `out`, and no other task writes it.
                 unsafe {
                     let out = out.pointer().add(row * hidden);

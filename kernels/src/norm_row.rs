@@ -7,13 +7,13 @@ use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{MAX_LANES, Simd, SimdElement};
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// A row of a norm, compiled in this crate once per number format; see `linear::compiled`.
+/// Row of a norm, compiled in this crate once per number format; see `linear::compiled`.
 pub trait NormTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.
     unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>);
     /// # Safety
-    /// As [`NormTasks::norm_row`].
+    /// Same contract as [`NormTasks::norm_row`].
     unsafe fn rms_rows(variant: Variant, task: RmsRows<'_, Self>);
 }
 
@@ -83,7 +83,7 @@ impl<T: Number> SimdTask for NormRow<'_, T> {
         // SAFETY: as above.
         let squares = unsafe {
             sum_of(s, x.as_ptr(), hidden, |value, mask| {
-                // Lanes behind the end are kept out of the sum.
+                // Lanes after the end are excluded from the sum.
                 let centered = s.mul(s.sub(value, center), mask);
                 s.mul(centered, centered)
             })
@@ -105,16 +105,16 @@ impl<T: Number> SimdTask for NormRow<'_, T> {
     }
 }
 
-/// Where RMS-normed rows go.
+/// Destination of RMS-normed rows.
 #[derive(Debug)]
 pub enum RmsOut<T> {
-    /// Where they came from.
+    /// Replaces the input rows.
     InPlace(*mut T),
-    /// Added to this.
+    /// Adds the normed rows of `x` to `out`.
     AddTo { x: *const T, out: *mut f32 },
 }
 
-/// Some neighbouring rows to norm, each as wide as `gain`.
+/// Consecutive rows to normalise, each as wide as `gain`.
 #[derive(Debug)]
 pub struct RmsRows<'a, T> {
     pub(crate) rows: usize,
@@ -135,9 +135,9 @@ impl<T: Number> SimdTask for RmsRows<'_, T> {
             },
         );
         for row in 0..rows {
-            // SAFETY: the row lies within x.
+            // SAFETY: the row is within x.
             let x = unsafe { from.add(row * width) };
-            // Lanes behind the end are zeros.
+            // Lanes after the end are zeros.
             // SAFETY: as above.
             let squares = unsafe { sum_of(s, x, width, |value, _| s.mul(value, value)) };
             let scale = s.splat(1.0 / (squares / width as f32 + eps).sqrt());
@@ -162,8 +162,8 @@ impl<T: Number> SimdTask for RmsRows<'_, T> {
     }
 }
 
-/// Sum over `len` elements of `term(vector, mask)`, where the mask is 1 in lanes that hold an
-/// element; the others are 0.
+/// Returns the sum over `len` elements of `term(vector, mask)`, where the mask is 1 in lanes that
+/// hold an element, and other lanes of both are 0.
 ///
 /// # Safety
 /// `x` is valid for reading `len` elements.

@@ -1,7 +1,7 @@
-//! The two number formats that values and weights have in memory: `half::bf16` and `f32`.
+//! The two number formats of values and weights in memory: `half::bf16` and `f32`.
 //!
-//! Sums are always f32. The vector code of a format lives in a sealed supertrait, so that no caller
-//! can add a format the kernels do not know.
+//! Sums are always f32. The vector code of a format is in a sealed supertrait, so that no caller
+//! can add a format that the kernels do not support.
 
 use std::fmt::Debug;
 
@@ -9,11 +9,11 @@ use half::bf16;
 
 use crate::simd::SimdElement;
 
-/// A number format of activations, weights and caches.
+/// Number format of activations, weights and caches.
 pub trait Number: SimdElement + bytemuck::Pod + Default + Debug + PartialEq + Send + Sync {
-    /// The exact f32 value.
+    /// Returns the exact f32 value.
     fn to_f32(self) -> f32;
-    /// The nearest value of this format, ties to even; NaN stays NaN.
+    /// Returns the nearest value of this format, ties to even; NaN stays NaN.
     fn from_f32(value: f32) -> Self;
 }
 

@@ -1,6 +1,6 @@
-//! The obvious loops, in f64 where sums are concerned: what every variant is compared with.
+//! Reference implementations as plain loops, with f64 sums, that every variant is compared with.
 //!
-//! Used by tests only; nothing here is fast or shares code with the kernels.
+//! Used only by tests; nothing here is fast or shares code with the kernels.
 
 use model::delta::DeltaNet;
 use model::experts::Scoring;
@@ -9,7 +9,7 @@ use crate::attention::{AttentionShape, Unit};
 use crate::number::Number;
 use crate::router::Routed;
 
-/// `x · weightᵀ + bias` as f64, `[rows, n]`.
+/// Computes `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
     (rows, n, k): (usize, usize, usize),
     x: &[T],
@@ -30,12 +30,12 @@ pub fn linear<T: Number>(
     out
 }
 
-/// `x / (1 + e^-x)`.
+/// Computes `x / (1 + e^-x)`.
 pub fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// `x/2 (1 + erf(x / sqrt 2))`, erf by its Taylor series near 0 and by integration elsewhere.
+/// Computes `x/2 (1 + erf(x / sqrt 2))` with erf by numerical integration.
 pub fn gelu(x: f64) -> f64 {
     // erf(z) = 2/sqrt(pi) * integral of e^(-t²) from 0 to z, by Simpson's rule.
     let z = x / std::f64::consts::SQRT_2;
@@ -50,10 +50,10 @@ pub fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + erf)
 }
 
-/// The experts of one row with their weights, in ascending order of experts.
+/// Returns the experts of one row with their weights, in ascending order of experts.
 pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> {
     let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
-    // A stable sort: of equal logits the lower expert's goes first.
+    // A stable sort: among equal logits the lower expert's comes first.
     chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
     chosen.truncate(top_k);
     chosen.sort_by_key(|chosen| chosen.0);
@@ -66,8 +66,8 @@ pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> 
     chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
 }
 
-/// The sum of `weight * (x · its expert's weightᵀ + bias)` over a row's places, `x` `[places, k]`
-/// and weights `[experts, n, k]`.
+/// Computes the sum of `weight * (x · its expert's weightᵀ + bias)` over a row's places, `x`
+/// `[places, k]` and weights `[experts, n, k]`.
 pub fn expert_down<T: Number>(
     routed: &[Routed],
     (n, k): (usize, usize),
@@ -87,7 +87,7 @@ pub fn expert_down<T: Number>(
     sum
 }
 
-/// The causal convolution of a sequence's rows from its first on, `[rows, channels]`, with SiLU.
+/// Computes the causal convolution of all rows of a sequence, `[rows, channels]`, with SiLU.
 pub fn delta_convolution<T: Number>(net: &DeltaNet, x: &[T], weight: &[f32]) -> Vec<f64> {
     let channels = net.channels();
     let mut out = Vec::with_capacity(x.len());
@@ -103,7 +103,7 @@ pub fn delta_convolution<T: Number>(net: &DeltaNet, x: &[T], weight: &[f32]) -> 
     out
 }
 
-/// The gated delta rule of a sequence's rows from its first on, `[rows, value_heads, value_dim]`.
+/// Computes the gated delta rule of all rows of a sequence, `[rows, value_heads, value_dim]`.
 pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32]) -> Vec<f64> {
     let (key_dim, value_dim, heads) = (net.key_dim, net.value_dim, net.value_heads);
     let rows = mixed.len() / net.channels();
@@ -142,14 +142,14 @@ pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32
     out
 }
 
-/// RMS norm of one row.
+/// Computes the RMS norm of one row.
 pub fn rms_norm(x: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + eps).sqrt();
     x.iter().zip(gain).map(|(&x, &gain)| f64::from(x) * scale * f64::from(gain)).collect()
 }
 
-/// Layer norm of one row.
+/// Computes the layer norm of one row.
 pub fn layer_norm(x: &[f32], gain: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
     let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / x.len() as f64;
@@ -161,20 +161,21 @@ pub fn layer_norm(x: &[f32], gain: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-/// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`.
+/// Computes `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`.
 pub fn gelu_tanh(x: f64) -> f64 {
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
     0.5 * x * (1.0 + inner.tanh())
 }
 
-/// `(u + 1) g sigmoid(alpha g)`, where g is the gate up to `limit` and u the other factor within
-/// `-limit..=limit`.
+/// Computes `(u + 1) g sigmoid(alpha g)`, where g is the gate clamped to at most `limit` and u the
+/// other factor clamped to `-limit..=limit`.
 pub fn clamped_swiglu(gate: f64, up: f64, (alpha, limit): (f64, f64)) -> f64 {
     let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
     (up + 1.0) * gate / (1.0 + (-alpha * gate).exp())
 }
 
-/// Rotate-half rope of the start of one head, twice as many elements as there are frequencies.
+/// Applies rotate-half rope to the start of one head, twice as many elements as there are
+/// frequencies.
 pub fn rope(
     head: &[f64],
     position: u32,
@@ -184,7 +185,7 @@ pub fn rope(
     let half = inverse_frequencies.len();
     let mut out = head.to_vec();
     for i in 0..half {
-        // The angle is rounded to f32 as in the published implementation; the rest is exact.
+        // The angle is rounded to f32, like in the published implementation; the rest is exact.
         let angle = f64::from(position as f32 * inverse_frequencies[i]);
         let (sin, cos) = angle.sin_cos();
         let (sin, cos) = (attention_factor * sin, attention_factor * cos);
@@ -194,9 +195,9 @@ pub fn rope(
     out
 }
 
-/// Attention of one unit: `(probabilities, values)` of every query, row by row, head by head.
-/// Probabilities are those of the positions that the query sees, `sinks` one more score for each
-/// head.
+/// Computes attention of one unit: `(probabilities, values)` of every query, row by row, head by
+/// head. Probabilities are those of the positions that the query sees; `sinks` are an additional
+/// score for each head.
 pub fn attention<T: Number>(
     shape: &AttentionShape,
     unit: &Unit,

@@ -1,4 +1,4 @@
-//! Rotary position embedding, rotate-half form, in place.
+//! Rotary position embedding in rotate-half layout, in place.
 
 use half::bf16;
 
@@ -12,26 +12,26 @@ use crate::variant::{SimdTask, Variant, dispatch};
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
 
-/// Floats of scratch per thread: a row's cosines and sines.
+/// Returns the floats of scratch per thread: a row's cosines and sines.
 pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     limits.head_dim.next_multiple_of(16) + 16
 }
 
-/// How the rows of a call are rotated.
+/// Parameters of the rotation of a call's rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RopeTables<'a> {
     /// Radians per position, `[tables, rotary_dim / 2]`.
     pub inverse_frequencies: &'a [f32],
-    /// Elements of each head that are rotated, those at its start; even.
+    /// Number of elements rotated at the start of each head; even.
     pub rotary_dim: usize,
     /// Factor of every sine and cosine.
     pub attention_factor: f32,
-    /// The table of each row; `None`: the first is everyone's.
+    /// Index of the table of each row; `None`: the first one for all rows.
     pub table_of_row: Option<&'a [u32]>,
 }
 
 impl<'a> RopeTables<'a> {
-    /// One table for all rows, heads rotated whole, no factor.
+    /// Returns one table for all rows, with whole heads rotated and no factor.
     pub fn whole(inverse_frequencies: &'a [f32]) -> RopeTables<'a> {
         RopeTables {
             inverse_frequencies,
@@ -42,7 +42,7 @@ impl<'a> RopeTables<'a> {
     }
 
     /// # Panics
-    /// The tables do not fit the shape, or a row has a table that is not there.
+    /// If the tables do not match the shape, or a row refers to a table that does not exist.
     fn check(&self, rows: usize, head_dim: usize) {
         let half = self.rotary_dim / 2;
         assert!(half > 0 && self.rotary_dim == 2 * half, "rotary_dim is even");
@@ -73,13 +73,13 @@ impl<'a> RopeTables<'a> {
 
 impl Kernels {
     /// Rotates each pair `(x[i], x[i + rotary_dim/2])` of every head by `position * frequency[i]`,
-    /// the angle, its sine and its cosine in f32, and multiplies it by the attention factor.
-    /// Elements from `rotary_dim` on stay as they are.
+    /// with the angle, its sine and its cosine in f32, and multiplies it by the attention factor.
+    /// Elements from `rotary_dim` on are unchanged.
     ///
     /// `x` is `[rows, heads, head_dim]`, `positions` `[rows]`.
     ///
     /// # Panics
-    /// Shapes that do not fit; a table that is not there.
+    /// If shapes do not match, or a table does not exist.
     pub fn rope<T: RopeTasks>(
         &self,
         rows: usize,
@@ -90,7 +90,8 @@ impl Kernels {
         x: &mut [T],
     ) {
         assert!(head_dim <= self.limits.head_dim, "head_dim is beyond the scratch limits");
-        // Checked here and not in a task: a panic in a task takes the process down without a word.
+        // Checked here rather than in a task: a panic in a task aborts the process without a
+        // message.
         tables.check(rows, head_dim);
         assert_eq!(positions.len(), rows, "positions has an entry per row");
         assert_eq!(x.len(), rows * heads * head_dim, "x is [rows, heads, head_dim]");
@@ -106,8 +107,8 @@ impl Kernels {
             let first = task * TASK_ROWS;
             for (row, position) in positions.iter().enumerate().skip(first).take(TASK_ROWS) {
                 tables.fill(row, *position, cosines, sines);
-                // SAFETY: the variant was checked when the kernels were built; the row lies within
-                // x, and no other task touches it.
+                // SAFETY: the variant was checked when the kernels were built; the row is within x,
+                // and no other task accesses it.
                 unsafe {
                     let x = x.pointer().add(row * row_elements);
                     T::rope_row(variant, RopeRow { x, heads, head_dim, cosines, sines });
@@ -117,8 +118,7 @@ impl Kernels {
     }
 }
 
-/// A row of rotary positions, compiled in this crate once per number format; see
-/// `linear::compiled`.
+/// Row of rotary positions, compiled in this crate once per number format; see `linear::compiled`.
 pub trait RopeTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.

@@ -1,5 +1,5 @@
-//! The router of a mixture of experts: from logits to the experts of each row and their weights.
-//! Plain code, the same in every variant; a row's routing depends on its own logits alone.
+//! Router of a mixture of experts: computes the experts of each row and their weights from logits.
+//! Plain code, identical in every variant; a row's routing depends on its own logits alone.
 
 use model::experts::Scoring;
 
@@ -10,7 +10,7 @@ use crate::scratch::Shared;
 /// Rows of one task.
 const TASK_ROWS: usize = 8;
 
-/// An expert of a row, and what its output is multiplied by.
+/// An expert of a row, and the factor of its output.
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Routed {
@@ -21,20 +21,20 @@ pub struct Routed {
 /// The experts of some rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing<'a> {
-    /// Experts that there are.
+    /// Total number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Number of experts of a row.
     pub top_k: usize,
     /// `[rows, top_k]`, each row's in ascending order of experts.
     pub routed: &'a [Routed],
 }
 
 impl Routing<'_> {
-    /// Rows that are routed.
+    /// Returns the number of routed rows.
     ///
     /// # Panics
-    /// The entries are no whole rows, or a row names an expert twice, in another order or that
-    /// there is not.
+    /// If the entries are not whole rows, or a row names an expert twice, out of order or out of
+    /// range.
     pub(crate) fn rows(&self) -> usize {
         let Routing { experts, top_k, routed } = *self;
         assert!(top_k >= 1, "a row has an expert");
@@ -49,13 +49,13 @@ impl Routing<'_> {
 }
 
 impl Kernels {
-    /// The `top_k` experts of each row of `logits` `[rows, experts]` into `routed` `[rows, top_k]`,
-    /// in ascending order of experts. Of equal logits the lower expert's goes first. NaN counts as
-    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN. They are
-    /// multiplied by `factor`.
+    /// Writes the `top_k` experts of each row of `logits` `[rows, experts]` to `routed` `[rows,
+    /// top_k]`, in ascending order of experts. Among equal logits the lower expert's comes first.
+    /// NaN counts as minus infinity; if a row's largest logit is infinite, all its weights are NaN.
+    /// The weights are multiplied by `factor`.
     ///
     /// # Panics
-    /// More experts of a row than there are, or lengths that do not agree.
+    /// If a row has more experts than there are, or lengths do not agree.
     pub fn route<T: Number>(
         &self,
         (experts, top_k): (usize, usize),
@@ -70,7 +70,7 @@ impl Kernels {
         let routed = Shared(routed.as_mut_ptr());
         self.run_sized(rows.div_ceil(TASK_ROWS), size_of_val(logits), &|task, _| {
             for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
-                // SAFETY: as many entries of this row lie within `routed`, and no other task
+                // SAFETY: this number of entries of this row is within `routed`, and no other task
                 // writes them.
                 let routed = unsafe {
                     std::slice::from_raw_parts_mut(routed.pointer().add(row * top_k), top_k)
@@ -81,7 +81,7 @@ impl Kernels {
     }
 }
 
-/// See [`Kernels::route`].
+/// Routes one row; see [`Kernels::route`].
 fn route_row<T: Number>((scoring, factor): (Scoring, f32), logits: &[T], routed: &mut [Routed]) {
     let logits = || logits.iter().map(|logit| lowest_if_nan(logit.to_f32()));
     largest(logits(), routed);
@@ -107,8 +107,8 @@ fn lowest_if_nan(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
 
-/// The largest logits as weights of their experts, the largest first and of equal ones the lower
-/// expert's.
+/// Writes the largest logits as weights of their experts, the largest first, and the lower expert's
+/// first among equal ones.
 fn largest(logits: impl Iterator<Item = f32>, routed: &mut [Routed]) {
     let last = routed.len() - 1;
     for (expert, logit) in logits.enumerate() {

@@ -1,5 +1,5 @@
-//! From logits to a token: greedy, or drawn from the likely ones with a counter-based random
-//! number, so that a token depends on its request's key and position and on nothing else.
+//! Selection of a token from logits: greedy, or drawn from the likely ones with a counter-based
+//! random number, so that a token depends only on its request's key and position.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -8,16 +8,17 @@ use crate::Kernels;
 use crate::penalties::{Change, Penalties, change};
 use crate::scratch::Shared;
 
-/// Logits looked at together: their largest is found with vector instructions, its place only in
-/// the block that holds it.
+/// Number of logits scanned together: their largest is found with vector instructions, its index
+/// only in the block that holds it.
 const BLOCK: usize = 512;
 /// Independent maxima within a block, so that one comparison does not wait for the last.
 const LANES: usize = 32;
 
-/// What is drawn from logits whose largest is infinite or no number: nothing.
+/// Result if the largest logit is infinite or NaN: no token is drawn.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// Index of the largest logit, the lowest one on ties. NaN never wins; 0 if nothing else is there.
+/// Returns the index of the largest logit, the lowest one on ties. NaN never wins; 0 if there is
+/// nothing else.
 pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for (index, block) in logits.chunks(BLOCK).enumerate() {
@@ -26,14 +27,14 @@ pub fn argmax(logits: &[f32]) -> u32 {
             best = (index * BLOCK, largest);
         }
     }
-    // Nothing above minus infinity: the first logit that is a number.
+    // Nothing is above minus infinity: takes the first logit that is not NaN.
     let is_best = |logit: &f32| *logit == best.1;
     let place = logits[best.0..].iter().position(is_best).unwrap_or(0);
     (best.0 + place) as u32
 }
 
-/// The largest number of a block; minus infinity if it has none. Plain code in the one form that
-/// becomes a vector maximum: NaN compares as not larger.
+/// Returns the largest number of a block; minus infinity if it has none. Plain code, written so
+/// that it compiles to a vector maximum: NaN compares as not larger.
 pub(crate) fn largest(block: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -47,27 +48,27 @@ pub(crate) fn largest(block: &[f32]) -> f32 {
     lanes.iter().fold(rest, |best, lane| larger(*lane, best))
 }
 
-/// Which tokens can follow, and how likely each is: `softmax(logits / temperature)` over the tokens
-/// that the other three leave.
+/// Limits on the tokens that can follow, and their probabilities: `softmax(logits / temperature)`
+/// over the tokens that the other three limits keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// Temperature; 0 is greedy.
     pub temperature: f32,
-    /// The smallest set of most likely tokens whose probability, among those that the next two
-    /// leave, reaches this; 1 or more keeps every token.
+    /// Keeps the smallest set of most likely tokens whose probability, among those that the next
+    /// two limits keep, reaches this; 1 or more keeps every token.
     pub top_p: f32,
-    /// So many most likely tokens; 0 keeps every token.
+    /// Number of most likely tokens to keep; 0 keeps every token.
     pub top_k: u32,
-    /// Tokens at least this times as likely as the most likely one; 0 keeps every token.
+    /// Minimum probability of a token relative to the most likely one; 0 keeps every token.
     pub min_p: f32,
-    /// What was said becomes less likely, before all of these.
+    /// Penalties for tokens that occurred before, applied before all of these.
     pub penalties: Penalties,
-    /// Tokens of the answer before which none can end it.
+    /// Minimum number of tokens of the answer before one can end it.
     pub min_tokens: u32,
 }
 
 impl Sampling {
-    /// The most likely token.
+    /// Selects the most likely token.
     pub const GREEDY: Sampling = Sampling {
         temperature: 0.0,
         top_p: 1.0,
@@ -78,39 +79,39 @@ impl Sampling {
     };
 }
 
-/// How the token of one row is drawn.
+/// Parameters for drawing the token of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// But for what depends on the tokens before: see `changes`.
+    /// Sampling parameters, except for those that depend on previous tokens: see `changes`.
     pub sampling: Sampling,
-    /// In `[0, 1)`; see [`random_unit`].
+    /// Random number in `[0, 1)`; see [`random_unit`].
     pub random: f32,
-    /// Only tokens of the row's mask can follow.
+    /// True if only tokens of the row's mask can follow.
     pub masked: bool,
-    /// Logits that are changed before: from where and to where among those of all rows.
+    /// Range of the logit changes applied before, among those of all rows.
     pub changes: (u32, u32),
 }
 
 impl Draw {
-    /// The most likely token.
+    /// Selects the most likely token.
     pub const GREEDY: Draw =
         Draw { sampling: Sampling::GREEDY, random: 0.0, masked: false, changes: (0, 0) };
 }
 
-/// Room for one row's weights, allocated once.
+/// Space for one row's weights, allocated once.
 #[derive(Debug)]
 pub struct SampleScratch {
-    /// Logits of a row with a mask, minus infinity where a token cannot follow.
+    /// Logits of a row with a mask, minus infinity for tokens that cannot follow.
     masked: Vec<f32>,
-    /// Logits of a row some of which are changed.
+    /// Logits of a row with changes applied.
     changed: Vec<f32>,
     weights: Vec<f32>,
-    /// Tokens of the bucket in which a set of most likely ones ends.
+    /// Tokens of the bucket that contains the end of a set of most likely ones.
     edge: Vec<u32>,
 }
 
 impl SampleScratch {
-    /// Scratch for logits of up to `vocab` entries.
+    /// Allocates scratch for logits of up to `vocab` entries.
     pub fn new(vocab: usize) -> Self {
         SampleScratch {
             masked: Vec::with_capacity(vocab),
@@ -122,14 +123,15 @@ impl SampleScratch {
 }
 
 impl Kernels {
-    /// `tokens[i]` is [`sample`]d from row `i` of `logits` `[rows, vocab]` as `draws[i]` says; rows
-    /// are shared out over the threads, each of which uses its own entry of `scratch`. `masks` is
-    /// `[rows, vocab / 32]`, rounded up, with a bit for each token, the lowest first; it may be
-    /// empty where no row has a mask. `changes` are those of all rows, each with a token once.
+    /// [`sample`]s `tokens[i]` from row `i` of `logits` `[rows, vocab]` according to `draws[i]`;
+    /// rows are distributed over the threads, each of which uses its own entry of `scratch`.
+    /// `masks` is `[rows, vocab / 32]`, rounded up, with a bit for each token, the lowest first; it
+    /// may be empty if no row has a mask. `changes` are those of all rows, with at most one per
+    /// token of a row.
     ///
     /// # Panics
-    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask or
-    /// changes are missing.
+    /// If there are fewer scratches than threads, scratch is for a smaller vocabulary, or a row's
+    /// mask or changes are missing.
     pub fn sample_rows(
         &self,
         logits: &[f32],
@@ -174,10 +176,10 @@ impl Kernels {
     }
 }
 
-/// Draws a token as [`Sampling`] says; of equally likely ones a set ends with those of lower
-/// numbers.
+/// Draws a token according to [`Sampling`]; among equally likely ones a set prefers those with
+/// lower numbers.
 ///
-/// NaN logits are never drawn; [`NO_TOKEN`] where the largest logit is not finite.
+/// NaN logits are never drawn; returns [`NO_TOKEN`] if the largest logit is not finite.
 pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     let Draw { sampling, random, .. } = draw;
     let Sampling { temperature, min_p, .. } = sampling;
@@ -192,7 +194,7 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     let SampleScratch { weights, edge, .. } = scratch;
     assert!(logits.len() <= weights.capacity(), "scratch is as long as the logits");
     weights.clear();
-    // The largest weight is 1. NaN is not at least anything.
+    // The largest weight is 1. Comparisons with NaN are false.
     weights.extend(logits.iter().map(|&logit| {
         let weight = ((logit - largest) / temperature).exp();
         if weight >= min_p { weight } else { 0.0 }
@@ -210,7 +212,7 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
             break;
         }
     }
-    // Rounding may leave a crumb behind the last token, which is then the drawn one.
+    // Rounding may leave a remainder after the last token, which is then drawn.
     drawn
 }
 
@@ -228,7 +230,7 @@ fn sample_masked(logits: &[f32], mask: &[u32], draw: Draw, scratch: &mut SampleS
     token
 }
 
-/// The last token that `top_k` and `top_p` leave.
+/// Returns the last token that `top_k` and `top_p` keep.
 fn last_kept(weights: &[f32], sampling: Sampling, edge: &mut Vec<u32>) -> Place {
     let Sampling { top_p, top_k, .. } = sampling;
     let most = match top_k {
@@ -243,7 +245,7 @@ fn last_kept(weights: &[f32], sampling: Sampling, edge: &mut Vec<u32>) -> Place 
     if top_p >= 1.0 {
         return most;
     }
-    // What is left adds up to less than everything, so its nucleus ends no later than it does.
+    // The kept tokens add up to less than all, so their nucleus ends no later.
     let left = (top_k > 0).then(|| {
         let left = (0u32..).zip(weights).filter(|(token, weight)| most.keeps(*token, **weight));
         left.map(|(_, weight)| f64::from(*weight)).sum::<f64>()
@@ -260,27 +262,28 @@ struct Place {
 }
 
 impl Place {
-    /// Behind every token that can be drawn at all.
+    /// Place after every token that can be drawn.
     const NOWHERE: Place = Place { weight: 0.0, token: 0 };
 
-    /// Whether a token stands at this place or before it.
+    /// Returns true if a token is at this place or before it.
     fn keeps(self, token: u32, weight: f32) -> bool {
         weight > self.weight || (weight == self.weight && weight > 0.0 && token <= self.token)
     }
 
-    /// The one of two places that comes first.
+    /// Returns the first of two places.
     fn or_before(self, other: Place) -> Place {
         if other.keeps(self.token, self.weight) { self } else { other }
     }
 }
 
-/// Weights, none above 1, fall in buckets by their exponent and first three bits of mantissa.
+/// Weights, none above 1, are assigned to buckets by their exponent and first three bits of
+/// mantissa.
 const BUCKET_SHIFT: u32 = 20;
 const BUCKETS: usize = (1f32.to_bits() >> BUCKET_SHIFT) as usize + 1;
 
-/// The last token of the smallest set of largest `weights` whose `amount`s reach what `target`
-/// makes of the amount of all. Sums per bucket tell in which bucket it lies, so that only that one
-/// is sorted.
+/// Returns the last token of the smallest set of largest `weights` whose `amount`s add up to at
+/// least `target(total)`. Sums per bucket determine the bucket that contains it, so that only that
+/// one is sorted.
 fn reaching(
     weights: &[f32],
     amount: impl Fn(f32) -> f64,
@@ -299,7 +302,7 @@ fn reaching(
         reached += if ends_here { 0.0 } else { sums[*bucket] };
         ends_here
     }) else {
-        // More than there is, or rounding left the sum below the target: everything is needed.
+        // The target exceeds the total, or rounding left the sum below it: all tokens are needed.
         return Place::NOWHERE;
     };
     edge.clear();
@@ -321,8 +324,8 @@ fn reaching(
     last
 }
 
-/// The random number in `[0, 1)` of one token: keyed by the run's seed and a hash of the request's
-/// id, counted by position. Equal arguments give equal numbers on every machine.
+/// Returns the random number in `[0, 1)` of one token: keyed by the run's seed and a hash of the
+/// request's id, counted by position. Equal arguments give equal numbers on every machine.
 pub fn random_unit(seed: u64, id_hash: u64, position: u32) -> f32 {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());

@@ -24,7 +24,7 @@ fn argmax_finds_every_place_across_block_and_lane_edges() {
             let mut logits: Vec<f32> = (0..len).map(|i| -1.0 - (i % 7) as f32).collect();
             logits[place] = 2.5;
             assert_eq!(argmax(&logits) as usize, place, "{len}");
-            // The same value later does not win, NaN anywhere changes nothing.
+            // The same value at a later index does not win, and NaN changes nothing at any index.
             *logits.last_mut().unwrap() = 2.5;
             logits[0] = if place == 0 { 2.5 } else { f32::NAN };
             assert_eq!(argmax(&logits) as usize, place, "{len}");
@@ -69,8 +69,8 @@ fn draws_follow_the_distribution() {
     assert!((nucleus[1] - 4.0 / 7.0).abs() < 0.015, "{}", nucleus[1]);
 }
 
-/// What `top_k` and the nucleus leave, by their definition: everything sorted, taken until the sum
-/// is reached.
+/// Returns the weights that `top_k` and the nucleus keep, by definition: everything sorted, taken
+/// until the sum is reached.
 fn sorted_kept(weights: &[f32], top_k: u32, top_p: f32) -> Vec<u32> {
     let mut order: Vec<u32> =
         (0..weights.len() as u32).filter(|t| weights[*t as usize] > 0.0).collect();
@@ -94,8 +94,8 @@ fn sorted_kept(weights: &[f32], top_k: u32, top_p: f32) -> Vec<u32> {
 fn what_is_left_is_that_of_the_sorted_vocabulary() {
     let mut edge = Vec::new();
     for seed in 0..200u32 {
-        // Weights from 1 down to the subnormal, every third seed with many ties; sums of a power of
-        // two each are exact, so both ways agree to the last token.
+        // Weights from 1 down to the subnormal, every third seed with many ties; sums of powers of
+        // two are exact, so both methods agree to the last token.
         let spread = 1 + seed % 40;
         let weights: Vec<f32> = std::iter::once(1.0)
             .chain((1..300).map(|token| {
@@ -147,7 +147,7 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
     assert_eq!(drawn(Sampling { min_p: 0.3, ..hot }), [1, 2, 3], "0.1 is a quarter of 0.4");
     assert_eq!(drawn(Sampling { min_p: 0.5, ..hot }), [1, 3], "0.19 is less than half of it");
     assert_eq!(drawn(Sampling { min_p: 1.0, ..hot }), [1]);
-    // Hotter, 0.19 counts for more: weights are square roots.
+    // At a higher temperature 0.19 has a larger share: weights are square roots.
     assert_eq!(drawn(Sampling { temperature: 2.0, min_p: 0.5, ..hot }), [0, 1, 2, 3]);
     // 0.4 / (0.4 + 0.31) reaches 0.55, which it would not among all four.
     assert_eq!(drawn(Sampling { min_p: 0.5, top_p: 0.55, ..hot }), [1]);
@@ -187,7 +187,7 @@ fn rows_are_sampled_as_if_alone() {
     let change = |(token, repetition, less)| Change { token, repetition, less };
     let changes: Vec<Change> = (0..rows as u32).map(changed).map(change).collect();
     let words = vocab.div_ceil(32);
-    // Two tokens in three, the last of all among them or not.
+    // Two tokens in three, with or without the last of all.
     let masks: Vec<u32> = (0..rows * words).map(|i| 0xb6db_6db6u32.rotate_left(i as u32)).collect();
     for threads in [1, 3] {
         let kernels = Kernels::new(crate::Variant::Scalar, threads, limits).unwrap();
@@ -227,7 +227,7 @@ fn random_numbers_depend_on_every_part_of_the_key_and_stay_what_they_are() {
 #[test]
 fn what_was_said_becomes_less_likely() {
     let penalties = Penalties { repetition: 2.0, presence: 0.5, frequency: 0.25 };
-    // Said by nobody but the prompt, once, and three times.
+    // Occurs only in the prompt, once, and three times.
     assert_eq!(penalties.change(7, 0).of(3.0), 1.5);
     assert_eq!(penalties.change(7, 0).of(-3.0), -6.0);
     assert_eq!(penalties.change(7, 1).of(3.0), 0.75);

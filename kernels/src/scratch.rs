@@ -1,18 +1,18 @@
-//! Scratch memory: allocated once by `Kernels::new` from stated limits, so that no kernel call
+//! Scratch memory: allocated once by `Kernels::new` from given limits, so that no kernel call
 //! allocates.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// The largest shapes one set of kernels will see. A call beyond them panics, except for `rows`,
-/// which only sets how many rows are worked on at a time.
+/// Largest shapes that one set of kernels supports. A call beyond them panics, except for `rows`,
+/// which only determines the number of rows processed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScratchLimits {
     /// Rows of a linear in one call; more are processed in several passes over the weight.
     pub rows: usize,
     /// Input width (`k`) of a linear.
     pub linear_inputs: usize,
-    /// Positions of one attention unit: cached and fresh together.
+    /// Positions of one attention unit, cached and fresh together.
     pub positions: usize,
     /// Query heads that share a KV head.
     pub group: usize,
@@ -20,7 +20,8 @@ pub struct ScratchLimits {
     pub head_dim: usize,
 }
 
-/// Zeroed f32 on a 64-byte boundary. Pages are touched only when a kernel writes them.
+/// Zeroed f32 on a 64-byte boundary. Pages are allocated by the system only when a kernel writes
+/// them.
 pub(crate) struct AlignedBuffer {
     pointer: NonNull<f32>,
     len: usize,
@@ -58,7 +59,8 @@ impl Drop for AlignedBuffer {
     }
 }
 
-// SAFETY: the buffer owns its memory; access goes through raw pointers whose users answer for it.
+// SAFETY: the buffer owns its memory; access goes through raw pointers, whose users are responsible
+// for it.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above; sharing the buffer shares only the address.
 unsafe impl Sync for AlignedBuffer {}
@@ -69,7 +71,7 @@ impl std::fmt::Debug for AlignedBuffer {
     }
 }
 
-/// A buffer for each thread of the pool.
+/// One buffer for each thread of the pool.
 #[derive(Debug)]
 pub(crate) struct ThreadScratch(Vec<AlignedBuffer>);
 
@@ -78,13 +80,13 @@ impl ThreadScratch {
         ThreadScratch((0..threads).map(|_| AlignedBuffer::new(len)).collect())
     }
 
-    /// Scratch of one thread of the pool; only that thread may use it, within one task.
+    /// Returns the scratch of one thread of the pool; only that thread may use it, within one task.
     pub(crate) fn of(&self, thread: usize) -> *mut f32 {
         self.0[thread].as_mut_ptr()
     }
 }
 
-/// A pointer that tasks on several threads use, each on its own part.
+/// A pointer that tasks on several threads use, each for its own part.
 #[derive(Debug)]
 pub struct Shared<T>(pub(crate) *mut T);
 
@@ -96,14 +98,14 @@ impl<T> Clone for Shared<T> {
 impl<T> Copy for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// The pointer; a method, so that a closure captures the wrapper and not its field.
+    /// Returns the pointer; a method, so that a closure captures the wrapper and not its field.
     #[inline(always)]
     pub(crate) fn pointer(self) -> *mut T {
         self.0
     }
 }
 
-// SAFETY: only the address is shared; whoever dereferences it answers for disjoint parts.
+// SAFETY: only the address is shared; code that dereferences it is responsible for disjoint parts.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<T> {}

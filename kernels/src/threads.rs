@@ -1,10 +1,11 @@
-//! How many threads of the pool work on a call: limits per class of operation, and the calling
-//! thread alone where waking others costs more than they do.
+//! Number of threads of the pool that work on a call: limits per class of operation, and the
+//! calling thread alone if waking others costs more than they save.
 
 use crate::Kernels;
 
-/// Most threads that one call of a class uses, the caller included; by default all. The fastest
-/// number differs by class: memory bounds linears, and the hand-over bounds small operations.
+/// Maximum number of threads that one call of a class uses, including the caller; by default all.
+/// The fastest number differs by class: memory bounds linears, and the hand-over bounds small
+/// operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadLimits {
     pub linear: usize,
@@ -19,16 +20,16 @@ impl Default for ThreadLimits {
     }
 }
 
-/// Bytes that a call has to touch before a second thread helps.
+/// Minimum number of bytes accessed by a call for a second thread to help.
 #[derive(Debug, Clone, Copy)]
 struct WorthSharing {
     /// While idle threads spin: a hand-over costs half a microsecond.
     spinning_bytes: usize,
-    /// While they sleep: they join after some ten microseconds, which the call must outlast.
+    /// While they sleep: they join after some ten microseconds, so the call must take longer.
     sleeping_bytes: usize,
 }
 
-/// `examples/small_speed.rs` measures it: shorter calls gain nothing from another thread, or lose.
+/// Measured by `examples/small_speed.rs`: shorter calls gain nothing from another thread, or lose.
 const SMALL: WorthSharing = WorthSharing { spinning_bytes: 128 << 10, sleeping_bytes: 1 << 20 };
 /// Attention computes more per byte of its cache than the small operations do.
 const ATTENTION: WorthSharing =
@@ -40,18 +41,18 @@ impl Kernels {
         self.thread_limits = limits;
     }
 
-    /// For how long idle threads look out for the next call before they sleep; see
+    /// Sets the time for which idle threads poll for the next call before they sleep; see
     /// [`crate::Pool::set_spin`].
     pub fn set_spin(&self, spin: std::time::Duration) {
         self.pool.set_spin(spin);
     }
 
-    /// Tasks of a linear.
+    /// Runs the tasks of a linear.
     pub(crate) fn run_linear(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
         self.pool.run_on(self.thread_limits.linear, tasks, function);
     }
 
-    /// Tasks of attention that touch `bytes` bytes together.
+    /// Runs tasks of attention that access `bytes` bytes in total.
     pub(crate) fn run_attention(
         &self,
         tasks: usize,
@@ -62,7 +63,7 @@ impl Kernels {
         self.pool.run_on(limit, tasks, function);
     }
 
-    /// Tasks of a small operation that touch `bytes` bytes together.
+    /// Runs tasks of a small operation that access `bytes` bytes in total.
     pub(crate) fn run_sized(
         &self,
         tasks: usize,

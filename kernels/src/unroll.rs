@@ -1,4 +1,5 @@
-//! Loops over what must be a constant: an index into registers. A loop would keep them in memory.
+//! Unrolled loops whose index must be a constant because it selects registers; a plain loop would
+//! keep the values in memory.
 
 /// Repeats `$body` with `$i` a constant from 0 to 15, below `$end`.
 macro_rules! unroll_16 {

@@ -1,5 +1,5 @@
-//! Which instruction set the kernels use, decided once at run time: one binary for every machine,
-//! and tests can force each variant.
+//! Selection of the instruction set of the kernels, once at run time: one binary runs on every
+//! machine, and tests can force each variant.
 
 use crate::simd::{OutOfLine, Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
@@ -18,14 +18,14 @@ pub enum Variant {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX512-BF16 for linears in bf16, and for scores of one query a head; AVX-512 for everything
-    /// else.
+    /// AVX512-BF16 for linears in bf16, and for scores of one query per head; AVX-512 for
+    /// everything else.
     Avx512Bf16,
     /// AMX-BF16 for linears in bf16, AVX-512 for everything else.
     Amx,
 }
 
-/// Why a variant cannot be used.
+/// Reason for which a variant cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariantError {
     #[error(
@@ -43,7 +43,8 @@ impl Variant {
     pub const ALL: [Variant; 5] =
         [Variant::Scalar, Variant::Avx2, Variant::Avx512, Variant::Avx512Bf16, Variant::Amx];
 
-    /// `scalar`, `avx2`, `avx512`, `avx512bf16` or `amx`: in reports and in `TANDEM_KERNELS`.
+    /// Returns `scalar`, `avx2`, `avx512`, `avx512bf16` or `amx`: used in reports and in
+    /// `TANDEM_KERNELS`.
     pub const fn name(self) -> &'static str {
         match self {
             Variant::Scalar => "scalar",
@@ -54,7 +55,7 @@ impl Variant {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Returns true if this machine can run the variant.
     pub fn is_available(self) -> bool {
         match self {
             Variant::Scalar => true,
@@ -83,7 +84,7 @@ impl Variant {
         }
     }
 
-    /// Rows of x in the register tile of the linears that work with vectors.
+    /// Returns the rows of x in the register tile of the linears that work with vectors.
     pub(crate) fn tile_rows(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -94,17 +95,17 @@ impl Variant {
         }
     }
 
-    /// Whether attention over bf16 caches multiplies pairs of bf16.
+    /// Returns true if attention over bf16 caches multiplies pairs of bf16.
     pub(crate) fn multiplies_pairs(self) -> bool {
         self == Variant::Avx512Bf16
     }
 
-    /// The variants this machine can run, slowest first.
+    /// Returns the variants that this machine can run, slowest first.
     pub fn available() -> Vec<Variant> {
         Variant::ALL.into_iter().filter(|variant| variant.is_available()).collect()
     }
 
-    /// The fastest variant this machine can run.
+    /// Returns the fastest variant that this machine can run.
     pub fn best() -> Variant {
         Variant::ALL
             .into_iter()
@@ -113,7 +114,7 @@ impl Variant {
             .unwrap_or(Variant::Scalar)
     }
 
-    /// The variant that `TANDEM_KERNELS` names, or the best one when it is unset or empty.
+    /// Returns the variant that `TANDEM_KERNELS` names, or the best one if it is unset or empty.
     pub fn from_env() -> Result<Variant, VariantError> {
         match std::env::var_os(VARIANT_ENV) {
             None => Ok(Variant::best()),
@@ -121,7 +122,8 @@ impl Variant {
         }
     }
 
-    /// The variant called `name`, which must run on this machine; an empty name is the best one.
+    /// Returns the variant called `name`, which must run on this machine; an empty name is the best
+    /// one.
     pub fn from_name(name: &str) -> Result<Variant, VariantError> {
         if name.is_empty() {
             return Ok(Variant::best());
@@ -139,11 +141,11 @@ impl Variant {
     }
 }
 
-/// Work written once over [`Simd`] and compiled for each variant.
+/// Work that is written once over [`Simd`] and compiled for each variant.
 pub(crate) trait SimdTask {
-    /// Must be `#[inline(always)]`, and so must everything below it that touches vectors: only code
-    /// inlined into a function of its token ([`Simd::out_of_line`]) is compiled with its
-    /// instructions.
+    /// Runs the task. Must be `#[inline(always)]`, and so must everything it calls that uses
+    /// vectors: only code inlined into a function of its token ([`Simd::out_of_line`]) is compiled
+    /// with its instructions.
     fn run<S: Simd>(self, simd: S);
 }
 
@@ -156,8 +158,8 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
     let task = Entered(task);
     match variant {
         Variant::Scalar => Scalar.out_of_line(task),
-        // SAFETY: a token is the promise that the machine has its instructions, which the caller
-        // makes.
+        // SAFETY: a token asserts that the machine has its instructions, which the caller
+        // guarantees.
         #[cfg(target_arch = "x86_64")]
         Variant::Avx2 => unsafe { Avx2::new() }.out_of_line(task),
         #[cfg(target_arch = "x86_64")]
@@ -170,7 +172,7 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
     }
 }
 
-/// A task as the function of a token in which its vectors are used.
+/// Adapter that runs a task in a function of a token, where its vectors are used.
 struct Entered<W>(W);
 
 impl<S: Simd, W: SimdTask> OutOfLine<S> for Entered<W> {

@@ -1,4 +1,4 @@
-//! No kernel call allocates, on any thread: workers promise it from ready to drain.
+//! Tests that no kernel call allocates, on any thread: workers guarantee it from ready to drain.
 
 mod common;
 #[path = "common/counting.rs"]
@@ -30,22 +30,22 @@ struct Buffers {
     cache: Vec<bf16>,
     selection: Selection,
     scratch: Vec<SampleScratch>,
-    /// A matrix of every grouped form.
+    /// One matrix of every grouped format.
     records: Vec<(Grouped, Vec<u8>)>,
 }
 
 const ROWS: usize = 200;
 const HIDDEN: usize = 512;
 const HEAD_DIM: usize = 64;
-/// Experts of a quarter of the rows' values each, so that all fit the same weight.
+/// Each expert has a quarter of the rows' values, so that all fit the same weight.
 const EXPERTS: usize = 4;
 const EXPERT_WIDTH: usize = HIDDEN / EXPERTS;
 
-/// Columns of partial keys, and what is chosen by them.
+/// Columns of partial keys, and the rule that selects by them.
 const COLUMNS: usize = 16;
 const RULE: SelectRule = SelectRule { alpha: 2.0, max_thousandths: 300, recent: 8 };
 
-/// One call of every entry point, large enough that all threads of the pool take part.
+/// Makes one call of every entry point, large enough that all threads of the pool take part.
 fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let Buffers { residual, gain, x, weight, out, logits, scores, probabilities, .. } = buffers;
     let Buffers { cache, selection, scratch, records, .. } = buffers;
@@ -162,7 +162,7 @@ fn every_state_call(
     kernels.shared_gate(ROWS, x, &weight[..HIDDEN], ba, &mut out[..ROWS * 8]);
 }
 
-/// Two passes, of which the second has fewer rows.
+/// Makes expert calls in two passes, of which the second has fewer rows.
 fn every_expert_call(
     kernels: &Kernels,
     (residual, logits): (&mut [f32], &[f32]),

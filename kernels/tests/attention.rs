@@ -1,5 +1,5 @@
-//! Attention: every variant against the reference, fused against separate, prefill against decode,
-//! chunks against the whole, and independence of neighbours.
+//! Tests of attention: every variant against the reference, fused against separate, prefill against
+//! decode, chunks against the whole, and independence of neighbours.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 first_page: 0,
                 scores_offset: scores,
             });
-            // Room for the fresh rows to be appended, and an odd gap behind.
+            // Space for the fresh rows to be appended, followed by an odd gap.
             cache += (past + fresh + 1) * shape.head_dim + 3;
             scores += scores_len(&shape, fresh, past);
         }
@@ -57,7 +57,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
     }
     let kv = rows * shape.kv_heads * shape.head_dim;
     let mut cached = || {
-        // What lies behind the cached positions must not be read.
+        // Memory after the cached positions must not be read.
         let mut cached = poison::<T>(cache);
         for unit in &units {
             let len = unit.past as usize * shape.head_dim;
@@ -91,7 +91,7 @@ impl<T: Element> Batch<T> {
         kernels.attention(&self.shape, units, &self.q, k.0, v.0, k.1, v.1, None, out);
     }
 
-    /// `(probabilities, values)` of the three separate operations.
+    /// Returns `(probabilities, values)` of the three separate operations.
     fn separate(&self, kernels: &Kernels) -> (Vec<f32>, Vec<T>) {
         let (shape, units) = (&self.shape, &self.units[..]);
         let mut scores = poison::<f32>(self.scores_len);
@@ -225,7 +225,8 @@ fn threads_and_chunks_of_units_change_no_bit() {
     }
 }
 
-/// A prompt computed at once, and the same rows one by one or in pieces over a growing cache.
+/// Compares a prompt computed at once with the same rows one by one or in pieces over a growing
+/// cache.
 fn check_decode<T: Element>(name: &str) {
     for variant in variants(name) {
         for (threads, (heads, kv_heads, head_dim)) in
@@ -236,7 +237,7 @@ fn check_decode<T: Element>(name: &str) {
             let rows = 75;
             let whole = batch::<T>(5, shape, &[(rows, 0)]);
             let expected = bits(&whole.fused(&kernels, &whole.units));
-            // Rounding the outputs hides much of what scores may differ in.
+            // Rounding the outputs hides many of the differences that scores may have.
             let mut expected_scores = poison::<f32>(whole.scores_len);
             let (k_fresh, k_cache) = (&whole.k_fresh, &whole.k_cache);
             kernels.scores(&shape, &whole.units, &whole.q, k_fresh, k_cache, &mut expected_scores);
@@ -295,7 +296,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
     check_decode::<f32>("decode_over_the_cache_has_the_bits_of_prefill");
 }
 
-/// Positions that are rows of another sequence, against rows of the sequence's own.
+/// Compares positions that are rows of another sequence with rows of the sequence's own.
 fn check_shared<T: Element>(test: &str) {
     for variant in variants(test) {
         let kernels = kernels(variant, 2);
@@ -318,7 +319,7 @@ fn check_shared<T: Element>(test: &str) {
                     (unit.past, unit.shared_row) = (shared as u32, Some(first as u32));
                 }
                 let expected = whole.fused(&kernels, &whole.units);
-                // What the rows themselves hold must not be read.
+                // The rows' own K and V must not be read.
                 let mut poisoned = whole.clone();
                 for fresh in [&mut poisoned.k_fresh, &mut poisoned.v_fresh] {
                     fresh[second * row..][..shared * row].copy_from_slice(&poison(shared * row));
@@ -373,11 +374,11 @@ fn a_sequence_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// Longer than a chunk of positions, around its edges.
+/// Sequences longer than a chunk of positions, around its edges.
 const LONG: [(usize, usize); 6] =
     [(1, 1022), (1, 1023), (1, 1024), (1, 2500), (1, 3071), (3, 1023)];
 
-/// Kernels with room for a few thousand positions.
+/// Returns kernels with scratch for a few thousand positions.
 fn long_kernels(variant: Variant, threads: usize) -> Kernels {
     let limits =
         ScratchLimits { rows: 1, linear_inputs: 64, positions: 3200, group: 9, head_dim: 128 };
@@ -389,7 +390,7 @@ fn check_split<T: Element>(variant: Variant) {
     for (seed, (heads, kv_heads, head_dim)) in
         [(4, 2, 64), (3, 3, 80), (9, 1, 128)].into_iter().enumerate()
     {
-        // Decode alone, which is what is cut, and a mixture, which is not.
+        // Decode alone, which is split into chunks, and a mixture, which is not.
         for sequences in [&LONG[..5], &LONG[..]] {
             let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), sequences);
             let (probabilities, out) = batch.separate(&one);
@@ -406,7 +407,7 @@ fn check_split<T: Element>(variant: Variant) {
                 let (probabilities, out) = batch.separate(&many);
                 assert_eq!(bits(&probabilities), probabilities_bits, "{context}");
                 assert_eq!(bits(&out), whole, "{context}");
-                // A unit alone is cut where the whole batch need not be.
+                // A unit alone is split where the whole batch need not be.
                 let mut alone = poison::<T>(batch.q.len());
                 for unit in batch.units.chunks(1) {
                     batch.fused_into(&many, unit, &mut alone);

@@ -1,5 +1,6 @@
-//! Attention over several chunks of positions: prompts in pieces across their ends against the
-//! whole, scores that differ by hundreds from chunk to chunk, and values that a row must not see.
+//! Tests of attention over several chunks of positions: prompts in pieces across their ends against
+//! the whole, scores that differ by hundreds from chunk to chunk, and values that a row must not
+//! see.
 
 mod common;
 mod sequences;
@@ -9,8 +10,8 @@ use half::bf16;
 use kernels::{Element, Kernels, ScratchLimits, Variant};
 use sequences::{Batch, Options, batch, in_pieces, roomy_kernels};
 
-/// A prompt at once, and in pieces around the ends of chunks and of pairs of positions, over a
-/// growing cache; in each piece fused and separate.
+/// Compares a prompt at once with pieces around the ends of chunks and of pairs of positions, over
+/// a growing cache; each piece fused and separate.
 fn check_pieces<T: Element>(variant: Variant, dims: (usize, usize, usize), options: Options) {
     let kernels = roomy_kernels(variant, 2);
     let whole = batch::<T>(17, dims, &[(1300, 0)], Options { places: 0, ..options });
@@ -32,7 +33,8 @@ fn pieces_across_the_ends_of_chunks_have_the_bits_of_the_whole() {
     }
 }
 
-/// Queries that make scores of many hundreds, so that whole chunks weigh nothing beside others.
+/// Returns queries that make scores of many hundreds, so that whole chunks have no weight relative
+/// to others.
 fn steep<T: Element>(options: Options) -> Batch<T> {
     let sequences = [(1, 1023), (1, 1024), (1, 3100), (5, 2046), (70, 1000)];
     let mut batch = batch::<T>(23, (6, 2, 64), &sequences, options);
@@ -56,7 +58,7 @@ fn chunks_that_weigh_little_change_no_bit() {
             for threads in [1, 3] {
                 let many = roomy_kernels(variant, threads);
                 assert_eq!(bits(&batch.fused(&many, &batch.units)), bits(&out), "{context}");
-                // A unit alone is cut into its chunks.
+                // A unit alone is split into its chunks.
                 let mut alone = poison::<bf16>(batch.q.len());
                 for units in batch.units.chunks(1) {
                     batch.fused_into(&many, units, &mut alone);
@@ -67,7 +69,7 @@ fn chunks_that_weigh_little_change_no_bit() {
     }
 }
 
-/// What is no number in the values of a later row reaches no earlier one.
+/// NaN in the values of a later row does not reach an earlier one.
 #[test]
 fn values_behind_a_row_do_not_reach_it() {
     for variant in variants("values_behind_a_row_do_not_reach_it") {
@@ -90,8 +92,7 @@ fn values_behind_a_row_do_not_reach_it() {
     }
 }
 
-/// A key that is no number shows in all rows that see it, and in the separate operations as in the
-/// fused one.
+/// A NaN key shows in all rows that see it, in the separate operations and in the fused one.
 #[test]
 fn what_is_no_number_shows_in_every_form() {
     for variant in variants("what_is_no_number_shows_in_every_form") {
@@ -110,8 +111,8 @@ fn what_is_no_number_shows_in_every_form() {
     }
 }
 
-/// A 4-bit cache as long as a book, of which all threads read parts of one sequence: within the
-/// form's bound of what the same keys and values give in exact arithmetic.
+/// A 4-bit cache of a very long sequence, which all threads read in parts: within the tolerance of
+/// the format of the exact result for the same keys and values.
 #[test]
 fn one_long_sequence_of_four_bits_agrees_with_the_reference() {
     for variant in variants("one_long_sequence_of_four_bits_agrees_with_the_reference") {
@@ -125,7 +126,7 @@ fn one_long_sequence_of_four_bits_agrees_with_the_reference() {
         };
         let options = Options { four: true, ..Options::default() };
         let mut batch = batch::<bf16>(41, (4, 1, 64), &[(1, past)], options);
-        // So that some positions weigh more than all others, wherever they are.
+        // Makes some positions weigh more than all others, wherever they are.
         batch.q.iter_mut().for_each(|value| *value = bf16::from_f32(3.0 * value.to_f32()));
         let one = Kernels::new(variant, 1, limits).expect("threads start");
         let (probabilities, out) = batch.separate(&one);

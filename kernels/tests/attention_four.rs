@@ -1,5 +1,6 @@
-//! Attention over a 4-bit KV cache: every variant against the reference on the decoded cache, fused
-//! against separate, prefill against decode, and independence of threads, chunks and neighbours.
+//! Tests of attention over a 4-bit KV cache: every variant against the reference on the decoded
+//! cache, fused against separate, prefill against decode, and independence of threads, chunks and
+//! neighbours.
 
 mod common;
 
@@ -11,9 +12,9 @@ use kernels::{
 };
 use model::compressed::kv4_position_bytes;
 
-/// Rounding of queries to 8 bits.
+/// Error of rounding queries to 8 bits.
 const PROBABILITY_TOLERANCE: f64 = 4e-2;
-/// That, and rounding of weights to 8 bits.
+/// That error plus that of rounding weights to 8 bits.
 const TOLERANCE: f64 = 5e-2;
 
 const SHAPES: [(usize, usize, usize); 11] = [
@@ -52,7 +53,7 @@ const SEQUENCES: [(usize, usize); 20] = [
     (49, 0),
     (2, 63),
 ];
-/// Longer than a chunk of positions.
+/// Sequences longer than a chunk of positions.
 const LONG: [(usize, usize); 4] = [(1, 1023), (1, 1024), (1, 2500), (1, 3071)];
 
 struct Batch<T> {
@@ -104,7 +105,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
         rows += fresh;
     }
     let mut cache = || {
-        // What lies behind the cached positions decodes to NaN.
+        // Memory after the cached positions decodes to NaN.
         let mut cache = vec![0xff; cached * record];
         for unit in &units {
             let len = unit.past as usize;
@@ -127,7 +128,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
     }
 }
 
-/// Quantised and decoded.
+/// Returns quantised and decoded values.
 fn rounded<T: Element>(values: &[T], head_dim: usize) -> Vec<f32> {
     let record = kv4_position_bytes(head_dim).expect("an even head");
     let mut records = vec![0; values.len() / head_dim * record];

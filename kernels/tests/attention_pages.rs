@@ -1,5 +1,5 @@
-//! Attention over caches in pages has the bits that it has over contiguous ones: every variant and
-//! kind of cache, fused and in separate operations, in whichever pages positions lie. Places that
+//! Tests that attention over caches in pages has the same bits as over contiguous ones: every
+//! variant and kind of cache, fused and in separate operations, for any order of pages. Places that
 //! hold no position of a unit, and pages that no list names, are NaN.
 
 mod common;
@@ -10,7 +10,7 @@ use half::bf16;
 use kernels::{AttentionShape, Element, Kernels, PageLists, Unit, Units, Variant, paged_place};
 use sequences::{Batch, Kept, Options, batch, roomy_kernels};
 
-/// Numbers `0..count` in a random order.
+/// Returns the numbers `0..count` in a random order.
 fn shuffled(random: &mut Random, count: usize) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..count as u32).collect();
     for last in (1..count).rev() {
@@ -19,7 +19,7 @@ fn shuffled(random: &mut Random, count: usize) -> Vec<u32> {
     numbers
 }
 
-/// A batch whose caches are in pages, in an order of their own and with pages of nobody between.
+/// A batch whose caches are in pages, in a different order and with unused pages in between.
 struct Paged<T> {
     batch: Batch<T>,
     page_positions: u32,
@@ -27,7 +27,7 @@ struct Paged<T> {
 }
 
 impl<T: Element> Paged<T> {
-    /// The positions of `of` in pages, which have room for the fresh rows too.
+    /// Copies the positions of `of` to pages, which have space for the fresh rows too.
     fn new(of: &Batch<T>, page_positions: u32, seed: u64) -> Paged<T> {
         let AttentionShape { kv_heads, head_dim, .. } = of.shape;
         let mut batch = of.clone();
@@ -71,7 +71,7 @@ impl<T: Element> Paged<T> {
         Units { units, pages: self.lists() }
     }
 
-    /// All of it has the bits of `of`.
+    /// Checks that all results have the bits of `of`.
     fn check(&self, of: &Batch<T>, one: &Kernels, many: &Kernels, context: &str) {
         let context = format!("pages of {}, {context}", self.page_positions);
         let (probabilities, out) = of.separate(one);
@@ -92,7 +92,7 @@ impl<T: Element> Paged<T> {
     }
 }
 
-/// Single rows and chunks of prompts behind pasts around the ends of pages and of vectors.
+/// Returns single rows and chunks of prompts after pasts around the ends of pages and of vectors.
 fn around(page_positions: u32) -> Vec<(usize, usize)> {
     let page = page_positions as usize;
     let mut sequences = vec![(1, 0), (20, 0), (1, 1), (3, page - 1), (7, page), (50, page + 1)];
@@ -134,7 +134,8 @@ fn pages_of_4_bit_records_change_no_bit() {
     }
 }
 
-/// Sequences whose positions threads share, with sinks, and with windows over caches that keep all.
+/// Checks sequences whose positions threads share, with sinks, and with windows over caches that
+/// keep all positions.
 fn check_long<T: Element>(variant: Variant, four: bool) {
     let (one, nine) = (roomy_kernels(variant, 1), roomy_kernels(variant, 9));
     for (window, dims) in [(None, (4, 2, 64)), (Some(1500), (9, 1, 128))] {
@@ -158,7 +159,7 @@ fn pages_of_long_sequences_change_no_bit() {
     }
 }
 
-/// Prompts in pieces whose rows are appended to pages, against the same prompts whole.
+/// Compares prompts in pieces, whose rows are appended to pages, with the same prompts whole.
 fn check_append<T: Element>(variant: Variant, four: bool) {
     let kernels = roomy_kernels(variant, 1);
     let dims = (6, 2, 64);
@@ -247,7 +248,7 @@ fn append_writes_the_places_of_pages_and_nothing_else() {
     assert_eq!(bits(&cache), bits(&expected));
 }
 
-/// One row behind 20 positions in pages of 16, of which the cache has four.
+/// Attends with one row after 20 positions in pages of 16, of which the cache has four.
 fn attend(unit: Unit, page_positions: u32, pages: &[u32]) {
     let kernels = roomy_kernels(Variant::Scalar, 1);
     let (fresh, cache, mut out) = ([1.0f32; 8], [1.0f32; 4 * 2 * 16 * 4], [0.0f32; 8]);

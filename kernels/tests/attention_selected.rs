@@ -1,7 +1,7 @@
-//! Attention to selected positions: what is chosen against a brute force of the rule, attention to
-//! it against attention to a cache that holds nothing else, everything chosen against attention to
-//! everything, and independence of neighbours, threads and pages. Values are small integers, so
-//! approximate scores are exact in any order of sums.
+//! Tests of attention to selected positions: the choice against a brute-force evaluation of the
+//! rule, attention to the chosen positions against attention to a cache that holds nothing else, a
+//! choice of all positions against attention to all, and independence of neighbours, threads and
+//! pages. Values are small integers, so approximate scores are exact in any order of sums.
 
 mod common;
 
@@ -20,7 +20,7 @@ const COLUMNS: usize = 16;
 const RECENT: u32 = 8;
 const PAGE: u32 = 16;
 
-/// Rows of sequences with so many cached positions.
+/// Rows of sequences with given numbers of cached positions.
 struct Batch<T> {
     units: Vec<Unit>,
     q: Vec<T>,
@@ -135,7 +135,7 @@ impl<T: Element> Batch<T> {
         out
     }
 
-    /// The positions that a unit should see, by the rule as it is written down.
+    /// Returns the positions that a unit should see, by the written definition of the rule.
     fn expected(&self, rule: SelectRule, unit: &Unit) -> Vec<usize> {
         let AttentionShape { heads, head_dim, scale, .. } = SHAPE;
         let group = SHAPE.group();
@@ -178,7 +178,7 @@ impl<T: Element> Batch<T> {
         order
     }
 
-    /// Attention of a unit to a cache of nothing but the positions that it should see.
+    /// Computes attention of a unit to a cache that holds only the positions that it should see.
     fn compact(&self, kernels: &Kernels, is_four: bool, unit: &Unit, seen: &[usize]) -> Vec<T> {
         let head_dim = SHAPE.head_dim;
         let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
@@ -203,7 +203,7 @@ impl<T: Element> Batch<T> {
         only.whole(kernels, is_four, (&only.units).into())
     }
 
-    /// The same batch with caches in pages, whose order is a reversed one; the list of pages.
+    /// Returns the same batch with caches in pages, in reverse order, and the list of pages.
     fn paged(&self) -> (Batch<T>, Vec<u32>) {
         let AttentionShape { kv_heads, head_dim, .. } = SHAPE;
         let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
@@ -249,7 +249,7 @@ fn copy<E: Copy>(to: &mut [E], to_place: usize, from: &[E], from_place: usize, l
     to[to_place * len..][..len].copy_from_slice(&from[from_place * len..][..len]);
 }
 
-/// The columns of a unit in `[rows, heads * head_dim]`.
+/// Returns the columns of a unit in `[rows, heads * head_dim]`.
 fn columns<T: Element>(out: &[T], unit: &Unit) -> Vec<u32> {
     let AttentionShape { heads, head_dim, .. } = SHAPE;
     let head = unit.row0 as usize * heads + unit.kv_head as usize * SHAPE.group();
@@ -258,7 +258,7 @@ fn columns<T: Element>(out: &[T], unit: &Unit) -> Vec<u32> {
 
 const PASTS: [u32; 6] = [0, 3, 7, 40, 130, 333];
 
-/// Rules that choose few, some and as many as are allowed.
+/// Returns rules that choose few, some and the maximum number of positions.
 fn rules() -> Vec<SelectRule> {
     let rule = |alpha, max_thousandths| SelectRule { alpha, max_thousandths, recent: RECENT };
     vec![rule(0.0, 1000), rule(20.0, 500), rule(12.5, 200), rule(1e9, 100), rule(30.0, 1)]

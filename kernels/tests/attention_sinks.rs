@@ -1,5 +1,5 @@
-//! Attention sinks: every variant against the reference, fused against separate, and what a sink
-//! does to the probabilities of its head alone.
+//! Tests of attention sinks: every variant against the reference, fused against separate, and the
+//! effect of a sink on the probabilities of its head alone.
 
 mod common;
 mod sequences;
@@ -24,7 +24,7 @@ fn check<T: Element>(one: &Kernels, three: &Kernels, window: Option<u32>, four: 
         batch.check_reference(one.variant(), (&probabilities, &out), &context);
         assert_eq!(bits(&batch.fused(one, &batch.units)), bits(&out), "fused, {context}");
         assert_eq!(bits(&batch.fused(three, &batch.units)), bits(&out), "threads, {context}");
-        // A sink that weighs nothing is no sink.
+        // A sink of zero weight has no effect.
         batch.sinks = Some(vec![f32::NEG_INFINITY; dims.0]);
         let nothing = batch.separate(three);
         batch.sinks = None;
@@ -66,8 +66,8 @@ fn sinks_of_long_sequences_agree_with_the_reference_in_chunks_too() {
     }
 }
 
-/// A sink above all scores, by much: probabilities shrink and do not overflow. One that is NaN
-/// shows in its head and in no other.
+/// A sink far above all scores: probabilities shrink and do not overflow. A NaN sink shows in its
+/// head and in no other.
 #[test]
 fn large_and_bad_sinks_show_in_their_own_head() {
     for variant in variants("large_and_bad_sinks_show_in_their_own_head") {

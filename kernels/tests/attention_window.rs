@@ -1,5 +1,6 @@
-//! Attention over windows, with full caches and with rings: every variant against the reference,
-//! fused against separate, and a row's bits however its prompt is cut and wherever its past lies.
+//! Tests of attention over windows, with full caches and with rings: every variant against the
+//! reference, fused against separate, and a row's bits for any partition of its prompt and any
+//! location of its past.
 
 mod common;
 mod sequences;
@@ -15,7 +16,7 @@ const SHAPES: [(usize, usize, usize); 7] =
 /// Within a vector and a block of positions, at their edges, and beyond.
 const WINDOWS: [u32; 7] = [1, 2, 7, 16, 63, 65, 128];
 
-/// Fresh rows and past positions around the multiples of a window.
+/// Returns fresh rows and past positions around the multiples of a window.
 fn around(window: u32) -> Vec<(usize, usize)> {
     let window = window as usize;
     let mut sequences = vec![(1, 0), (3, 1), (20, 0), (49, 3)];
@@ -30,7 +31,7 @@ fn around(window: u32) -> Vec<(usize, usize)> {
 fn check<T: Element>(one: &Kernels, three: &Kernels, dims: (usize, usize, usize), four: bool) {
     for window in WINDOWS {
         let sequences = around(window);
-        // A full cache, a ring, and one with room to spare.
+        // A full cache, a ring, and one with spare capacity.
         let mut whole = None;
         for places in [0, window, window + 5] {
             let options = Options { window: Some(window), places, four, sinks: false };
@@ -79,7 +80,7 @@ fn windows_over_4_bit_caches_agree_with_the_reference() {
     }
 }
 
-/// Two prompts in one piece, in pieces, and row by row.
+/// Compares two prompts in one piece, in pieces, and row by row.
 fn check_pieces<T: Element>(variant: Variant, dims: (usize, usize, usize), four: bool) {
     let kernels = roomy_kernels(variant, 1);
     let lengths = [110, 67];
@@ -98,7 +99,7 @@ fn check_pieces<T: Element>(variant: Variant, dims: (usize, usize, usize), four:
         let options = Options { window, places: 0, four, sinks: false };
         let whole = batch::<T>(7, dims, &lengths.map(|rows| (rows, 0)), options);
         let expected = bits(&whole.fused(&kernels, &whole.units));
-        // Without a window a ring has to have room for all.
+        // Without a window a ring must have space for all positions.
         let most = window.unwrap_or(110);
         for places in [0, most, most + 9] {
             for pieces in [cut(1), cut(48), ragged.clone()] {
@@ -121,12 +122,12 @@ fn a_prompt_has_the_same_bits_however_it_is_cut_and_kept() {
     }
 }
 
-/// Windows longer than a chunk of positions, which threads share.
+/// Checks windows longer than a chunk of positions, which threads share.
 fn check_long<T: Element>(variant: Variant, four: bool) {
     let sequences = [(1, 1022), (1, 1500), (1, 2500), (1, 3071), (2, 3100)];
     let one = roomy_kernels(variant, 1);
     for (window, dims) in [(1024, (4, 2, 64)), (1500, (9, 1, 128)), (1999, (2, 2, 256))] {
-        // Decode alone, which is cut, and a mixture, which is not.
+        // Decode alone, which is split into chunks, and a mixture, which is not.
         for sequences in [&sequences[..4], &sequences[..]] {
             let mut whole = None;
             for places in [0, window] {
@@ -164,7 +165,7 @@ fn long_windows_are_cut_into_chunks_without_changing_a_bit() {
     }
 }
 
-/// A window that no row fills is no window.
+/// A window that no row fills has no effect.
 #[test]
 fn a_wide_window_changes_no_bit() {
     let sequences = [(1, 0), (17, 0), (5, 65), (1, 1500)];
@@ -183,7 +184,8 @@ fn a_wide_window_changes_no_bit() {
     }
 }
 
-/// The second of two prompts that begin alike, with the first one's rows instead of its own.
+/// Checks the second of two prompts with the same beginning, with the first one's rows instead of
+/// its own.
 fn check_shared<T: Element>(kernels: &Kernels, window: u32, four: bool) {
     let (rows, dims) = (90, (4, 2, 64));
     let options = Options { window: Some(window), places: 0, four, sinks: true };
@@ -244,10 +246,10 @@ fn appended_rows_take_the_places_of_the_oldest() {
     assert_eq!(places(unit(3, 2, 5)), [(2, 3), (3, 4)]);
     assert_eq!(places(unit(4, 2, 5)), [(2, 4), (3, 0)]);
     assert_eq!(places(unit(12, 1, 5)), [(2, 2)]);
-    // Of a prompt longer than the ring the last rows.
+    // The last rows of a prompt longer than the ring.
     assert_eq!(places(unit(0, 7, 3)), [(6, 1), (7, 2), (8, 0)]);
     assert_eq!(places(unit(5, 4, 3)), [(3, 0), (4, 1), (5, 2)]);
-    // Rows of another sequence, of which some are too old.
+    // Rows of another sequence, some of which are too old.
     let sharing = Unit { shared_row: Some(20), ..unit(3, 2, 4) };
     assert_eq!(places(sharing), [(21, 1), (22, 2), (2, 3), (3, 0)]);
     assert_eq!(places(Unit { cache_positions: 2, ..sharing }), [(2, 1), (3, 0)]);

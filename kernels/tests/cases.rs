@@ -1,5 +1,5 @@
-//! The benchmark's own cases (`cases.txt`): their long sums and their caches, against the scalar
-//! reference, on fewer columns, rows and units than are measured.
+//! Tests of the benchmark's cases (`cases.txt`): their long sums and their caches, against the
+//! scalar reference, on fewer columns, rows and units than are measured.
 
 #[path = "../examples/roofline/cases.rs"]
 #[allow(dead_code, reason = "the benchmark prints names, the tests do not")]
@@ -40,7 +40,7 @@ fn linears_of_the_benchmark_match_the_reference() {
     let mut checked = Vec::new();
     for case in listed() {
         let Work::Linear { n, k, rows } = case.work else { continue };
-        // Every tile a full batch is cut into has at most these rows.
+        // Every tile that a full batch is split into has at most these rows.
         let shape = (rows.min(33), n.min(40), k);
         if case.format != Format::Bf16 || checked.contains(&shape) {
             continue;
@@ -81,7 +81,7 @@ fn decode_attention_of_the_benchmark_matches_the_reference() {
             scale: (head_dim as f32).powf(-0.5),
             window: None,
         };
-        // Beyond several blocks of positions more of them repeat what came before.
+        // Beyond several blocks, additional positions repeat previous cases.
         let past = case.cached().into_iter().max().unwrap_or_default().min(8193);
         for variant in variants("decode_attention_of_the_benchmark_matches_the_reference") {
             check_decode(variant, &shape, past, &case.name());
@@ -122,7 +122,7 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
     let of_heads =
         reference::attention(shape, &unit, &q, (&k_fresh, &keys), (&v_fresh, &values), None);
     let expected: Vec<f64> = of_heads.into_iter().flat_map(|(_, values)| values).collect();
-    // Weighted means of many values are small, and so is what they may be off by.
+    // Weighted means of many values are small, and so is their permitted error.
     let tolerance = values_tolerance::<bf16>(variant).max(1e-3);
     assert_close(&out, &expected, (head_dim, 0.01), tolerance, name);
 }

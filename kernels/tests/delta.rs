@@ -1,5 +1,5 @@
-//! Layers with a state against the reference, and what their rows do not depend on: chunks,
-//! neighbours, threads.
+//! Tests of layers with a state against the reference, and of the independence of their rows of
+//! chunks, neighbours and threads.
 
 mod common;
 mod states;
@@ -12,7 +12,7 @@ use kernels::{Element, Kernels, StateRows, Variant, reference};
 use model::delta::DeltaNet;
 use states::{Case, NETS};
 
-/// Sums over rows go on for as long as the state remembers them.
+/// Errors of sums over rows accumulate for as long as the state remembers them.
 const RULE_TOLERANCE: f64 = 10.0;
 
 fn sharing(variant: Variant, threads: usize) -> Kernels {
@@ -21,7 +21,7 @@ fn sharing(variant: Variant, threads: usize) -> Kernels {
     kernels
 }
 
-/// The rows of a sequence cut at some of them, in the slot.
+/// Returns the rows of a sequence in the slot, split at `cuts`.
 fn cut(cuts: &[usize], slot: u32) -> Vec<StateRows> {
     let pieces = cuts.windows(2).map(|pair| StateRows {
         row0: 0,
@@ -90,7 +90,7 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
             let case = Case::<bf16>::new(net, 12, seed as u64);
             let rows = [(0u32, 5u32, 3u32), (5, 1, 0), (6, 6, 2)];
             let all = rows.map(|(row0, rows, slot)| StateRows { row0, rows, slot, begins: true });
-            // What an earlier sequence left, and a slot between that nobody has.
+            // The state of an earlier sequence, and an unused slot in between.
             let mut states = case.states(4);
             states.inputs.fill(f32::NAN);
             states.states.fill(f32::NAN);
@@ -158,7 +158,7 @@ fn shared_experts_are_weighed() {
     }
 }
 
-/// A state that keeps nothing or everything, and rates beyond what an exponential can hold.
+/// States that keep nothing or everything, and rates beyond the range of an exponential.
 #[test]
 fn extreme_rates_keep_states_finite() {
     let net = DeltaNet { taps: 4, ..NETS[1] };

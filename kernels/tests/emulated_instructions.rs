@@ -1,4 +1,4 @@
-//! The emulator itself, against plain Rust and against the processor where that has the
+//! Tests of the emulator itself, against plain Rust and against the processor if it has the
 //! instructions: addressing forms, tile shapes, register numbers, order and flushing of the
 //! products.
 
@@ -11,9 +11,9 @@ use common::Random;
 use emulate::emulated;
 use kernels::Variant;
 
-/// Whether the tile instructions work here, one way or the other.
+/// Returns true if the tile instructions work here, natively or emulated.
 fn ready(test: &str) -> bool {
-    // Looking for the variant requests the permission to use tiles, where there are any.
+    // The check of the variant requests the permission to use tiles, if there are any.
     let native = Variant::Amx.is_available();
     let ready = native || emulate::install();
     if !ready {
@@ -22,7 +22,7 @@ fn ready(test: &str) -> bool {
     ready
 }
 
-/// Whether `vdpbf16ps` works here.
+/// Returns true if `vdpbf16ps` works here.
 fn vectors_ready(test: &str) -> bool {
     let ready = emulate::install();
     if !ready {
@@ -48,7 +48,7 @@ fn dwords(random: &mut Random, count: usize) -> Vec<u32> {
     (0..count).map(|_| random.bits() as u32).collect()
 }
 
-/// Bf16 pairs: mostly ordinary numbers, some zeros and subnormals.
+/// Returns pairs of bf16: mostly ordinary numbers, some zeros and subnormals.
 fn pairs(random: &mut Random, count: usize) -> Vec<u32> {
     let mut half = || {
         let value = random.unit().to_bits() >> 16;
@@ -84,7 +84,7 @@ fn tiles_are_loaded_and_stored_by_every_addressing_form() {
             "lea {scaled}, [{stride} - 72]",
             "tileloadd tmm1, [{base} + {scaled}*4 + 16]",
             "tilestored [{to1} + {line}*2 + 32], tmm1",
-            // Displacement of four bytes; the once-used hint.
+            // Displacement of four bytes; the hint that data is used once.
             "tileloaddt1 tmm2, [{base} + {stride} + 480]",
             "tilestored [{to2} + {line}], tmm2",
             "tileloadd tmm3, [r13 + r14*8 - 4]",
@@ -126,7 +126,8 @@ fn tiles_are_loaded_and_stored_by_every_addressing_form() {
     assert!(Variant::Amx.is_available() || emulated() - count == 12);
 }
 
-/// `sums + rows · columns` with the documented order and flushing, written apart from the emulator.
+/// Computes `sums + rows · columns` with the documented order and flushing, independently of the
+/// emulator.
 fn model_of_products(
     (m, n, k): (usize, usize, usize),
     sums: &[u32],
@@ -168,7 +169,7 @@ fn tile_products_are_those_of_the_manual() {
         let before: Vec<u32> = (0..256)
             .map(|at| {
                 let value = random.unit();
-                // Here and there a subnormal sum, which counts as zero.
+                // Occasional subnormal sums, which count as zero.
                 if at % 9 == 0 { value.to_bits() & 0x807f_ffff } else { value.to_bits() }
             })
             .collect();
@@ -183,7 +184,7 @@ fn tile_products_are_those_of_the_manual() {
             (m as u8, bytes(n)),
         ]);
         let mut zeros = [9u32; 256];
-        // SAFETY: whole tiles of 16 rows 64 bytes apart lie behind every pointer.
+        // SAFETY: whole tiles of 16 rows 64 bytes apart start at every pointer.
         unsafe {
             asm!(
                 "ldtilecfg [{config}]",
@@ -228,7 +229,7 @@ fn tile_products_of_bytes_are_exact() {
         let bytes = |dwords: usize| 4 * dwords as u16;
         let config =
             config(&[(m as u8, bytes(k)), (k as u8, bytes(n)), (m as u8, bytes(n)), (1, 4)]);
-        // SAFETY: whole tiles of 16 rows 64 bytes apart lie behind every pointer.
+        // SAFETY: whole tiles of 16 rows 64 bytes apart start at every pointer.
         unsafe {
             asm!(
                 "ldtilecfg [{config}]",
@@ -260,7 +261,7 @@ fn tile_products_of_bytes_are_exact() {
             }
             assert_eq!(sums[at], expected as u32, "{m}x{n}x{k} at {i}, {j}");
         }
-        // The emulator's own arithmetic, also where the processor has the instruction.
+        // Tests the emulator's own arithmetic, even if the processor has the instruction.
         let columns: Vec<[u32; 16]> = columns.as_chunks().0.to_vec();
         for i in 0..m {
             let mut row: [u32; 16] = before[i * 16..][..16].try_into().expect("16 dwords");
@@ -273,7 +274,8 @@ fn tile_products_of_bytes_are_exact() {
 
 #[target_feature(enable = "avx512f")]
 unsafe fn dot_products(sums: &mut [[u32; 16]; 5], a: &[u32; 16], b: &[u32; 16]) {
-    // SAFETY: all operands are vectors of 64 bytes, and registers outside the listed ones are kept.
+    // SAFETY: all operands are vectors of 64 bytes, and registers outside the listed ones are
+    // preserved.
     unsafe {
         asm!(
             "vmovups zmm7, [{a}]",
@@ -324,9 +326,9 @@ fn vector_products_are_those_of_the_manual() {
         let before: [[u32; 16]; 5] =
             std::array::from_fn(|_| std::array::from_fn(|_| random.unit().to_bits()));
         let mut sums = before;
-        // SAFETY: `vectors_ready` says that AVX-512 is there and that the instruction works.
+        // SAFETY: `vectors_ready` reported that AVX-512 is present and that the instruction works.
         unsafe { dot_products(&mut sums, &a, &b) };
-        // Dword 5, and the dword one byte behind dword 6.
+        // Dword 5, and the dword that starts one byte after dword 6.
         let bytes: Vec<u8> = b.iter().flat_map(|dword| dword.to_le_bytes()).collect();
         let odd = u32::from_le_bytes([bytes[25], bytes[26], bytes[27], bytes[28]]);
         let factors = [b, b, b, [b[5]; 16], [odd; 16]];
@@ -355,7 +357,7 @@ fn an_instruction_that_is_not_emulated_still_ends_the_process() {
     const CHILD: &str = "TANDEM_TEST_ILLEGAL";
     if std::env::var_os(CHILD).is_some() {
         emulate::install();
-        // SAFETY: the instruction is defined to be illegal; this process is there to die of it.
+        // SAFETY: the instruction is defined to be illegal; this process exists to die of it.
         unsafe { asm!("ud2") };
     }
     use std::os::unix::process::ExitStatusExt;

@@ -1,6 +1,6 @@
-//! Linears of the variants whose instructions this machine may lack, emulated if so: against the
-//! reference, in every kind of output, and row by row. Cases are few and small, for an emulated
-//! instruction takes microseconds.
+//! Tests of linears of the variants whose instructions this machine may lack, emulated if so:
+//! against the reference, in every kind of output, and row by row. Cases are few and small, because
+//! an emulated instruction takes microseconds.
 
 mod common;
 mod emulate;
@@ -14,7 +14,7 @@ use half::bf16;
 use kernels::{Kernels, Linear, LinearGrouped, LinearOut, Variant, reference};
 use model::compressed::Grouped;
 
-/// Kernels of each variant with instructions of its own for bf16, on `threads` threads.
+/// Returns kernels of each variant with dedicated bf16 instructions, on `threads` threads.
 fn all_kernels(test: &str, threads: usize) -> Vec<Kernels> {
     let mut all = Vec::new();
     for variant in [Variant::Avx512Bf16, Variant::Amx] {
@@ -85,7 +85,7 @@ fn plain_linears_agree_with_the_reference() {
     }
 }
 
-/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of
+/// No variant has dedicated f32 instructions: nothing to emulate, but each has its own tiles of
 /// rows.
 #[test]
 fn f32_linears_agree_with_the_reference() {
@@ -148,7 +148,7 @@ fn grouped_linears_agree_with_the_reference() {
     for kernels in all_kernels("grouped_linears_agree_with_the_reference", 1) {
         let before = emulated();
         for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
-            // Some formats of each shape.
+            // Some formats for each shape.
             for format in formats().into_iter().skip(seed % 3).step_by(3) {
                 let mut random = Random::new(seed as u64);
                 let x: Vec<bf16> = random.vector(rows * k);
@@ -173,12 +173,13 @@ fn grouped_linears_agree_with_the_reference() {
                 }
                 let context =
                     format!("seed {seed} {:?} {rows}x{n}x{k} {format:?}", kernels.variant());
-                // Terms are larger than their sum: up to 128 steps of a scale beside the minimum.
+                // Terms are larger than their sum: up to 128 steps of a scale in addition to the
+                // minimum.
                 let typical = 4.0 * (k as f64).sqrt();
                 assert_close(&out, &expected, (n, typical), tolerance(), &context);
             }
         }
-        // Integers have tiles with AMX; AVX512-BF16 has nothing for them.
+        // AMX has tiles of integers; AVX512-BF16 has no instruction for them.
         if kernels.variant() == Variant::Amx && has_integers(Variant::Amx) {
             assert_emulated(kernels.variant(), before);
         }

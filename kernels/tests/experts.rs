@@ -1,5 +1,5 @@
-//! Linears of a mixture of experts: the bits of ordinary linears of each row and its expert's
-//! matrix, sums over experts in their order, row independence.
+//! Tests of the linears of a mixture of experts: the bits of ordinary linears of each row and its
+//! expert's matrix, sums over experts in their order, row independence.
 
 mod common;
 mod emulate;
@@ -26,7 +26,7 @@ fn formats() -> Vec<WeightFormat> {
     std::iter::once(WeightFormat::Plain).chain(grouped).collect()
 }
 
-/// The matrices of some experts in a format.
+/// Matrices of some experts in a format.
 struct Matrices<T> {
     n: usize,
     k: usize,
@@ -63,7 +63,7 @@ impl<T: Element> Matrices<T> {
         Experts { routing, n: self.n, k: self.k, weight, bias: self.bias.as_deref() }
     }
 
-    /// The ordinary linear of one expert.
+    /// Computes the ordinary linear of one expert.
     fn linear(&self, kernels: &Kernels, expert: usize, x: &[T], out: LinearOut<'_, T>) {
         let Matrices { n, k, .. } = *self;
         let rows = x.len() / k;
@@ -82,10 +82,10 @@ impl<T: Element> Matrices<T> {
     }
 }
 
-/// Which experts rows go to.
+/// Distribution of rows over experts.
 #[derive(Debug, Clone, Copy)]
 enum Load {
-    /// Any.
+    /// Any experts.
     Uniform,
     /// The first ones: all rows to each of them, none to the others.
     First,
@@ -122,7 +122,8 @@ fn routing(
     routed
 }
 
-/// Every place by an ordinary linear of its row alone, and the gates it may be multiplied by.
+/// Computes every place by an ordinary linear of its row alone, and the gates it may be multiplied
+/// by.
 fn expected_places<T: Element>(
     kernels: &Kernels,
     matrices: &Matrices<T>,
@@ -254,7 +255,7 @@ fn f32_places_have_the_bits_of_ordinary_linears() {
     check::<f32>("f32_places_have_the_bits_of_ordinary_linears");
 }
 
-/// Variants that this machine lacks, where their instructions can be emulated. One thread.
+/// Variants that this machine lacks, if their instructions can be emulated. One thread.
 #[test]
 fn emulated_variants_give_places_the_bits_of_ordinary_linears() {
     let formats = [WeightFormat::Plain, WeightFormat::Grouped(Grouped::GGUF_Q4)];
@@ -277,7 +278,7 @@ fn emulated_variants_give_places_the_bits_of_ordinary_linears() {
     }
 }
 
-/// Gate, up and down of all rows.
+/// Computes gate, up and down of all rows.
 fn mixture(
     kernels: &Kernels,
     matrices: [&Matrices<bf16>; 3],
@@ -332,7 +333,7 @@ fn a_row_does_not_depend_on_its_batch_its_place_or_on_threads() {
     }
 }
 
-/// More rows of an expert than are packed at a time.
+/// An expert has more rows than are packed at a time.
 #[test]
 fn an_expert_takes_all_rows_of_a_large_batch() {
     let limits = ExpertLimits { rows: 700, ..LIMITS };
@@ -360,7 +361,7 @@ fn no_rows_are_no_work() {
     kernels.expert_down(&matrices.experts(routing), &[], &mut []);
 }
 
-/// Calls with one row, whose places name `experts` of three.
+/// Makes a call with one row, whose places name `experts` of three.
 fn call_with(experts: [u32; 2]) {
     let kernels = expert_kernels(Variant::best(), 1);
     let mut random = Random::new(1);

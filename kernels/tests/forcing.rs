@@ -1,5 +1,6 @@
-//! `TANDEM_KERNELS`, which every binary reads through `Variant::from_env`: it forces what this
-//! machine can run and refuses the rest with a sentence, before any instruction is tried.
+//! Tests of `TANDEM_KERNELS`, which every binary reads through `Variant::from_env`: it forces a
+//! variant that this machine can run and refuses others with a message, before any instruction is
+//! tried.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use kernels::{VARIANT_ENV, Variant};
 
 const CHILD: &str = "TANDEM_TEST_FORCING";
 
-/// What a process of its own makes of `value`: the variant's name or the error's sentence.
+/// Returns the choice of a separate process for `value`: the variant's name or the error's message.
 fn chosen(test: &str, value: Option<&str>) -> String {
     let program = std::env::current_exe().expect("this program has a name");
     let mut command = Command::new(program);
@@ -22,7 +23,7 @@ fn chosen(test: &str, value: Option<&str>) -> String {
     line.expect("the child answers").1.to_owned()
 }
 
-/// In the child: says what the environment chooses, and runs a kernel of it.
+/// In the child process: prints the choice of the environment, and runs a kernel of it.
 fn answer() -> bool {
     if std::env::var_os(CHILD).is_none() {
         return false;

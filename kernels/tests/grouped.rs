@@ -1,5 +1,5 @@
-//! The compressed formats: what is where in a record, error bounds of the quantisers, the same
-//! bytes from every variant and every cut, widening and repacking without loss.
+//! Tests of the compressed formats: layout of a record, error bounds of the quantisers, identical
+//! bytes from every variant and every partition, lossless widening and repacking.
 
 use half::{bf16, f16};
 use kernels::grouped::{
@@ -10,7 +10,7 @@ use kernels::{Element, Variant};
 use model::compressed::{Grouped, kv4_position_bytes};
 use model::source::StoredType;
 
-/// Random words, the same each time.
+/// Reproducible pseudo-random words.
 struct Noise(u64);
 
 impl Noise {
@@ -20,14 +20,14 @@ impl Noise {
         shifted.rotate_right((self.0 >> 59) as u32)
     }
 
-    /// About normal, mean 0 and deviation 1.
+    /// Returns a roughly normally distributed number, mean 0 and deviation 1.
     fn normal(&mut self) -> f32 {
         let sum: u64 = (0..12).map(|_| u64::from(self.word() >> 8)).sum();
         sum as f32 / (1 << 24) as f32 - 6.0
     }
 }
 
-/// Groups that a model can have and some that it should not, `count` values of each kind.
+/// Returns groups that a model can have and some that it should not, `count` values of each kind.
 fn kinds(count: usize) -> Vec<(&'static str, Vec<f32>)> {
     let mut noise = Noise(3);
     let mut kind = |name, mut value: Box<dyn FnMut(usize, f32) -> f32>| {
@@ -50,7 +50,7 @@ fn kinds(count: usize) -> Vec<(&'static str, Vec<f32>)> {
     ]
 }
 
-/// What the quantisers take a value for.
+/// Returns the value that the quantisers substitute for a value.
 fn taken_for(value: f32) -> f32 {
     if value.is_nan() { 0.0 } else { value.clamp(-65504.0, 65504.0) }
 }
@@ -73,7 +73,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The record of a row's group, and the row's place in it.
+/// Returns the record of a row's group, and the row's place in it.
 fn record(format: Grouped, matrix: &[u8], k: usize, row: usize, group: usize) -> (&[u8], usize) {
     let index = row / 16 * format.groups(k) + group;
     (&matrix[index * format.record_bytes()..][..format.record_bytes()], row % 16)
@@ -140,8 +140,8 @@ fn check_weights(format: Grouped, kind: &str, weights: &[f32], rows: usize, k: u
     }
 }
 
-/// The bound holds, and the step is that of the group's range but for the roundings of minimum and
-/// scale to f16.
+/// Checks that the bound holds, and that the step is that of the group's range except for the
+/// rounding of minimum and scale to f16.
 fn check_group(kind: &str, wanted: &[f32], actual: &[f32], scale: f16, minimum: f16) {
     let bound = error_bound(scale, minimum);
     for (wanted, actual) in wanted.iter().zip(actual) {
@@ -267,7 +267,7 @@ fn widening_keeps_scales_minimums_integers_and_so_values() {
     }
 }
 
-/// Element `e` of a block, from the description of the format.
+/// Returns element `e` of a block, according to the description of the format.
 fn gguf_value(stored: StoredType, block: &[u8], e: usize) -> f32 {
     let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
     let nibble = |at: usize| f32::from(block[at + e % 16] >> (e / 16 * 4) & 15);
@@ -305,7 +305,7 @@ fn gguf_blocks_are_repacked_without_loss() {
         let wanted: Vec<f32> = blocks
             .chunks_exact(block_bytes)
             .flat_map(|block| (0..32).map(|e| gguf_value(stored, block, e)))
-            // Adding 0 takes the sign off a zero and changes nothing else.
+            // Adding 0 removes the sign of a zero and changes nothing else.
             .map(|value| value + 0.0)
             .collect();
         let actual = decoded(format, &out, rows, k);

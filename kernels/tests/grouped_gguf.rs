@@ -1,5 +1,5 @@
-//! The forms of GGUF's types: repacked without loss, where each byte lies, how large they are,
-//! widened to 8 bits, and what random weights become of them.
+//! Tests of the formats of GGUF's types: lossless repacking, the position of each byte, sizes,
+//! widening to 8 bits, and quantisation of random weights.
 
 mod common;
 
@@ -11,7 +11,7 @@ use kernels::grouped::{decode_row, from_blocks, integer, quantise, range, widen}
 use model::compressed::{Bits, Grouped, ROWS, Scales};
 use model::source::StoredType;
 
-/// GGML's numbers of the types that have a grouped form.
+/// GGML's numbers of the types that have a grouped format.
 const TYPES: [(u32, StoredType); 11] = [
     (2, StoredType::Q4_0),
     (3, StoredType::Q4_1),
@@ -26,14 +26,15 @@ const TYPES: [(u32, StoredType); 11] = [
     (39, StoredType::Mxfp4),
 ];
 
-/// Blocks of a type, and the values that the `gguf` package makes of them.
+/// Blocks of a type, and the values that the `gguf` package decodes them to.
 struct Fixture {
     stored: StoredType,
     blocks: Vec<u8>,
     values: Vec<f32>,
 }
 
-/// Those of `scripts/fixtures_gguf_quants.py`, for the types that have a grouped form.
+/// Returns the fixtures of `scripts/fixtures_gguf_quants.py`, for the types that have a grouped
+/// format.
 fn fixtures() -> Vec<Fixture> {
     let mut file: &[u8] = include_bytes!("../../model/tests/fixtures/gguf_quants.bin");
     let mut fixtures = Vec::new();
@@ -56,7 +57,7 @@ fn fixtures() -> Vec<Fixture> {
     fixtures
 }
 
-/// A matrix row by row, zeros without a sign.
+/// Returns a matrix row by row, with zeros without a sign.
 fn decoded(format: Grouped, records: &[u8], rows: usize, k: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; rows * k];
     for (row, out) in out.chunks_exact_mut(k).enumerate() {
@@ -76,7 +77,8 @@ fn every_type_keeps_the_values_of_another_reader() {
     assert!(TYPES.iter().all(|(_, stored)| seen.contains(stored)), "{seen:?}");
     for Fixture { stored, blocks, values } in fixtures {
         let format = stored.grouped().expect("a form");
-        // Rows of one block, of some, of an odd number of them, one row, and more than a block's.
+        // Rows of one block, of some, of an odd number of them, one row, and more than one block of
+        // rows.
         for row_blocks in [1, 2, 3, 4, 8] {
             let (elements, block_bytes) = stored.block();
             let k = row_blocks * elements;
@@ -107,7 +109,7 @@ fn no_form_is_much_larger_than_its_file() {
         for (n, k) in [(16, 256), (4096, 4096), (14336, 4096), (128, 1536)] {
             let file_bytes = n * stored.row_bytes(k);
             let share = format.size_bytes(n, k) as f64 / file_bytes as f64;
-            // Q4_0 and Q8_0 have a minimum that the file has not.
+            // Q4_0 and Q8_0 have a minimum that the file does not have.
             let most = match stored {
                 StoredType::Q4_0 => 320.0 / 288.0,
                 StoredType::Q8_0 => 576.0 / 544.0,
@@ -119,7 +121,7 @@ fn no_form_is_much_larger_than_its_file() {
     }
 }
 
-/// The integer of input `at` of a group, from the written description.
+/// Returns the integer of input `at` of a group, according to the written description.
 fn described_integer(format: Grouped, group: &[u8], row: usize, at: usize) -> i32 {
     let dword = |vector: usize| {
         let at = 64 * vector + 4 * row;
@@ -146,7 +148,7 @@ fn described_integer(format: Grouped, group: &[u8], row: usize, at: usize) -> i3
     }
 }
 
-/// Scale and minimum of a group of a record, from the written description.
+/// Returns scale and minimum of a group of a record, according to the written description.
 fn described_range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, f32) {
     let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]).to_f32();
     let byte = |at: usize| f32::from(record[at] as i8);
@@ -211,7 +213,7 @@ fn widening_keeps_scales_minimums_and_integers_in_every_variant() {
     }
 }
 
-/// Random weights take the place of a file's in profiles, so they must be of its form.
+/// Random weights substitute for a file's in profiles, so they must have its format.
 #[test]
 fn random_weights_are_near_what_they_are_quantised_to() {
     let mut random = Random::new(5);
@@ -224,7 +226,7 @@ fn random_weights_are_near_what_they_are_quantised_to() {
         let values = decoded(format, &records, n, k);
         for (at, (value, weight)) in values.iter().zip(&weights).enumerate() {
             let (scale, _) = said.ranges[at / k * format.groups(k) + at % k / format.group];
-            // A step of the integers, or the widest of a table, and what scales lose.
+            // A step of the integers, or the widest of a table, and the precision that scales lose.
             let step = match format.bits {
                 Bits::Table(_) => 24.0 * scale,
                 _ => scale,

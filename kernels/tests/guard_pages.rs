@@ -1,6 +1,6 @@
-//! No kernel reads or writes beyond an operand: in every call here all operands lie at forbidden
-//! pages, first with their start and then with their end, and results have the bits of ordinary
-//! memory. Sizes are awkward.
+//! Tests that no kernel reads or writes beyond an operand: in every call here all operands are
+//! placed at forbidden pages, first with their start and then with their end, and results have the
+//! same bits as in ordinary memory. Sizes are awkward.
 
 mod common;
 mod emulate;
@@ -13,8 +13,8 @@ use half::bf16;
 use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, Variant, grouped};
 use model::compressed::{Bits, Grouped};
 
-/// Kernels of every variant that runs here, or can be emulated. One thread: the handler knows the
-/// operands of the faulting thread.
+/// Returns kernels of every variant that runs here, or can be emulated. One thread: the handler
+/// knows the operands of the faulting thread.
 fn all_kernels(test: &str) -> Vec<Kernels> {
     let native = Variant::available();
     let emulated = Variant::ALL.into_iter().filter(|variant| !native.contains(variant));
@@ -135,7 +135,7 @@ fn check_linear<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)]) 
     }
 }
 
-/// Shapes of rows, outputs and inputs. Fewer where instructions may be emulated.
+/// Returns shapes of rows, outputs and inputs. Fewer if instructions may be emulated.
 fn linear_cases(kernels: &Kernels) -> Vec<(usize, usize, usize)> {
     let native = kernels.variant().is_available();
     let sizes: &[usize] = if native {
@@ -167,7 +167,7 @@ fn linears_stay_within_their_operands() {
             check_linear::<bf16>(&kernels, &[(16, 2051, 2083), (32, 2049, 2048)]);
         }
         if kernels.variant() == Variant::Avx512Bf16 && kernels.variant().is_available() {
-            // Large enough for several streams side by side.
+            // Large enough for several parallel streams.
             check_linear::<bf16>(&kernels, &[1, 2, 3, 4].map(|rows| (rows, 53, 4419)));
         }
         if kernels.variant().is_available() {
@@ -308,7 +308,7 @@ fn a_touch_beyond_an_operand_ends_the_process_and_names_it() {
         let first = operand.slice().as_ptr();
         let beyond =
             if side == Side::Start { first.wrapping_sub(1) } else { first.wrapping_add(100) };
-        // SAFETY: none: this process is there to die of the access.
+        // SAFETY: none: this process exists to die of the access.
         unsafe { std::ptr::read_volatile(beyond) }
     };
     match std::env::var(CHILD).as_deref() {

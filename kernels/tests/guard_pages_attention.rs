@@ -1,4 +1,4 @@
-//! Attention reads and writes nothing beyond an operand; see `guard_pages`.
+//! Tests that attention reads and writes nothing beyond an operand; see `guard_pages`.
 
 mod common;
 mod guarded;
@@ -21,7 +21,8 @@ struct Batch {
     scores: usize,
 }
 
-/// `room` is what the cache has for positions to be appended: none when only read.
+/// Builds a batch; `room` is the capacity of the cache for appended positions: 0 if it is only
+/// read.
 fn batch(
     (heads, kv_heads, head_dim): (usize, usize, usize),
     sequences: &[(usize, usize)],
@@ -161,7 +162,7 @@ fn append_stays_within_its_operands() {
     }
 }
 
-/// A 4-bit cache of seeded positions, without a byte behind the last record.
+/// Returns a 4-bit cache of seeded positions, without a byte after the last record.
 fn records(random: &mut Random, elements: usize, head_dim: usize) -> Vec<u8> {
     let record = kv4_position_bytes(head_dim).expect("an even head");
     let mut records = vec![0; elements / head_dim * record];
@@ -233,7 +234,7 @@ fn attention_over_4_bit_caches_stays_within_its_operands() {
     }
 }
 
-/// Caches that are rings, with no place but those of the windows, and sinks.
+/// Checks caches that are rings, with places for the windows only, and sinks.
 fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
     let dims = [(3, 3, 34), (6, 2, 64), (16, 1, 256), (4, 2, 80)];
     let sequences = [(1, 0), (1, 6), (1, 7), (1, 70), (5, 70), (20, 3)];

@@ -1,4 +1,4 @@
-//! Layers with a state touch no byte outside their operands.
+//! Tests that layers with a state access no byte outside their operands.
 
 mod common;
 mod guarded;
@@ -10,7 +10,7 @@ use half::bf16;
 use kernels::{Element, Kernels, StateRows};
 use states::{Case, NETS};
 
-/// The last slot and the first, of sequences that go on and that begin.
+/// The last slot and the first, of sequences that continue and that begin.
 const SEQUENCES: [StateRows; 2] = [
     StateRows { row0: 0, rows: 2, slot: 1, begins: false },
     StateRows { row0: 2, rows: 5, slot: 0, begins: true },

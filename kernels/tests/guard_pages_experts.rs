@@ -1,4 +1,5 @@
-//! Expert linears and the router read and write nothing beyond an operand; see `guard_pages`.
+//! Tests that expert linears and the router read and write nothing beyond an operand; see
+//! `guard_pages`.
 
 mod common;
 mod emulate;
@@ -16,7 +17,7 @@ use model::experts::Scoring;
 
 const EXPERTS: usize = 5;
 
-/// Kernels of every variant that runs here, or can be emulated, on one thread.
+/// Returns kernels of every variant that runs here, or can be emulated, on one thread.
 fn all_kernels(test: &str) -> Vec<Kernels> {
     let limits = ExpertLimits { rows: 12, top_k: 3, experts: EXPERTS, inputs: 330, hidden: 330 };
     let mut all = Vec::new();
@@ -29,7 +30,7 @@ fn all_kernels(test: &str) -> Vec<Kernels> {
     all
 }
 
-/// Outputs, inputs, rows and experts of a row.
+/// Returns outputs, inputs, rows and experts of a row.
 fn cases(kernels: &Kernels) -> Vec<(usize, usize, usize, usize)> {
     let all = [(1, 1, 1, 1), (16, 33, 3, 2), (17, 64, 7, 3), (48, 65, 12, 2), (63, 130, 20, 3)];
     let many = [(130, 31, 17, 1), (33, 330, 9, 3), (250, 96, 30, 2)];
@@ -48,12 +49,12 @@ fn routing(random: &mut Random, rows: usize, top_k: usize) -> Vec<Routed> {
     routed
 }
 
-/// Of all experts.
+/// Returns the records of all experts.
 fn records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
     (0..EXPERTS).flat_map(|_| random_records(random, format, n, k)).collect()
 }
 
-/// The operands of a linear and of `expert_down`.
+/// Operands of a linear and of `expert_down`.
 struct Operands<T> {
     n: usize,
     k: usize,
@@ -112,7 +113,7 @@ fn check<T: Element>(kernels: &Kernels) {
     }
 }
 
-/// The same calls on ordinary memory and with all operands at guard pages.
+/// Compares the same calls on ordinary memory and with all operands at guard pages.
 fn compare<T: Element>(kernels: &Kernels, operands: &Operands<T>, rows: usize) {
     let len = rows * operands.top_k * operands.n;
     let no_records = Vec::new();

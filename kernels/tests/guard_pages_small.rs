@@ -1,4 +1,5 @@
-//! Norms, rope and embedding read and write nothing beyond an operand: as `guard_pages.rs`.
+//! Tests that norms, rope and embedding read and write nothing beyond an operand; see
+//! `guard_pages`.
 
 mod common;
 mod guarded;
@@ -80,7 +81,7 @@ fn check_rope<T: Element>(kernels: &Kernels) {
     {
         set_case(format!("rope {:?} {rows}x{heads}x{head_dim}", kernels.variant()));
         let mut random = Random::new(head_dim as u64);
-        // Two tables; the last row has the last one.
+        // Two tables; the last row uses the last one.
         let frequencies: Vec<f32> = (0..rotary_dim).map(|i| 0.9f32.powi(i as i32)).collect();
         let table_of_row: Vec<u32> = (0..rows as u32).map(|row| (row + rows as u32) % 2).collect();
         let positions: Vec<u32> = (0..rows as u32).map(|row| 7 * row + 3).collect();

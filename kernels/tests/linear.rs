@@ -1,4 +1,5 @@
-//! Linears: every variant against the reference, every kind of output, and row independence.
+//! Tests of linears: every variant against the reference, every kind of output, and row
+//! independence.
 
 mod common;
 
@@ -81,7 +82,7 @@ fn check_outputs<T: Element>(variant: Variant) {
     let context = |form: &str| format!("seed {seed} {variant:?} {form}");
     let case = case::<T>(seed, (rows, n, k));
     let mut random = Random::new(seed + 1);
-    // Activations are steep at most by 1.2, and silu(gate) below 2 here.
+    // The slope of activations is at most 1.2, and silu(gate) is below 2 here.
     let loose = 2.5 * tolerance();
     for bias in [false, true] {
         let expected = case.expected(bias);
@@ -125,7 +126,7 @@ fn check_outputs<T: Element>(variant: Variant) {
     }
 }
 
-/// Forms with a gate other than SiLU, and those that are a gate.
+/// Checks outputs with a gate other than SiLU, and those that are a gate.
 fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: &[T]) {
     let (rows, n, _) = case.shape;
     let context = |form: &str| format!("{:?} bias {bias} {form}", kernels.variant());
@@ -148,7 +149,7 @@ fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: 
     case.run(kernels, bias, LinearOut::TimesSigmoid { x: gate, out: &mut out });
     let expected = gated(&|x, sum| x / (1.0 + (-sum).exp()));
     assert_close(&out, &expected, (n, 1.0), loose, &context("times sigmoid"));
-    // Limits that many gates and sums pass, and those of gpt-oss.
+    // Limits that many gates and sums exceed, and those of gpt-oss.
     for (alpha, limit) in [(1.702f32, 0.7f32), (1.702, 7.0), (0.5, 1.25)] {
         let mut out = poison::<T>(rows * n);
         case.run(kernels, bias, LinearOut::ClampedSwiGlu { gate, out: &mut out, alpha, limit });
@@ -205,7 +206,7 @@ fn gelu_and_silu_hold_far_from_zero() {
     }
 }
 
-/// `weight` passes values on.
+/// Checks gates far from zero; `weight` passes values through.
 fn gates_hold_far_from_zero(kernels: &Kernels, x: &[f32], weight: &[f32]) {
     let n = x.len();
     let run = |values: &[f32], out| {
@@ -254,7 +255,7 @@ fn an_overflow_or_nan_is_not_hidden() {
                 assert!(!out[0].to_f32().is_finite(), "{variant:?} {kind} {bad}");
             }
         }
-        // What limits values does not hide NaN, in gate or result.
+        // Limits on values do not hide NaN, in gate or result.
         for (x, gate) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             let (x, gate, mut out) = ([x; 5], [gate], [0.0f32]);
             kernels.linear(Linear {
@@ -276,12 +277,13 @@ fn an_overflow_or_nan_is_not_hidden() {
     }
 }
 
-/// One row alone, and at every position of several batches, on several thread counts: same bits.
+/// Checks that one row alone, and at every position of several batches, on several thread counts,
+/// has the same bits.
 fn check_independence<T: Element>(variant: Variant) {
     let mut random = Random::new(4242);
     // Full tiles, edges, several blocks of k, a batch beyond a pass of packed rows, a wide task
     // that ends within a panel and far from its next register tile, and x of four and of three rows
-    // beyond the first level of cache.
+    // larger than L1.
     for (n, k, batches) in [
         (87, 97, &[2, 3, 5, 9, 17][..]),
         (24, 1100, &[4, 8, 13, 25]),
@@ -410,8 +412,8 @@ fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
     }
 }
 
-/// Many rows are shared out to threads, in shares of unequal size; one thread alone has them in
-/// passes. Each row has the bits that it has alone.
+/// Many rows are distributed over threads, in shares of unequal size; a single thread processes
+/// them in passes. Each row has the bits that it has alone.
 #[test]
 fn rows_that_threads_share_have_the_bits_of_one_thread() {
     for variant in variants("rows_that_threads_share_have_the_bits_of_one_thread") {
@@ -451,7 +453,7 @@ fn rows_that_threads_share_have_the_bits_of_one_thread() {
     }
 }
 
-/// Outputs of a range of columns at a time, with the other outputs left as they were.
+/// Checks outputs of a range of columns at a time, with the other outputs left unchanged.
 fn check_columns<T: Element>(variant: Variant) {
     let kernels = kernels(variant, 2);
     let (n, k) = (80, 97);

@@ -1,5 +1,5 @@
-//! Linears on grouped low-bit weights: the stated order of operations bit for bit, 4 bits against
-//! the same weights in 8, row independence, kinds of output, unaligned records.
+//! Tests of linears on grouped low-bit weights: the documented order of operations bit for bit, 4
+//! bits against the same weights in 8, row independence, kinds of output, unaligned records.
 
 mod common;
 
@@ -24,8 +24,8 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// 4-bit numbers in records of 4 or 8 bits; with `wide`, 8-bit numbers. Other forms have any
-    /// numbers that they can hold.
+    /// Returns 4-bit numbers in records of 4 or 8 bits; with `wide`, 8-bit numbers. Other formats
+    /// have any numbers that they can hold.
     fn random(random: &mut Random, format: Grouped, (n, k): (usize, usize), wide: bool) -> Matrix {
         let is_plain = matches!(format.bits, Bits::Four | Bits::Eight);
         if !is_plain || format.scales != Scales::Halves {
@@ -44,7 +44,7 @@ impl Matrix {
         matrix
     }
 
-    /// The records, from the written description of the format.
+    /// Returns the records, according to the written description of the format.
     fn encode(&self, format: Grouped) -> Vec<u8> {
         let groups = format.groups(self.k);
         let mut records = vec![0u8; format.size_bytes(self.n, self.k)];
@@ -73,7 +73,8 @@ impl Matrix {
         records
     }
 
-    /// Every output from the sums of its groups: `group_sums` are those of `q * x` and of `x`.
+    /// Computes every output from the sums of its groups: `group_sums` are those of `q * x` and of
+    /// `x`.
     fn of_groups<T: Element>(
         &self,
         x: &[T],
@@ -97,7 +98,7 @@ impl Matrix {
         out
     }
 
-    /// Every output by the stated order of fused operations.
+    /// Computes every output in the documented order of fused operations.
     fn fused<T: Element>(&self, x: &[T]) -> Vec<f32> {
         self.of_groups(x, |q, x| {
             q.iter().zip(x).fold((0.0f32, 0.0f32), |(part, sum), (&q, x)| {
@@ -106,7 +107,7 @@ impl Matrix {
         })
     }
 
-    /// Every output by the stated order where bf16 is multiplied in integers.
+    /// Computes every output in the documented order of products of bf16 in integers.
     fn in_integers<T: Element>(&self, x: &[T]) -> Vec<f32> {
         self.of_groups(x, |q, x| {
             let step = step_of(x);
@@ -132,7 +133,7 @@ impl Matrix {
     }
 }
 
-/// Rounded to f16.
+/// Rounds to f16.
 fn half(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
@@ -145,7 +146,8 @@ fn check_sizes<T: Element>(name: &str) {
             for (round, &rows) in
                 [1, 2, 3, 4, 5, 7, 8, 12, 13, 14, 16, 17, 25, 33].iter().enumerate()
             {
-                // Every form meets every number of rows, and a third of the widths with each.
+                // Every format is combined with every number of rows, and a third of the widths
+                // with each.
                 for (offset, &n) in SIZES.iter().enumerate().skip((index + round) % 3).step_by(3) {
                     for k in [SIZES[(offset + round) % 12], SIZES[(offset * 5 + round) % 12], 600] {
                         let seed = (rows * 1_000_003 + n * 1_009 + k) as u64;
@@ -183,7 +185,7 @@ fn f32_follows_the_stated_order_over_awkward_sizes() {
     check_sizes::<f32>("f32_follows_the_stated_order_over_awkward_sizes");
 }
 
-/// Rows whose values are far apart within a group, zero, subnormal or huge.
+/// Returns rows whose values are far apart within a group, zero, subnormal or huge.
 fn extreme_rows(random: &mut Random, k: usize) -> Vec<bf16> {
     let scale = |row: usize, i: usize| match row {
         0 => 0.0,
@@ -227,7 +229,7 @@ fn what_integers_of_x_lose_is_bounded() {
                             lost += weight.abs() * step / 2.0;
                         }
                     }
-                    // Rounding of f32 sums; and half a step of each input where these are integers.
+                    // Rounding of f32 sums; and half a step of each input if these are integers.
                     let lost = if has_integers(variant) { lost } else { 0.0 };
                     let allowed = lost + 1e-5 * sizes + 1e-44;
                     let value = f64::from(out[row * n + column]);

@@ -1,6 +1,5 @@
-//! Few rows of a linear take other paths on other processors with the same instructions: here the
-//! paths of those that this processor is not. Many rows take one path everywhere, which says what
-//! the bits must be.
+//! Tests of the paths that other processors with the same instructions take for few rows of a
+//! linear. Many rows take the same path everywhere, which defines the expected bits.
 
 mod common;
 
@@ -20,7 +19,7 @@ fn few_rows_have_the_same_bits_on_every_processor() {
     }
     kernels::assume_other_processor();
     let mut random = Random::new(77);
-    // Short x, and x of four and of three rows beyond the first level of cache.
+    // Short x, and x of four and of three rows larger than L1.
     for (n, k) in [(87, 97), (99, 1100), (99, 3301), (53, 4419)] {
         let weight: Vec<bf16> = random.vector(n * k);
         let x: Vec<bf16> = random.vector(25 * k);

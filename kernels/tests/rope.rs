@@ -1,4 +1,5 @@
-//! Rope against the reference and transformers, and its independence of batch and threads.
+//! Tests of rope against the reference and transformers, and of its independence of batch and
+//! threads.
 
 mod common;
 
@@ -9,7 +10,7 @@ use half::bf16;
 use kernels::{Element, Kernels, RopeTables, Variant, reference};
 use serde_json::Value;
 
-/// Kernels that share out small work, too: with spinning threads a hand-over costs little.
+/// Returns kernels that distribute small work too: with spinning threads a hand-over costs little.
 fn sharing(variant: Variant) -> Kernels {
     let kernels = kernels(variant, 2);
     kernels.set_spin(Duration::from_micros(20));
@@ -66,7 +67,7 @@ fn check_rope<T: Element>(variant: Variant) {
 
         let row_elements = heads * head_dim;
         for row in [0, rows / 2, rows - 1] {
-            // Alone a row's table is the only one.
+            // A row alone uses its table as the only one.
             let alone = RopeTables { inverse_frequencies: own(row), table_of_row: None, ..all };
             let mut one = before[row * row_elements..][..row_elements].to_vec();
             let position = &positions[row..=row];
@@ -84,7 +85,7 @@ fn rope_agrees_with_the_reference() {
     }
 }
 
-/// Heads that transformers rotated, of every kind of scaling.
+/// Heads rotated by transformers, with every kind of scaling.
 #[test]
 fn rope_agrees_with_transformers() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/fixtures/rope.json");

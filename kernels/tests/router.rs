@@ -1,4 +1,4 @@
-//! The router: against the reference, equal logits, logits that are no numbers, rows by themselves.
+//! Tests of the router: against the reference, equal logits, NaN logits, and independence of rows.
 
 mod common;
 

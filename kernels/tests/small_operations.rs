@@ -1,4 +1,5 @@
-//! Norms and embedding against the reference, and their independence of batch and threads.
+//! Tests of norms and embedding against the reference, and of their independence of batch and
+//! threads.
 
 mod common;
 
@@ -12,7 +13,7 @@ use model::compressed::Grouped;
 
 const WIDTHS: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 65, 576];
 
-/// Kernels that share out small work, too: with spinning threads a hand-over costs little.
+/// Returns kernels that distribute small work too: with spinning threads a hand-over costs little.
 fn sharing(variant: Variant, threads: usize) -> Kernels {
     let kernels = kernels(variant, threads);
     kernels.set_spin(Duration::from_micros(20));
@@ -106,7 +107,7 @@ fn norm_rows_do_not_depend_on_batch_or_threads() {
     }
 }
 
-/// Norms of every head in place; one wide head is a row.
+/// Checks norms of every head in place; one wide head is a row.
 fn check_head_norm<T: Element>(variant: Variant) {
     for (rows, heads, width) in
         [(1, 1, 1), (3, 5, 6), (2, 3, 31), (9, 4, 64), (130, 8, 128), (5, 1, 1000)]
@@ -129,14 +130,14 @@ fn check_head_norm<T: Element>(variant: Variant) {
             one.head_norm((1, heads), &gain, 1e-6, &mut alone);
             assert_eq!(bits(&alone), bits(&x[row * row_elements..][..row_elements]), "{context}");
         }
-        // The same order of sums as that of the residual stream.
+        // Its order of sums is that of the residual stream.
         let mut normed = poison::<T>(wide.len());
         one.rms_norm(rows * heads, width, &wide, &gain, 1e-6, None, &mut normed);
         assert_eq!(bits(&normed), bits(&x), "{context}");
     }
 }
 
-/// Norms that are added to the residual stream.
+/// Checks norms that are added to the residual stream.
 fn check_added_norm<T: Element>(variant: Variant) {
     for (rows, hidden) in [(1, 1), (3, 7), (5, 33), (67, 576), (2, 4100)] {
         let context = format!("{variant:?} {rows} {hidden}");

@@ -1,5 +1,5 @@
-//! Instruction sets that matter to the kernels, processor and system together: what the processor
-//! has but the system does not save between threads cannot be used.
+//! Instruction sets relevant to the kernels, as supported by both processor and system: registers
+//! that the system does not save between threads cannot be used.
 
 /// Names of the usable instruction sets, in a fixed order, as `/proc/cpuinfo` spells them.
 pub fn features() -> Vec<&'static str> {
@@ -31,14 +31,15 @@ pub fn features() -> Vec<&'static str> {
     found
 }
 
-/// AMX, which the standard library does not detect on the stable channel.
+/// Returns the usable AMX features, which the standard library does not detect on the stable
+/// channel.
 #[cfg(target_arch = "x86_64")]
 fn amx() -> Vec<&'static str> {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-    /// XCR0: tile configuration and tile data are saved.
+    /// XCR0 bits: the system saves tile configuration and tile data.
     const TILES_SAVED: u64 = 0b11 << 17;
-    /// CPUID leaf 1, ECX: XGETBV may be executed.
+    /// Bit of CPUID leaf 1, ECX: XGETBV may be executed.
     const OSXSAVE: u32 = 1 << 27;
 
     if __cpuid(0).eax < 7 || __cpuid(1).ecx & OSXSAVE == 0 {

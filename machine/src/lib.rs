@@ -1,8 +1,8 @@
-//! What this machine has: cores with their SMT siblings, caches, NUMA nodes, instruction sets.
+//! Properties of this machine: cores with their SMT siblings, caches, NUMA nodes, instruction sets.
 //!
-//! Used to place threads (which CPUs the workers' pools are pinned to) and to tell machines apart
-//! when measurements are kept. It reads and reports; it changes nothing and decides nothing but the
-//! order in which CPUs are given to threads.
+//! They are used to place threads (the CPUs to which the workers' pools are pinned) and to identify
+//! machines when measurements are stored. The crate only reads and reports; its only decision is
+//! the order in which CPUs are assigned to threads.
 
 mod features;
 mod topology;

@@ -1,4 +1,5 @@
-//! Machines described in hwloc's synthetic notation, and the one the test runs on.
+//! Tests on machines described in hwloc's synthetic notation, and on the machine that runs the
+//! test.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ fn topology(description: &str) -> Topology {
     Topology::of(&synthetic(description), |_| true).unwrap()
 }
 
-/// Two packages, two L3 domains each, two cores a domain, two hardware threads a core.
+/// Two packages with two L3 domains each, two cores per domain, two hardware threads per core.
 const SERVER: &str = "pack:2 [numa(memory=68719476736)] l3:2(size=33554432) l2:2(size=1048576) \
                       l1d:1(size=49152) core:1 pu:2";
 
@@ -42,7 +43,7 @@ fn every_core_comes_before_any_sibling() {
     let packed = server.cpus(Placement::Packed);
     assert_eq!(packed, [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15]);
     let spread = server.cpus(Placement::Spread);
-    // First cores of the L3 domains 0, 2 (the other package), 1, 3; then their second cores.
+    // The first cores of the L3 domains 0, 2 (of the other package), 1, 3; then their second cores.
     assert_eq!(spread, [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15]);
 }
 

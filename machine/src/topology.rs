@@ -1,4 +1,4 @@
-//! Cores, caches and memory, read through hwloc and cut down to what this process may use.
+//! Cores, caches and memory, read through hwloc and restricted to what this process may use.
 
 use hwlocality::Topology as Hwloc;
 use hwlocality::object::TopologyObject;
@@ -7,88 +7,88 @@ use hwlocality::object::types::ObjectType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
 
-/// Why the topology cannot be read.
+/// Error of reading the topology.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     /// hwloc failed.
     #[error("The machine's cores and caches cannot be read through hwloc: {0}.")]
     Hwloc(String),
-    /// The system does not say where this process may run.
+    /// The system does not report the CPUs on which this process may run.
     #[error("The system does not say which CPUs this process may use: {0}.")]
     Affinity(#[source] std::io::Error),
-    /// No CPU is left after the affinity mask.
+    /// The affinity mask excludes all CPUs.
     #[error("hwloc finds no core among the CPUs that this process may use.")]
     NoCore,
 }
 
-/// A physical core, as far as this process may use it.
+/// A physical core, with the hardware threads that this process may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
-    /// Its hardware threads in the system's numbering, ascending; never empty.
+    /// Hardware threads in the system's numbering, ascending; never empty.
     pub cpus: Vec<usize>,
     /// Index into [`Topology::packages`].
     pub package: usize,
-    /// Index into [`Topology::l3`]; `None` without an L3 cache, or when the system hides it.
+    /// Index into [`Topology::l3`]; `None` without an L3 cache, or if the system hides it.
     pub l3: Option<usize>,
-    /// Index into [`Topology::numa_nodes`]; `None` when hwloc finds no memory near the core.
+    /// Index into [`Topology::numa_nodes`]; `None` if hwloc finds no memory near the core.
     pub numa_node: Option<usize>,
-    /// L1 data cache; 0 when unknown.
+    /// Size of the L1 data cache; 0 if unknown.
     pub l1d_bytes: u64,
-    /// L2 cache; 0 when unknown. Shared if [`Core::l2_cores`] is above 1.
+    /// Size of the L2 cache; 0 if unknown. Shared if [`Core::l2_cores`] is above 1.
     pub l2_bytes: u64,
-    /// Cores that share the L2 cache, this one included.
+    /// Number of cores that share the L2 cache, including this one.
     pub l2_cores: usize,
 }
 
 /// A processor package (socket).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
-    /// As the processor calls itself; empty when unknown.
+    /// Name reported by the processor; empty if unknown.
     pub model: String,
 }
 
-/// A cache that several cores share.
+/// A cache shared by several cores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedCache {
-    /// 0 when unknown.
+    /// Size; 0 if unknown.
     pub size_bytes: u64,
 }
 
-/// A memory controller's memory.
+/// A NUMA node: memory attached to one memory controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
-    /// The system's number.
+    /// Number assigned by the system.
     pub os_index: usize,
-    /// 0 when unknown.
+    /// Size of the memory; 0 if unknown.
     pub memory_bytes: u64,
 }
 
-/// The machine as this process may use it: CPUs outside its affinity mask and its cgroup are left
-/// out, and cores without any CPU with them.
+/// The part of the machine that this process may use: excludes CPUs outside its affinity mask and
+/// its cgroup, and cores without any usable CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// In the order of the hardware: neighbours share caches.
+    /// Cores in hardware order: adjacent ones share caches.
     pub cores: Vec<Core>,
     pub packages: Vec<Package>,
     pub l3: Vec<SharedCache>,
     pub numa_nodes: Vec<NumaNode>,
 }
 
-/// Which cores threads get first.
+/// Order in which threads are placed on cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Placement {
-    /// Neighbours first: threads share caches and a memory controller.
+    /// Adjacent cores first: threads share caches and a memory controller.
     Packed,
-    /// In turn from each L3 domain: threads share as little as possible, and few of them already
-    /// reach every memory channel.
+    /// Round-robin over L3 domains: threads share as little as possible, and a few of them already
+    /// use every memory channel.
     Spread,
 }
 
 impl Topology {
-    /// Reads this machine.
+    /// Reads the topology of this machine.
     ///
     /// # Errors
-    /// hwloc or the system refuses, or nothing is left for this process.
+    /// Fails if hwloc or the system fails, or if no core is usable by this process.
     pub fn read() -> Result<Topology, TopologyError> {
         let hwloc = Hwloc::new().map_err(|error| TopologyError::Hwloc(error.to_string()))?;
         let mask =
@@ -96,7 +96,7 @@ impl Topology {
         Topology::of(&hwloc, |cpu| cpu < CpuSet::MAX_CPU && mask.is_set(cpu))
     }
 
-    /// The part of `hwloc` whose CPUs are `allowed`.
+    /// Returns the part of `hwloc` whose CPUs are `allowed`.
     pub(crate) fn of(
         hwloc: &Hwloc,
         allowed: impl Fn(usize) -> bool,
@@ -141,8 +141,8 @@ impl Topology {
         })
     }
 
-    /// CPUs in the order in which compute threads take them: one of every core first, further
-    /// hardware threads of the cores last, because siblings share the units that kernels keep busy.
+    /// Returns the CPUs in the order in which compute threads use them: the first hardware thread
+    /// of every core, then the siblings, since siblings share the units that kernels keep busy.
     pub fn cpus(&self, placement: Placement) -> Vec<usize> {
         let order = match placement {
             Placement::Packed => (0..self.cores.len()).collect(),
@@ -155,13 +155,13 @@ impl Topology {
             .collect()
     }
 
-    /// Hardware threads this process may use.
+    /// Returns the number of hardware threads that this process may use.
     pub fn cpu_count(&self) -> usize {
         self.cores.iter().map(|core| core.cpus.len()).sum()
     }
 
-    /// Cores, the first of each L3 domain, then the second of each, and so on. Domains alternate
-    /// between packages.
+    /// Returns the cores in the order: first of each L3 domain, second of each, and so on. Domains
+    /// alternate between packages.
     fn spread(&self) -> Vec<usize> {
         let mut rank_in_domain = std::collections::BTreeMap::new();
         let mut rank_of_domain = std::collections::BTreeMap::new();
@@ -188,7 +188,7 @@ fn cpus_of(object: &TopologyObject) -> impl Iterator<Item = usize> + '_ {
     object.cpuset().into_iter().flat_map(|set| set.iter_set().map(usize::from).collect::<Vec<_>>())
 }
 
-/// Index of the ancestor of `kind` among all objects of its kind.
+/// Returns the index of the ancestor of type `kind` among all objects of its type.
 fn index_of(object: &TopologyObject, kind: ObjectType) -> Option<usize> {
     object.first_ancestor_with_type(kind).map(TopologyObject::logical_index)
 }

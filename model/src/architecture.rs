@@ -1,7 +1,6 @@
-//! The architectures that are supported, by the names that files give them; `family` says what they
-//! mean.
+//! Names of the supported architectures in model files. Their meaning is defined in `family`.
 
-/// The values of `architectures` in `config.json` that are supported.
+/// Supported values of `architectures` in `config.json`.
 pub const ARCHITECTURES: [&str; 21] = [
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
@@ -26,7 +25,8 @@ pub const ARCHITECTURES: [&str; 21] = [
     "SmolLM3ForCausalLM",
 ];
 
-/// The architecture of a `model_type`, for files that name only that.
+/// Returns the architecture of a `model_type`, for files that contain only that; `None` if it is
+/// not supported.
 pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
     Some(match model_type {
         "gemma3" => "Gemma3ForConditionalGeneration",
@@ -54,8 +54,8 @@ pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
     })
 }
 
-/// What published architectures have that is not here, by the beginning of their names in lower
-/// case.
+/// Unsupported features of published architectures, by the lower-case prefix of the architecture's
+/// name. The first matching prefix counts.
 const LACKING: &[(&str, &str)] = &[
     ("bamba", "state-space layers"),
     ("bert", "a decoder"),
@@ -103,7 +103,7 @@ const LACKING: &[(&str, &str)] = &[
     ("qwen2moe", "experts that every row passes"),
     ("qwen2vl", "rotary positions of images"),
     ("qwen25vl", "rotary positions of images"),
-    // Names in GGUF files, whose tensors of such layers lie otherwise.
+    // Names in GGUF files, whose tensors for such layers have a different layout.
     ("qwen3vl", "rotary positions of images"),
     ("rwkv", "recurrent layers"),
     ("starcoder2", "a feed-forward network with GELU behind LayerNorms with rotary positions"),
@@ -111,7 +111,8 @@ const LACKING: &[(&str, &str)] = &[
     ("whisper", "a decoder alone: it has an encoder"),
 ];
 
-/// What an architecture needs that is not here, as a clause; empty where it is not known.
+/// Returns an error clause that names the unsupported feature that an architecture requires; empty
+/// if the architecture is not known.
 pub fn lacking(architecture: &str) -> String {
     let letters = architecture.chars().filter(char::is_ascii_alphanumeric);
     let name: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();

@@ -1,6 +1,6 @@
-//! Chat templates: Jinja, as Hugging Face's tokenizers render them. `python`, `spelling`, `concat`
-//! and `json` write values as Python does, `dates` answers templates that ask for one, `bounds`
-//! keeps all within limits.
+//! Chat templates: Jinja, rendered as by Hugging Face's tokenizers. `python`, `spelling`, `concat`
+//! and `json` format values as Python does, `dates` provides dates to templates that request them,
+//! and `bounds` limits memory and time.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -21,14 +21,15 @@ mod spelling;
 pub struct Message {
     pub role: String,
     pub content: String,
-    /// What else the template is told of it, such as `name` and `tool_calls`. A `content` here is
-    /// null and says that the message has none, which is not the same as an empty one.
+    /// Further fields that the template receives, such as `name` and `tool_calls`. A `content` in
+    /// this map is null and indicates that the message has no content, which differs from an empty
+    /// one.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Message {
-    /// A turn with further fields, as names and JSON texts; what is no JSON is left out.
+    /// Creates a turn with further fields, given as names and JSON texts. Invalid JSON is left out.
     pub fn new(role: String, content: String, more: Vec<(String, String)>) -> Message {
         let more = more.into_iter().filter_map(|(name, text)| {
             let value = serde_json::from_str(&text).ok()?;
@@ -37,7 +38,8 @@ impl Message {
         Message { role, content, more: more.collect() }
     }
 
-    /// With its `reasoning_content` also under the name by which the template asks for it.
+    /// Returns the message with its `reasoning_content` also under the field name that the template
+    /// uses.
     #[must_use]
     pub fn with_thoughts_for(mut self, template: &ChatTemplate) -> Message {
         let thoughts = self.more.get("reasoning_content").cloned();
@@ -47,8 +49,9 @@ impl Message {
         self
     }
 
-    /// With the role `developer`, which is how OpenAI's newer models call `system`, under the name
-    /// that the template knows: templates leave messages of unknown roles out, or refuse them.
+    /// Returns the message with the role `developer`, OpenAI's newer name for `system`, replaced by
+    /// `system` if the template does not know it: templates omit or refuse messages of unknown
+    /// roles.
     #[must_use]
     pub fn with_role_for(mut self, template: &ChatTemplate) -> Message {
         if self.role == DEVELOPER && !template.text.contains(DEVELOPER) {
@@ -57,29 +60,29 @@ impl Message {
         self
     }
 
-    /// Bytes of what was given.
+    /// Returns the size of the message's fields in bytes.
     fn given(&self) -> usize {
         let more = self.more.iter().map(|(name, value)| name.len() + value.to_string().len());
         self.role.len() + self.content.len() + more.sum::<usize>()
     }
 }
 
-/// Why a conversation cannot be rendered.
+/// Reason for which a conversation cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
     #[error("the model's chat template is not valid Jinja: {0}")]
     Template(String),
-    /// The template's own words, when it raised them.
+    /// The template's own message if it raised an exception.
     #[error("the model's chat template refuses this conversation: {0}")]
     Render(String),
 }
 
-/// A compiled template with the tokens it may write.
+/// A compiled template and the special tokens that it may write.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     text: String,
-    /// Whether it asks if the content of a message is null.
+    /// True if the template checks whether the content of a message is null.
     tells_null_apart: bool,
     bos_token: String,
     eos_token: String,
@@ -90,14 +93,16 @@ const NAME: &str = "chat";
 const DEVELOPER: &str = "developer";
 const SYSTEM: &str = "system";
 
-/// Stands at the end of a message that is continued; the blank tells whether ends are stripped.
+/// Marker at the end of a message that is continued. Its trailing space shows whether the template
+/// strips messages.
 const END_OF_MESSAGE: &str = "\u{f8ff}end of the message\u{f8ff} ";
 
-/// Steps that a template may take: some for itself and some for each message.
+/// Maximum number of steps that a template may take: a constant and an allowance per message.
 const STEPS: u64 = 5_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
 
-/// Bytes that a template may write: some for itself and some for each byte of the conversation.
+/// Maximum number of bytes that a template may write: a constant and an allowance per byte of the
+/// conversation.
 const OUTPUT_BYTES: usize = 64 << 20;
 const OUTPUT_BYTES_PER_BYTE: usize = 4;
 
@@ -105,14 +110,14 @@ impl ChatTemplate {
     /// Compiles a template.
     ///
     /// # Errors
-    /// Text that is no Jinja.
+    /// Text that is not valid Jinja.
     pub fn new(
         template: &str,
         bos_token: Option<&str>,
         eos_token: Option<&str>,
     ) -> Result<ChatTemplate, ChatError> {
         let mut environment = Environment::new();
-        // As transformers configures Jinja.
+        // The configuration of Jinja in transformers.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         bounds::bound_filters(&mut environment);
@@ -125,7 +130,7 @@ impl ChatTemplate {
         let plain = python::without_generation_tags(&template);
         environment
             .add_template_owned(NAME, concat::with_calls(&plain))
-            // Messages are about the template as it was written.
+            // Error messages refer to the template as it was written.
             .or_else(|_| environment.add_template_owned(NAME, plain))
             .map_err(|error| ChatError::Template(error.to_string()))?;
         Ok(ChatTemplate {
@@ -137,14 +142,14 @@ impl ChatTemplate {
         })
     }
 
-    /// The template itself.
+    /// Returns the text of the template.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The text up to where the assistant's answer begins. `tools` are JSON texts of the functions
-    /// that the model is told of, `variables` names and JSON texts of what else the template is
-    /// told, and `now` is what it is told of the date.
+    /// Returns the text up to the start of the assistant's answer. `tools` are the available
+    /// functions as JSON texts, `variables` are names and JSON texts of further template variables,
+    /// and `now` is the current date for the template.
     ///
     /// # Errors
     /// A conversation that the template refuses.
@@ -158,10 +163,10 @@ impl ChatTemplate {
         self.written(messages, tools, variables, true, now)
     }
 
-    /// Renders a conversation alone, without what begins an answer.
+    /// Renders a conversation without the prompt that begins an answer.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// See [`ChatTemplate::render`].
     pub fn render_without_generation_prompt(
         &self,
         messages: &[Message],
@@ -172,10 +177,11 @@ impl ChatTemplate {
         self.written(messages, tools, variables, false, now)
     }
 
-    /// The same up to the end of the last message, which the assistant goes on with.
+    /// Returns the text up to the end of the last message, which the assistant continues.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], or a template that leaves out what the message says.
+    /// See [`ChatTemplate::render`]; in addition, a template that leaves out the content of the
+    /// message.
     pub fn render_continued(
         &self,
         messages: &[Message],
@@ -188,7 +194,7 @@ impl ChatTemplate {
             last.content.push_str(END_OF_MESSAGE);
         }
         let mut text = self.written(&messages, tools, variables, false, now)?;
-        // A template that strips messages strips the end of this one.
+        // A template that strips messages also strips the end of this one.
         let (end, is_stripped) = match text.rfind(END_OF_MESSAGE) {
             Some(end) => (end, false),
             None => {
@@ -235,10 +241,11 @@ impl ChatTemplate {
                 add_generation_prompt => adds_prompt,
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,
-                // transformers passes these as None, and templates ask "is not none".
+                // transformers passes these as None, and templates test "is not none".
                 tools => told(tools)?,
                 documents => (),
-                // Of one name the first counts, so what stands above is as it is.
+                // The first of several variables with one name counts, so the ones above cannot be
+                // overridden.
                 ..variables_of(variables)?
             },
             &mut output,
@@ -256,7 +263,7 @@ impl ChatTemplate {
     }
 }
 
-/// The functions as a template is told of them.
+/// Converts the functions to a template value; None if there are none.
 fn told(tools: &[String]) -> Result<Value, ChatError> {
     if tools.is_empty() {
         return Ok(Value::from(()));
@@ -267,7 +274,7 @@ fn told(tools: &[String]) -> Result<Value, ChatError> {
     Ok(Value::from_serialize(tools))
 }
 
-/// What else a template is told.
+/// Converts the further variables to a template value.
 fn variables_of(variables: &[(String, String)]) -> Result<Value, ChatError> {
     let read = |(name, text): &(String, String)| {
         let value = serde_json::from_str::<serde_json::Value>(text);
@@ -278,7 +285,7 @@ fn variables_of(variables: &[(String, String)]) -> Result<Value, ChatError> {
     Ok(Value::from_serialize(variables))
 }
 
-/// Text that grows up to a limit.
+/// Output buffer of limited size.
 struct Bounded {
     text: Vec<u8>,
     limit: usize,

@@ -1,14 +1,14 @@
-//! Sizes of the compressed forms of weights and of the KV cache: pure arithmetic, for the planner,
-//! the compiler and the kernels, which must agree on every byte. `kernels::grouped` makes and reads
-//! the forms themselves.
+//! Sizes of compressed weights and of the compressed KV cache: pure arithmetic for the planner, the
+//! compiler and the kernels, which must agree on every byte. `kernels::grouped` writes and reads
+//! these formats.
 //!
-//! **Grouped weights.** A matrix `[n, k]` is cut into groups of consecutive inputs; a value is
+//! **Grouped weights.** A matrix `[n, k]` is divided into groups of consecutive inputs. A value is
 //! `scale * q + min` with a scale and a minimum per output row and group ([`Scales`]) and a small
-//! integer `q` ([`Bits`]). Output rows lie interleaved in blocks of [`ROWS`], so that a vector lane
-//! is an output row. The matrix is `blocks x records`, all records of a block behind each other. A
-//! record is a multiple of 64 bytes: [`ROWS`] rows of one or more groups, first what their scales
-//! and minimums are made of, then the integers. `n` is padded to whole blocks and `k` to whole
-//! records, with zeros.
+//! integer `q` ([`Bits`]). Output rows are interleaved in blocks of [`ROWS`], so that each vector
+//! lane corresponds to an output row. The matrix is `blocks x records`, with all records of a block
+//! stored consecutively. A record is a multiple of 64 bytes: [`ROWS`] rows of one or more groups,
+//! first the components of their scales and minimums, then the integers. `n` is padded to whole
+//! blocks and `k` to whole records, with zeros.
 //!
 //! **4-bit KV.** One record per sequence, KV head and position: `head_dim / 2` bytes of 4-bit
 //! integers, then an f16 scale per group, then an f16 minimum per group.
@@ -17,17 +17,17 @@ use std::fmt::{Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Output rows of a block, interleaved in a record.
+/// Number of output rows in a block, which are interleaved in a record.
 pub const ROWS: usize = 16;
 
-/// Elements along the head that share a scale and a minimum in a 4-bit KV cache; the last group of
-/// a head is shorter when the head is no multiple of it.
+/// Number of elements of a head that share a scale and a minimum in a 4-bit KV cache. The last
+/// group of a head is shorter if `head_dim` is not a multiple of this number.
 pub const KV_GROUP: usize = 64;
 
-/// Inputs of a record whose scales are products: a super-block of GGUF's K types.
+/// Number of inputs in a record whose scales are products: a super-block of GGUF's K types.
 pub const SUPER_BLOCK: usize = 256;
 
-/// The integers of a grouped matrix, and how many bits each takes.
+/// Integer type of a grouped matrix, and its number of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Bits {
     /// Unsigned, 0 to 15.
@@ -36,16 +36,16 @@ pub enum Bits {
     Eight,
     /// Unsigned, 0 to 31.
     Five,
-    /// Signed, -16 to 15, kept with 16 added.
+    /// Signed, -16 to 15, stored with an offset of 16.
     FiveSigned,
-    /// Signed, -32 to 31, kept with 32 added.
+    /// Signed, -32 to 31, stored with an offset of 32.
     SixSigned,
-    /// Signed bytes of a table, of which four bits choose one.
+    /// Entries of a table of signed bytes, selected by four bits.
     Table(Table),
 }
 
 impl Bits {
-    /// Bits that are kept of each integer.
+    /// Returns the number of bits that are stored for each integer.
     pub const fn count(self) -> usize {
         match self {
             Bits::Four | Bits::Table(_) => 4,
@@ -55,16 +55,17 @@ impl Bits {
         }
     }
 
-    /// Bits of an integer that lie apart from its lower four: 0, 1 or 2.
+    /// Returns the number of bits of an integer that are stored apart from its lower four: 0, 1 or
+    /// 2.
     ///
     /// # Panics
-    /// For 8 bits, which lie together.
+    /// For 8 bits, which are stored together.
     pub const fn upper(self) -> usize {
         assert!(self.count() < 8);
         self.count() - 4
     }
 
-    /// What is added to an integer where it is kept, if it is kept so.
+    /// Returns the offset that is added to an integer before it is stored; 0 if there is none.
     pub const fn offset(self) -> u8 {
         match self {
             Bits::FiveSigned => 16,
@@ -77,14 +78,14 @@ impl Bits {
 /// Tables of sixteen signed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Table {
-    /// GGUF's IQ4_NL and IQ4_XS.
+    /// The table of GGUF's IQ4_NL and IQ4_XS.
     NonLinear,
-    /// The floats of MXFP4, twice each: sign, two bits of exponent, one of mantissa.
+    /// The floats of MXFP4 times two: a sign, two bits of exponent and one bit of mantissa.
     E2M1,
 }
 
 impl Table {
-    /// The number for each index.
+    /// Returns the value for each index.
     pub const fn values(self) -> [i8; 16] {
         match self {
             Table::NonLinear => {
@@ -95,27 +96,27 @@ impl Table {
     }
 }
 
-/// What the scales and minimums of a record are made of, with which it begins.
+/// Components of the scales and minimums at the start of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scales {
-    /// An f16 scale and an f16 minimum for each row; a record is one group.
+    /// An f16 scale and an f16 minimum per row; a record is one group.
     Halves,
-    /// An f16 scale for each row and group, no minimum; a record is two groups.
+    /// An f16 scale per row and group, without a minimum; a record is two groups.
     HalfScales,
-    /// An f32 scale and an f32 minimum for each row; a record is one group.
+    /// An f32 scale and an f32 minimum per row; a record is one group.
     Floats,
-    /// A signed byte `e` for each row and group: the scale `2^e`, no minimum; a record is four
+    /// A signed byte `e` per row and group for the scale `2^e`, without a minimum; a record is four
     /// groups.
     PowersOfTwo,
-    /// An f16 for each row, times a signed byte for each row and group: the scale, no minimum; a
-    /// record is [`SUPER_BLOCK`] inputs.
+    /// A scale that is the product of an f16 per row and a signed byte per row and group, without a
+    /// minimum; a record is [`SUPER_BLOCK`] inputs.
     Products,
-    /// The same twice: the scale, and the minimum.
+    /// A scale and a minimum, each of which is such a product.
     ProductsAndMinimums,
 }
 
 impl Scales {
-    /// Groups of `group` inputs that a record holds.
+    /// Returns the number of groups of `group` inputs in a record.
     pub const fn groups(self, group: usize) -> usize {
         match self {
             Scales::Halves | Scales::Floats => 1,
@@ -125,7 +126,8 @@ impl Scales {
         }
     }
 
-    /// Bytes before the integers of a record of groups of `group` inputs, a multiple of 64.
+    /// Returns the number of bytes that precede the integers of a record with groups of `group`
+    /// inputs, a multiple of 64.
     pub const fn size_bytes(self, group: usize) -> usize {
         let of_groups = ROWS * self.groups(group);
         let size_bytes = match self {
@@ -140,49 +142,50 @@ impl Scales {
     }
 }
 
-/// A grouped form of a weight matrix; see the module header.
+/// Grouped format of a weight matrix; see the module header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grouped {
-    /// The integers.
+    /// Integer type.
     pub bits: Bits,
-    /// Consecutive inputs that share a scale and a minimum: 16, 32 or 64.
+    /// Number of consecutive inputs that share a scale and a minimum: 16, 32 or 64.
     pub group: usize,
-    /// Scales and minimums.
+    /// Components of scales and minimums.
     pub scales: Scales,
 }
 
 impl Grouped {
-    /// What `--compress w4` makes of a weight: 4 bits in groups of 64.
+    /// Weight format of `--compress w4`: 4 bits in groups of 64.
     pub const W4: Grouped = Grouped::halves(Bits::Four, 64);
-    /// What GGUF's Q4_0 and Q4_1 become without loss: 4 bits in groups of 32.
+    /// Lossless format for GGUF's Q4_0 and Q4_1: 4 bits in groups of 32.
     pub const GGUF_Q4: Grouped = Grouped::halves(Bits::Four, 32);
-    /// What GGUF's Q8_0 becomes without loss: 8 bits in groups of 32.
+    /// Lossless format for GGUF's Q8_0: 8 bits in groups of 32.
     pub const GGUF_Q8: Grouped = Grouped::halves(Bits::Eight, 32);
-    /// What GGUF's Q5_0 becomes without loss.
+    /// Lossless format for GGUF's Q5_0.
     pub const GGUF_Q5_0: Grouped =
         Grouped { bits: Bits::FiveSigned, group: 32, scales: Scales::HalfScales };
-    /// What GGUF's Q5_1 becomes without loss.
+    /// Lossless format for GGUF's Q5_1.
     pub const GGUF_Q5_1: Grouped = Grouped::halves(Bits::Five, 32);
-    /// What GGUF's Q4_K becomes without loss.
+    /// Lossless format for GGUF's Q4_K.
     pub const GGUF_Q4_K: Grouped =
         Grouped { bits: Bits::Four, group: 32, scales: Scales::ProductsAndMinimums };
-    /// What GGUF's Q5_K becomes without loss.
+    /// Lossless format for GGUF's Q5_K.
     pub const GGUF_Q5_K: Grouped =
         Grouped { bits: Bits::Five, group: 32, scales: Scales::ProductsAndMinimums };
-    /// What GGUF's Q6_K becomes without loss.
+    /// Lossless format for GGUF's Q6_K.
     pub const GGUF_Q6_K: Grouped =
         Grouped { bits: Bits::SixSigned, group: 16, scales: Scales::Products };
-    /// What GGUF's IQ4_NL becomes without loss.
+    /// Lossless format for GGUF's IQ4_NL.
     pub const GGUF_IQ4_NL: Grouped =
         Grouped { bits: Bits::Table(Table::NonLinear), group: 32, scales: Scales::HalfScales };
-    /// What GGUF's IQ4_XS becomes without loss.
+    /// Lossless format for GGUF's IQ4_XS.
     pub const GGUF_IQ4_XS: Grouped =
         Grouped { bits: Bits::Table(Table::NonLinear), group: 32, scales: Scales::Products };
-    /// What GGUF's MXFP4 becomes without loss.
+    /// Lossless format for GGUF's MXFP4.
     pub const GGUF_MXFP4: Grouped =
         Grouped { bits: Bits::Table(Table::E2M1), group: 32, scales: Scales::PowersOfTwo };
 
-    /// Every form that is quantised to or that a file's type becomes; not those of devices.
+    /// All formats that are the target of quantisation or of a file's type, except those of
+    /// devices.
     pub const STORED: [Grouped; 11] = [
         Grouped::W4,
         Grouped::GGUF_Q4,
@@ -197,12 +200,13 @@ impl Grouped {
         Grouped::GGUF_MXFP4,
     ];
 
-    /// Integers in groups with an f16 scale and an f16 minimum each.
+    /// Returns a format of integers in groups with an f16 scale and an f16 minimum each.
     pub const fn halves(bits: Bits, group: usize) -> Grouped {
         Grouped { bits, group, scales: Scales::Halves }
     }
 
-    /// The form that decompression widens this one to: 8 bits, the same groups, the same values.
+    /// Returns the wider format that decompression produces: 8 bits with the same groups and
+    /// values.
     pub const fn widened(self) -> Grouped {
         let scales = match self.scales {
             Scales::Halves => Scales::Halves,
@@ -211,49 +215,50 @@ impl Grouped {
         Grouped { bits: Bits::Eight, group: self.group, scales }
     }
 
-    /// Inputs of a record.
+    /// Returns the number of inputs in a record.
     pub const fn record_inputs(self) -> usize {
         self.group * self.scales.groups(self.group)
     }
 
-    /// Bytes of the integers of [`ROWS`] rows of one group, a multiple of 64.
+    /// Returns the number of bytes of the integers of [`ROWS`] rows of one group, a multiple of 64.
     pub const fn group_bytes(self) -> usize {
         ROWS * self.group * self.bits.count() / 8
     }
 
-    /// Bytes of a record: a multiple of 64.
+    /// Returns the number of bytes in a record, a multiple of 64.
     pub const fn record_bytes(self) -> usize {
         self.scales.size_bytes(self.group) + self.scales.groups(self.group) * self.group_bytes()
     }
 
-    /// Blocks of [`ROWS`] output rows that hold `n` rows.
+    /// Returns the number of blocks of [`ROWS`] output rows that contain `n` rows.
     pub const fn blocks(self, n: usize) -> usize {
         n.div_ceil(ROWS)
     }
 
-    /// Records of a block that hold `k` inputs.
+    /// Returns the number of records of a block that contain `k` inputs.
     pub const fn records(self, k: usize) -> usize {
         k.div_ceil(self.record_inputs())
     }
 
-    /// Groups that hold `k` inputs; the last record may have room for more.
+    /// Returns the number of groups that contain `k` inputs. The last record may have space for
+    /// more.
     pub const fn groups(self, k: usize) -> usize {
         k.div_ceil(self.group)
     }
 
-    /// Bytes of one block of [`ROWS`] output rows of `k` inputs.
+    /// Returns the number of bytes in one block of [`ROWS`] output rows of `k` inputs.
     pub const fn block_bytes(self, k: usize) -> usize {
         self.records(k) * self.record_bytes()
     }
 
-    /// Bytes of a matrix `[n, k]`.
+    /// Returns the number of bytes of a matrix `[n, k]`.
     pub const fn size_bytes(self, n: usize, k: usize) -> usize {
         self.blocks(n) * self.block_bytes(k)
     }
 }
 
 impl Display for Grouped {
-    /// In the words of reports: bits and group.
+    /// Writes the name used in reports: bits and group size.
     fn fmt(&self, to: &mut Formatter<'_>) -> std::fmt::Result {
         let (count, group) = (self.bits.count(), self.group);
         let of_table = if matches!(self.bits, Bits::Table(_)) { " of a table" } else { "" };
@@ -266,7 +271,7 @@ impl Display for Grouped {
     }
 }
 
-/// How a weight matrix is kept in memory.
+/// Storage format of a weight matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum WeightFormat {
     /// Row-major `[n, k]` in the run's dtype.
@@ -276,13 +281,13 @@ pub enum WeightFormat {
     Grouped(Grouped),
 }
 
-/// Groups of a head of `head_dim` elements in a 4-bit KV cache.
+/// Returns the number of groups of a head of `head_dim` elements in a 4-bit KV cache.
 pub const fn kv4_groups(head_dim: usize) -> usize {
     head_dim.div_ceil(KV_GROUP)
 }
 
-/// Bytes of one position of one KV head (K or V) in a 4-bit KV cache; `None` when `head_dim` is odd
-/// or 0, which that cache cannot hold.
+/// Returns the number of bytes of one position of one KV head (K or V) in a 4-bit KV cache; `None`
+/// if `head_dim` is odd or 0, which that cache does not support.
 pub const fn kv4_position_bytes(head_dim: usize) -> Option<usize> {
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
         return None;
@@ -321,11 +326,11 @@ mod tests {
         assert_eq!(w4.size_bytes(16, 64), 576);
         assert_eq!(w4.size_bytes(17, 65), 4 * 576);
         assert_eq!(Grouped::GGUF_Q8.size_bytes(32, 96), 2 * 3 * 576);
-        // Two groups to a record, and four.
+        // Two groups per record, and four.
         let q5_0 = Grouped::GGUF_Q5_0;
         assert_eq!((q5_0.groups(96), q5_0.records(96), q5_0.size_bytes(1, 96)), (3, 2, 2 * 704));
         assert_eq!(Grouped::GGUF_MXFP4.size_bytes(17, 160), 2 * 2 * 1088);
-        // 4.5 bits a weight where nothing is padded.
+        // 4.5 bits per weight if nothing is padded.
         assert_eq!(w4.size_bytes(7168, 7168) * 16, 7168 * 7168 * 9);
     }
 

@@ -1,7 +1,7 @@
-//! What a model is, independent of its file format: sizes, family, positions, token ids.
+//! Description of a model, independent of its file format: sizes, family, positions and token ids.
 //!
-//! A [`ModelConfig`] is made by `config_json` (Hugging Face `config.json`), by `source::gguf`, or
-//! by `known` (an architecture by name), and is never changed afterwards except by
+//! A [`ModelConfig`] is created by `config_json` (Hugging Face `config.json`), by `source::gguf`,
+//! or by `known` (an architecture by name), and never changes afterwards except by
 //! [`ModelConfig::keep_layers`].
 
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,14 @@ pub use crate::rope::{Rope, RopeScaling};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// bf16 storage, f32 accumulation (the default).
+    /// bf16 storage with f32 accumulation (the default).
     Bf16,
     /// f32 everywhere, for verification.
     F32,
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Returns the number of bytes of one element.
     pub const fn size_bytes(self) -> usize {
         match self {
             Dtype::Bf16 => 2,
@@ -30,7 +30,7 @@ impl Dtype {
         }
     }
 
-    /// The name used on the command line and in reports.
+    /// Returns the name used on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::Bf16 => "bf16",
@@ -39,7 +39,7 @@ impl Dtype {
     }
 }
 
-/// Decoder families; each has a file of its own under `model/src/family/`.
+/// Decoder families, each with its own file under `model/src/family/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -62,49 +62,50 @@ pub enum Family {
     SmolLm3,
 }
 
-/// The function between the two halves of the feed-forward network.
+/// Function between the two halves of the feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// OPT: `relu(x)`.
     Relu,
-    /// OPT variants: the erf form of GELU.
+    /// OPT variants: GELU computed with erf.
     Gelu,
     /// LLaMA family: `silu(gate) * up`.
     Silu,
-    /// Gemma: `gelu(gate) * up` with the tanh form of GELU.
+    /// Gemma: `gelu(gate) * up` with the tanh approximation of GELU.
     GeluTanh,
-    /// gpt-oss: `(up + 1) * gate * sigmoid(1.702 * gate)`, the gate at most 7, up within -7 and 7.
+    /// gpt-oss: `(up + 1) * gate * sigmoid(1.702 * gate)`, with the gate clamped to at most 7 and
+    /// up to between -7 and 7.
     ClampedSwiGlu,
 }
 
 impl Activation {
-    /// Whether it multiplies two linears of the network (`Gate` and `Up`).
+    /// Returns true if the function multiplies two linears of the network (`Gate` and `Up`).
     pub const fn is_gated(self) -> bool {
         !matches!(self, Activation::Relu | Activation::Gelu)
     }
 }
 
-/// Over what the norm of q and k goes.
+/// Range of elements that the norm of q and k covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QkNorm {
-    /// Each head by itself, all with the same gain `[head_dim]`.
+    /// Each head separately, all with the same gain `[head_dim]`.
     PerHead,
-    /// All heads together, gain `[heads * head_dim]`.
+    /// All heads together, with a gain `[heads * head_dim]`.
     FullWidth,
 }
 
-/// Factors by which a model scales what others take as it is.
+/// Scaling factors of a model, by default those without effect.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Scales {
-    /// Of the embedding.
+    /// Factor of the embedding.
     pub embedding: f32,
-    /// Of scores of attention; `None`: `1 / sqrt(head_dim)`.
+    /// Factor of attention scores; `None` for `1 / sqrt(head_dim)`.
     pub attention: Option<f32>,
-    /// Of what each half of a layer adds to the residual stream.
+    /// Factor of the output that each half of a layer adds to the residual stream.
     pub residual: f32,
-    /// Of logits.
+    /// Factor of logits.
     pub logits: f32,
 }
 
@@ -114,95 +115,96 @@ impl Default for Scales {
     }
 }
 
-/// A decoder-only transformer, fully described.
+/// Complete description of a decoder-only transformer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
-    /// For reports: directory name, repository id or known name.
+    /// Name in reports: directory name, repository id or known name.
     pub name: String,
     pub family: Family,
     pub num_layers: usize,
     pub hidden_size: usize,
     pub num_heads: usize,
-    /// Divides `num_heads`; smaller than it under GQA, 1 under MQA.
+    /// Divisor of `num_heads`; smaller than it under GQA, 1 under MQA.
     pub num_kv_heads: usize,
-    /// Even. Not always `hidden_size / num_heads`.
+    /// Even number, not always `hidden_size / num_heads`.
     pub head_dim: usize,
     pub ffn_size: usize,
     pub vocab_size: usize,
-    /// Positions that the model was made for: prompt + output never exceeds it.
+    /// Number of positions that the model supports: prompt + output never exceeds it.
     pub max_positions: usize,
     pub norm_eps: f32,
     pub activation: Activation,
-    /// A table of positions is added to the embedding; so many of its rows precede position 0 (OPT:
-    /// 2).
+    /// Number of rows before position 0 in the table of learned positions (OPT: 2), which is added
+    /// to the embedding; `None` without such a table.
     pub learned_positions: Option<usize>,
     pub layers: Layers,
-    /// Of the layers that have them.
+    /// Experts of the layers that have them.
     pub experts: Option<Experts>,
-    /// Of the layers with a state.
+    /// State sizes of the layers that keep a recurrent state.
     pub delta: Option<DeltaNet>,
-    /// What attention computed is multiplied by the sigmoid of a linear of its input.
+    /// The output of attention is multiplied by the sigmoid of a linear of its input.
     pub output_gate: bool,
-    /// Biases of q, k and v.
+    /// q, k and v have biases.
     pub qkv_bias: bool,
-    /// Bias of the attention output projection.
+    /// The attention output projection has a bias.
     pub out_bias: bool,
-    /// Biases of the feed-forward linears.
+    /// The feed-forward linears have biases.
     pub ffn_bias: bool,
     /// The head multiplies by the embedding table.
     pub tied_embeddings: bool,
-    /// q and k are normed before they are rotated.
+    /// Norm of q and k before they are rotated; `None` without one.
     pub qk_norm: Option<QkNorm>,
-    /// Each half of a layer has a norm behind it too (Gemma).
+    /// Each half of a layer also has a norm after it (Gemma).
     pub post_norms: bool,
-    /// Softmax of attention counts a logit of each head that attends to nothing (gpt-oss).
+    /// The softmax of attention includes an additional logit per head that attends to nothing
+    /// (gpt-oss).
     pub sinks: bool,
     pub scales: Scales,
     pub bos_token_id: Option<u32>,
-    /// Generation stops at any of them; may be empty.
+    /// Tokens that end generation; may be empty.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl ModelConfig {
-    /// Query heads that share one KV head.
+    /// Returns the number of query heads that share one KV head.
     pub fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Width of q and of the attention output, in elements.
+    /// Returns the width of q and of the attention output, in elements.
     pub fn q_size(&self) -> usize {
         self.num_heads * self.head_dim
     }
 
-    /// Width of k and of v, in elements.
+    /// Returns the width of k and of v, in elements.
     pub fn kv_size(&self) -> usize {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Rows of the table of learned positions, 0 where there is none.
+    /// Returns the number of rows in the table of learned positions; 0 if there is none.
     pub fn learned_position_rows(&self) -> usize {
         self.learned_positions.map_or(0, |offset| self.max_positions + offset)
     }
 
-    /// Whether layers with experts have one that every row passes.
+    /// Returns true if layers with experts have a shared expert, which computes every row.
     pub fn has_shared_expert(&self) -> bool {
         let kinds = self.layers.kinds().iter();
         kinds.into_iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
     }
 
-    /// Factor of every score of attention.
+    /// Returns the factor of every attention score.
     pub fn attention_scale(&self) -> f32 {
         self.scales.attention.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// Keeps the first `layers` layers, so that true layers of a large model run on a small
+    /// Keeps only the first `layers` layers, to run original layers of a large model on a small
     /// machine.
     pub fn keep_layers(&mut self, layers: usize) {
         self.num_layers = self.num_layers.min(layers);
         self.layers.keep(self.num_layers);
     }
 
-    /// Bytes of K and V of one position in one layer.
+    /// Returns the number of bytes of K and V of one position in one layer.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> usize {
         2 * self.kv_size() * dtype.size_bytes()
     }

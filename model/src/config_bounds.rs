@@ -1,29 +1,32 @@
-//! How large a model can be: no model comes near these sizes, and below them nothing that is made
-//! of a configuration alone (operations, programs, tables) is large and no product overflows.
+//! Upper bounds on the sizes of a model. No published model approaches them. Below them, nothing
+//! that is derived from a configuration alone (operations, programs, tables) is large, and no
+//! product overflows.
 
 use crate::config::ModelConfig;
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 
-/// A program names a layer in 16 bits; the deepest models that are published have some 130.
+/// Maximum number of layers, which programs identify by 16 bits. The deepest published models have
+/// some 130 layers.
 const LAYERS_MAX: usize = 4096;
-/// The widest have some 2^15 in the hidden state and four times as much behind it.
+/// Maximum width of the hidden state. The widest published models have some 2^15 elements there,
+/// and four times as many in the feed-forward network.
 const HIDDEN_MAX: usize = 1 << 18;
 const FFN_MAX: usize = 1 << 20;
 const HEADS_MAX: usize = 1 << 12;
 const HEAD_DIM_MAX: usize = 1 << 14;
-/// The largest vocabularies have some 2^18 tokens.
+/// Maximum number of tokens. The largest published vocabularies have some 2^18.
 const VOCABULARY_MAX: usize = 1 << 22;
 const ENDS_MAX: usize = 1 << 10;
-/// Those that are published have 128.
+/// Maximum number of elements in a key or value of a state. Published models have 128.
 const STATE_DIM_MAX: usize = 1 << 10;
-/// Likewise 4.
+/// Maximum number of rows of a convolution. Published models have 4.
 const TAPS_MAX: usize = 1 << 5;
 const EXPERTS_MAX: usize = 1 << 12;
-/// Learned positions are a table of weights.
+/// Maximum number of learned positions, which are rows of a table of weights.
 const LEARNED_POSITIONS_MAX: usize = 1 << 22;
 
-/// A size that no model has.
+/// Error for a size that exceeds its bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration says {value} {what}; at most {bound} can be run, so it is damaged")]
 pub struct TooLarge {
@@ -32,10 +35,10 @@ pub struct TooLarge {
     pub bound: usize,
 }
 
-/// Whether a number of layers is within its bound, before there is a list of them.
+/// Checks a number of layers before a list of them is created.
 ///
 /// # Errors
-/// It is not.
+/// The number exceeds its bound.
 pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
     match layers {
         0..=LAYERS_MAX => Ok(layers),
@@ -43,10 +46,10 @@ pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
     }
 }
 
-/// Whether all sizes of a configuration are within their bounds.
+/// Checks all sizes of a configuration.
 ///
 /// # Errors
-/// The first one that is not.
+/// The first size that exceeds its bound.
 pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     let positions = config.learned_position_rows();
     let of_experts = |experts: Experts| [experts.count, experts.per_token, experts.ffn_size];

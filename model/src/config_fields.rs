@@ -1,4 +1,4 @@
-//! The fields of a `config.json` by name and type, and what can be wrong with them.
+//! The fields of a `config.json` by name and type, and the errors of invalid ones.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::config::Activation;
 use crate::config_bounds::TooLarge;
 use crate::unknown_field::UnknownField;
 
-/// Why a model's configuration is not one that Tandem runs.
+/// Reason for which Tandem cannot run a model's configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("{path}: {source}")]
@@ -50,66 +50,66 @@ pub enum ConfigError {
     OddHeadDim { head_dim: usize },
 }
 
-/// Largest size accepted for any dimension, so that products of two fit a `usize` and an absurd
-/// file is an error rather than an allocation.
+/// Largest accepted value of any dimension, so that products of two fit in a `usize` and an absurd
+/// file causes an error rather than an allocation.
 const SIZE_MAX: u64 = 1 << 31;
 
-/// A JSON object read by name and type, which remembers what was read. A `null` counts as absent,
-/// as it does in Python.
+/// A JSON object whose fields are read by name and type, and which records the fields that were
+/// read. A `null` counts as absent, as in Python.
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     config: &'a Map<String, Value>,
     read: RefCell<BTreeSet<String>>,
-    /// Fields of this object and of blocks within it that were accepted without being known.
+    /// Unknown fields of this object and of nested blocks that were accepted.
     unknown: RefCell<Vec<UnknownField>>,
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of an object, of which none was read.
+    /// Creates the fields of an object, all of them unread.
     pub fn of(config: &'a Map<String, Value>) -> Fields<'a> {
         Fields { config, read: RefCell::default(), unknown: RefCell::default() }
     }
 
-    /// Whether the field is written at all, be it as null.
+    /// Returns true if the field is present, even as null.
     pub fn has(&self, field: &str) -> bool {
         self.mark(field);
         self.config.contains_key(field)
     }
 
-    /// The value of a field that is there and not null.
+    /// Returns the value of a field that is present and not null.
     pub fn present(&self, field: &str) -> Option<&'a Value> {
         self.mark(field);
         self.config.get(field).filter(|value| !value.is_null())
     }
 
-    /// The fields of an object within this one.
+    /// Returns the fields of a nested object.
     pub fn block(&self, field: &str) -> Option<Fields<'a>> {
         Some(Fields::of(self.present(field)?.as_object()?))
     }
 
-    /// The fields that are objects themselves, by name; not counted as read.
+    /// Returns the names of the fields that are objects themselves, without marking them as read.
     pub fn objects(&self) -> impl Iterator<Item = &'a String> {
         self.config.iter().filter(|(_, value)| value.is_object()).map(|(name, _)| name)
     }
 
-    /// Fields with a value that nobody has read.
+    /// Returns the fields with a value that have not been read.
     pub fn unread(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         let read = self.read.borrow().clone();
         let fields = self.config.iter().filter(|(_, value)| !value.is_null());
         fields.filter(move |(name, _)| !read.contains(*name))
     }
 
-    /// Counts all fields as read whose names are `of_others`.
+    /// Marks all fields whose names satisfy `of_others` as read.
     pub(crate) fn pass_over(&self, of_others: impl Fn(&str) -> bool) {
         self.config.keys().filter(|name| of_others(name)).for_each(|name| self.mark(name));
     }
 
-    /// Remembers fields that were accepted without being known.
+    /// Records unknown fields that were accepted.
     pub(crate) fn add_unknown(&self, fields: Vec<UnknownField>) {
         self.unknown.borrow_mut().extend(fields);
     }
 
-    /// The fields that were accepted without being known, and forgets them.
+    /// Removes and returns the unknown fields that were accepted.
     pub(crate) fn take_unknown(&self) -> Vec<UnknownField> {
         self.unknown.take()
     }
@@ -118,10 +118,10 @@ impl<'a> Fields<'a> {
         self.read.borrow_mut().insert(field.to_owned());
     }
 
-    /// A list of numbers, if it is there.
+    /// Returns a list of numbers; `None` if it is absent.
     ///
     /// # Errors
-    /// Anything else.
+    /// Any other value.
     pub fn numbers(&self, field: &'static str) -> Result<Option<Vec<f64>>, ConfigError> {
         let Some(value) = self.present(field) else { return Ok(None) };
         let numbers = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
         finite.map(Some).ok_or_else(|| wrong(field, value, "a list of numbers"))
     }
 
-    /// Refuses a field that says anything but `needed`, where it is there.
+    /// Refuses a field that is present and differs from `needed`.
     ///
     /// # Errors
     /// Another value.
@@ -142,23 +142,23 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text; other types count as absent.
+    /// Returns a string; other types count as absent.
     pub fn text(&self, field: &str) -> Option<&'a str> {
         self.present(field)?.as_str()
     }
 
-    /// A size of at least 1, which must be there.
+    /// Returns a required size of at least 1.
     ///
     /// # Errors
-    /// Absent, or no whole number in the accepted range.
+    /// An absent field, or a value that is not an integer in the accepted range.
     pub fn size(&self, field: &'static str) -> Result<usize, ConfigError> {
         self.optional_size(field)?.ok_or(ConfigError::Missing { field })
     }
 
-    /// A size of at least 1, if it is there.
+    /// Returns a size of at least 1; `None` if it is absent.
     ///
     /// # Errors
-    /// No whole number in the accepted range.
+    /// A value that is not an integer in the accepted range.
     pub fn optional_size(&self, field: &'static str) -> Result<Option<usize>, ConfigError> {
         let Some(value) = self.present(field) else {
             return Ok(None);
@@ -169,10 +169,10 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A positive finite number, if it is there.
+    /// Returns a positive finite number; `None` if it is absent.
     ///
     /// # Errors
-    /// Anything else.
+    /// Any other value.
     pub fn positive(&self, field: &'static str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.present(field) else {
             return Ok(None);
@@ -183,21 +183,21 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A truth value, or `default` when it is absent.
+    /// Returns a boolean, or `default` if it is absent.
     ///
     /// # Errors
-    /// Anything else.
+    /// Any other value.
     pub fn flag(&self, field: &'static str, default: bool) -> Result<bool, ConfigError> {
         self.present(field).map_or(Ok(default), |value| {
             value.as_bool().ok_or_else(|| wrong(field, value, "true or false"))
         })
     }
 
-    /// Token ids, written as a number or a list; negative ones, by which some files say "none", are
-    /// left out.
+    /// Returns token ids, given as a number or a list. Negative ids, by which some files express
+    /// "none", are left out.
     ///
     /// # Errors
-    /// Anything that is no whole number.
+    /// A value that is not an integer.
     pub fn token_ids(&self, field: &'static str) -> Result<Vec<u32>, ConfigError> {
         let values = match self.present(field) {
             None => return Ok(Vec::new()),
@@ -212,10 +212,10 @@ impl<'a> Fields<'a> {
         Ok(ids)
     }
 
-    /// The activation, among those a family has.
+    /// Returns the activation, which must be supported by the family.
     ///
     /// # Errors
-    /// One that is not among `known`.
+    /// An activation that is not in `known`.
     pub fn activation(
         &self,
         field: &'static str,
@@ -236,10 +236,11 @@ impl<'a> Fields<'a> {
             })
     }
 
-    /// A size of at least 1 under one of several names; files of different ages use different ones.
+    /// Returns a size of at least 1 that may be stored under several names, since the name depends
+    /// on the age of a file.
     ///
     /// # Errors
-    /// None of the names is there, or two of them disagree.
+    /// None of the names is present, or two of them disagree.
     pub fn size_of_names(&self, names: &[&'static str]) -> Result<usize, ConfigError> {
         let mut found: Option<(&'static str, usize)> = None;
         for name in names {
@@ -260,7 +261,7 @@ impl<'a> Fields<'a> {
         found.map(|(_, size)| size).ok_or(ConfigError::Missing { field: names[0] })
     }
 
-    /// The name that `architectures` or `model_type` says.
+    /// Returns the architecture named by `architectures` or `model_type`.
     pub fn architecture(&self) -> Result<&'a str, ConfigError> {
         let listed = self.present("architectures").and_then(|list| list.get(0)?.as_str());
         if let Some(name) = listed {
@@ -272,7 +273,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether two values are the same to Python, to which 7 and 7.0 are.
+/// Returns true if two values are equal in Python, where 7 equals 7.0.
 pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one == other,
@@ -280,7 +281,7 @@ pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The error for a field with an unusable value.
+/// Returns the error for a field with an unusable value.
 pub(crate) fn wrong(field: &'static str, value: &Value, expected: &'static str) -> ConfigError {
     ConfigError::Value { field, value: value.to_string(), expected }
 }

@@ -1,8 +1,8 @@
-//! Hugging Face `config.json` (and `generation_config.json`) to a [`ModelConfig`].
+//! Conversion of Hugging Face's `config.json` (and `generation_config.json`) to a [`ModelConfig`].
 //!
-//! `locate` calls it for a directory. This file knows what all families share; what a family's
-//! fields mean is in `family`. What the kernels cannot compute exactly is refused by name here,
-//! never approximated.
+//! `locate` calls it for a directory. This file contains the checks that all families share; the
+//! meaning of a family's fields is defined in `family`. Features that the kernels cannot compute
+//! exactly are refused by name here, and never approximated.
 
 use std::fs;
 use std::path::Path;
@@ -18,17 +18,17 @@ use crate::family;
 use crate::quantization::Quantization;
 pub use crate::unknown_field::UnknownField;
 
-/// A context that a model cannot serve.
+/// Error for a context that exceeds a model's positions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContextError {
     #[error("{model} was made for {max_positions} positions, but prompt + output is {positions}")]
     TooLong { model: String, max_positions: usize, positions: usize },
 }
 
-/// Whether `positions` tokens (prompt + output) fit the model.
+/// Checks that `positions` tokens (prompt + output) fit the model.
 ///
 /// # Errors
-/// More positions than the model was made for.
+/// More positions than the model supports.
 pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), ContextError> {
     let max_positions = config.max_positions;
     if positions > max_positions {
@@ -37,26 +37,26 @@ pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), Conte
     Ok(())
 }
 
-/// A model's configuration and what its file says beyond it.
+/// A model's configuration and the unknown fields of its file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedConfig {
     pub model: ModelConfig,
-    /// Fields that were accepted without being known.
+    /// Unknown fields that were accepted.
     pub unknown_fields: Vec<UnknownField>,
 }
 
-/// Reads `config.json` and, when it is there, `generation_config.json` of a model's directory.
+/// Reads `config.json` and, if present, `generation_config.json` from a model's directory.
 ///
 /// # Errors
-/// Files that cannot be read, or a model that Tandem does not run.
+/// Files that cannot be read, or a model that Tandem cannot run.
 pub fn load(directory: &Path, name: &str) -> Result<ModelConfig, ConfigError> {
     load_with_unknown(directory, name).map(|parsed| parsed.model)
 }
 
-/// Reads the same files and keeps the fields that are not known.
+/// Reads the files of [`load`] and returns unknown fields too.
 ///
 /// # Errors
-/// As [`load`].
+/// See [`load`].
 pub fn load_with_unknown(directory: &Path, name: &str) -> Result<ParsedConfig, ConfigError> {
     let config = read_object(&directory.join("config.json"))?;
     let generation_path = directory.join("generation_config.json");
@@ -73,11 +73,11 @@ fn read_object(path: &Path) -> Result<Map<String, Value>, ConfigError> {
         .map_err(|error| ConfigError::Json { path: shown(), reason: error.to_string() })
 }
 
-/// The configuration that two JSON objects describe; `generation` (empty when there is none) is
-/// asked first for the token ids that begin and end a text.
+/// Parses the configuration in two JSON objects. Token ids that begin and end a text are taken from
+/// `generation` (empty if there is none) if it contains them, else from `config`.
 ///
 /// # Errors
-/// Missing or impossible values, or a model that Tandem does not run.
+/// Missing or impossible values, or a model that Tandem cannot run.
 pub fn parse(
     name: &str,
     config: &Map<String, Value>,
@@ -86,10 +86,10 @@ pub fn parse(
     parse_with_unknown(name, config, generation).map(|parsed| parsed.model)
 }
 
-/// Parses the same objects and keeps the fields that are not known.
+/// Parses the objects of [`parse`] and returns unknown fields too.
 ///
 /// # Errors
-/// As [`parse`].
+/// See [`parse`].
 pub fn parse_with_unknown(
     name: &str,
     config: &Map<String, Value>,
@@ -101,7 +101,7 @@ pub fn parse_with_unknown(
     let mut model = family::config(architecture, name, &fields)?;
     let generation = Fields::of(generation);
     let ids = |field| first_of(|fields| fields.token_ids(field), &generation, &fields);
-    // Those of a text beside images may stand with it alone.
+    // The ids of a multimodal model's text may be stored in its nested text configuration only.
     model.bos_token_id = ids("bos_token_id")?.first().copied().or(model.bos_token_id);
     let ends = ids("eos_token_id")?;
     if !ends.is_empty() {
@@ -122,8 +122,8 @@ fn first_of(
     if found.is_empty() { read(config) } else { Ok(found) }
 }
 
-/// How a checkpoint keeps its matrices is followed by `source::safetensors`; what that cannot read
-/// is refused here, before anything is opened.
+/// Refuses checkpoints whose storage of matrices `source::safetensors` cannot read, before any file
+/// is opened.
 fn refuse_foreign_storage(fields: &Fields<'_>) -> Result<(), ConfigError> {
     Quantization::of(fields.present("quantization_config")).map_err(|error| {
         ConfigError::Unsupported {
@@ -142,7 +142,7 @@ fn refuse_foreign_storage(fields: &Fields<'_>) -> Result<(), ConfigError> {
     }
 }
 
-/// What no family's file has to repeat.
+/// Checks the constraints that apply to all families.
 fn check(model: &ModelConfig) -> Result<(), ConfigError> {
     config_bounds::check(model)?;
     let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);

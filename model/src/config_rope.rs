@@ -1,5 +1,5 @@
-//! Rotary positions as `config.json` says them: `rope_parameters` (new files), else `rope_theta`
-//! and `rope_scaling`.
+//! Rotary positions in `config.json`: `rope_parameters` (new files), else `rope_theta` and
+//! `rope_scaling`.
 
 use serde_json::{Map, Value};
 
@@ -10,24 +10,24 @@ use crate::rope::{
     yarn_attention_factor,
 };
 
-/// What a file may leave out.
+/// Values for fields that a file may leave out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeDefaults {
     pub(crate) theta: f64,
-    /// Elements of a head, of which a part may be rotated.
+    /// Number of elements in a head, of which only a part may be rotated.
     pub(crate) head_dim: usize,
-    /// Positions that the model was made for.
+    /// Number of positions that the model supports.
     pub(crate) max_positions: usize,
-    /// The family can rotate a part of each head.
+    /// True if the family can rotate a part of each head.
     pub(crate) can_be_partial: bool,
-    /// The part where the file says none.
+    /// Fraction of each head that is rotated if the file does not specify one.
     pub(crate) rotated: f64,
 }
 
-/// The rotary positions of all layers.
+/// Returns the rotary positions that all layers share.
 ///
 /// # Errors
-/// A kind that is not supported, or one without its parameters.
+/// A type that is not supported, or missing parameters.
 pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
     let empty = Map::new();
     refuse_two_blocks(fields)?;
@@ -44,11 +44,11 @@ pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, 
     Ok(rope)
 }
 
-/// The rotary positions of a kind of layer: a block of its own within `rope_parameters`, or
-/// nothing.
+/// Returns the rotary positions of a kind of layer, which has its own block in `rope_parameters`;
+/// `None` without such a block.
 ///
 /// # Errors
-/// As [`rope`].
+/// See [`rope`].
 pub(crate) fn rope_of_type(
     fields: &Fields<'_>,
     layer_type: &str,
@@ -64,8 +64,8 @@ pub(crate) fn rope_of_type(
     Ok(Some(rope))
 }
 
-/// Files of two ages say the rope in one block or the other. Where one stands beside the other,
-/// which of them counts is not to be guessed.
+/// Refuses two blocks that differ. Files contain the rope in one block or the other depending on
+/// their age; if both are present, the one that counts cannot be determined.
 fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
     match (fields.present("rope_parameters"), fields.present("rope_scaling")) {
         (Some(parameters), Some(scaling)) if parameters != scaling => {
@@ -79,7 +79,8 @@ fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
 }
 
 fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
-    // How the places of an image are dealt to frequencies; in a text all three are the position.
+    // The distribution of an image's coordinates over frequencies. In a text all three coordinates
+    // equal the position.
     for field in ["mrope_section", "mrope_interleaved"] {
         block.present(field);
     }
@@ -151,7 +152,8 @@ fn scaling(
     }
 }
 
-/// Positions before the context was stretched: said in the block, beside it, or all there are.
+/// Returns the number of positions before the context was extended: from the block, else from the
+/// surrounding object, else all positions.
 fn original_positions(
     fields: &Fields<'_>,
     block: &Fields<'_>,
@@ -160,7 +162,7 @@ fn original_positions(
     const NAME: &str = "original_max_position_embeddings";
     let inside = block.optional_size(NAME)?;
     let outside = fields.optional_size(NAME)?;
-    // Sizes are at most 2^31.
+    // The cast is lossless, since sizes are at most 2^31.
     Ok(inside.or(outside).unwrap_or(defaults.max_positions) as u32)
 }
 
@@ -177,7 +179,7 @@ fn llama3(block: &Fields<'_>) -> Result<RopeScaling, ConfigError> {
         factor: needed("factor")?,
         low_freq_factor,
         high_freq_factor,
-        // `size` accepts nothing above 2^31.
+        // The cast is lossless, since `size` accepts at most 2^31.
         original_max_positions: original as u32,
     })
 }

@@ -1,15 +1,15 @@
 //! The fields of a `config.json` that no family reads.
 //!
-//! A field is refused only where its value can change what is computed. In this order:
+//! A field is refused only if its value can change the computation. The rules, in this order:
 //!
-//! 1. A name without effect on inference passes, whatever it says (`names`).
-//! 2. A value that turns something off passes: null, false, 0, and empty texts, lists and objects;
-//!    so does a factor of 1. Fields that are on where nothing is said are the exception.
-//! 3. A few fields have one value that says what is computed anyway.
-//! 4. What is left is refused where its name speaks of a part of the model (`attention`, `rope`,
-//!    `expert` ...): whoever writes such a field means that it matters.
-//! 5. All else is bookkeeping of tools. No list of their names is ever complete, so these fields
-//!    pass, and the program says once that it does not know them.
+//! 1. A name without effect on inference passes, regardless of its value (`names`).
+//! 2. A value that turns a feature off passes: null, false, 0, and empty strings, lists and
+//!    objects, and also a factor of 1. Fields that are enabled by default are the exception.
+//! 3. A few fields pass if they have the one value that describes the actual computation.
+//! 4. Of the remaining fields, those whose name contains a part of the model (`attention`, `rope`,
+//!    `expert` ...) are refused: such a field is likely to matter.
+//! 5. All others are metadata of tools. No list of their names can be complete, so these fields
+//!    pass, and the program reports once that it does not know them.
 
 mod names;
 
@@ -19,15 +19,15 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::unknown_field::UnknownField;
 use names::{ON_UNLESS_FALSE, PARTS_OF_MODELS, WITHOUT_EFFECT, WORDS_WITHOUT_EFFECT};
 
-/// Fields without effect where `use_sliding_window` says that there are no windows.
+/// Fields without effect if `use_sliding_window` is false.
 const WINDOWS: [&str; 2] = ["max_window_layers", "sliding_window"];
-/// Words of fields that change nothing while they are 1.
+/// Words in the names of fields that have no effect if they are 1.
 const FACTORS: [&str; 5] = ["factor", "multiplier", "scale", "scaler", "scaling"];
 
-/// Judges the fields that no family has read, and returns those that pass without being known.
+/// Checks the fields that no family has read, and returns the unknown ones that pass.
 ///
 /// # Errors
-/// The first one in the alphabet that may change what the model computes.
+/// The alphabetically first field that may change the computation.
 pub(crate) fn check(fields: &Fields<'_>) -> Result<Vec<UnknownField>, ConfigError> {
     let windows_are_off = fields
         .unread()
@@ -50,7 +50,7 @@ pub(crate) fn check(fields: &Fields<'_>) -> Result<Vec<UnknownField>, ConfigErro
     Ok(unknown)
 }
 
-/// Returns true for names of fields that change nothing in an answer, whatever they say.
+/// Returns true if fields of this name never affect an answer.
 fn has_no_effect(name: &str) -> bool {
     const OF_TOKENS: [&str; 3] = ["_token_id", "_token_ids", "_token_index"];
     WITHOUT_EFFECT.contains(&name)
@@ -58,7 +58,7 @@ fn has_no_effect(name: &str) -> bool {
         || words(name).any(|word| WORDS_WITHOUT_EFFECT.contains(&word))
 }
 
-/// Returns true for values that turn a field off.
+/// Returns true if the value turns the field off.
 pub(crate) fn is_neutral(name: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -74,7 +74,7 @@ pub(crate) fn is_neutral(name: &str, value: &Value) -> bool {
     }
 }
 
-/// Returns true for values that say what is computed where nothing is said.
+/// Returns true if the value describes the default computation.
 fn says_what_is_computed(name: &str, value: &Value) -> bool {
     match name {
         "layer_types" => value
@@ -85,7 +85,7 @@ fn says_what_is_computed(name: &str, value: &Value) -> bool {
     }
 }
 
-/// The words of a name, which underscores and points divide.
+/// Returns the words of a name, which are separated by underscores and points.
 fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(['_', '.']).filter(|word| !word.is_empty())
 }

@@ -1,73 +1,75 @@
-//! Gated DeltaNet: layers that keep a state of fixed size for each sequence instead of a cache.
+//! Gated DeltaNet: layers that keep a state of fixed size per sequence instead of a cache.
 //!
-//! Q, k and v of a row pass a short causal convolution of each channel. Then each value head's
-//! state `S` `[key_dim, value_dim]` forgets by a factor, is corrected at k towards v, and is read
-//! at q (Yang et al., "Gated Delta Networks", 2024; transformers' `Qwen3NextGatedDeltaNet`).
+//! q, k and v of a row pass through a short causal convolution per channel. Then the state `S`
+//! `[key_dim, value_dim]` of each value head decays by a factor, is corrected at k towards v, and
+//! is read at q (Yang et al., "Gated Delta Networks", 2024; transformers'
+//! `Qwen3NextGatedDeltaNet`).
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of an element of a state, which is f32 whatever the run's dtype.
+/// Number of bytes of an element of a state, which is f32 regardless of the run's dtype.
 const STATE_ELEMENT_BYTES: usize = 4;
 
-/// The sizes of such layers.
+/// Sizes of layers that keep a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeltaNet {
-    /// Heads of q and k.
+    /// Number of heads of q and k.
     pub key_heads: usize,
-    /// Heads of v and of the state, a multiple of `key_heads`.
+    /// Number of heads of v and of the state, a multiple of `key_heads`.
     pub value_heads: usize,
-    /// Value heads take turns at the heads of q and k; else neighbours share one.
+    /// True if value heads are assigned to the heads of q and k in turn, false if consecutive value
+    /// heads share one.
     pub takes_turns: bool,
-    /// Elements of a head of q and k.
+    /// Number of elements in a head of q and k.
     pub key_dim: usize,
-    /// Elements of a head of v.
+    /// Number of elements in a head of v.
     pub value_dim: usize,
-    /// Rows that the convolution looks at, its own included.
+    /// Number of rows that the convolution covers, including the current one.
     pub taps: usize,
 }
 
 impl DeltaNet {
-    /// Width of q, and of k.
+    /// Returns the width of q, which is also that of k.
     pub const fn key_size(&self) -> usize {
         self.key_heads * self.key_dim
     }
 
-    /// Width of v, and of what the heads compute.
+    /// Returns the width of v, which is also that of the heads' output.
     pub const fn value_size(&self) -> usize {
         self.value_heads * self.value_dim
     }
 
-    /// Channels of the convolution: q, k and v one behind the other.
+    /// Returns the number of channels of the convolution: q, k and v, concatenated.
     pub const fn channels(&self) -> usize {
         2 * self.key_size() + self.value_size()
     }
 
-    /// Value heads that share a head of q and k.
+    /// Returns the number of value heads that share a head of q and k.
     pub const fn group(&self) -> usize {
         self.value_heads / self.key_heads
     }
 
-    /// The head of q and k of a value head.
+    /// Returns the head of q and k that a value head uses.
     pub const fn key_head(&self, value_head: usize) -> usize {
         if self.takes_turns { value_head % self.key_heads } else { value_head / self.group() }
     }
 
-    /// Elements that a sequence keeps of the convolution's inputs: `[taps - 1, channels]`.
+    /// Returns the number of convolution inputs stored per sequence: `[taps - 1, channels]`.
     pub const fn inputs_len(&self) -> usize {
         (self.taps - 1) * self.channels()
     }
 
-    /// Elements of a sequence's states: `[value_heads, key_dim, value_dim]`.
+    /// Returns the number of elements of a sequence's states: `[value_heads, key_dim, value_dim]`.
     pub const fn state_len(&self) -> usize {
         self.value_heads * self.key_dim * self.value_dim
     }
 
-    /// Bytes that a sequence keeps of the convolution's inputs.
+    /// Returns the number of bytes of the convolution inputs stored per sequence.
     pub const fn inputs_bytes(&self) -> usize {
         self.inputs_len() * STATE_ELEMENT_BYTES
     }
 
-    /// Bytes of a sequence's states.
+    /// Returns the number of bytes of a sequence's states.
     pub const fn state_bytes(&self) -> usize {
         self.state_len() * STATE_ELEMENT_BYTES
     }

@@ -1,12 +1,12 @@
-//! A mixture of experts: feed-forward networks of which a router picks a few for each row.
+//! Mixture of experts: feed-forward networks of which a router selects a few for each row.
 
 use serde::{Deserialize, Serialize};
 
-/// The experts of a layer.
+/// Experts of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Experts {
     pub count: usize,
-    /// Experts that compute a row.
+    /// Number of experts that compute a row.
     pub per_token: usize,
     /// Width of an expert's network.
     pub ffn_size: usize,
@@ -16,30 +16,30 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Distinct experts that so many rows are expected to go to where all are as likely: `E`
-    /// experts of which a row picks `k` are missed by `rows` with probability `(1 - k/E)^rows`
-    /// each.
+    /// Returns the expected number of distinct experts that `rows` rows select if all experts are
+    /// equally likely: if a row selects `k` of `E` experts, each expert is missed by all rows with
+    /// probability `(1 - k/E)^rows`.
     pub fn expected_distinct(&self, rows: f64) -> f64 {
         let missed = 1.0 - self.per_token as f64 / self.count as f64;
         self.count as f64 * (1.0 - missed.powf(rows))
     }
 
-    /// The expected share of all experts that so many rows go to, and of their weights that is
-    /// read.
+    /// Returns the expected fraction of the experts that `rows` rows select, which is also the
+    /// fraction of the experts' weights that is read.
     pub fn expected_share(&self, rows: f64) -> f64 {
         self.expected_distinct(rows) / self.count as f64
     }
 }
 
-/// How a row's experts and their weights follow from the router's logits. Equal logits go to the
-/// lower expert.
+/// Derivation of a row's experts and their weights from the router's logits. Among equal logits,
+/// the expert with the lower index takes precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
-    /// Softmax over all experts in f32, the largest of it, and these divided by their sum if
-    /// `renormalise`.
+    /// Softmax over all experts in f32, of which the largest values are selected and, if
+    /// `renormalise`, divided by their sum.
     SoftmaxTopK { renormalise: bool },
-    /// The largest logits, and softmax over these alone.
+    /// The largest logits, with a softmax over these alone.
     TopKSoftmax,
 }
 

@@ -1,6 +1,6 @@
-//! What differs between decoder families outside the operation table: the meaning of `config.json`
-//! and where tensors lie in a checkpoint. One file per family; `config_json` and
-//! `source::safetensors` ask here.
+//! Differences between decoder families outside the operation table: the meaning of `config.json`
+//! and the location of tensors in a checkpoint. Each family has its own file. The callers are
+//! `config_json` and `source::safetensors`.
 
 mod expert_tensors;
 mod experts;
@@ -30,7 +30,8 @@ use crate::config_unread;
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// The configuration of an architecture from its fields; begin and end tokens are left empty.
+/// Parses the configuration of an architecture from its fields. Begin and end tokens are left
+/// empty, except for those in the nested text configuration of a multimodal model.
 pub(crate) fn config(
     architecture: &str,
     name: &str,
@@ -70,12 +71,12 @@ pub(crate) fn config(
     }
 }
 
-/// Words of fields that say how a model sees images or hears, which is not what runs here.
+/// Words in the names of fields about image and audio input, which is not supported.
 const OF_IMAGES: [&str; 9] =
     ["audio", "boi", "eoi", "image", "mm", "multimodal", "projector", "video", "vision"];
 
-/// The configuration of the text of a model that also sees images: its `text_config`, of which
-/// `model_type` must be the one that is known.
+/// Parses the text model of a multimodal model: its `text_config`, whose `model_type` must be the
+/// given one.
 fn of_text(
     model_type: &str,
     fields: &Fields<'_>,
@@ -89,8 +90,9 @@ fn of_text(
     };
     text.only("model_type", &Value::from(model_type))?;
     let mut model = config(&text)?;
-    // Where the outer file says it too, it is what counts. But transformers 5 writes that of its
-    // class beside a text's own false, and then goes by whether the checkpoint has a head.
+    // The outer field takes precedence if present. However, transformers 5 writes the default of
+    // its class there even if the text's own field is false, and then decides by whether the
+    // checkpoint has a head.
     let is_apart = text.present("tie_word_embeddings") == Some(&Value::Bool(false));
     let tied = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
     model.tied_embeddings = tied && !is_apart;
@@ -100,8 +102,8 @@ fn of_text(
     Ok(model)
 }
 
-/// The ways in which a tensor may lie in a checkpoint, the usual one first. Empty when the family
-/// has no such tensor.
+/// Returns the possible layouts of a tensor in a checkpoint, the usual one first; empty if the
+/// family has no such tensor.
 pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     if id.expected_shape(config).is_none() {
         return Vec::new();
@@ -133,7 +135,7 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     layouts
 }
 
-/// Names of the text's tensors in the checkpoint of a model that also sees images.
+/// Adds the names that the text's tensors have in the checkpoint of a multimodal model.
 fn add_names_beside_images(piece: &mut Piece) {
     let names = piece.names.clone();
     for name in names {
@@ -144,8 +146,9 @@ fn add_names_beside_images(piece: &mut Piece) {
     }
 }
 
-/// The embedding of a model that also sees images, which is its head where the checkpoint has none:
-/// where text and whole say different things of that, the configuration cannot tell.
+/// Returns the embedding of a multimodal model, which serves as its head if the checkpoint has
+/// none: if the fields of text and outer configuration differ, the configuration alone cannot
+/// decide.
 fn embedding_beside_images(config: &ModelConfig) -> Vec<Piece> {
     let shape = [config.vocab_size, config.hidden_size];
     let mut piece = Piece::of("language_model.model.embed_tokens.weight".to_owned(), &shape);
@@ -153,13 +156,14 @@ fn embedding_beside_images(config: &ModelConfig) -> Vec<Piece> {
     vec![piece]
 }
 
-/// What a checkpoint's gains of norms lack of what they multiply by.
+/// Returns the offset that is added to the gains of norms in a checkpoint to obtain the actual
+/// factors.
 pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
     let is_gain = matches!(
         id,
         TensorId::FinalNorm { part: Part::Gain } | TensorId::Layer { part: Part::Gain, .. }
     );
-    // What has a gain without being a norm of this kind.
+    // Operations with a gain that is not the gain of such a norm.
     let is_other =
         matches!(id, TensorId::Layer { op: Op::Delta | Op::DeltaConv | Op::SharedGate, .. });
     let lacks_one = match config.family {

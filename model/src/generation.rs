@@ -1,5 +1,5 @@
-//! How a model's publisher would have it drawn from: `generation_config.json`, or what a GGUF file
-//! says of it.
+//! Sampling parameters recommended by a model's publisher: `generation_config.json`, or the
+//! metadata of a GGUF file.
 
 use std::path::Path;
 
@@ -7,22 +7,22 @@ use serde_json::{Map, Value};
 
 use crate::source::gguf::metadata::{Metadata, MetadataError};
 
-/// What is said of sampling; `None` where nothing is.
+/// Recommended sampling parameters; `None` if not specified.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Generation {
     /// At least 0.
     pub temperature: Option<f32>,
     /// Above 0, at most 1.
     pub top_p: Option<f32>,
-    /// So many most likely tokens; 0: all.
+    /// Number of most likely tokens that may be sampled; 0 for all.
     pub top_k: Option<u32>,
-    /// 0 to 1.
+    /// From 0 to 1.
     pub min_p: Option<f32>,
-    /// Above 0; 1 changes nothing.
+    /// Above 0; 1 has no effect.
     pub repetition_penalty: Option<f32>,
 }
 
-/// Why it cannot be read.
+/// Reason for which the parameters cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerationError {
     #[error("{path}: {source}")]
@@ -36,10 +36,10 @@ pub enum GenerationError {
 }
 
 impl Generation {
-    /// Reads the file of a model's directory, where there is one.
+    /// Reads the file of a model's directory; returns no parameters if there is no such file.
     ///
     /// # Errors
-    /// A file that cannot be read, or says something impossible.
+    /// A file that cannot be read or contains impossible values.
     pub fn from_directory(directory: &Path) -> Result<Generation, GenerationError> {
         let path = directory.join("generation_config.json");
         let shown = || path.display().to_string();
@@ -55,11 +55,11 @@ impl Generation {
         Generation::parse(&fields)
     }
 
-    /// What the fields of the file say. Whether tokens are drawn at all (`do_sample`) is the
-    /// asker's to say.
+    /// Parses the fields of the file. Whether tokens are sampled at all (`do_sample`) is decided by
+    /// the caller.
     ///
     /// # Errors
-    /// A value that is impossible.
+    /// An impossible value.
     pub fn parse(fields: &Map<String, Value>) -> Result<Generation, GenerationError> {
         let number = |field: &'static str, expected, accepts: fn(f64) -> bool| {
             let Some(value) = fields.get(field).filter(|value| !value.is_null()) else {
@@ -78,7 +78,7 @@ impl Generation {
             top_p: number("top_p", "a number above 0, at most 1", |number| {
                 number > 0.0 && number <= 1.0
             })?,
-            // -1 is every token, as 0 is.
+            // -1 means all tokens, as 0 does.
             top_k: top_k.map(|most| most.max(0.0) as u32),
             min_p: number("min_p", "a number from 0 to 1", |number| (0.0..=1.0).contains(&number))?,
             repetition_penalty: number("repetition_penalty", "a number above 0", |number| {
@@ -87,7 +87,7 @@ impl Generation {
         })
     }
 
-    /// What the metadata of a GGUF file says.
+    /// Reads the parameters from the metadata of a GGUF file.
     ///
     /// # Errors
     /// A value of another type.

@@ -1,9 +1,9 @@
-//! The tokenizer inside a GGUF file, rebuilt from its metadata.
+//! The tokenizer in a GGUF file, rebuilt from its metadata.
 //!
-//! Used when `--model` is a `.gguf` file. Two kinds exist: byte-level BPE (`byte_level`), where the
-//! file names the way text is split by `tokenizer.ggml.pre` and `schemes` has those that are known,
-//! and SentencePiece BPE (`sentence_piece`), where pieces have scores. A scheme that is not known
-//! is refused by name: a tokenizer that is nearly right gives answers that are quietly worse.
+//! It is used if `--model` is a `.gguf` file. There are two kinds: byte-level BPE (`byte_level`),
+//! for which the file names the scheme that splits text in `tokenizer.ggml.pre`, with the known
+//! ones in `schemes`; and SentencePiece BPE (`sentence_piece`), in which pieces have scores. An
+//! unknown scheme is refused by name, since an almost correct tokenizer silently degrades answers.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ mod byte_level;
 mod schemes;
 mod sentence_piece;
 
-/// A file's tokenizer and what its chat template needs to know.
+/// Tokenizer of a file, and the information that its chat template requires.
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub text: TextTokenizer,
@@ -26,7 +26,7 @@ pub struct GgufTokenizer {
     pub config: TokenizerConfig,
 }
 
-/// Why a file's tokenizer cannot be used.
+/// Reason for which a file's tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct GgufTokenizerError {
@@ -67,7 +67,7 @@ pub enum Problem {
     Build(String),
 }
 
-/// The format's token types.
+/// Token types of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Normal,
@@ -78,21 +78,21 @@ enum Kind {
     Byte,
 }
 
-/// The token list with what both schemes need of it. Ids are places in the list.
+/// The token list and token types, for both kinds of tokenizers. Ids are indices into the list.
 struct Vocabulary<'a> {
     tokens: &'a [String],
     kinds: Vec<Kind>,
 }
 
 impl GgufTokenizer {
-    /// The tokenizer that `metadata` describes; `None` when the file has none, so that prompts are
-    /// token ids. `path` is for messages.
+    /// Builds the tokenizer that `metadata` describes; `None` if the file has none, in which case
+    /// prompts are token ids. `path` is used in messages.
     ///
-    /// A file's wish to end texts with EOS (`add_eos_token`) is not followed: it is about training
-    /// texts, and a prompt that has ended is not continued.
+    /// `add_eos_token` is ignored: it applies to training texts, and a prompt that ended with EOS
+    /// would not be continued.
     ///
     /// # Errors
-    /// A scheme that is not supported, or metadata that contradicts itself.
+    /// A scheme that is not supported, or contradictory metadata.
     pub fn from_metadata(
         metadata: &Metadata,
         path: &str,
@@ -143,7 +143,8 @@ impl GgufTokenizer {
     }
 }
 
-/// What each of `count` tokens is; all of them ordinary when the file does not say.
+/// Returns the type of each of `count` tokens; all of them are normal if the file does not contain
+/// types.
 fn kinds(metadata: &Metadata, count: usize) -> Result<Vec<Kind>, Problem> {
     let key = "tokenizer.ggml.token_type";
     let Some(codes) = metadata.integers(key)? else {
@@ -153,7 +154,7 @@ fn kinds(metadata: &Metadata, count: usize) -> Result<Vec<Kind>, Problem> {
         return Err(Problem::Length { key, found: codes.len(), expected: count });
     }
     let kinds = codes.iter().enumerate().map(|(token, code)| match code {
-        // 0 is "undefined", which old writers left for ordinary tokens.
+        // 0 is "undefined", which early writers used for normal tokens.
         0 | 1 => Ok(Kind::Normal),
         2 => Ok(Kind::Unknown),
         3 => Ok(Kind::Control),
@@ -173,14 +174,14 @@ impl<'a> Vocabulary<'a> {
             .map(|((id, token), kind)| (id, token.as_str(), *kind))
     }
 
-    /// Tokens by spelling; of several alike, the last.
+    /// Returns the ids of tokens by spelling; the last id if several tokens have the same one.
     fn ids<M: FromIterator<(String, u32)>>(&self) -> M {
         self.iter().map(|(id, token, _)| (token.to_owned(), id)).collect()
     }
 
-    /// Tokens that are found in the text before it is split. Those of bytes are not among them:
-    /// the text `<0x41>` is six characters. `strips_spaces`: as Phi-3's, they take the white space
-    /// that follows them.
+    /// Returns the tokens that are matched in the raw text before it is split. Byte tokens are not
+    /// included: the text `<0x41>` is six characters. With `strips_spaces`, the tokens absorb the
+    /// white space that follows them, as Phi-3's do.
     fn added_tokens(&self, strips_spaces: bool) -> Vec<AddedToken> {
         const PLAIN_OF_PHI3: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
         let special = |kind| matches!(kind, Kind::Control | Kind::Unknown);
@@ -196,7 +197,8 @@ impl<'a> Vocabulary<'a> {
             .collect()
     }
 
-    /// The id under `tokenizer.ggml.NAME_token_id`; `None` when the file has no such key.
+    /// Returns the id stored under `tokenizer.ggml.NAME_token_id`; `None` if the file has no such
+    /// key.
     fn token_id(&self, metadata: &Metadata, name: &str) -> Result<Option<u32>, Problem> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         match metadata.integer(&key)? {
@@ -206,16 +208,16 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// Returns true for models with Phi-3's SentencePiece tokenizer. The format has no place for what a
-/// token strips, so that the model has to be known: by its architecture, or, as in llama.cpp, by
-/// its name.
+/// Returns true for models with Phi-3's SentencePiece tokenizer. Since the format cannot express
+/// that tokens absorb white space, these models are recognised by their architecture or, as in
+/// llama.cpp, by their name.
 fn is_phi3(metadata: &Metadata) -> Result<bool, MetadataError> {
     let name = metadata.text("general.name")?.unwrap_or_default().to_lowercase();
     let is_named = ["phi-3", "phi3"].iter().any(|part| name.contains(part));
     Ok(is_named || metadata.text("general.architecture")? == Some("phi3"))
 }
 
-/// The file's template; of several named ones, `default`.
+/// Returns the file's unnamed template, else the one named `default`.
 fn chat_template(metadata: &Metadata) -> Result<Option<&str>, Problem> {
     let unnamed = metadata.text("tokenizer.chat_template")?;
     let named = metadata.text("tokenizer.chat_template.default")?;

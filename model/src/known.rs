@@ -1,6 +1,6 @@
-//! Architectures by name: published models whose sizes are facts, so that a plan or a benchmark
-//! needs no download. Those that sizes alone describe are in a table here, all others have the
-//! fields of their `config.json` (`published`).
+//! Architectures by name: published models with known sizes, so that plans and benchmarks need no
+//! download. Models that are fully described by their sizes are in a table in this file; all others
+//! are stored as the fields of their `config.json` (`published`).
 
 mod published;
 
@@ -11,10 +11,10 @@ use crate::config_json;
 use crate::layers::{LayerKind, Layers};
 use published::{PUBLISHED, Published};
 
-/// A model known by a short name.
+/// A model with a short name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known {
-    /// Its Hugging Face repository.
+    /// Hugging Face repository of the model.
     pub repository: &'static str,
     pub config: ModelConfig,
 }
@@ -64,7 +64,7 @@ macro_rules! rotary {
     };
 }
 
-/// Models without scaled positions or other traits, by family and size.
+/// Models without scaled positions or other special features, sorted by family and size.
 const ENTRIES: &[Entry] = &[
     opt!("opt-125m", 12, 768, 12),
     opt!("opt-1.3b", 24, 2048, 32),
@@ -202,7 +202,7 @@ const ENTRIES: &[Entry] = &[
     ),
 ];
 
-/// The model of that name, upper or lower case.
+/// Returns the model of the given name, ignoring case.
 pub fn known(name: &str) -> Option<Known> {
     if let Some(entry) = ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)) {
         return Some(Known { repository: entry.repository, config: entry.config() });
@@ -214,7 +214,7 @@ pub fn known(name: &str) -> Option<Known> {
     Some(Known { repository: published.repository, config })
 }
 
-/// All names, for error messages.
+/// Returns all names, for error messages.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().map(|entry| entry.name).chain(PUBLISHED.iter().map(|published| published.name))
 }

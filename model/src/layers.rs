@@ -1,23 +1,22 @@
-//! What differs between the layers of a model: attention that looks back a window or all the way,
-//! with rotary positions or without, or a recurrent state; and a dense feed-forward network or
-//! experts.
+//! Differences between the layers of a model: attention to a window or to all positions, with or
+//! without rotary positions, or a recurrent state; and a dense feed-forward network or experts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
 
-/// A kind of layer. Sizes are the model's and the same for all of them.
+/// A kind of layer. Sizes belong to the model and are equal for all layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerKind {
     pub mixing: Mixing,
-    /// `None`: q and k are not rotated.
+    /// Rotary embedding; `None` if q and k are not rotated.
     pub rope: Option<Rope>,
-    /// Positions that a row attends to, its own included; `None`: all before it.
+    /// Number of positions that a row attends to, including its own; `None` for all previous ones.
     pub window: Option<usize>,
     pub feed_forward: FeedForward,
 }
 
-/// The first half of a layer, in which a row sees those before it.
+/// First half of a layer, in which a row depends on previous rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixing {
@@ -26,60 +25,61 @@ pub enum Mixing {
     Delta,
 }
 
-/// The second half of a layer.
+/// Second half of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
     Dense,
     /// A router and the model's experts (`ModelConfig::experts`).
     Experts,
-    /// The same beside a dense network that every row passes, weighed by a gate.
+    /// A router and experts, in addition to a dense network that computes every row and whose
+    /// output is weighted by a gate.
     SharedExpert,
 }
 
 impl LayerKind {
-    /// Attention to all positions and a dense network.
+    /// Returns a layer with attention to all positions and a dense network.
     pub const fn dense(rope: Option<Rope>) -> LayerKind {
         let mixing = Mixing::Attention;
         LayerKind { mixing, rope, window: None, feed_forward: FeedForward::Dense }
     }
 
-    /// A recurrent state in place of attention.
+    /// Returns a layer with a recurrent state instead of attention.
     pub const fn delta(feed_forward: FeedForward) -> LayerKind {
         LayerKind { mixing: Mixing::Delta, rope: None, window: None, feed_forward }
     }
 
-    /// Whether it keeps a state of fixed size instead of a cache of positions.
+    /// Returns true if the layer keeps a state of fixed size instead of a cache of positions.
     pub fn has_state(&self) -> bool {
         self.mixing == Mixing::Delta
     }
 
-    /// Positions that the cache keeps of a sequence of so many.
+    /// Returns the number of positions that the cache keeps of a sequence of `positions` positions.
     pub fn kept_positions(&self, positions: usize) -> usize {
         self.window.map_or(positions, |window| window.min(positions))
     }
 }
 
-/// The kinds of a model's layers, and which layer is of which kind.
+/// The kinds of a model's layers, and the kind of each layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layers {
-    /// Each occurs.
+    /// Kinds, each of which occurs in a layer.
     kinds: Vec<LayerKind>,
-    /// Index of a layer's kind; begins anew behind its end, so that one entry stands for all
-    /// layers.
+    /// Index of each layer's kind. Indices beyond the end wrap around, so that one entry suffices
+    /// if all layers are of one kind.
     of_layer: Vec<u8>,
 }
 
 impl Layers {
-    /// All layers are of one kind.
+    /// Creates layers of a single kind.
     pub fn alike(kind: LayerKind) -> Layers {
         Layers { kinds: vec![kind], of_layer: vec![0] }
     }
 
-    /// A kind for each layer, of at least one layer.
+    /// Creates layers from the kind of each layer.
     ///
     /// # Panics
-    /// No layer, or more than 256 different ones.
+    /// No layer, or more than 256 different kinds.
     pub fn each(layers: impl IntoIterator<Item = LayerKind>) -> Layers {
         let mut kinds: Vec<LayerKind> = Vec::new();
         let mut of_layer = Vec::new();
@@ -98,29 +98,29 @@ impl Layers {
         Layers { kinds, of_layer }
     }
 
-    /// Every kind that occurs.
+    /// Returns every kind that occurs.
     pub fn kinds(&self) -> &[LayerKind] {
         &self.kinds
     }
 
-    /// The place of a layer's kind in [`Layers::kinds`].
+    /// Returns the index of a layer's kind in [`Layers::kinds`].
     pub fn kind_index(&self, layer: usize) -> usize {
         usize::from(self.of_layer[layer % self.of_layer.len()])
     }
 
-    /// What a layer is.
+    /// Returns the kind of a layer.
     pub fn of(&self, layer: usize) -> &LayerKind {
         &self.kinds[self.kind_index(layer)]
     }
 
-    /// Whether any layer keeps a state: what a sequence has computed is then nobody else's, and
-    /// cannot be taken up again in its middle.
+    /// Returns true if any layer keeps a state. In this case the results of a sequence cannot be
+    /// shared with others, and a sequence cannot be resumed from its middle.
     pub fn have_states(&self) -> bool {
         self.kinds.iter().any(LayerKind::has_state)
     }
 
-    /// The different windows shorter than `positions`, ascending: those of layers whose caches keep
-    /// a part of a sequence.
+    /// Returns the distinct windows shorter than `positions`, in ascending order: those of layers
+    /// whose caches keep only a part of a sequence.
     pub fn windows_below(&self, positions: u32) -> Vec<u32> {
         let windows = self.kinds.iter().filter_map(|kind| kind.window);
         let shorter = windows.filter_map(|window| u32::try_from(window).ok());
@@ -130,7 +130,7 @@ impl Layers {
         windows
     }
 
-    /// Forgets the layers behind the first `layers` and the kinds that only they have.
+    /// Removes all but the first `layers` layers, and the kinds that only the removed ones have.
     pub(crate) fn keep(&mut self, layers: usize) {
         if self.of_layer.len() > layers.max(1) {
             let kept = (0..layers.max(1)).map(|layer| self.of(layer).clone());

@@ -1,5 +1,5 @@
-//! Models as Tandem sees them: configuration, the table of operations, tokenizers; and, under
-//! [`source`], the files that weights come from. Pure but for `source`.
+//! Models: configurations, the table of operations, tokenizers and, in [`source`], the files that
+//! weights are read from. Computations are pure outside `source`.
 
 pub mod architecture;
 pub mod chat;

@@ -1,6 +1,7 @@
-//! `--model M`: a path, a repository in the Hugging Face cache, or a known name.
+//! Resolution of `--model M`: a path, a repository in the Hugging Face cache, or a known name.
 //!
-//! Environment comes in as [`Places`], so that everything here can be tested in a folder.
+//! The environment is passed as [`Places`], so that everything here can be tested in a temporary
+//! folder.
 
 mod files;
 
@@ -13,18 +14,18 @@ use crate::known::{self, Known};
 use crate::source::gguf::model_name;
 use crate::unknown_field;
 
-/// Files that an error names at most.
+/// Maximum number of files that an error names.
 const NAMED_MAX: usize = 5;
 
-/// Where models may be found.
+/// Locations in which models are searched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
-    /// The Hugging Face hub cache, which holds `models--org--name` folders.
+    /// The Hugging Face hub cache, which contains `models--org--name` folders.
     pub hub_cache: Option<PathBuf>,
 }
 
 impl Places {
-    /// `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
+    /// Returns `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
     /// `~/.cache/huggingface/hub`. `variable` looks up an environment variable.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Places {
         let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -36,33 +37,33 @@ impl Places {
     }
 }
 
-/// Where a model's weights are.
+/// Location of a model's weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WeightsAt {
     /// A directory with `model.safetensors` or its index.
     Safetensors(PathBuf),
-    /// One file with everything, its configuration and tokenizer too; or one of the parts that such
-    /// a file is in.
+    /// A file that also contains configuration and tokenizer, or one of the parts of such a file.
     Gguf(PathBuf),
-    /// None: random ones are made.
+    /// No files: random weights are generated.
     Dummy,
 }
 
 /// A model that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
-    /// For reports.
+    /// Name in reports.
     pub name: String,
-    /// `None` for a GGUF file, which holds it.
+    /// Configuration; `None` for a GGUF file, which contains it.
     pub config: Option<ModelConfig>,
     pub weights: WeightsAt,
-    /// The directory that may hold a tokenizer; `None` for an architecture alone and for GGUF.
+    /// Directory that may contain a tokenizer; `None` for GGUF and for an architecture without
+    /// files.
     pub tokenizer_directory: Option<PathBuf>,
-    /// What the user should know of its configuration.
+    /// Notice to the user about the model's configuration.
     pub notice: Option<String>,
 }
 
-/// Why no model was found.
+/// Reason for which no model was found.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
     #[error("--model {path}: there is no such file or directory")]
@@ -125,11 +126,11 @@ pub enum LocateError {
     Config { name: String, source: ConfigError },
 }
 
-/// What to look for.
+/// Model to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     pub name: &'a str,
-    /// Branch, tag or commit of `org/name`; `main` when `None`.
+    /// Branch, tag or commit of `org/name`; `main` if `None`.
     pub revision: Option<&'a str>,
     pub dummy_weights: bool,
 }
@@ -137,7 +138,7 @@ pub struct Wanted<'a> {
 /// Resolves `--model`.
 ///
 /// # Errors
-/// What was looked for, and how to get it.
+/// No model was found; the error contains the searched locations and how to obtain the model.
 pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateError> {
     let name = wanted.name;
     let path = Path::new(name);
@@ -204,8 +205,8 @@ fn gguf_file(path: &Path) -> Located {
     }
 }
 
-/// The snapshot of a repository in the cache: `refs/<revision>` names a commit, or the revision is
-/// one.
+/// Returns the snapshot of a repository in the cache. `refs/<revision>` contains a commit, or the
+/// revision is itself a commit.
 fn snapshot(
     repository: &str,
     revision: Option<&str>,
@@ -274,7 +275,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     })
 }
 
-/// The first names of a list.
+/// Returns the first names of a list, for an error message.
 fn first(names: &[String]) -> String {
     let rest = if names.len() > NAMED_MAX { ", ..." } else { "" };
     names[..names.len().min(NAMED_MAX)].join(", ") + rest

@@ -1,25 +1,25 @@
-//! The `quantization_config` of a `config.json`: in which of the known ways a checkpoint keeps its
-//! matrices in few bits. What is not known is refused by field and value.
+//! The `quantization_config` of a `config.json`, which defines the low-bit format of a checkpoint's
+//! matrices. Unsupported formats are refused by field and value.
 
 use serde_json::{Map, Value};
 
-/// How the matrices of a checkpoint are kept. A matrix that is kept plainly beside others that are
-/// not needs no mention: its tensor says so.
+/// Format of a checkpoint's quantised matrices. Plain matrices in such a checkpoint are not
+/// described here, since their tensors identify them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quantization {
     #[default]
     None,
-    /// 8-bit floats with a factor for each block of rows and inputs, or `None`: for the matrix.
+    /// 8-bit floats with a factor per block of rows and inputs, or one per matrix if `None`.
     Fp8 { block: Option<(usize, usize)> },
     /// 4-bit floats with an exponent for every 32 inputs.
     Mxfp4,
-    /// 4-bit integers, packed along the inputs. Where they are `symmetric`, every zero is 8.
+    /// 4-bit integers, packed along the inputs. If they are `symmetric`, every zero point is 8.
     Gptq { group: Group, zeros: StoredZeros, symmetric: bool },
     /// 4-bit integers, packed along the outputs.
     Awq { group: Group },
 }
 
-/// Inputs that share a scale and a zero.
+/// Number of inputs that share a scale and a zero point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     Inputs(usize),
@@ -27,15 +27,15 @@ pub enum Group {
     Row,
 }
 
-/// What stands for a zero in the file.
+/// Representation of zero points in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredZeros {
-    /// One less than it.
+    /// The zero point minus one.
     LessOne,
     Same,
 }
 
-/// A field that asks for something else than what is read here.
+/// Error for a field whose value is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a checkpoint with quantization_config.{field} = {value}")]
 pub struct Unsupported {
@@ -43,14 +43,14 @@ pub struct Unsupported {
     pub value: String,
 }
 
-/// The object's fields, as far as they are asked for.
+/// The fields of the object, read by name.
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl Quantization {
-    /// What a `quantization_config` says; [`Quantization::None`] where there is none.
+    /// Parses a `quantization_config`; [`Quantization::None`] if there is none.
     ///
     /// # Errors
-    /// A method or a variant of one that is not read, as the field that says so.
+    /// An unsupported method or variant, as the field that specifies it.
     pub fn of(config: Option<&Value>) -> Result<Quantization, Unsupported> {
         let Some(value) = config.filter(|value| !value.is_null()) else {
             return Ok(Quantization::None);
@@ -81,7 +81,7 @@ impl Fields<'_> {
         Unsupported { field, value: value.chars().take(60).collect() }
     }
 
-    /// Refuses a field that is there and has none of `values`.
+    /// Refuses a field that is present and differs from all of `values`.
     fn only(&self, field: &'static str, values: &[&str]) -> Result<(), Unsupported> {
         match self.present(field) {
             None => Ok(()),
@@ -120,7 +120,8 @@ impl Fields<'_> {
         self.never("desc_act")?;
         self.never("is_marlin_format")?;
         self.only("pack_dtype", &["int32"])?;
-        // Both say the same, in files of different ages; "format" is also what others say.
+        // Both fields have the same meaning, in files of different ages. Other tools also use
+        // "format".
         self.only("checkpoint_format", &["gptq", "gptq_v2"])?;
         self.only("format", &["gptq", "gptq_v2"])?;
         if self.present("dynamic").is_some_and(|rules| rules.as_object() != Some(&Map::new())) {
@@ -129,7 +130,7 @@ impl Fields<'_> {
         let format = self.text("checkpoint_format").or_else(|| self.text("format"));
         let is_second = format.is_some_and(|format| format.eq_ignore_ascii_case("gptq_v2"));
         let zeros = if is_second { StoredZeros::Same } else { StoredZeros::LessOne };
-        // What files that leave it out mean.
+        // Default of files that leave the field out.
         let symmetric = self.present("sym").and_then(Value::as_bool).unwrap_or(true);
         Ok(Quantization::Gptq { group: self.group("group_size")?, zeros, symmetric })
     }

@@ -1,34 +1,36 @@
-//! Rotary position embedding: which elements of a head are rotated, and how fast.
+//! Rotary position embedding: which elements of a head are rotated, and at which frequency.
 //!
-//! **Frequencies that depend on the length.** Two kinds of scaling, longrope and dynamic NTK, have
-//! other frequencies for longer texts. A cached key keeps the rotation that it was stored with, and
-//! a row may depend on nothing but its own sequence, so the length that counts is declared when a
-//! sequence begins and never changes: [`SequenceLength`], its prompt and the most tokens that may
-//! follow. All rows of a sequence, of prefill and of decode, then rotate alike.
+//! **Frequencies that depend on the length.** Two kinds of scaling, longrope and dynamic NTK, use
+//! different frequencies for longer texts. A cached key keeps the rotation with which it was
+//! stored, and a row must depend on nothing but its own sequence. Therefore the length that
+//! determines the frequencies is declared when a sequence begins and never changes:
+//! [`SequenceLength`], its prompt plus the maximum number of tokens that may follow. All rows of a
+//! sequence, in prefill and decode, are then rotated with the same frequencies.
 //!
-//! Against Hugging Face transformers, which takes the length of the text so far (of the longest
-//! sequence of the batch):
-//! - A text that cannot pass the original length has the same frequencies there at every step, and
-//!   so has, with longrope, one whose prompt already passed it.
-//! - A longrope text that passes the original length while it grows has the long factors here from
-//!   its first token; there it has the short ones until it passes, when all keys are computed anew
-//!   with the long ones.
-//! - A dynamic text that passes it has here the frequencies that transformers gives one forward
-//!   pass over the whole declared length; there they change with each further token, and keys keep
-//!   those of the step that cached them.
+//! In comparison, Hugging Face transformers uses the current length of the text (of the longest
+//! sequence in the batch):
+//! - For a text that cannot exceed the original length, the frequencies there are equal to those
+//!   here at every step. With longrope, this also holds for a text whose prompt already exceeds it.
+//! - A longrope text that exceeds the original length while it grows has the long factors here from
+//!   its first token. There it has the short factors until it exceeds the length, when all keys are
+//!   recomputed with the long ones.
+//! - A dynamic NTK text that exceeds the length has here the frequencies that transformers uses in
+//!   one forward pass over the whole declared length. There they change with each further token,
+//!   and keys keep the frequencies of the step that cached them.
 
 use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// YaRN's rotations within the original length from which on a frequency is kept, where a file
-/// says none.
+/// Default of YaRN's `beta_fast`: number of rotations within the original length above which a
+/// frequency is kept.
 pub const YARN_BETA_FAST: f64 = 32.0;
-/// YaRN's rotations up to which a frequency is divided by the whole factor, where a file says none.
+/// Default of YaRN's `beta_slow`: number of rotations within the original length below which a
+/// frequency is divided by the full factor.
 pub const YARN_BETA_SLOW: f64 = 1.0;
 
-/// The most positions that a sequence can come to have, declared when it begins: its prompt and the
-/// most tokens that may follow.
+/// Maximum number of positions that a sequence can reach, declared when it begins: its prompt plus
+/// the maximum number of tokens that may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceLength(pub u32);
 
@@ -38,12 +40,13 @@ pub struct Rope {
     /// Base of the geometric sequence of wavelengths (`rope_theta`).
     pub theta: f64,
     pub scaling: RopeScaling,
-    /// Only so many elements at the start of each head are rotated, an even number; `None`: all.
+    /// Number of elements at the start of each head that are rotated, an even number; `None` for
+    /// all.
     #[serde(default)]
     pub rotary_dim: Option<usize>,
 }
 
-/// How rope frequencies are changed for longer contexts.
+/// Scaling of rope frequencies for longer contexts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum RopeScaling {
     None,
@@ -51,58 +54,62 @@ pub enum RopeScaling {
     Linear {
         factor: f64,
     },
-    /// LLaMA-3: low frequencies divided by `factor`, high kept, a smooth ramp between.
+    /// LLaMA-3: low frequencies divided by `factor`, high frequencies kept, and a smooth ramp
+    /// between them.
     Llama3 {
         factor: f64,
         low_freq_factor: f64,
         high_freq_factor: f64,
         original_max_positions: u32,
     },
-    /// YaRN: as LLaMA-3 with a ramp over the index of the pair, and longer queries and keys.
+    /// YaRN: similar to LLaMA-3, with a ramp over the index of the pair, and with scaled queries
+    /// and keys.
     Yarn {
         factor: f64,
         original_max_positions: u32,
-        /// [`YARN_BETA_FAST`] where a file says none.
+        /// [`YARN_BETA_FAST`] by default.
         beta_fast: f64,
-        /// [`YARN_BETA_SLOW`] where a file says none.
+        /// [`YARN_BETA_SLOW`] by default.
         beta_slow: f64,
-        /// Of sines and cosines; [`yarn_attention_factor`] where a file says none.
+        /// Factor of sines and cosines; [`yarn_attention_factor`] by default.
         attention_factor: f64,
-        /// The ends of the ramp are whole indices; the default of files.
+        /// True if the ends of the ramp are rounded to whole indices, which is the default.
         truncate: bool,
     },
-    /// LongRoPE: each frequency divided by a factor of its own, one of two lists by the length.
+    /// LongRoPE: each frequency divided by its own factor, from one of two lists depending on the
+    /// length.
     Longrope {
-        /// `[rotary_dim / 2]`, up to the original length.
+        /// Factors `[rotary_dim / 2]` up to the original length.
         short_factors: Vec<f64>,
-        /// `[rotary_dim / 2]`, beyond it.
+        /// Factors `[rotary_dim / 2]` beyond the original length.
         long_factors: Vec<f64>,
         original_max_positions: u32,
-        /// Of sines and cosines; [`longrope_attention_factor`] where a file says none.
+        /// Factor of sines and cosines; [`longrope_attention_factor`] by default.
         attention_factor: f64,
     },
     /// Dynamic NTK: a larger base beyond the original length.
     Dynamic {
         factor: f64,
-        /// The model's `max_position_embeddings`.
+        /// `max_position_embeddings` of the model.
         original_max_positions: u32,
     },
-    /// Each frequency divided by a factor of its own, whatever the length: LLaMA-3's scaling as
-    /// GGUF files keep it.
+    /// Each frequency divided by its own factor, regardless of the length: LLaMA-3's scaling as
+    /// stored in GGUF files.
     Factors {
-        /// `[rotary_dim / 2]`.
+        /// Factors `[rotary_dim / 2]`.
         factors: Vec<f64>,
     },
 }
 
 impl Rope {
-    /// An embedding of whole heads.
+    /// Creates an embedding that rotates whole heads.
     pub fn new(theta: f64, scaling: RopeScaling) -> Rope {
         Rope { theta, scaling, rotary_dim: None }
     }
 
-    /// Positions that a model of so many is for with this embedding: where the scaling counts from
-    /// an original length, that many times its factor if it is more.
+    /// Returns the number of positions that a model of `max_positions` positions supports with this
+    /// embedding: if the scaling refers to an original length, that length times the factor if this
+    /// is more.
     pub fn stretched(&self, max_positions: usize) -> usize {
         match self.scaling {
             RopeScaling::Yarn { factor, original_max_positions, .. }
@@ -113,24 +120,26 @@ impl Rope {
         }
     }
 
-    /// Elements of a head that are rotated, those at its start: pairs `(i, i + rotary_dim / 2)`.
+    /// Returns the number of elements at the start of a head that are rotated, as pairs `(i, i +
+    /// rotary_dim / 2)`.
     pub fn rotary_dim(&self, head_dim: usize) -> usize {
         self.rotary_dim.unwrap_or(head_dim)
     }
 
-    /// Inverse frequencies `[rotary_dim / 2]`, in radians per position, scaling applied: those of a
-    /// sequence that cannot pass the original length.
+    /// Returns the scaled inverse frequencies `[rotary_dim / 2]`, in radians per position, of a
+    /// sequence that cannot exceed the original length.
     ///
     /// # Panics
-    /// Factors of a list are not `rotary_dim / 2`.
+    /// If a list of factors does not have `rotary_dim / 2` elements.
     pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
         self.inverse_frequencies_for(head_dim, SequenceLength(0))
     }
 
-    /// As [`Rope::inverse_frequencies`], of a sequence of that most positions.
+    /// Returns the inverse frequencies of a sequence of the given maximum length, as in
+    /// [`Rope::inverse_frequencies`].
     ///
     /// # Panics
-    /// Factors of a list are not `rotary_dim / 2`.
+    /// If a list of factors does not have `rotary_dim / 2` elements.
     pub fn inverse_frequencies_for(&self, head_dim: usize, length: SequenceLength) -> Vec<f32> {
         let mut frequencies = vec![0.0; self.rotary_dim(head_dim) / 2];
         self.fill_inverse_frequencies(head_dim, length, &mut frequencies);
@@ -140,7 +149,7 @@ impl Rope {
     /// Fills `out` with [`Rope::inverse_frequencies_for`].
     ///
     /// # Panics
-    /// `out` is not `[rotary_dim / 2]`, nor are factors of a list.
+    /// If `out` or a list of factors does not have `rotary_dim / 2` elements.
     pub fn fill_inverse_frequencies(
         &self,
         head_dim: usize,
@@ -156,13 +165,14 @@ impl Rope {
         }
     }
 
-    /// Whether the length of a sequence decides its frequencies.
+    /// Returns true if the frequencies depend on the length of a sequence.
     pub fn is_by_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Longrope { .. } | RopeScaling::Dynamic { .. })
     }
 
-    /// Sequences of one class have the same frequencies. 0 is the class of all lengths that do not
-    /// pass the original one; longrope has one further class, dynamic NTK one a length.
+    /// Returns the class of a length; lengths of one class have the same frequencies. Class 0
+    /// contains all lengths that do not exceed the original one. Longrope has one further class,
+    /// dynamic NTK one per length.
     pub fn frequency_class(&self, length: SequenceLength) -> u32 {
         match self.scaling {
             RopeScaling::Longrope { original_max_positions, .. } => {
@@ -177,7 +187,7 @@ impl Rope {
         }
     }
 
-    /// Factor of every sine and cosine; 1 where the scaling has none.
+    /// Returns the factor of every sine and cosine; 1 for a scaling without one.
     pub fn attention_factor(&self) -> f32 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. }
@@ -187,19 +197,19 @@ impl Rope {
     }
 }
 
-/// YaRN's factor of sines and cosines where a file says none, from `mscale` and `mscale_all_dim`
-/// if it has both.
+/// Returns YaRN's default factor of sines and cosines, computed from `mscale` and `mscale_all_dim`
+/// if both are given.
 pub fn yarn_attention_factor(factor: f64, mscale: Option<f64>, mscale_all_dim: Option<f64>) -> f64 {
     let scaled = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
     match (mscale, mscale_all_dim) {
-        // 0 counts as not said.
+        // 0 counts as not given.
         (Some(one), Some(all)) if one != 0.0 && all != 0.0 => scaled(one) / scaled(all),
         _ => scaled(1.0),
     }
 }
 
-/// Longrope's factor of sines and cosines where a file says none. `factor` is that of the file, or
-/// the model's positions divided by the original ones.
+/// Returns longrope's default factor of sines and cosines. `factor` is the one in the file, or the
+/// model's positions divided by the original ones.
 pub fn longrope_attention_factor(factor: f64, original_max_positions: u32) -> f64 {
     if factor <= 1.0 {
         return 1.0;
@@ -208,7 +218,7 @@ pub fn longrope_attention_factor(factor: f64, original_max_positions: u32) -> f6
 }
 
 impl RopeScaling {
-    /// The base for texts of that length.
+    /// Returns the base for texts of the given length.
     fn theta(&self, theta: f64, dim: usize, length: SequenceLength) -> f64 {
         let RopeScaling::Dynamic { factor, original_max_positions } = *self else { return theta };
         let original = f64::from(original_max_positions);
@@ -216,7 +226,8 @@ impl RopeScaling {
         theta * stretched.powf(dim as f64 / (dim as f64 - 2.0))
     }
 
-    /// The frequency of pair `index` of `dim / 2`, which was `frequency` with base `theta`.
+    /// Returns the scaled frequency of pair `index` out of `dim / 2`. `frequency` is the unscaled
+    /// one with base `theta`.
     fn apply(
         &self,
         frequency: f64,
@@ -265,14 +276,15 @@ impl RopeScaling {
         }
     }
 
-    /// Indices of pairs between which YaRN goes from the kept frequency to the divided one.
+    /// Returns the pair indices between which YaRN interpolates from the original frequency to the
+    /// divided one.
     fn yarn_ramp(&self, theta: f64, dim: usize) -> (f64, f64) {
         let RopeScaling::Yarn { original_max_positions, beta_fast, beta_slow, truncate, .. } =
             *self
         else {
             return (0.0, 1.0);
         };
-        // The pair that makes so many rotations within the original length.
+        // Index of the pair that makes the given number of rotations within the original length.
         let pair_of = |rotations: f64| {
             let ratio = f64::from(original_max_positions) / (rotations * 2.0 * PI);
             dim as f64 * ratio.ln() / (2.0 * theta.ln())

@@ -1,8 +1,10 @@
-//! Text to token ids and back, whatever files a model is published with.
+//! Conversion of text to token ids and back, for all tokenizer files that models are published
+//! with.
 //!
-//! The batch job encodes prompts and detokenises behind the step with it; `gguf_tokenizer` builds
-//! one from GGUF metadata. A model without tokenizer files is no error: the job then takes token
-//! ids. Encoding never truncates or pads, whatever the file says.
+//! The batch job uses it to encode prompts, and to detokenise answers outside the step path;
+//! `gguf_tokenizer` builds a tokenizer from GGUF metadata. A model without tokenizer files is not
+//! an error: the job then reads token ids. Encoding never truncates or pads, regardless of the
+//! settings in the file.
 
 mod context;
 mod length;
@@ -19,14 +21,14 @@ use tokenizers::{AddedToken, Tokenizer};
 use crate::config::Family;
 use crate::tokenizer_config::{TokenizerConfig, TokenizerConfigError};
 
-/// Tokens that one character can take: each adds at least a byte.
+/// Maximum number of tokens in a character, each of which adds at least one byte.
 const CHARACTER_TOKENS: usize = 4;
-/// More tokens than this end in no character only where their bytes are no text.
+/// Maximum number of tokens without a whole character, unless their bytes are invalid.
 const WAITING_MAX: usize = 2 * CHARACTER_TOKENS;
 
-/// Files of tokenizers that can be read.
+/// Tokenizer files that can be read.
 const READ_FILES: [&str; 2] = ["tokenizer.json", "vocab.json"];
-/// Files of tokenizers that cannot: Mistral's, SentencePiece's, OpenAI's tiktoken's.
+/// Tokenizer files that cannot be read: those of Mistral, SentencePiece and OpenAI's tiktoken.
 const UNREAD_FILES: [&str; 7] = [
     "tekken.json",
     "tokenizer.model",
@@ -41,17 +43,18 @@ const UNREAD_FILES: [&str; 7] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     pub text: String,
-    /// How many of the tokens it goes up to.
+    /// Number of tokens up to the end of the piece.
     pub tokens: usize,
 }
 
-/// A tokenizer with the one thing the `tokenizers` crate leaves to its caller: a BOS to prepend.
+/// A tokenizer, together with a BOS token to prepend, which the `tokenizers` crate leaves to its
+/// caller.
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
     prepend_bos: Option<u32>,
 }
 
-/// Why a tokenizer cannot be used.
+/// Reason for which a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     #[error("{path}: the tokenizer cannot be read: {reason}")]
@@ -76,21 +79,21 @@ impl fmt::Debug for TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Wraps a tokenizer. `prepend_bos` is a token that [`TextTokenizer::encode`] puts first when
-    /// it adds special tokens; `None` when the tokenizer's own post-processor does that, or nobody.
+    /// Wraps a tokenizer. [`TextTokenizer::encode`] prepends `prepend_bos` if it adds special
+    /// tokens; `None` if the tokenizer's post-processor already does so, or none is needed.
     pub fn new(mut tokenizer: Tokenizer, prepend_bos: Option<u32>) -> Self {
-        // A tokenizer.json may carry the truncation of the training run, which would silently cut
-        // prompts. Removing it cannot fail: only a stride that does not fit a length can.
+        // A tokenizer.json may contain the truncation of the training run, which would silently
+        // truncate prompts. Removing it cannot fail, since only an unsuitable stride is an error.
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
         Self { tokenizer, prepend_bos }
     }
 
-    /// The tokenizer in a model's directory: `tokenizer.json`, else byte-level BPE from
-    /// `vocab.json` and `merges.txt`. `None` when the directory has neither.
+    /// Reads the tokenizer in a model's directory: `tokenizer.json`, else byte-level BPE from
+    /// `vocab.json` and `merges.txt`. Returns `None` if the directory contains neither.
     ///
     /// # Errors
-    /// Files that exist but cannot be read or understood.
+    /// Files that exist but cannot be read or parsed.
     pub fn from_directory(
         directory: &Path,
         family: Family,
@@ -108,8 +111,8 @@ impl TextTokenizer {
         Ok(None)
     }
 
-    /// The first file of a directory that has a tokenizer in a form that cannot be read; `None` where
-    /// there is none, or one that can be read.
+    /// Returns the first file of a directory with a tokenizer in an unsupported format; `None` if
+    /// there is no such file, or also one in a supported format.
     pub fn unread_file(directory: &Path) -> Option<&'static str> {
         let exists = |name: &&str| directory.join(name).is_file();
         if READ_FILES.iter().any(|name| exists(&name)) {
@@ -118,11 +121,11 @@ impl TextTokenizer {
         UNREAD_FILES.into_iter().find(exists)
     }
 
-    /// Token ids of `text`. With `add_special` the tokens that the model expects around a raw
-    /// prompt are added (BOS); a rendered chat template already holds them.
+    /// Returns the token ids of `text`. With `add_special`, adds the tokens that the model expects
+    /// around a raw prompt (BOS); a rendered chat template already contains them.
     ///
     /// # Errors
-    /// Text that the vocabulary cannot express (no unknown token, no byte fallback).
+    /// Text that the vocabulary cannot represent (no unknown token, no byte fallback).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self
             .tokenizer
@@ -132,7 +135,8 @@ impl TextTokenizer {
         Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
-    /// Text of `tokens`, special tokens skipped, bytes that are no UTF-8 as U+FFFD.
+    /// Returns the text of `tokens`, without special tokens, and with U+FFFD in place of invalid
+    /// UTF-8.
     ///
     /// # Errors
     /// A decoder that refuses the tokens.
@@ -142,24 +146,25 @@ impl TextTokenizer {
             .map_err(|error| TokenizerError::Decode(error.to_string()))
     }
 
-    /// The bytes that `token` adds to a text, which may end or begin within a character; a special
-    /// token's spelling, and nothing for an id outside the vocabulary.
+    /// Returns the bytes that `token` adds to a text, which may begin or end inside a character.
+    /// For a special token, returns its spelling, and for an id outside the vocabulary, nothing.
     pub fn bytes(&self, token: u32) -> Vec<u8> {
         token_bytes::of(&self.tokenizer, token)
     }
 
-    /// Whether a token is no part of a text.
+    /// Returns true if a token is not part of a text.
     pub fn is_special(&self, token: u32) -> bool {
         let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         added.get(&token).is_some_and(|token| token.special)
     }
 
-    /// The text that `tokens` add to that of the first `emitted` of them, as soon as it ends on a
-    /// whole character; with `is_last` in any case, with U+FFFD for half of one. Of many tokens
-    /// that end in no character those go first that no later one can complete.
+    /// Returns the text that `tokens` add to the text of the first `emitted` of them, or `None` if
+    /// it does not end with a whole character. With `is_last`, an incomplete character becomes
+    /// U+FFFD instead. If many tokens do not end with a whole character, returns those that no
+    /// later token can complete.
     ///
     /// # Errors
-    /// As [`TextTokenizer::decode`].
+    /// See [`TextTokenizer::decode`].
     pub fn next_piece(
         &self,
         tokens: &[u32],
@@ -176,7 +181,7 @@ impl TextTokenizer {
             return Ok(piece(&text, tokens.len()));
         }
         if tokens.len() - emitted >= WAITING_MAX {
-            // Of four places in a row one at least is within no character.
+            // Of four consecutive positions, at least one is not inside a character.
             let last = tokens.len() - CHARACTER_TOKENS;
             for first in (last + 1 - CHARACTER_TOKENS..=last).rev() {
                 let (head, rest) = tokens.split_at(first);
@@ -189,15 +194,15 @@ impl TextTokenizer {
         Ok(None)
     }
 
-    /// A decoder for one sequence, which takes its tokens one at a time.
+    /// Returns a decoder for a single sequence, which takes one token at a time.
     pub fn stream(&self) -> StreamDecoder<'_> {
         StreamDecoder { tokenizer: self, growing: GrowingTokens::default() }
     }
 
-    /// The same behind a prompt; see [`TextTokenizer::grow_behind`].
+    /// Returns a decoder for an answer to a prompt; see [`TextTokenizer::grow_behind`].
     ///
     /// # Errors
-    /// As [`TextTokenizer::grow_behind`].
+    /// See [`TextTokenizer::grow_behind`].
     pub fn stream_behind(
         &self,
         prompt: &[u32],
@@ -206,53 +211,57 @@ impl TextTokenizer {
         Ok(StreamDecoder { tokenizer: self, growing: self.grow_behind(prompt, keeps_space)? })
     }
 
-    /// Ids in the vocabulary, special tokens among them. The model's own table may be larger.
+    /// Returns the number of ids in the vocabulary, including special tokens. The model's embedding
+    /// table may be larger.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// The id of a token by its exact spelling in the vocabulary.
+    /// Returns the id of a token by its exact spelling in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
     }
 }
 
-/// The tokens of a growing sequence that still matter for the text to come.
+/// The tokens of a growing sequence that are still needed to decode the following text.
 #[derive(Debug, Clone, Default)]
 pub struct GrowingTokens {
-    /// The last emitted piece's tokens, which give the next piece its context (a decoder may treat
-    /// the first token of a text differently), and behind them the tokens that wait.
+    /// The tokens of the last emitted piece, which are the context of the next piece (a decoder may
+    /// treat the first token of a text differently), followed by the tokens that have not been
+    /// emitted.
     tokens: Vec<u32>,
-    /// How many of `tokens` are emitted.
+    /// Number of `tokens` that have been emitted.
     emitted: usize,
 }
 
 impl GrowingTokens {
-    /// Takes the next token.
+    /// Appends the next token.
     pub fn push(&mut self, token: u32) {
         self.tokens.push(token);
     }
 
-    /// The tokens, and how many of them are emitted; see [`TextTokenizer::next_piece`].
+    /// Returns the tokens, and the number of them that have been emitted; see
+    /// [`TextTokenizer::next_piece`].
     pub fn as_parts(&self) -> (&[u32], usize) {
         (&self.tokens, self.emitted)
     }
 
-    /// Puts other tokens in front, of which so many are emitted; all there are so far wait.
+    /// Prepends other tokens, the first `emitted` of which have been emitted. None of the existing
+    /// tokens count as emitted.
     pub fn grow_from(&mut self, mut before: Vec<u32>, emitted: usize) {
         before.append(&mut self.tokens);
         *self = GrowingTokens { tokens: before, emitted };
     }
 
-    /// The text of the first `tokens` was emitted.
+    /// Records that the text of the first `tokens` was emitted.
     pub fn emit(&mut self, tokens: usize) {
         self.tokens.drain(..self.emitted);
         self.emitted = tokens - self.emitted;
     }
 }
 
-/// Turns a growing sequence into text as it grows, never emitting half a character: what was pushed
-/// so far comes out as soon as it ends on a whole one.
+/// Decodes a growing sequence incrementally, without ever emitting an incomplete character: text is
+/// emitted as soon as it ends with a whole character.
 #[derive(Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a TextTokenizer,
@@ -260,19 +269,19 @@ pub struct StreamDecoder<'a> {
 }
 
 impl StreamDecoder<'_> {
-    /// Takes the next token; the text that it completes, if any.
+    /// Appends the next token, and returns the text that it completes, if any.
     ///
     /// # Errors
-    /// As [`TextTokenizer::decode`].
+    /// See [`TextTokenizer::decode`].
     pub fn push(&mut self, token: u32) -> Result<Option<String>, TokenizerError> {
         self.growing.push(token);
         self.take(false)
     }
 
-    /// What still waits for the rest of a character, with U+FFFD for it.
+    /// Returns the remaining text, with U+FFFD in place of an incomplete character.
     ///
     /// # Errors
-    /// As [`TextTokenizer::decode`].
+    /// See [`TextTokenizer::decode`].
     pub fn finish(mut self) -> Result<Option<String>, TokenizerError> {
         self.take(true)
     }
@@ -287,8 +296,9 @@ impl StreamDecoder<'_> {
     }
 }
 
-/// What `text` has more than `before`, its beginning. A byte may make its whole run invalid, and
-/// bytes before it no longer the character that they were: then as many characters are skipped.
+/// Returns the part of `text` after its beginning `before`. A byte may make its whole run invalid,
+/// in which case preceding bytes no longer decode to the same character; the number of characters
+/// in `before` is then skipped instead.
 fn behind<'t>(text: &'t str, before: &str) -> &'t str {
     text.strip_prefix(before).unwrap_or_else(|| {
         let skipped = before.chars().count();
@@ -296,7 +306,7 @@ fn behind<'t>(text: &'t str, before: &str) -> &'t str {
     })
 }
 
-/// GPT-2's scheme, in which OPT is published.
+/// Creates a tokenizer with GPT-2's scheme, which OPT's published files use.
 fn byte_level_bpe(
     directory: &Path,
     family: Family,
@@ -312,8 +322,8 @@ fn byte_level_bpe(
     let mut tokenizer = Tokenizer::new(bpe);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(config.add_prefix_space, true, true)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
-    // OPT's files name one token for three purposes, and older files name none at all: then those
-    // of its family, as long as the vocabulary has them.
+    // OPT's files name one token for three purposes, and older files name none: then the family's
+    // token is used if the vocabulary contains it.
     let mut special: Vec<String> = config.special_tokens().map(str::to_owned).collect();
     let family_bos = (family == Family::Opt).then_some("</s>");
     let bos = config.bos_token.as_deref().or(family_bos);

@@ -1,11 +1,11 @@
-//! `tokenizer_config.json` and `special_tokens_map.json`: which tokens are special, whether BOS is
-//! added, and the chat template. Read by `tokenizer` and `chat`.
+//! `tokenizer_config.json` and `special_tokens_map.json`: the special tokens, whether BOS is added,
+//! and the chat template. Used by `tokenizer` and `chat`.
 
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-/// What the two files say; every field absent when they, or the files, are.
+/// Contents of the two files. Each field is absent if the files do not contain it, or do not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
     pub bos_token: Option<String>,
@@ -14,13 +14,13 @@ pub struct TokenizerConfig {
     pub pad_token: Option<String>,
     pub add_bos_token: Option<bool>,
     pub add_prefix_space: bool,
-    /// A Jinja template; of several named ones, `default`.
+    /// A Jinja template; the one named `default` if there are several.
     pub chat_template: Option<String>,
-    /// Of several named ones `tool_use`, for conversations with functions.
+    /// The template named `tool_use` if there are several, for conversations with functions.
     pub tools_template: Option<String>,
 }
 
-/// A tokenizer's configuration that exists but cannot be read.
+/// Reason for which an existing tokenizer configuration cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerConfigError {
     #[error("{path}: {source}")]
@@ -30,11 +30,11 @@ pub enum TokenizerConfigError {
 }
 
 impl TokenizerConfig {
-    /// Reads both files of a directory; `tokenizer_config.json` wins where they differ, and
-    /// `chat_template.jinja` over the template in it.
+    /// Reads both files of a directory. `tokenizer_config.json` takes precedence over the other
+    /// file, and `chat_template.jinja` over the template in it.
     ///
     /// # Errors
-    /// A file that exists but cannot be read, or is no JSON object.
+    /// A file that exists but cannot be read, or is not a JSON object.
     pub fn from_directory(directory: &Path) -> Result<Self, TokenizerConfigError> {
         let map = read_object(&directory.join("special_tokens_map.json"))?;
         let config = read_object(&directory.join("tokenizer_config.json"))?;
@@ -57,7 +57,7 @@ impl TokenizerConfig {
         })
     }
 
-    /// The special tokens that are named, some perhaps twice.
+    /// Returns the special tokens that are named, possibly with duplicates.
     pub fn special_tokens(&self) -> impl Iterator<Item = &str> {
         [&self.bos_token, &self.eos_token, &self.unk_token, &self.pad_token]
             .into_iter()
@@ -65,7 +65,7 @@ impl TokenizerConfig {
     }
 }
 
-/// A token is written as a string or as an object with its flags.
+/// Returns the text of a token, which is a string or an object with flags.
 fn token_text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),
@@ -74,7 +74,8 @@ fn token_text(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// A template is a string, or the one of this name of a list of `{name, template}`.
+/// Returns a template, which is a string or, in a list of `{name, template}`, the one with the
+/// given name.
 fn template(value: Option<&Value>, name: &str) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),

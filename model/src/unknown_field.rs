@@ -1,13 +1,13 @@
-//! Fields of a `config.json` that the program does not know, as they may be shown to a user.
+//! Unknown fields of a `config.json`, prepared for display to a user.
 
 use serde_json::Value;
 
-/// Characters of a name and of a value that are shown.
+/// Maximum number of characters of a name or value that are shown.
 const SHOWN_CHARACTERS: usize = 60;
-/// Fields that a notice names.
+/// Maximum number of fields that a notice names.
 const SHOWN_FIELDS: usize = 8;
 
-/// A field that is not known and its value, both as they may be shown.
+/// An unknown field and its value, both safe to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownField {
     pub name: String,
@@ -20,7 +20,8 @@ impl UnknownField {
     }
 }
 
-/// The beginning of a text from a file, without characters that a terminal would obey.
+/// Returns the beginning of a text from a file, without control characters that a terminal would
+/// interpret.
 fn shown(text: &str) -> String {
     let mut shown: String = text
         .chars()
@@ -33,7 +34,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// A sentence on the fields that are not known; `None` where there are none.
+/// Returns a notice about the unknown fields; `None` if there are none.
 pub(crate) fn notice(fields: &[UnknownField]) -> Option<String> {
     let shown = fields.iter().take(SHOWN_FIELDS);
     let mut list: Vec<String> =

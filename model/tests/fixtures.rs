@@ -1,5 +1,5 @@
-//! The committed checkpoints, read as Hugging Face's own libraries read them: configuration, every
-//! tensor, tokenizer and chat template.
+//! Tests that the committed checkpoints are read as by Hugging Face's libraries: configuration,
+//! every tensor, tokenizer and chat template.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn ids(case: &Value) -> Vec<u32> {
     serde_json::from_value(case["ids"].clone()).expect("token ids")
 }
 
-/// Every tensor that the operation table asks for.
+/// Returns every tensor in the operation table.
 fn tensors(config: &ModelConfig) -> Vec<TensorId> {
     let mut ids = vec![TensorId::Embedding, TensorId::Positions, TensorId::Head];
     for part in [Part::Matrix, Part::Gain, Part::Bias] {
@@ -65,7 +65,7 @@ fn every_tensor_of_every_checkpoint_is_read() {
             let mut values = vec![f32::NAN; rows * columns];
             source.read_f32(id, 0, &mut values).unwrap_or_else(|error| panic!("{error}"));
             assert!(values.iter().all(|value| value.is_finite()), "{name} {id:?}");
-            // Biases and gains of the fixtures are random too, so nothing is all alike.
+            // Biases and gains of the fixtures are random too, so no tensor is constant.
             assert!(values.iter().any(|value| *value != values[0]), "{name} {id:?}");
             let mut last_row = vec![0.0; columns];
             source.read_f32(id, rows - 1, &mut last_row).unwrap_or_else(|error| panic!("{error}"));
@@ -89,7 +89,7 @@ fn configurations_say_what_the_scripts_made() {
     assert!(llama.tied_embeddings && llama.group_size() == 3);
 }
 
-/// `ids` of the cases hold the special tokens around a raw prompt.
+/// Compares token ids, which in these cases include the special tokens around a raw prompt.
 #[test]
 fn text_becomes_the_tokens_of_hugging_face() {
     for name in ["llama", "opt"] {
@@ -141,7 +141,7 @@ fn conversations_are_rendered_as_transformers_does() {
         let rendered =
             template.render(&messages, &[], &[], std::time::UNIX_EPOCH).expect("rendered");
         assert_eq!(Some(rendered.as_str()), case["rendered"].as_str());
-        // The template wrote the special tokens itself.
+        // The template has already written the special tokens.
         assert_eq!(tokenizer.encode(&rendered, false).expect("encoded"), ids(&case));
     }
 }

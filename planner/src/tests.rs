@@ -211,7 +211,7 @@ fn the_largest_batch_is_at_the_edge() {
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
 }
 
-/// There a matrix is made plain for every stream.
+/// A device expands a matrix for every stream.
 #[test]
 fn a_micro_batch_holds_more_prompts_of_grouped_weights_on_a_device() {
     let config = config();
@@ -249,6 +249,6 @@ fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
     assert_eq!(shape(4000, 0), (1, 4000));
     assert_eq!(shape(4000, 3800), (6, 5000));
     assert_eq!(shape(100, 60), (26, 1100));
-    // Equal prompts still compute their last token each.
+    // Equal prompts still compute their last token separately.
     assert_eq!(shape(100, 100), (60, 159));
 }

@@ -1,5 +1,5 @@
-//! The memory that a plan is judged by before it is compiled is the memory of the compiled plan,
-//! whatever of it stays in device memory.
+//! The memory estimate of a plan before it is compiled equals the memory of the compiled plan,
+//! regardless of what stays in device memory.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -27,10 +27,10 @@ fn policies() -> Vec<Policy> {
     vec![
         split(0, 4, None),
         split(3, 8, None),
-        // ln0 q k v, then eight parts of attention.
+        // ln0 q k v, followed by eight chunks of attention.
         split(3, 12, cut(ChunkOrder::Scores)),
         split(4, 10, cut(ChunkOrder::Attention)),
-        // More parts of V are streamed than of K.
+        // More chunks of V are streamed than of K.
         split(5, 10, cut(ChunkOrder::Attention)),
         Policy::Flexgen(Flexgen { spread: false, cpu_attention: false }),
     ]
@@ -44,7 +44,7 @@ fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
             for attention in ResidentAttention::ALL {
                 let layers = spread_evenly(count, LAYERS);
                 let residency = Residency { layers, attention, head: count % 2 == 1 };
-                // Where prompts are computed on the CPU, decode takes the most.
+                // If prompts are computed on the CPU, decode has the largest footprint.
                 let prefills: &[bool] = match policy {
                     Policy::Flexgen(_) => &[false],
                     _ => &[false, true],

@@ -1,4 +1,4 @@
-//! LIA §7.1 and fig. 9: where the best vector changes, on LIA's own machine.
+//! LIA §7.1 and fig. 9: the points at which the best vector changes, on LIA's own machine.
 
 use std::collections::BTreeSet;
 
@@ -71,8 +71,8 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// Strictly another vector wins at the very threshold: in decode the CPU may keep QKV for a few
-/// values of B, for a ten-thousandth of the latency.
+/// Strictly, other vectors win at the threshold itself: in decode the CPU may keep QKV for a few
+/// values of B, which gains a ten-thousandth of the latency.
 #[test]
 fn between_the_named_policies_others_win_by_next_to_nothing() {
     let (machine, config) = (spr_a100(), model("opt-175b").expect("known").config);
@@ -97,8 +97,8 @@ fn between_the_named_policies_others_win_by_next_to_nothing() {
     }
 }
 
-/// The same rates but the bus's own data rate for the link: what the choice of a measured link
-/// means.
+/// Equal rates, but with the bus's own data rate for the link: shows the effect of choosing a
+/// measured link rate.
 #[test]
 fn a_faster_link_turns_earlier() {
     let (mut machine, config) = (spr_a100(), model("opt-175b").expect("known").config);

@@ -1,4 +1,4 @@
-//! The optimum of the printed tables, worked out by hand.
+//! The optimum of the printed tables, computed by hand.
 
 mod paper;
 
@@ -38,7 +38,7 @@ fn fig_6a_single_batch() {
     is(output.terms_ms.cpu, 47.409);
     is(output.terms_ms.h2d, 47.546);
     is(output.imbalance_ms, 0.137);
-    // 11 * 12 / 2 intervals with something in them, and the empty one.
+    // 11 * 12 / 2 non-empty intervals, and the empty one.
     assert_eq!(output.candidates, 67);
     let runner_up = found.runner_up.expect("there are others");
     assert_eq!(runner_up.candidate.interval, (0, 8));
@@ -66,11 +66,14 @@ fn fig_7a_two_batches() {
     is(output.imbalance_ms, 0.818);
 }
 
-/// Compressed, the link has time; decompression decides. It starts after the first transfer.
-/// [4,10): CPU 0.255 + 3 x 5.775 + 24.193 = 41.773; H2D 2 x 4.110 + 1.083 + 0.001 + 4.332 = 13.636;
-///           DC 2 x 10.963 + 6.623 + 11.446 = 39.995, + the first transfer, Scores', 4.110 = 44.105
-///   [3,10): CPU 35.998; DC 6.623 more, but the first transfer is V's 1.083: 47.701 [4,9):  CPU
-/// 23.216 more = 64.989 [0,9):  CPU 47.409; DC 4 x 6.623 + 2 x 10.963 + 1.083 = 49.501
+/// With compression the link is not the bottleneck, decompression is. It starts after the first
+/// transfer.
+/// - [4,10): CPU 0.255 + 3 x 5.775 + 24.193 = 41.773;
+///   H2D 2 x 4.110 + 1.083 + 0.001 + 4.332 = 13.636;
+///   DC 2 x 10.963 + 6.623 + 11.446 = 39.995, + the first transfer, Scores', 4.110 = 44.105
+/// - [3,10): CPU 35.998; DC 6.623 more, but the first transfer is V's 1.083: 47.701
+/// - [4,9): CPU 23.216 more = 64.989
+/// - [0,9): CPU 47.409; DC 4 x 6.623 + 2 x 10.963 + 1.083 = 49.501
 #[test]
 fn fig_8a_compressed() {
     let table = Table { compression: Compression::On, ..paper::single_batch() };
@@ -86,7 +89,7 @@ fn fig_8a_compressed() {
 }
 
 /// 44.105 compressed is less than 47.546 without: the compressed map of the case above wins, the
-/// uncompressed one of fig. 6a is the runner-up, in twice as many candidates.
+/// uncompressed one of fig. 6a is the runner-up, among twice as many candidates.
 #[test]
 fn compression_searched() {
     let table = Table { compression: Compression::Search, ..paper::single_batch() };
@@ -98,14 +101,17 @@ fn compression_searched() {
     assert_eq!((runner_up.candidate.interval, runner_up.candidate.compressed), ((0, 9), false));
 }
 
-/// Every weight but the norms' may come from NVMe: 20.7 ms for a small one, 82.798 for an FC, which
-/// is more than any optimum. [0,9) had CPU 47.409 below H2D 47.546, so a weight off the link leaves
-/// the CPU as the maximum: 47.409. (No interval has less CPU time and a smaller maximum: with j =
-/// 10 three small weights on NVMe cost 62.1, two leave [4,10) with H2D 51.759, [3,10) with one at
-/// 51.759 as well, [2,10) with two at 51.759, [1,10) with two 55.973.) Among the sets of [0,9): one
-/// small weight:  H2D 43.332, S2D 20.7: imbalance 47.409 - 20.7 = 26.709 two:               H2D
-/// 39.118, S2D 41.4: imbalance 47.409 - 39.118 = 8.291 three:             S2D 62.1, too long and of
-/// the pairs, all alike, the first in the layer: Q and K.
+/// Every weight except the norms' may come from NVMe: 20.7 ms for a small one, 82.798 for an FC,
+/// which is more than any optimum. [0,9) had CPU 47.409 below H2D 47.546, so moving a weight off
+/// the link leaves the CPU as the maximum: 47.409. (No interval has less CPU time and a smaller
+/// maximum: with j = 10 three small weights on NVMe cost 62.1, two leave [4,10) with H2D 51.759,
+/// [3,10) with one at 51.759 as well, [2,10) with two at 51.759, [1,10) with two 55.973.) Among the
+/// sets of [0,9):
+/// - one small weight: H2D 43.332, S2D 20.7: imbalance 47.409 - 20.7 = 26.709
+/// - two: H2D 39.118, S2D 41.4: imbalance 47.409 - 39.118 = 8.291
+/// - three: S2D 62.1, too long
+///
+/// All pairs are equal, so the first one in the layer is chosen: Q and K.
 #[test]
 fn nvme_without_compression() {
     let (_, output) = answer(&Table { nvme: true, ..paper::single_batch() });
@@ -136,8 +142,8 @@ fn nvme_and_compression_searched() {
     assert_eq!(output.candidates, 1082);
 }
 
-/// What the closed form leaves out: with one batch nothing of the CPU runs beside the GPU, and the
-/// transfers of a layer hide behind both.
+/// Effects that the closed form omits: with one batch, none of the CPU's work overlaps with the
+/// GPU's, and the transfers of a layer overlap with both.
 #[test]
 fn the_simulated_single_batch_is_the_longer_of_link_and_chain() {
     let table = Table { cost: CostName::Simulated, ..paper::single_batch() };
@@ -151,7 +157,7 @@ fn the_simulated_single_batch_is_the_longer_of_link_and_chain() {
     assert!(overlap > 0.98, "{overlap}");
 }
 
-/// Two batches with Scores in 8 chunks (§3.2, fig. 7c): what the finer cut gains.
+/// Two batches with Scores in 8 chunks (§3.2, fig. 7c): the gain of the finer cut.
 #[test]
 fn chunked_scores_balance_two_batches() {
     let whole = paper::two_batches();
@@ -174,13 +180,13 @@ fn chunked_scores_balance_two_batches() {
             Simulated::of(&table).latency(&found.best.candidate, &found.best.terms),
             found.best.latency
         );
-        // No lane can be busier than always.
+        // No lane can be busy for longer than the whole time.
         assert!(output.latency_ms >= output.terms_ms.cpu);
     }
 }
 
-/// Every weight in four parts, each from NVMe or not: far more than 2^16 maps, found by bounds. A
-/// finer cut is never worse.
+/// Every weight in four chunks, each from NVMe or not: far more than 2^16 maps, searched by bounds.
+/// A finer cut is never worse.
 #[test]
 fn weights_in_parts_are_searched_by_bounds() {
     let mut table = Table { nvme: true, compression: Compression::Search, ..paper::single_batch() };
@@ -203,9 +209,11 @@ fn weights_in_parts_are_searched_by_bounds() {
     assert!(output.latency_ms <= whole.latency_ms);
 }
 
-/// Figs. 14a and b cut once: the CPU runs what stands before. All on the GPU takes 81.258 ms.
-/// [4,11): CPU 0.255 + 3 x 5.775 = 17.58; H2D 4.214 + 0.001 + 2 x 15.344 + 2 x 16.856 = 68.615.
-///           Scores on the CPU, too, would be 77.527 ms more.
+/// Figs. 14a and b have a single cut: the CPU runs everything before it. All on the GPU takes
+/// 81.258 ms. [4,11): CPU 0.255 + 3 x 5.775 = 17.58;
+/// H2D 4.214 + 0.001 + 2 x 15.344 + 2 x 16.856 = 68.615. Moving Scores to the CPU as well would add
+/// 77.527 ms.
+///
 /// With Scores in 8 (CPU 9.690875, H2D 1.918 each) four chunks go to the CPU: 17.58 + 38.7635 =
 /// 56.3435 against 68.615 - 7.672 = 60.943. That is 16% and 25% below the GPU alone. The paper's
 /// text has 30% and a further 7% for this configuration, which its fig. 6a does not give; two cuts

@@ -1,4 +1,4 @@
-//! `docs/papers.md` is what `make papers` writes.
+//! `docs/papers.md` equals the output of `make papers`.
 
 #[path = "../examples/papers/answer.rs"]
 mod answer;
@@ -60,7 +60,7 @@ fn a_file_with_a_mistake_is_refused_with_its_place() {
     assert!(refusal(&shapeless).starts_with("lia.toml: lia fig. 9: "));
 }
 
-/// Cells of serving that are further from the paper than their goal; all have a cause.
+/// Cells of serving that miss their goal; all of them have a cause.
 const BEYOND: &[(&str, &str, &[u32])] = &[
     ("fig. 10a", "g5-16xlarge", &[200, 300, 400]),
     ("fig. 7", "xeon6342x2-a10", &[500, 600, 800]),
@@ -96,7 +96,7 @@ fn serving_is_within_its_goals_but_for_what_is_said() {
     }
 }
 
-/// What the figures look like, whatever their values.
+/// Checks the shapes of the figures, regardless of their values.
 #[test]
 fn serving_has_the_shapes_of_the_papers_figures() {
     let papers = of_serving();

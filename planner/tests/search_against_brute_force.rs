@@ -1,4 +1,4 @@
-//! The search of random tables against a brute force of its own.
+//! Compares the search of random tables with an independent brute force.
 
 mod brute;
 
@@ -6,7 +6,7 @@ use planner::layer::search::search;
 use planner::layer::table::{Compression, CostName, OpCost, Table};
 use proptest::prelude::*;
 
-/// Times with few digits and few values make ties, which the rules must decide.
+/// Generates times with few digits and few values, which cause ties that the rules must decide.
 fn time_ms() -> impl Strategy<Value = f64> {
     prop_oneof![
         2 => Just(0.0),
@@ -79,14 +79,14 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Up to 2^17 maps, so that some are found by branch and bound.
+    /// Up to 2^17 maps, so that some tables are searched by branch and bound.
     #[test]
     fn also_where_there_are_many_maps(table in table(10..=14)) {
         check(&table)?;
     }
 }
 
-/// Every operation may come from NVMe: more than 2^16 maps, the search cuts.
+/// Every operation may come from NVMe: more than 2^16 maps, so that the search prunes.
 #[test]
 fn also_by_branch_and_bound() {
     let mut ops = Vec::new();

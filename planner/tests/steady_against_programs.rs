@@ -1,5 +1,6 @@
-//! The table timeline against the real thing: a device map compiled by `program::compile`,
-//! simulated with the table's times by `program::simulate`. Two implementations that share nothing.
+//! Compares the table's timeline with compiled programs: a device map compiled by
+//! `program::compile` and simulated with the table's times by `program::simulate`. The two
+//! implementations share no code.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -18,7 +19,8 @@ use program::topology::{LaneId, LaneSet, MemoryId};
 
 const LAYERS: usize = 28;
 
-/// A table's times for the instructions of a plan; what the table does not price takes none.
+/// Times of a table for the instructions of a plan; instructions that the table does not price take
+/// no time.
 struct TableCosts<'a> {
     config: &'a ModelConfig,
     table: &'a Table,
@@ -35,7 +37,7 @@ impl TableCosts<'_> {
         let one = |name: &str| self.table.ops.iter().find(|op| op.name == name).map(&time);
         match chunk.filter(|chunk| chunk.of > 1) {
             Some(chunk) => one(&format!("{name}.{}", chunk.index)).unwrap_or(0.0),
-            // All chunks on one device are one operation again.
+            // Chunks that are all on one device are a single operation again.
             None => one(name).unwrap_or_else(|| {
                 let part = |op: &&OpCost| op.name.starts_with(&format!("{name}."));
                 self.table.ops.iter().filter(part).map(&time).sum()
@@ -116,7 +118,7 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
     (config, table)
 }
 
-/// Time per layer over the middle of a compiled row of layers, ms.
+/// Returns the time per layer over the middle of a compiled row of layers, in ms.
 fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option<u16>) -> f64 {
     let chunking = chunks.map(|chunks| Chunking { order: ChunkOrder::Scores, chunks });
     let policy = Policy::TwoSplit { split, chunking };
@@ -125,7 +127,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
     let list = layer_list(config, 0, chunking);
     let on_gpu = &list[split.start..split.end];
     let parts = on_gpu.iter().filter(|entry| entry.op == Op::Scores).count();
-    // Two batches' worth, as the table's rings have; K and V share the number in a map.
+    // Two batches' worth, like the table's rings; K and V share the number in a map.
     map.kv_slots = (2 * parts).max(2) as u16;
     let shape = RunShape {
         batches: table.batches as u16,
@@ -161,9 +163,10 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
     (layer_end(23) - layer_end(11)) / 12.0 / 1e6
 }
 
-/// A table does not know that what leaves the device leaves in order: with K and V computed there,
-/// the attended values of a batch go behind the fresh K and V of the next. So such programs take a
-/// little longer than the table says (by Q, K and V of a batch on the GPU); none is faster.
+/// The table does not model that values leave the device in order: with K and V computed there, the
+/// attended values of a batch queue after the fresh K and V of the next. Therefore such programs
+/// take slightly longer than the table's estimate (by Q, K and V of a batch on the GPU); none is
+/// faster.
 #[test]
 fn every_interval_takes_as_long_as_its_compiled_program() {
     let (mut equal, mut all, mut worst) = (0, 0, 0.0f64);

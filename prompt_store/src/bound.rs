@@ -1,32 +1,34 @@
-//! How large a store may become, and which pages go when it would pass that.
+//! The maximum size of a store, enforced by removing the least recently used pages.
 
 use std::path::Path;
 
 use crate::error::WriteError;
 use crate::files::{PageFile, folders, pages};
 
-/// A part of the bound that a process may write before it counts all files again.
+/// Fraction of the maximum size (1 / `PART`) that a process may write before it counts all files
+/// again.
 const PART: u64 = 32;
 
-/// What a process knows of a store's size. Others may write to it at the same time: what is counted
-/// leaves room for one that has just counted too.
+/// A process's estimate of a store's size. Other processes may write to the store at the same time,
+/// so each count leaves enough space for one other process that has just counted too.
 #[derive(Debug)]
 pub(crate) struct Bound {
     most_bytes: Option<u64>,
-    /// What may be written before files are counted again.
+    /// Bytes that may be written before files are counted again.
     left_bytes: u64,
 }
 
 impl Bound {
-    /// `None`: as large as the drive.
+    /// Creates a bound of `most_bytes`; `None`: limited only by the drive.
     pub fn new(most_bytes: Option<u64>) -> Bound {
         Bound { most_bytes, left_bytes: 0 }
     }
 
-    /// Makes room for a page of so many bytes; where files are counted, the longest unused go.
+    /// Makes space for a page of `page_bytes`. If files have to be counted, removes the least
+    /// recently used pages.
     ///
     /// # Errors
-    /// A page for which there is no room at all, or files that cannot be counted.
+    /// Fails if the page can never fit, or if files cannot be counted.
     pub fn admit(&mut self, store: &Path, page_bytes: u64) -> Result<(), WriteError> {
         let Some(most_bytes) = self.most_bytes else { return Ok(()) };
         if page_bytes > most_bytes {
@@ -34,13 +36,14 @@ impl Bound {
         }
         if page_bytes > self.left_bytes {
             let part = most_bytes / PART;
-            // Two processes that count at the same time stay below it with all that each may write.
+            // Two processes that count at the same time stay below the maximum with all that each
+            // may write.
             let kept_bytes = most_bytes.saturating_sub(2 * (page_bytes + part));
             let left = shrink(store, kept_bytes)
                 .map_err(|source| WriteError::Io { path: store.to_path_buf(), source })?;
             self.left_bytes = page_bytes + part;
             if let Some(source) = left.error {
-                // Of what the bound leaves beside such pages the other process may take as much.
+                // Another process may take as much of the space that is left as this one.
                 if 2 * page_bytes > most_bytes.saturating_sub(left.size_bytes) {
                     self.left_bytes = 0;
                     let (path, held_bytes) = (store.to_path_buf(), left.size_bytes);
@@ -54,14 +57,15 @@ impl Bound {
     }
 }
 
-/// The pages of a store after the longest unused were removed.
+/// Size of a store after its least recently used pages were removed.
 struct Left {
     size_bytes: u64,
-    /// Why more than was asked is left.
+    /// Last error of removing a page, if the store is still larger than requested.
     error: Option<std::io::Error>,
 }
 
-/// Removes the longest unused pages until so many bytes are left, or none can be removed any more.
+/// Removes the least recently used pages until at most `kept_bytes` are left, or no more pages can
+/// be removed.
 fn shrink(store: &Path, kept_bytes: u64) -> std::io::Result<Left> {
     let mut all: Vec<PageFile> = Vec::new();
     for folder in folders(store)? {
@@ -74,9 +78,9 @@ fn shrink(store: &Path, kept_bytes: u64) -> std::io::Result<Left> {
             return Ok(Left { error: None, ..left });
         }
         match std::fs::remove_file(&page.path) {
-            // Another user's, or in a folder that is not ours: it still takes its bytes.
+            // The page belongs to another user or is in another user's folder: it still counts.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => left.error = Some(error),
-            // Removed, now or by another process.
+            // Removed, either now or by another process.
             _ => left.size_bytes -= page.size_bytes,
         }
     }

@@ -1,10 +1,10 @@
-//! A page's header: what it is, its tokens, and where its bytes lie with their checksums.
+//! A page's header: identity, tokens, and the location and checksum of each run.
 //!
-//! Little-endian: the magic, the format (u32), the page's number in its prompt (u32), how many
-//! tokens and runs there are (u32 each), the origin's fingerprint and the names of the page before
-//! and of this one (32 bytes each), the tokens (u32), the size of each run (u64), the checksum of
-//! each (XXH3, u64), and the checksum of all before. The runs follow one behind the other from the
-//! next multiple of [`ALIGN_BYTES`] on.
+//! Little-endian: the magic, the format (u32), the page's index in its prompt (u32), the numbers of
+//! tokens and of runs (u32 each), the origin's fingerprint and the names of the previous page and
+//! of this one (32 bytes each), the tokens (u32), the size of each run (u64), the checksum of each
+//! run (XXH3, u64), and the checksum of everything before it. The runs follow each other, starting
+//! at the next multiple of [`ALIGN_BYTES`].
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,15 +12,16 @@ use crate::name::Name;
 use crate::origin::FORMAT;
 
 const MAGIC: [u8; 8] = *b"TNDMPAGE";
-/// Where runs may begin.
+/// Alignment of the first run.
 const ALIGN_BYTES: u64 = 4096;
-/// Bytes before the tokens.
+/// Size of the header up to the tokens.
 const FIXED_BYTES: usize = 24 + 3 * 32;
 const CHECKSUM_BYTES: usize = 8;
-/// Most tokens and runs of a page, far beyond any: what a damaged header asks memory for.
+/// Maximum number of tokens and of runs of a page, far above real ones: bounds the memory that a
+/// damaged header can request.
 const COUNT_MAX: u32 = 1 << 20;
 
-/// What a header says before its lists.
+/// Fixed part of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub index: u32,
@@ -31,7 +32,7 @@ pub(crate) struct Head {
     pub name: Name,
 }
 
-/// A whole header.
+/// A complete header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub head: Head,
@@ -41,13 +42,13 @@ pub(crate) struct Header {
 }
 
 impl Head {
-    /// Bytes that are read to have it.
+    /// Size of the fixed part.
     pub const BYTES: usize = FIXED_BYTES;
 
-    /// Reads the first bytes of a file.
+    /// Parses the first bytes of a file.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Returns the reason why they are not a header.
     pub fn read(bytes: &[u8]) -> Result<Head, &'static str> {
         let Some((magic, rest)) = bytes.split_first_chunk::<8>() else { return Err("it is torn") };
         if rest.len() < FIXED_BYTES - 8 {
@@ -80,19 +81,19 @@ impl Head {
         Ok(head)
     }
 
-    /// Bytes of the whole header, without what fills it up.
+    /// Returns the size of the complete header without padding.
     pub fn header_bytes(&self) -> usize {
         FIXED_BYTES + 4 * self.tokens as usize + 16 * self.runs as usize + CHECKSUM_BYTES
     }
 
-    /// Where the runs begin.
+    /// Returns the offset of the first run.
     pub fn body_offset(&self) -> u64 {
         (self.header_bytes() as u64).next_multiple_of(ALIGN_BYTES)
     }
 }
 
 impl Header {
-    /// The bytes in front of the runs.
+    /// Returns the bytes of the header, padded up to the first run.
     pub fn write(&self) -> Vec<u8> {
         let head = &self.head;
         let mut bytes = Vec::with_capacity(head.body_offset() as usize);
@@ -111,10 +112,10 @@ impl Header {
         bytes
     }
 
-    /// Reads what [`Header::write`] wrote.
+    /// Parses the output of [`Header::write`].
     ///
     /// # Errors
-    /// Why it is none.
+    /// Returns the reason why the bytes are not a header.
     pub fn read(bytes: &[u8]) -> Result<Header, &'static str> {
         let head = Head::read(bytes)?;
         let Some(bytes) = bytes.get(..head.header_bytes()) else { return Err("it is torn") };

@@ -1,9 +1,9 @@
-//! What can fail, each with its sentence.
+//! Errors of the crate, with their messages.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a folder cannot be a store.
+/// Error of opening a folder as a store.
 #[derive(Debug, thiserror::Error)]
 #[error("the prompt store {}: {source}", path.display())]
 pub struct OpenError {
@@ -11,7 +11,7 @@ pub struct OpenError {
     pub source: io::Error,
 }
 
-/// Why a page that is there was not used. It is removed, and will be computed.
+/// A page that exists but was not used. It was removed, and its positions will be computed again.
 #[derive(Debug, thiserror::Error)]
 #[error("the stored page {} is not used: {reason}", path.display())]
 pub struct Refused {
@@ -19,15 +19,15 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Why a page was not written. Nothing of it is left.
+/// Error of writing a page. No part of the page is left.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// It alone is larger than the bound.
+    /// The page alone exceeds the maximum size of the store.
     #[error(
         "a page takes {page_bytes} bytes and the prompt store may have {most_bytes}: allow it more"
     )]
     Bound { page_bytes: u64, most_bytes: u64 },
-    /// Too much of the store cannot be removed.
+    /// Too many pages of the store cannot be removed.
     #[error(
         "the prompt store {} holds {held_bytes} of the {most_bytes} bytes that it may have in \
          pages that cannot be removed ({source}): remove them, or allow it more",

@@ -1,4 +1,4 @@
-//! The files of a store, and those that only look like it.
+//! The files of a store, and the handling of entries that are not regular files.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,10 +14,10 @@ use crate::origin::is_folder;
 
 const PAGE: &str = ".kv";
 pub(crate) const TEMPORARY: &str = ".tmp";
-/// What an origin is, for people.
+/// Name of the file that describes an origin for people.
 pub(crate) const ORIGIN: &str = "origin.json";
 
-/// A page on the drive.
+/// File of a page.
 #[derive(Debug, Clone)]
 pub(crate) struct PageFile {
     pub name: Name,
@@ -26,26 +26,27 @@ pub(crate) struct PageFile {
     pub used: SystemTime,
 }
 
-/// Where a page of a folder is.
+/// Returns the path of a page in a folder.
 pub(crate) fn page_path(folder: &Path, name: &Name) -> PathBuf {
     folder.join(page_file(name))
 }
 
-/// The name of a page's file.
+/// Returns the name of a page's file.
 pub(crate) fn page_file(name: &Name) -> String {
     format!("{name}{PAGE}")
 }
 
-/// How the name begins under which this process writes a page first; random digits follow.
+/// Returns the prefix of the temporary name under which this process writes a page; random digits
+/// follow.
 pub(crate) fn temporary_prefix(name: &Name) -> String {
     format!("{name}{PAGE}.{}-", std::process::id())
 }
 
-/// Opens a file of a store for reading. What is no regular file, such as a link or a pipe that
-/// nobody writes to, is refused at once and not waited for.
+/// Opens a file of a store for reading. Anything but a regular file, such as a link or a pipe
+/// without a writer, is refused at once instead of waited for.
 ///
 /// # Errors
-/// What the system says, or `InvalidInput` for what is no regular file.
+/// Returns the system's error, or `InvalidInput` for anything but a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -55,7 +56,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
-/// The folders of origins in a store.
+/// Returns the folders of all origins of a store.
 pub(crate) fn folders(store: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(store)? {
@@ -69,7 +70,7 @@ pub(crate) fn folders(store: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The pages of a folder. One that is removed meanwhile is left out, and so is a folder.
+/// Returns the pages of a folder. Skips folders, and pages that are removed meanwhile.
 pub(crate) fn pages(folder: &Path) -> io::Result<Vec<PageFile>> {
     let mut pages = Vec::new();
     let entries = match std::fs::read_dir(folder) {
@@ -87,7 +88,7 @@ pub(crate) fn pages(folder: &Path) -> io::Result<Vec<PageFile>> {
     Ok(pages)
 }
 
-/// Removes what writers left in a folder that did not come to their end: nobody has it locked.
+/// Removes files of writers that did not finish: temporary files that no process has locked.
 pub(crate) fn remove_torn(folder: &Path) {
     let (Ok(entries), Ok(directory)) = (std::fs::read_dir(folder), Directory::open(folder)) else {
         return;
@@ -99,7 +100,7 @@ pub(crate) fn remove_torn(folder: &Path) {
         }
         let Ok(file) = directory.open_file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Whoever removed it first has done the same.
+            // Another process may have removed it first.
             let _ = directory.remove_file(&name);
         }
     }

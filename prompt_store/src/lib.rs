@@ -1,20 +1,22 @@
-//! Keys and values of prompts' beginnings on disk: written once, read by later runs and by others.
+//! Prompt cache on disk: keys and values of prompt prefixes, written once and read by later runs
+//! and other processes.
 //!
-//! A *page* is the keys and values of some consecutive positions of a prompt, and a file of its
-//! own. Its [`Name`] says all that its bytes depend on: their [`Origin`] (weights, formats,
-//! kernels), and every token up to its end. So prompts that begin alike have the pages of their
-//! beginning in common, whoever writes a page writes the same bytes, and pages are found without an
+//! A *page* is the keys and values of some consecutive positions of a prompt, stored as one file.
+//! Its [`Name`] is a hash of everything that its bytes depend on: its [`Origin`] (weights, formats,
+//! kernels), and every token up to its end. Therefore prompts with a common prefix share the pages
+//! of this prefix, all writers of a page write the same bytes, and pages are found without an
 //! index.
 //!
-//! `DIR/MODEL-FINGERPRINT/`, one for each origin, holds
-//! - `NAME.kv`: a page, its header, tokens and checksums (`entry.rs`), then its bytes;
-//! - `origin.json`: what the origin is, for people;
-//! - `NAME.kv.PROCESS-RANDOM.tmp`: a page that is being written, which its writer has locked.
+//! Each origin has a folder `DIR/MODEL-FINGERPRINT/`, which contains
+//! - `NAME.kv`: a page: header, tokens and checksums (`entry.rs`), then its bytes;
+//! - `origin.json`: a description of the origin for people;
+//! - `NAME.kv.PROCESS-RANDOM.tmp`: a page that is being written, locked by its writer.
 //!
-//! A page is whole or not there: it gets its name once it is on the drive. When it was last used is
-//! the time of its last change; where the store would pass its bound, the longest unused go first.
-//! Files and folders are their owner's alone (0600, 0700), since they hold prompts, and no link is
-//! followed below `DIR`. The crate knows names, bytes and files, and nothing of models.
+//! A page is either complete or absent: it gets its name once it is durable on the drive. Its
+//! modification time is the time of its last use; when the store would exceed its maximum size, the
+//! least recently used pages are removed. Files and folders are accessible only to their owner
+//! (0600, 0700), since they contain prompts, and no link is followed below `DIR`. The crate deals
+//! with names, bytes and files, and knows nothing about models.
 
 mod bound;
 mod entry;

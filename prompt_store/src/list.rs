@@ -1,4 +1,4 @@
-//! What a store holds, for people, and removing it.
+//! Listing the content of a store for people, and removing it.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -11,41 +11,41 @@ use crate::name::Name;
 use crate::origin::Origin;
 use crate::read::head;
 
-/// All that a store holds.
+/// Content of a store.
 #[derive(Debug)]
 pub struct Listing {
     pub size_bytes: u64,
     pub origins: Vec<Listed>,
 }
 
-/// The pages of one origin.
+/// Pages of one origin.
 #[derive(Debug)]
 pub struct Listed {
     pub folder: PathBuf,
-    /// `None`: nothing says what it is.
+    /// `None` if the folder contains no valid description.
     pub origin: Option<Origin>,
     pub size_bytes: u64,
     pub beginnings: Vec<Beginning>,
-    /// Pages that no run will use: damaged, or behind others that are gone.
+    /// Pages that no run can use: damaged, or with a missing predecessor.
     pub useless: Vec<PathBuf>,
 }
 
-/// A beginning of prompts that no longer one begins with.
+/// A prompt prefix that is not part of a longer one.
 #[derive(Debug, Clone)]
 pub struct Beginning {
-    /// Of its last page.
+    /// Name of its last page.
     pub name: Name,
     pub tokens: u64,
-    /// Of its pages, of which other beginnings may have some too.
+    /// Size of its pages, some of which may be shared with other prefixes.
     pub size_bytes: u64,
     pub used: SystemTime,
     pages: Vec<Name>,
 }
 
-/// Lists a store by its pages' headers.
+/// Lists a store by reading the headers of its pages.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// Fails if a folder cannot be read.
 pub fn list(store: &Path) -> io::Result<Listing> {
     let mut origins = Vec::new();
     for folder in folders(store)? {
@@ -63,7 +63,7 @@ pub fn list(store: &Path) -> io::Result<Listing> {
     Ok(Listing { size_bytes: origins.iter().map(|listed| listed.size_bytes).sum(), origins })
 }
 
-/// The longest beginnings, the last used first, and what belongs to none.
+/// Returns the longest prefixes, the most recently used first, and the pages that belong to none.
 fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
     let read = |page: &PageFile| -> Option<Head> {
         let head = head(&open_regular(&page.path).ok()?).ok()?;
@@ -83,7 +83,7 @@ fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
             pages: Vec::new(),
         };
         let mut next = Some((head.name, head.index));
-        // Heads that name each other in a circle are no beginning.
+        // The index stops cycles of headers that name each other; these are not prefixes.
         while let Some((head, file)) =
             next.and_then(|(name, index)| known.get(&name).filter(|(head, _)| head.index == index))
         {
@@ -92,7 +92,7 @@ fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
             beginning.size_bytes += file.size_bytes;
             next = head.index.checked_sub(1).map(|index| (head.before, index));
         }
-        // Without its first page nothing finds it.
+        // A prefix without its first page is never found.
         if next.is_none() {
             useful.extend(beginning.pages.iter().copied());
             found.push(beginning);
@@ -103,11 +103,12 @@ fn beginnings(pages: &[PageFile]) -> (Vec<Beginning>, Vec<PathBuf>) {
     (found, useless.map(|page| page.path.clone()).collect())
 }
 
-/// Removes beginnings that `chosen` says yes to, but for pages that others have in common with
-/// them, and all that is of no use; how many bytes. What runs have read stays with them.
+/// Removes the prefixes for which `chosen` returns true, except for pages that they share with
+/// other prefixes, and all unusable pages. Returns the number of bytes removed. Runs keep what they
+/// have read.
 ///
 /// # Errors
-/// What cannot be read or removed.
+/// Fails if a folder cannot be read or a file cannot be removed.
 pub fn remove(
     store: &Path,
     mut chosen: impl FnMut(&Listed, &Beginning) -> bool,
@@ -131,7 +132,7 @@ pub fn remove(
         remove_torn(&listed.folder);
         if kept.is_empty() {
             let _ = std::fs::remove_file(listed.folder.join(ORIGIN));
-            // Someone may be writing there.
+            // Fails if another process is writing there.
             let _ = std::fs::remove_dir(&listed.folder);
         }
     }

@@ -1,4 +1,4 @@
-//! What a page is called: a hash over all that its bytes depend on.
+//! Names of pages: hashes of everything that their bytes depend on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A page's name. No two pages with different bytes have one, as long as nobody finds a collision
-/// of SHA-256.
+/// Name of a page. Pages with different bytes have different names, barring a collision of SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Name(pub(crate) [u8; 32]);
 
 impl Name {
-    /// What the first page of a prompt is behind: its origin, and what else the keys and values of
-    /// this prompt depend on.
+    /// Returns the predecessor of a prompt's first page: a hash of its origin and of anything else
+    /// that the keys and values of this prompt depend on.
     pub(crate) fn of_origin(fingerprint: [u8; 32], kind: &[u8]) -> Name {
         let mut hash = Sha256::new();
         hash.update(fingerprint);
@@ -21,7 +20,7 @@ impl Name {
         Name(hash.finalize().into())
     }
 
-    /// The page with these tokens behind this one.
+    /// Returns the name of the page with these tokens that follows this page.
     pub fn next(&self, tokens: &[u32]) -> Name {
         let mut hash = Sha256::new();
         hash.update(self.0);

@@ -1,25 +1,25 @@
-//! What computed a page: everything but tokens that its bytes depend on.
+//! Origin of a page: everything except tokens that its bytes depend on.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Raised when a page's file or the order of its bytes changes.
+/// Version of the page format. Incremented when a page's file or the order of its bytes changes.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Characters of a model's name in a folder's.
+/// Maximum number of characters of a model's name in the name of a folder.
 const MODEL_MAX: usize = 60;
 
-/// Where pages come from.
+/// Origin of pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The model's name, for people: it decides nothing.
+    /// Name of the model, for people; not part of the fingerprint.
     pub model: String,
-    /// All else that decides the bytes, by name.
+    /// Names and values of all other properties that determine the bytes.
     pub fields: Vec<(String, String)>,
 }
 
 impl Origin {
-    /// A hash over the fields.
+    /// Returns a hash of the fields.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(FORMAT.to_le_bytes());
@@ -30,7 +30,7 @@ impl Origin {
         hash.finalize().into()
     }
 
-    /// The folder of its pages.
+    /// Returns the name of the folder of its pages.
     pub(crate) fn folder(&self) -> String {
         let letter = |letter: char| {
             if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }
@@ -42,7 +42,7 @@ impl Origin {
     }
 }
 
-/// Whether a folder may be an origin's.
+/// Returns true if a folder's name may be that of an origin.
 pub(crate) fn is_folder(name: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     name.rsplit_once('-')

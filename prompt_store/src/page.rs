@@ -1,37 +1,37 @@
-//! What a page is, whether it is written or read.
+//! The interface for pages to be read or written.
 
 use crate::name::Name;
 
-/// What a page is beside its bytes.
+/// Identity of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
     pub name: Name,
-    /// Of the page before it.
+    /// Name of the previous page.
     pub before: Name,
-    /// How many are before it.
+    /// Number of pages before it in the prompt.
     pub index: u32,
     pub tokens: &'a [u32],
 }
 
-/// The memory of a page was taken back from whoever reads or writes the page.
+/// The owner of a page's memory has withdrawn it from the reader or writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawn;
 
-/// Memory of a page's runs. A drive may not answer for as long as it likes, so nothing here is lent
-/// to a call into the system: bytes are copied, and the memory's owner may withdraw it in between.
+/// Memory of a page's runs. A drive may take any time to respond, so this memory is never passed to
+/// a system call: bytes are copied, and the owner may withdraw the memory between two copies.
 pub trait PageMemory {
-    /// Bytes of each run, in the order in which they are stored.
+    /// Returns the size of each run, in the order in which runs are stored.
     fn run_sizes_bytes(&self) -> Vec<usize>;
 
-    /// Copies a run to `buffer`, which has its size.
+    /// Copies a run to `buffer`, which has the run's size.
     ///
     /// # Errors
-    /// Memory that was withdrawn.
+    /// Fails if the memory was withdrawn.
     fn copy_out(&mut self, run: usize, buffer: &mut [u8]) -> Result<(), Withdrawn>;
 
-    /// Copies `buffer` to a run, which has its size.
+    /// Copies `buffer`, which has the run's size, to a run.
     ///
     /// # Errors
-    /// Memory that was withdrawn, to which nothing is copied.
+    /// Fails if the memory was withdrawn; nothing is copied then.
     fn copy_in(&mut self, run: usize, buffer: &[u8]) -> Result<(), Withdrawn>;
 }

@@ -1,4 +1,4 @@
-//! Reading a page, every byte of which is verified.
+//! Reading a page and verifying all its bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,12 +8,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::entry::{Head, Header};
 use crate::page::{Page, PageMemory, Withdrawn};
 
-/// Why a page was not read.
+/// Reason why a page was not read.
 #[derive(Debug)]
 pub(crate) enum Unread {
-    /// The memory that it was to be read to is another's by now.
+    /// The destination was withdrawn by its owner.
     Withdrawn,
-    /// It is not what it should be, and why.
+    /// The file is not the expected page, with the reason.
     Wrong(String),
 }
 
@@ -35,10 +35,10 @@ impl From<&str> for Unread {
     }
 }
 
-/// Reads a page into its runs; how many bytes these are.
+/// Reads a page into its runs and returns their size in bytes.
 ///
 /// # Errors
-/// Why it was not.
+/// Returns the reason why the page was not read.
 pub(crate) fn page(
     file: &File,
     (origin, page): (&[u8; 32], &Page<'_>),
@@ -88,7 +88,7 @@ fn header(file: &File) -> Result<Header, String> {
     Ok(Header::read(&bytes)?)
 }
 
-/// What a file says that it is.
+/// Reads the fixed part of a file's header.
 pub(crate) fn head(file: &File) -> Result<Head, String> {
     let mut bytes = [0; Head::BYTES];
     file.read_exact_at(&mut bytes, 0).map_err(|_| "it is torn".to_owned())?;

@@ -1,4 +1,4 @@
-//! A store as a run sees it: the pages of one origin, and a bound over all.
+//! A run's view of a store: the pages of one origin, and a maximum size over all origins.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::page::{Page, PageMemory};
 use crate::read::{self, Unread};
 use crate::write;
 
-/// What became of a page that was to be written.
+/// Result of writing a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrote {
-    /// So many bytes.
+    /// Written, with the size of the file in bytes.
     Bytes(u64),
-    /// It is there already.
+    /// The page existed already.
     Present,
 }
 
-/// Pages of one origin in a folder that all have in common.
+/// Pages of one origin, in a folder that all origins share.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
@@ -36,11 +36,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes a store, which may have so many bytes in all, and removes what writers left
-    /// torn.
+    /// Opens or creates a store with a maximum size of `most_bytes` over all origins, and removes
+    /// incomplete files of earlier writers.
     ///
     /// # Errors
-    /// A folder that cannot be made or written.
+    /// Fails if the folder cannot be created or written.
     pub fn open(
         directory: &Path,
         origin: Origin,
@@ -59,18 +59,20 @@ impl Store {
         })
     }
 
-    /// What the first page of a prompt is behind, of which more than its tokens decides.
+    /// Returns the predecessor of a prompt's first page. `kind` is anything besides the tokens that
+    /// the pages of this prompt depend on.
     pub fn first(&self, kind: &[u8]) -> Name {
         Name::of_origin(self.fingerprint, kind)
     }
 
-    /// Whether a page is there.
+    /// Returns true if the page exists.
     pub fn has(&self, name: &Name) -> bool {
         page_path(&self.folder, name).exists()
     }
 
-    /// Says that a page is used, one behind so many others, which count as used later; false: it is
-    /// not there. One that is another user's stays as it is.
+    /// Marks a page as used now. The time is earlier by a microsecond for each of the `index` pages
+    /// before it, so that the end of a prompt is removed before its start. Returns false if the
+    /// page does not exist. The time of another user's page is not changed.
     pub fn touch(&self, name: &Name, index: u32) -> bool {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = since.saturating_sub(Duration::from_micros(index.into()));
@@ -83,10 +85,12 @@ impl Store {
         utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW).is_ok() || path.exists()
     }
 
-    /// Reads a page into its runs; `None`: it is not there, or its memory was withdrawn.
+    /// Reads a page into its runs and returns their size; `None` if the page does not exist or its
+    /// memory was withdrawn.
     ///
     /// # Errors
-    /// A page that was not used and is removed. Its runs may hold anything then.
+    /// Fails if the page was refused; the file is then removed, and the content of the runs is
+    /// undefined.
     pub fn read(
         &self,
         page: &Page<'_>,
@@ -98,7 +102,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 if error.kind() == io::ErrorKind::InvalidInput || path.is_symlink() {
-                    // As below. A folder stays.
+                    // Removed so that it can be written again, as below. A folder stays.
                     let _ = std::fs::remove_file(&path);
                 }
                 return Err(Refused { path, reason: error.to_string() });
@@ -108,25 +112,26 @@ impl Store {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Unread::Withdrawn) => Ok(None),
             Err(Unread::Wrong(reason)) => {
-                // Whoever computes it writes it again.
+                // The page is written again when it is next computed.
                 let _ = std::fs::remove_file(&path);
                 Err(Refused { path, reason })
             }
         }
     }
 
-    /// Lets the system read a page ahead.
+    /// Starts reading a page into the page cache.
     pub fn prefetch(&self, name: &Name) {
         if let Ok(file) = open_regular(&page_path(&self.folder, name)) {
-            // Where it does not, reading waits.
+            // Only a hint: without it, reading waits for the drive.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
         }
     }
 
-    /// Writes a page of these runs, if it is not there.
+    /// Writes a page of these runs unless it exists.
     ///
     /// # Errors
-    /// Why it was not; the longest unused pages may have been removed all the same.
+    /// Fails if the page cannot be written; the least recently used pages may have been removed
+    /// even so.
     pub fn write(
         &mut self,
         page: &Page<'_>,
@@ -139,7 +144,7 @@ impl Store {
         let header = write::header(&self.fingerprint, page, memory).map_err(failed)?;
         let size_bytes = header.head.body_offset() + header.sizes_bytes.iter().sum::<u64>();
         self.bound.admit(&self.directory, size_bytes)?;
-        // Whoever removed all pages has removed the folder too.
+        // Created again, since another process may have removed the folder with its last pages.
         let folder = private_folder(&self.directory, &self.origin).map_err(failed)?;
         write::origin(&folder, &self.origin).map_err(failed)?;
         write::page(&folder, &header, memory).map_err(failed)?;
@@ -148,13 +153,14 @@ impl Store {
     }
 }
 
-/// Opens the folder of an origin, and creates what is missing, for this user alone. A folder that
-/// others may enter, as earlier versions made it, is closed to them if it is this user's.
+/// Opens the folder of an origin, and creates what is missing with permissions for this user only.
+/// Removes the permissions of other users from an existing folder, as created by earlier versions,
+/// if this user owns it.
 fn private_folder(directory: &Path, origin: &Origin) -> io::Result<Directory> {
     let store = Directory::create(directory, PRIVATE_DIRECTORY_MODE)?;
     let folder = store.subdirectory(origin.folder(), PRIVATE_DIRECTORY_MODE)?;
     if folder.mode()? & !PRIVATE_DIRECTORY_MODE & 0o777 != 0 {
-        // Another user's stays as it is.
+        // The folder of another user stays as it is.
         let _ = folder.set_mode(PRIVATE_DIRECTORY_MODE);
     }
     Ok(folder)

@@ -1,4 +1,4 @@
-//! Writing a page so that it is whole or not there.
+//! Writing a page such that it is either complete or absent.
 
 use std::io::{self, Write};
 
@@ -11,10 +11,10 @@ use crate::files::{ORIGIN, TEMPORARY, page_file, temporary_prefix};
 use crate::origin::Origin;
 use crate::page::{Page, PageMemory, Withdrawn};
 
-/// The header of a page.
+/// Computes the header of a page.
 ///
 /// # Errors
-/// Memory that was withdrawn.
+/// Fails if the memory was withdrawn.
 pub(crate) fn header(
     origin: &[u8; 32],
     page: &Page<'_>,
@@ -58,18 +58,19 @@ fn each_run(
     Ok(())
 }
 
-/// Writes a page under another name, and gives it its own once it is on the drive. Only the user
-/// may read it, since it says what was asked.
+/// Writes a page under a temporary name and renames it once it is durable on the drive. Only the
+/// user may read it, since it contains prompts.
 pub(crate) fn page(folder: &Directory, header: &Header, memory: &mut dyn PageMemory) -> io::Result<()> {
     let name = &header.head.name;
     let temporary = folder.temporary_file(&temporary_prefix(name), TEMPORARY, PRIVATE_MODE)?;
     whole(&temporary, header, memory)?;
-    // The name may be lost with the system's power, and is computed again then; a name without its
-    // bytes is impossible, since they were there before.
+    // A power failure may lose the name; the page is then computed again. A name without its bytes
+    // is impossible, since the bytes were durable before.
     temporary.persist(page_file(name)).map(drop)
 }
 
-/// Fills the file, which is locked as long as it is open: nobody takes it for one that was left.
+/// Writes the file, which is locked as long as it is open, so that other processes do not remove it
+/// as an abandoned one.
 fn whole(
     temporary: &TemporaryFile<'_>,
     header: &Header,
@@ -82,7 +83,7 @@ fn whole(
     file.sync_data()
 }
 
-/// Says what a folder's pages come from, if nobody has.
+/// Writes the description of a folder's origin unless it exists.
 pub(crate) fn origin(folder: &Directory, origin: &Origin) -> io::Result<()> {
     if folder.entry(ORIGIN)?.is_some() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Pages are whole or not there, whoever dies, whatever the drive does, and however many write.
+//! Pages are complete or absent, regardless of killed processes, failures of the drive, and the
+//! number of concurrent writers.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -10,7 +11,8 @@ use std::time::Duration;
 use prompt_store::{Name, Origin, Page, PageMemory, Store, Withdrawn, Wrote, list, remove};
 
 const POSITIONS: usize = 8;
-/// Asks this program to be the process of this name; the value is the store.
+/// Environment variable that makes this program a child process of the given kind; the value is the
+/// store.
 const CHILD: &str = "PROMPT_STORE_CHILD";
 
 fn origin(dtype: &str) -> Origin {
@@ -21,12 +23,12 @@ fn open(directory: &Path) -> Store {
     Store::open(directory, origin("bf16"), None).expect("a store")
 }
 
-/// The tokens of a page of a prompt.
+/// Returns the tokens of a page of a prompt.
 fn tokens(prompt: u32, index: u32) -> Vec<u32> {
     (0..POSITIONS as u32).map(|i| prompt * 1000 + index * 10 + i).collect()
 }
 
-/// A page's bytes follow from its name.
+/// Returns the bytes of a page, which follow from its name.
 fn bytes(name: &Name, run: usize, size_bytes: usize) -> Vec<u8> {
     let text = name.to_string();
     text.bytes().cycle().skip(run * 7).take(size_bytes).collect()
@@ -56,7 +58,7 @@ impl Chain {
     }
 }
 
-/// Runs of a page, and how many of them are copied before they are withdrawn.
+/// Runs of a page, and the number of copies after which they are withdrawn.
 struct Memory(Vec<Vec<u8>>, usize);
 
 impl Memory {
@@ -99,7 +101,7 @@ fn write_all(store: &mut Store, prompt: u32, pages: u32) {
     }
 }
 
-/// Whether a page is there, and what it should be.
+/// Reads a page and checks its bytes; returns false if it does not exist.
 fn read(store: &Store, page: &Page<'_>) -> Result<bool, String> {
     let mut memory = Memory(RUNS.iter().map(|size| vec![0; *size]).collect(), usize::MAX);
     let read = store.read(page, &mut memory);
@@ -115,7 +117,7 @@ fn read(store: &Store, page: &Page<'_>) -> Result<bool, String> {
     Ok(is_there)
 }
 
-/// How many pages of a prompt are there from its first on.
+/// Returns the number of a prompt's pages that exist without a gap, counted from the first.
 fn known(store: &Store, prompt: u32) -> u32 {
     let mut chain = Chain::of(store, prompt);
     while chain.next(|page| read(store, page)).expect("none is damaged") {}
@@ -152,13 +154,13 @@ fn another_process_finds_what_was_stored_and_another_origin_does_not() {
     assert_eq!({ of_kind }.next(|page| read(&store, page)), Ok(false), "rotated in another way");
 }
 
-/// Memory that is withdrawn at any run: nothing is written to it afterwards, no torn page gets its
-/// name, and the page on the drive stays.
+/// Memory can be withdrawn at any run: nothing is written to it afterwards, no incomplete page gets
+/// its name, and the page on the drive stays.
 #[test]
 fn memory_can_be_withdrawn_at_any_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut store = open(folder.path());
-    // Each run is copied for its checksum and once more to be written.
+    // Each run is copied twice: for its checksum, and to be written.
     for copies in 0..2 * RUNS.len() {
         let wrote =
             Chain::of(&store, 1).next(|page| store.write(page, &mut Memory(runs_of(page), copies)));
@@ -180,7 +182,7 @@ fn memory_can_be_withdrawn_at_any_run() {
     assert_eq!(known(&store, 1), 1);
 }
 
-/// Pipes that nobody writes to, where pages and what was left of pages would be: nothing waits.
+/// Pipes without writers in the places of pages and of temporary files: no operation blocks.
 #[test]
 fn what_is_no_regular_file_is_refused_and_removed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,12 +204,12 @@ fn what_is_no_regular_file_is_refused_and_removed() {
     assert_eq!(Chain::of(&store, 1).next(|page| read(&store, page)), Ok(false), "it is removed");
 }
 
-/// What becomes of a page's file.
+/// Damage to a page's file.
 #[derive(Debug)]
 enum Damage {
-    /// The byte there is another one.
+    /// Inverts bits of the byte at this offset.
     Flip(u64),
-    /// It has so many bytes.
+    /// Sets the file's size in bytes.
     Resize(u64),
 }
 
@@ -273,14 +275,14 @@ fn the_longest_unused_pages_go_where_the_store_would_pass_its_bound() {
     for prompt in 1..20 {
         write_all(&mut store, prompt, 2);
         assert!(size_bytes(folder.path()) <= most_bytes, "prompt {prompt}");
-        // The first is used again and again.
+        // The first prompt is used repeatedly.
         let mut first = Chain::of(&store, 1);
         for _ in 0..2 {
             first.next(|page| assert!(store.touch(&page.name, page.index)));
         }
     }
     assert_eq!((known(&store, 1), known(&store, 2), known(&store, 19)), (2, 0, 2));
-    // Of one prompt the end goes first.
+    // The end of a prompt is removed before its start.
     let small = Some(page_bytes + page_bytes / 2);
     let mut small = Store::open(folder.path(), origin("f32"), small).expect("a store");
     Chain::of(&small, 5).next(|page| write(&mut small, page)).expect("room");
@@ -292,7 +294,7 @@ fn the_longest_unused_pages_go_where_the_store_would_pass_its_bound() {
     assert_eq!(pages(folder.path()).len(), 1, "nothing was removed for it");
 }
 
-/// A folder in the place of a page is what cannot be removed, whoever runs the test.
+/// A folder in the place of a page cannot be removed, even if root runs the test.
 #[test]
 fn a_page_that_cannot_be_removed_still_counts() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -303,7 +305,7 @@ fn a_page_that_cannot_be_removed_still_counts() {
     std::fs::create_dir(&held).expect("writable");
     std::fs::write(held.join("x"), "x").expect("writable");
     let held_bytes = std::fs::metadata(&held).expect("a folder").len();
-    // Of the two pages that fit beside it, one is left for another process.
+    // Two pages fit in addition to the folder's; one of them is left for another process.
     let most_bytes = held_bytes + 2 * page_bytes + page_bytes / 2;
     let mut store = Store::open(folder.path(), origin("bf16"), Some(most_bytes)).expect("a store");
     for prompt in 2..8 {
@@ -335,11 +337,11 @@ fn links_are_not_followed_and_nothing_is_open_to_others() {
         |path: &Path| std::fs::metadata(path).expect("an entry").permissions().mode() & 0o777;
     assert_eq!((mode(&store_at), mode(&inner)), (0o700, 0o700));
     assert!(files(&store_at).iter().all(|file| mode(file) == 0o600), "{:?}", files(&store_at));
-    // As an earlier version left it.
+    // Permissions as set by an earlier version.
     std::fs::set_permissions(&inner, PermissionsExt::from_mode(0o755)).expect("ours");
     drop(open(&store_at));
     assert_eq!(mode(&inner), 0o700);
-    // A page that is a link is not read, and not written through.
+    // A page that is a link is neither read nor written through.
     let page = pages(&store_at).remove(0);
     std::fs::rename(&page, outside.join("page")).expect("writable");
     symlink(outside.join("page"), &page).expect("writable");
@@ -347,7 +349,7 @@ fn links_are_not_followed_and_nothing_is_open_to_others() {
     known_or_refused(&store, 1).expect_err("a link");
     write_all(&mut store, 1, 2);
     assert_eq!(std::fs::read(outside.join("page")).expect("untouched"), before);
-    // Nor is a folder that is one.
+    // A folder that is a link is not used either.
     std::fs::remove_dir_all(&inner).expect("ours");
     symlink(&outside, &inner).expect("writable");
     let refused = Store::open(&store_at, origin("bf16"), None);
@@ -362,7 +364,7 @@ fn what_is_listed_can_be_removed_and_what_others_need_stays() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut store = open(folder.path());
     write_all(&mut store, 1, 3);
-    // Another prompt goes on behind the first two pages.
+    // Another prompt that shares the first two pages.
     let mut chain = Chain::of(&store, 1);
     for _ in 0..2 {
         chain.next(|page| write(&mut store, page)).expect("room");
@@ -381,7 +383,7 @@ fn what_is_listed_can_be_removed_and_what_others_need_stays() {
     let wanted = other.name;
     let removed = remove(folder.path(), |_, one| one.name == wanted).expect("a store");
     assert_eq!((removed > 0, known(&store, 1), pages(folder.path()).len()), (true, 3, 3));
-    // Without its first page a beginning is of no use.
+    // Without its first page a prefix is unusable.
     let first = Chain::of(&store, 1).next(|page| page.name);
     std::fs::remove_file(
         pages(folder.path())
@@ -396,7 +398,7 @@ fn what_is_listed_can_be_removed_and_what_others_need_stays() {
     assert_eq!(pages(folder.path()).len(), 0);
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a store").flatten().collect();
     assert_eq!(left.len(), 1, "what is not ours stays: {left:?}");
-    // Who had it open goes on.
+    // A process that has the store open can continue.
     write_all(&mut store, 1, 1);
     let listing = list(folder.path()).expect("a store");
     assert_eq!((known(&store, 1), &listing.origins[0].origin), (1, &Some(origin("bf16"))));
@@ -412,7 +414,7 @@ fn child(what: &str, directory: &Path) -> Child {
         .expect("starts")
 }
 
-/// Not a test of its own: what the processes of the others do.
+/// Entry point of the child processes of the other tests, not a test of its own.
 #[test]
 fn another_process() {
     let Ok(asked) = std::env::var(CHILD) else { return };

@@ -1,23 +1,25 @@
-//! Pages of KV caches: who uses them, and what they hold.
+//! Pages of KV caches: their users and their contents.
 //!
-//! A page holds the keys and values of some consecutive positions of a sequence. Sequences whose
-//! tokens begin alike share the pages of their beginning, which nobody writes any more. A page that
-//! nobody uses keeps what it holds until another sequence needs it, the longest unused one first.
+//! A page contains the keys and values of consecutive positions of a sequence. Sequences with a
+//! common prefix share the pages of that prefix, which are no longer written. A page without users
+//! keeps its contents until another sequence needs the page; the least recently used page is taken
+//! first.
 //!
-//! Where sequences part within a page, the positions before that can be copied: also a page that is
-//! not full, the last one of its sequence, is known by its first tokens.
+//! If sequences diverge within a page, the positions before that can be copied. For this purpose,
+//! the last page of a sequence is indexed by its first tokens even if it is not full.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Fewest positions that are worth a copy: others are computed.
+/// Minimum number of positions that are copied; fewer are recomputed.
 pub const PART_MIN: u32 = 16;
 
-/// What a page holds: some tokens behind others, as many as it has positions, or the first of them.
+/// Contents of a page: the tokens that follow those of a previous page. There is one for each
+/// position of the page, or fewer if the page is not full.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
-    /// What the page before holds; for the first page of a sequence what its owner says of all of
-    /// its sequence.
+    /// Name of the previous page; for the first page of a sequence the kind that the owner assigned
+    /// to the whole sequence.
     before: u64,
     tokens: Box<[u32]>,
 }
@@ -26,9 +28,9 @@ struct Held {
 struct Page {
     users: u32,
     held: Option<Held>,
-    /// Names what it holds, and never anything else.
+    /// Unique name of the contents, which is never reused for others.
     name: u64,
-    /// When it was last used, while nobody does.
+    /// Time of the last use, valid while the page has no users.
     unused_since: u64,
 }
 
@@ -37,24 +39,24 @@ struct Page {
 pub struct Pages {
     positions: u32,
     pages: Vec<Page>,
-    /// Pages that hold nothing.
+    /// Pages without contents and users.
     empty: Vec<u32>,
-    /// Pages that hold something and that nobody uses, by when they were last used.
+    /// Pages with contents but without users, by the time of their last use.
     unused: BTreeMap<u64, u32>,
-    /// Pages that are full, by the hash of what they hold.
+    /// Full pages, by the hash of their contents.
     holding: HashMap<u64, Vec<u32>>,
-    /// Pages that hold at least [`PART_MIN`] tokens, by the hash of the first of them; none where
-    /// pages have no more positions.
+    /// Pages with at least [`PART_MIN`] tokens, by the hash of the first of them. Empty if pages do
+    /// not have more positions than that.
     parts: HashMap<u64, Vec<u32>>,
     names: u64,
     clock: u64,
 }
 
 impl Pages {
-    /// So many pages of so many positions, all empty.
+    /// Creates `count` empty pages of `positions` positions each.
     ///
     /// # Panics
-    /// Without positions.
+    /// If `positions` is 0.
     pub fn new(count: u32, positions: u32) -> Pages {
         assert!(positions > 0, "a page holds positions");
         Pages {
@@ -64,30 +66,30 @@ impl Pages {
             unused: BTreeMap::new(),
             holding: HashMap::new(),
             parts: HashMap::new(),
-            // Names of pages are none that owners give to first pages.
+            // Distinct from the kinds, which owners assign to the first pages of sequences.
             names: 1 << 63,
             clock: 0,
         }
     }
 
-    /// Positions of a page.
+    /// Returns the number of positions in a page.
     pub fn positions(&self) -> u32 {
         self.positions
     }
 
-    /// Pages in use.
+    /// Returns the number of pages in use.
     pub fn used(&self) -> u32 {
         (self.pages.len() - self.empty.len() - self.unused.len()) as u32
     }
 
-    /// Pages that can be taken.
+    /// Returns the number of pages that can be taken.
     pub fn available(&self) -> u32 {
         (self.empty.len() + self.unused.len()) as u32
     }
 
-    /// Uses the pages that hold the longest beginning of a sequence, but never all of its tokens:
-    /// the last is computed for what follows it. `kind` says what else their content depends on, a
-    /// number below 2^63.
+    /// Acquires the pages with the longest known prefix of a sequence, but never of all its tokens,
+    /// since the last one must be computed to predict the next. `kind` identifies everything else
+    /// that the contents depend on, a number below 2^63.
     pub fn share(&mut self, kind: u64, tokens: &[u32]) -> Vec<u32> {
         let mut shared = Vec::new();
         let mut before = kind;
@@ -101,7 +103,7 @@ impl Pages {
         shared
     }
 
-    /// Uses a page to write to; `None`: all are in use.
+    /// Acquires a page to write to; `None` if all pages are in use.
     pub fn take(&mut self) -> Option<u32> {
         let page = match self.empty.pop() {
             Some(page) => page,
@@ -115,11 +117,12 @@ impl Pages {
         Some(page)
     }
 
-    /// Says that the last of a sequence's pages is full: what they hold, in order. `tokens` are
-    /// those of all of these pages.
+    /// Records that the last page of a sequence is full. `pages` are the sequence's pages up to
+    /// this one, in order, and `tokens` all tokens in them.
     ///
     /// # Panics
-    /// If `pages` are none, or are not in use, or the tokens are not as many as they hold.
+    /// If `pages` is empty, the last page is not in use, or the number of tokens is not that of the
+    /// pages' positions.
     pub fn fill(&mut self, kind: u64, pages: &[u32], tokens: &[u32]) {
         assert_eq!(tokens.len(), pages.len() * self.positions as usize, "full pages");
         let (own, others) = pages.split_last().expect("a page is full");
@@ -129,11 +132,11 @@ impl Pages {
         if self.is_full(*own) {
             return;
         }
-        // It may be known by its first tokens.
+        // The page may be indexed by its first tokens.
         self.forget(*own);
         let own_place = *own as usize;
         if let Some(same) = self.find(before, last) {
-            // Two sequences computed it beside each other; the first is kept.
+            // Two sequences computed the contents concurrently; the first page is kept.
             self.pages[own_place].name = self.pages[same as usize].name;
             return;
         }
@@ -142,12 +145,12 @@ impl Pages {
         self.keep(*own, Held { before, tokens: last.into() });
     }
 
-    /// Says what the last of a sequence's pages holds while it is not full: the first of its
-    /// positions, which nobody writes to any more. `tokens` are those of all of these pages. What
-    /// another page holds too is kept once.
+    /// Records the contents of the last page of a sequence while it is not full: its first
+    /// positions, which are no longer written. `tokens` are all tokens in `pages`. Contents that
+    /// another page also has are stored only once.
     ///
     /// # Panics
-    /// If `pages` are none, or the last is not in use or would be full.
+    /// If `pages` is empty, or the last page is not in use or would be full.
     pub fn fill_part(&mut self, kind: u64, pages: &[u32], tokens: &[u32]) {
         let (own, others) = pages.split_last().expect("a page is filled");
         let part = &tokens[others.len() * self.positions as usize..];
@@ -166,7 +169,7 @@ impl Pages {
             if held.tokens.starts_with(part) {
                 return;
             }
-            // One that holds less, and that nobody uses, is of no use beside this one.
+            // A page without users whose contents are a prefix of this page's is no longer needed.
             if part.starts_with(&held.tokens) && self.pages[other as usize].users == 0 {
                 self.unused.remove(&self.pages[other as usize].unused_since);
                 self.forget(other);
@@ -177,9 +180,10 @@ impl Pages {
         self.keep(*own, Held { before, tokens: part.into() });
     }
 
-    /// The page that begins with the most of what follows these pages, a sequence's first ones of
-    /// all `tokens`, and how many positions that are; never of the last token, which is computed
-    /// for what follows it. `None`: too few to be copied. Nobody uses it for that.
+    /// Returns the page with the longest prefix of the tokens that follow `pages`, which are the
+    /// first pages of a sequence of `tokens`, and the number of its positions. The last token is
+    /// never included, since it must be computed to predict the next. Returns `None` if there are
+    /// too few positions to copy. Does not acquire the page.
     pub fn find_part(&self, kind: u64, pages: &[u32], tokens: &[u32]) -> Option<(u32, u32)> {
         let before = pages.last().map_or(kind, |page| self.pages[*page as usize].name);
         let from = pages.len() * self.positions as usize;
@@ -197,7 +201,7 @@ impl Pages {
         alike.iter().filter_map(common).max_by_key(|(_, positions)| *positions)
     }
 
-    /// How many tokens [`Pages::share`] and [`Pages::find_part`] would find.
+    /// Returns the number of tokens that [`Pages::share`] and [`Pages::find_part`] would find.
     pub fn known(&self, kind: u64, tokens: &[u32]) -> u32 {
         let (mut before, mut pages) = (kind, Vec::new());
         let whole = tokens.len().saturating_sub(1) / self.positions as usize;
@@ -210,14 +214,14 @@ impl Pages {
         pages.len() as u32 * self.positions + part
     }
 
-    /// The page that holds these tokens behind what was named `before`, a sequence's kind or a
-    /// page, and its own name. Nobody uses it for that.
+    /// Returns the page with these tokens after the contents named `before`, which is the name of a
+    /// page or the kind of a sequence, and the name of its own contents. Does not acquire the page.
     pub fn follow(&self, before: u64, tokens: &[u32]) -> Option<(u32, u64)> {
         let page = self.find(before, tokens)?;
         Some((page, self.pages[page as usize].name))
     }
 
-    /// Uses a page that was just found.
+    /// Acquires a page that was just found.
     pub fn hold(&mut self, page: u32) {
         let place = &mut self.pages[page as usize];
         if place.users == 0 {
@@ -226,11 +230,11 @@ impl Pages {
         place.users += 1;
     }
 
-    /// Ends a use of a page. Of a sequence's pages the last is released first, as it is of no use
-    /// without those before it.
+    /// Releases a page. The pages of a sequence are released starting with the last one, since a
+    /// page is useless without those before it.
     ///
     /// # Panics
-    /// If it is not in use.
+    /// If the page is not in use.
     pub fn release(&mut self, page: u32) {
         let place = &mut self.pages[page as usize];
         place.users = place.users.checked_sub(1).expect("the page is in use");
@@ -260,7 +264,7 @@ impl Pages {
         held.is_some_and(|held| held.tokens.len() == self.positions as usize)
     }
 
-    /// Lets a page that holds nothing be found by what it holds from now on.
+    /// Indexes a page without contents by its new contents.
     fn keep(&mut self, page: u32, held: Held) {
         let Held { before, tokens } = &held;
         if tokens.len() == self.positions as usize {
@@ -272,7 +276,7 @@ impl Pages {
         self.pages[page as usize].held = Some(held);
     }
 
-    /// What it holds is of no use any more.
+    /// Removes the contents of a page and its index entries.
     fn forget(&mut self, page: u32) {
         let Some(Held { before, tokens }) = self.pages[page as usize].held.take() else { return };
         if tokens.len() == self.positions as usize {
@@ -293,7 +297,7 @@ fn remove(pages: &mut HashMap<u64, Vec<u32>>, hash: u64, page: u32) {
     }
 }
 
-/// Of the first tokens that a page must hold to be copied from.
+/// Hashes the first [`PART_MIN`] tokens, which a page must contain to be copied from.
 fn hash_part(before: u64, tokens: &[u32]) -> u64 {
     hash(before, &tokens[..PART_MIN as usize])
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::sync::{AtomicU32, Ordering};
 use crate::timeline::{Poison, Timeline, WaitError};
 
-/// The barrier. In shared memory zero bytes plus [`Barrier::set_parties`] make a fresh one.
+/// The barrier. In shared memory, zero bytes plus [`Barrier::set_parties`] make a fresh one.
 ///
-/// After an error (poison, timeout) its count is off and it must not be used again; so is the run.
+/// After an error (poison, timeout) its count is off and neither it nor the run may be used again.
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
 pub struct Barrier {
@@ -26,7 +26,7 @@ pub struct Barrier {
 const _: () = assert!(size_of::<Barrier>() == 128 && align_of::<Barrier>() == 64);
 
 impl Barrier {
-    /// A barrier outside shared memory.
+    /// Creates a barrier outside shared memory.
     pub fn new(parties: u32) -> Barrier {
         assert!(parties > 0, "a barrier needs at least one party");
         Barrier {
@@ -36,34 +36,34 @@ impl Barrier {
         }
     }
 
-    /// Says for how many the barrier is; once, before anybody else can see it.
+    /// Sets the number of parties; once, before any other thread or process can access the barrier.
     pub fn set_parties(&self, parties: u32) {
         assert!(parties > 0, "a barrier needs at least one party");
         self.parties.store(parties, Ordering::Relaxed);
     }
 
-    /// How many must arrive.
+    /// Returns the number of parties that must arrive.
     pub fn parties(&self) -> u32 {
         self.parties.load(Ordering::Relaxed)
     }
 
-    /// The word parties sleep on, for [`Poison::set`].
+    /// Returns the word parties sleep on, for [`Poison::set`].
     pub fn timeline(&self) -> &Timeline {
         &self.generation
     }
 
-    /// Blocks until all parties have arrived. True for exactly one of them, the last.
+    /// Blocks until all parties have arrived. Returns true for exactly one of them, the last.
     pub fn wait(&self, poison: &Poison, timeout: Duration) -> Result<bool, WaitError> {
         // Read before arriving: the round cannot end without this party.
         let generation = self.generation.value();
-        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires
-        // everybody's.
+        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires those of
+        // all parties.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived < self.parties() {
             self.generation.wait_at_least(generation.wrapping_add(1), poison, timeout)?;
             return Ok(false);
         }
-        // Before the signal, so that whoever it releases into the next round counts from zero.
+        // Before the signal, so that a party released into the next round counts from zero.
         self.arrived.store(0, Ordering::Relaxed);
         // SYNC POINT: barrier. The signal releases what was acquired from all; `wait_at_least`
         // acquires it.

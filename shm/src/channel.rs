@@ -26,49 +26,49 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// The largest payload of [`Channel::send`]; well under the least socket buffer of any Linux.
+/// Maximum payload of [`Channel::send`]; well under the smallest socket buffer of any Linux.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The most descriptors one message carries; the kernel's own limit is 253.
+/// Maximum number of descriptors in a message; the kernel's own limit is 253.
 pub const DESCRIPTORS_MAX: usize = 64;
-/// The largest payload accepted by [`Channel::recv`] from a large message: a plan is megabytes,
-/// never gigabytes.
+/// Maximum payload that [`Channel::recv`] accepts from a large message: a plan is megabytes, never
+/// gigabytes.
 pub const LARGE_BYTES_MAX: u64 = 1 << 32;
-/// How long a send waits for a peer that does not read.
+/// Maximum time that a send waits for a peer that does not read.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// First byte of a message whose payload follows.
 const KIND_PLAIN: u8 = b'p';
-/// First byte of a message whose payload lies in the first descriptor.
+/// First byte of a message whose payload is in the memory file of the first descriptor.
 const KIND_LARGE: u8 = b'l';
 const LARGE_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
-/// Why a message could not be sent or received.
+/// Error of sending or receiving a message.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The kernel refused.
+    /// The kernel refused an operation.
     #[error("The channel to the other process failed to {doing}: {source}.")]
     Kernel {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's reason.
+        /// Error of the kernel.
         source: std::io::Error,
     },
-    /// Not one of ours.
+    /// The message does not follow the protocol.
     #[error("The other process sent something that is not a message of this build: {what}.")]
     Malformed {
-        /// What is wrong with it.
+        /// Description of the problem.
         what: &'static str,
     },
-    /// Over a limit.
+    /// The payload exceeds a limit.
     #[error(
         "A message of {size_bytes} bytes is over the limit of {limit_bytes}; send it as a large \
          one."
     )]
     MessageTooLong {
-        /// Its payload.
+        /// Size of the payload.
         size_bytes: u64,
-        /// The limit.
+        /// Limit that applies.
         limit_bytes: u64,
     },
     /// The number given on the command line is not a channel.
@@ -77,22 +77,22 @@ pub enum ChannelError {
          not by hand."
     )]
     NotAChannel {
-        /// The number.
+        /// Number given as an argument.
         number: RawFd,
     },
-    /// The peer closed its end, which a process that ended has done.
+    /// The peer closed its end, which the system does when a process ends.
     #[error("The other process closed its end of the channel; it has ended.")]
     PeerClosed,
-    /// Nothing came, or nothing could be sent, in time.
+    /// Nothing arrived, or nothing could be sent, within the time limit.
     #[error("The other process did not answer within {limit_s:.1} s.")]
     TimedOut {
-        /// The limit.
+        /// Time limit in seconds.
         limit_s: f64,
     },
-    /// Too many descriptors.
+    /// The number of descriptors exceeds [`DESCRIPTORS_MAX`].
     #[error("A message carries at most {DESCRIPTORS_MAX} descriptors, not {count}; send several.")]
     TooManyDescriptors {
-        /// How many were given.
+        /// Number of descriptors given.
         count: usize,
     },
 }
@@ -115,7 +115,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Two connected ends, both close-on-exec.
+    /// Creates two connected ends, both close-on-exec.
     pub fn pair() -> Result<(Channel, Channel), ChannelError> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -127,8 +127,8 @@ impl Channel {
         Ok((Channel { socket: ours }, Channel { socket: theirs }))
     }
 
-    /// Lets the program that `command` starts inherit this end, and nobody else. Returns the number
-    /// under which it finds it (to be passed as an argument, see [`Channel::from_number`]).
+    /// Lets the program that `command` starts inherit this end, and no other program. Returns the
+    /// number under which it finds it (to be passed as an argument, see [`Channel::from_number`]).
     ///
     /// `command` keeps this process's copy of the end open: drop it once the program is started, or
     /// the peer's death will not be noticed.
@@ -144,11 +144,11 @@ impl Channel {
         number
     }
 
-    /// The end this program inherited under `number`; close-on-exec from here on.
+    /// Takes the end that this program inherited under `number`; it is close-on-exec from here on.
     ///
     /// # Safety
-    /// Nothing else in this process owns descriptor `number`: it was inherited, and this is called
-    /// once.
+    /// Nothing else in this process may own descriptor `number`: it was inherited, and this is
+    /// called only once.
     pub unsafe fn from_number(number: RawFd) -> Result<Channel, ChannelError> {
         let refused = |_| ChannelError::NotAChannel { number };
         if number < 0 {
@@ -163,8 +163,8 @@ impl Channel {
             return Err(ChannelError::NotAChannel { number });
         }
         rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(refused)?;
-        // SAFETY: needed to take ownership, which the caller says nobody else has; it was just seen
-        // to be open.
+        // SAFETY: needed to take ownership, which nothing else has according to the caller; the
+        // descriptor was just seen to be open.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Channel { socket })
     }
@@ -206,7 +206,7 @@ impl Channel {
         self.send_packet(KIND_LARGE, &[], &all)
     }
 
-    /// Sends a payload of any length without descriptors, in whichever way fits it.
+    /// Sends a payload of any length without descriptors, as a plain or a large message.
     pub fn send_any(&self, payload: &[u8]) -> Result<(), ChannelError> {
         if payload.len() <= MESSAGE_BYTES_MAX {
             self.send(payload, &[])
@@ -223,8 +223,8 @@ impl Channel {
         Ok((payload, descriptors))
     }
 
-    /// Receives as [`Channel::recv`] does, the payload in `payload`. A plain message without
-    /// descriptors allocates nothing where that has room for [`MESSAGE_BYTES_MAX`] bytes.
+    /// Receives like [`Channel::recv`], with the payload in `payload`. A plain message without
+    /// descriptors allocates nothing if `payload` has a capacity of [`MESSAGE_BYTES_MAX`] bytes.
     pub fn recv_into(
         &self,
         timeout: Duration,
@@ -281,7 +281,7 @@ impl Channel {
         timeout: Duration,
         payload: &mut Vec<u8>,
     ) -> Result<(u8, Vec<OwnedFd>), ChannelError> {
-        // A deadline too far for the clock is as good as a year.
+        // A deadline beyond the range of the clock is replaced by a year.
         let start = Instant::now();
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_hours(365 * 24));
         let mut kind = [0];
@@ -310,12 +310,12 @@ impl Channel {
             return Err(ChannelError::Malformed { what: "a message longer than the limit" });
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // Also what a process at its limit of open files sees.
+            // Also the result when this process has reached its limit of open files.
             return Err(ChannelError::Malformed {
                 what: "more descriptors than this process may take (see `ulimit -n`)",
             });
         }
-        // Every message has at least its kind, so nothing means that the peer is gone.
+        // Every message has at least its kind, so an empty one means that the peer is gone.
         let length = received.bytes.checked_sub(1).ok_or(ChannelError::PeerClosed)?;
         payload.truncate(length);
         Ok((kind[0], descriptors))
@@ -340,7 +340,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// For polling it together with process descriptors.
+    /// Allows polling the channel together with process descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,9 +1,9 @@
 //! The control segment: the few words through which coordinator and workers steer a run.
 //!
 //! Created by the coordinator, attached by every worker. A header of fixed layout ([`Header`]) is
-//! followed by an area that others lay out (step table, program table). Every field is an atomic,
-//! so no process can make it unsound to look at. Magic and version are written last and checked
-//! first, so a segment that is not ready or of another build is refused.
+//! followed by an area whose layout other crates define (step table, program table). Every field is
+//! an atomic, so no process can make it unsound to look at. Magic and version are written last and
+//! checked first, so a segment that is not ready or of another build is refused.
 //!
 //! The coordinator is never on the step path: it releases groups ([`Control::groups`]) and watches.
 
@@ -21,16 +21,16 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
 use crate::words::{SharedU32s, SharedU64s};
 
-/// Lanes a run can have.
+/// Maximum number of lanes in a run.
 pub const LANES_MAX: usize = 64;
-/// Worker processes a run can have.
+/// Maximum number of worker processes in a run.
 pub const WORKERS_MAX: usize = 64;
-/// Stages a group can have.
+/// Maximum number of stages in a group.
 pub const STAGES_MAX: usize = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TANDEMC1");
 const VERSION: u32 = 3;
-/// What `last_step` holds before the last step is known.
+/// Value of `last_step` before the last step is known.
 const LAST_STEP_UNKNOWN: u32 = u32::MAX;
 
 /// One worker's words.
@@ -39,14 +39,14 @@ const LAST_STEP_UNKNOWN: u32 = u32::MAX;
 pub struct Worker {
     /// A [`WorkerState`] as a number.
     state: AtomicU32,
-    /// Heartbeat: added to by the worker whenever it gets on, so that the coordinator notices a
-    /// hang.
+    /// Heartbeat: incremented by the worker whenever it makes progress, so that the coordinator
+    /// notices a hang.
     pub tick: AtomicU32,
     /// Bytes of weights loaded so far.
     pub load_done_bytes: AtomicU64,
     /// Bytes of weights to load.
     pub load_total_bytes: AtomicU64,
-    /// Allocations made between ready and drain, where they are counted.
+    /// Number of allocations between ready and drain, if they are counted.
     pub allocations: AtomicU64,
     _reserved: [AtomicU64; 4],
 }
@@ -58,7 +58,7 @@ pub struct Header {
     magic: AtomicU64,
     version: AtomicU32,
     last_step: AtomicU32,
-    /// The group's stages, packed, in order; 0 where there is none.
+    /// Stages of the group, packed, in order; 0 for none.
     stages: [AtomicU64; STAGES_MAX],
     poison: Poison,
     groups: Timeline,
@@ -82,11 +82,11 @@ const _: () = {
     assert!(size_of::<Header>() == 512 + LANES_MAX * 128 + WORKERS_MAX * 64);
 };
 
-/// The life of a worker; it only moves forward.
+/// Life cycle of a worker; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum WorkerState {
-    /// Started, not yet heard of. What zero bytes say.
+    /// Started, but has not reported yet. Represented by zero bytes.
     Attach = 0,
     /// Mapping segments.
     Map = 1,
@@ -115,15 +115,15 @@ impl WorkerState {
 }
 
 impl Worker {
-    /// The worker's state; a number that is none reads as [`WorkerState::Exit`], so that a spoilt
-    /// word ends the run.
+    /// Returns the worker's state. A number without a state reads as [`WorkerState::Exit`], so that
+    /// a corrupted word ends the run.
     pub fn state(&self) -> WorkerState {
-        // SYNC POINT: worker state, acquired here: who sees Ready sees what was loaded.
+        // SYNC POINT: worker state, acquired here: a process that sees Ready sees what was loaded.
         let number = self.state.load(Ordering::Acquire) as usize;
         WorkerState::ALL.get(number).copied().unwrap_or(WorkerState::Exit)
     }
 
-    /// Moves on. Called by the worker itself only.
+    /// Moves to the next state. Called only by the worker itself.
     pub fn set_state(&self, state: WorkerState) {
         debug_assert!(state >= self.state(), "a worker's state only moves forward");
         // SYNC POINT: worker state, released here.
@@ -131,58 +131,58 @@ impl Worker {
         self.beat();
     }
 
-    /// Heartbeats so far; a number that stands still is a worker that does not get on.
+    /// Returns the number of heartbeats so far; if it does not change, the worker makes no
+    /// progress.
     pub fn ticks(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }
 
-    /// Bytes of weights loaded, and to load.
+    /// Returns the bytes of weights loaded so far, and the bytes to load.
     pub fn load_progress_bytes(&self) -> (u64, u64) {
         let done = self.load_done_bytes.load(Ordering::Relaxed);
         (done, self.load_total_bytes.load(Ordering::Relaxed))
     }
 
-    /// Allocations counted between ready and drain.
+    /// Returns the number of allocations counted between ready and drain.
     pub fn allocations_seen(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// Says that the worker is alive.
+    /// Increments the heartbeat.
     #[inline]
     pub fn beat(&self) {
         self.tick.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Why a control segment could not be made or attached.
+/// Error of creating or attaching a control segment.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The segment failed.
     #[error("The control segment is not usable: {0}")]
     Segment(#[from] SegmentError),
-    /// Too small for the header.
+    /// The segment is too small for the header.
     #[error("A control segment has at least {least_bytes} bytes; this one has {found_bytes}.")]
     TooSmall {
-        /// Bytes of the header.
+        /// Size of the header.
         least_bytes: usize,
-        /// Bytes announced.
+        /// Announced size of the segment.
         found_bytes: usize,
     },
-    /// Not a control segment, or its creator has not finished.
+    /// The segment is not a control segment, or its creator has not finished.
     #[error("The passed segment does not begin with the magic of a control segment.")]
     Magic,
-    /// Written by another build.
+    /// The segment was written by another build.
     #[error(
         "The control segment has layout version {found}, this build reads version {VERSION}; both \
          processes must come from the same build."
     )]
     Version {
-        /// The version found.
+        /// Layout version of the segment.
         found: u32,
     },
 }
 
-/// A control segment in use. Clones share it.
+/// A mapped control segment. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Control {
     segment: Arc<Segment>,
@@ -196,11 +196,11 @@ unsafe impl Send for Control {}
 unsafe impl Sync for Control {}
 
 impl Control {
-    /// Creates a control segment with a barrier for `barrier_parties` and `extra_bytes` behind the
-    /// header.
+    /// Creates a control segment with a barrier for `barrier_parties` and an area of `extra_bytes`
+    /// after the header.
     ///
     /// # Panics
-    /// If `barrier_parties` is 0.
+    /// Panics if `barrier_parties` is 0.
     pub fn create(barrier_parties: u32, extra_bytes: usize) -> Result<Control, ControlError> {
         let control =
             Self::over(Segment::create("tandem-control", size_of::<Header>() + extra_bytes)?);
@@ -213,7 +213,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Attaches a control segment of `size_bytes` in all.
+    /// Attaches a control segment with a total size of `size_bytes`.
     pub fn attach(fd: OwnedFd, size_bytes: usize) -> Result<Control, ControlError> {
         let least_bytes = size_of::<Header>();
         if size_bytes < least_bytes {
@@ -231,7 +231,7 @@ impl Control {
         Ok(control)
     }
 
-    /// The segment must be writable and at least as large as the header.
+    /// Wraps a segment, which must be writable and at least as large as the header.
     fn over(segment: Segment) -> Control {
         let header = segment.pointer::<Header>(0, 1);
         Control { segment: Arc::new(segment), header }
@@ -243,66 +243,69 @@ impl Control {
         unsafe { self.header.as_ref() }
     }
 
-    /// The segment, for its descriptor and size.
+    /// Returns the segment, for its descriptor and size.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// The word that ends the run. To end it, call [`Control::stop`].
+    /// Returns the word that ends the run. To end it, call [`Control::stop`].
     pub fn poison(&self) -> &Poison {
         &self.header().poison
     }
 
-    /// Groups released by the coordinator; lanes wait for the number of theirs.
+    /// Returns the number of groups released by the coordinator; a lane waits for the number of its
+    /// next group.
     pub fn groups(&self) -> &Timeline {
         &self.header().groups
     }
 
-    /// Steps done, of all groups, signalled by the lane that samples; the coordinator waits on it,
-    /// behind the step.
+    /// Returns the number of steps done in all groups, signalled by the sampling lane; the
+    /// coordinator waits on it, following the steps.
     pub fn steps(&self) -> &Timeline {
         &self.header().steps
     }
 
-    /// Groups that all lanes have left; the coordinator waits on it before it reads the results.
+    /// Returns the number of groups that all lanes have left; the coordinator waits on it before it
+    /// reads the results.
     pub fn drained(&self) -> &Timeline {
         &self.header().drained
     }
 
-    /// Advanced whenever a worker is to run another's lane, and at the end of the run.
+    /// Returns the counter that advances whenever a worker is to run another worker's lane, and at
+    /// the end of the run.
     pub fn takeovers(&self) -> &Timeline {
         &self.header().takeovers
     }
 
-    /// Lets a worker run a lane whose own worker is gone for good.
+    /// Assigns a lane whose own worker is lost permanently to another worker.
     pub fn hand_over(&self, lane: usize, worker: usize) {
         self.lane(lane).set_successor(worker as u32);
         self.takeovers().signal();
     }
 
-    /// Where all parties meet at program changes.
+    /// Returns the barrier at which all parties meet at program changes.
     pub fn barrier(&self) -> &Barrier {
         &self.header().barrier
     }
 
-    /// A lane's words.
+    /// Returns a lane's words.
     ///
     /// # Panics
-    /// If `lane` is not below [`LANES_MAX`].
+    /// Panics if `lane` is not below [`LANES_MAX`].
     pub fn lane(&self, lane: usize) -> &Lane {
         &self.header().lanes[lane]
     }
 
-    /// A worker's words.
+    /// Returns a worker's words.
     ///
     /// # Panics
-    /// If `worker` is not below [`WORKERS_MAX`].
+    /// Panics if `worker` is not below [`WORKERS_MAX`].
     pub fn worker(&self, worker: usize) -> &Worker {
         &self.header().workers[worker]
     }
 
-    /// The step after which all lanes leave, once the sampling lane has announced it (one step
-    /// ahead).
+    /// Returns the step after which all lanes leave, once the sampling lane has announced it (one
+    /// step ahead).
     pub fn last_step(&self) -> Option<u32> {
         let step = self.header().last_step.load(Ordering::Acquire);
         (step != LAST_STEP_UNKNOWN).then_some(step)
@@ -314,7 +317,7 @@ impl Control {
         self.header().last_step.store(step.unwrap_or(LAST_STEP_UNKNOWN), Ordering::Release);
     }
 
-    /// Every timeline that anybody can sleep on.
+    /// Returns every timeline that a thread can sleep on.
     pub fn timelines(&self) -> impl Iterator<Item = &Timeline> {
         let header = self.header();
         let lanes = header.lanes.iter().map(|lane| &lane.timeline);
@@ -322,32 +325,31 @@ impl Control {
         others.into_iter().chain([header.barrier.timeline()]).chain(lanes)
     }
 
-    /// Ends the run: the first caller's cause is kept, and every wait in every process returns with
-    /// it.
+    /// Ends the run: the first caller's cause is kept, and every wait in every process returns it.
     ///
     /// # Panics
-    /// If `who` is 2^31 or more.
+    /// Panics if `who` is 2^31 or more.
     pub fn stop(&self, who: u32, code: u32) -> PoisonCause {
         self.poison().set(who, code, self.timelines())
     }
 
-    /// Bytes behind the header.
+    /// Returns the size of the area after the header.
     pub fn extra_bytes(&self) -> usize {
         self.segment.size_bytes() - size_of::<Header>()
     }
 
-    /// `count` words of the area behind the header, at `offset_bytes` within it.
+    /// Returns a view of `count` words of the area after the header, at `offset_bytes` within it.
     ///
     /// # Panics
-    /// If the range leaves the segment or is unaligned.
+    /// Panics if the range leaves the segment or is unaligned.
     pub fn extra(&self, offset_bytes: usize, count: usize) -> SharedU32s {
         SharedU32s::new(Arc::clone(&self.segment), size_of::<Header>() + offset_bytes, count)
     }
 
-    /// As [`Control::extra`], for 64-bit words.
+    /// Returns a view of 64-bit words, like [`Control::extra`].
     ///
     /// # Panics
-    /// If the range leaves the segment or is unaligned.
+    /// Panics if the range leaves the segment or is unaligned.
     pub fn extra_u64(&self, offset_bytes: usize, count: usize) -> SharedU64s {
         SharedU64s::new(Arc::clone(&self.segment), size_of::<Header>() + offset_bytes, count)
     }

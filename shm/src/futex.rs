@@ -1,4 +1,5 @@
-//! The only door to futexes: sleep until a word in memory changes, wake who sleeps on it.
+//! The only access to futexes: sleeping until a word in memory changes, and waking the threads that
+//! sleep on it.
 //!
 //! Used by [`crate::timeline`] and by thread pools. The futexes are shared, not private: the kernel
 //! finds the sleeper by the page behind the word, so processes that map the same segment at
@@ -15,32 +16,32 @@ use std::time::Duration;
 #[cfg(not(loom))]
 use crate::sync::AtomicU32;
 
-/// Why [`wait`] returned.
+/// Reason why [`wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// The word no longer held the expected value, so the caller did not sleep.
     Changed,
-    /// The time is up.
+    /// The timeout has passed.
     TimedOut,
-    /// Somebody called [`wake`], or a signal arrived; look at the condition again.
+    /// [`wake`] was called, or a signal arrived; the caller checks its condition again.
     Woken,
 }
 
-/// Wakes every sleeper, for [`wake`]'s `count`.
+/// Value of [`wake`]'s `count` that wakes every sleeper.
 pub const EVERYONE: u32 = i32::MAX as u32;
 
-/// Sleeps while `word` holds `expected`, at most for `timeout` (for ever when `None`).
+/// Sleeps while `word` holds `expected`, at most for `timeout` (without limit if `None`).
 ///
 /// # Panics
-/// If the kernel refuses the call for a reason that only a bug can cause (an unmapped or unaligned
-/// word).
+/// Panics if the kernel refuses the call for a reason that only a bug can cause (an unmapped or
+/// unaligned word).
 #[cfg(not(loom))]
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     use rustix::io::Errno;
     use rustix::thread::futex::{self, Flags, Timespec};
 
     let timeout = timeout.map(|limit| Timespec {
-        // About 292 years at most; a longer wait is "for ever" for every purpose.
+        // About 292 years at most, which is as good as no limit.
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX / 2),
         tv_nsec: limit.subsec_nanos().into(),
     });
@@ -55,12 +56,12 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait 
 /// Wakes up to `count` sleepers of `word`, in this and in other processes.
 ///
 /// # Panics
-/// If the kernel refuses the call, which only a bug can cause.
+/// Panics if the kernel refuses the call, which only a bug can cause.
 #[cfg(not(loom))]
 pub fn wake(word: &AtomicU32, count: u32) {
     use rustix::thread::futex::{self, Flags};
 
-    // The kernel reads the count as signed.
+    // The kernel interprets the count as signed.
     let count = count.min(EVERYONE);
     if let Err(errno) = futex::wake(word, Flags::empty(), count) {
         panic!("futex wake on a mapped, aligned word failed: {errno}");
@@ -82,11 +83,12 @@ mod model {
     use crate::sync::{AtomicU32, Ordering};
 
     loom::lazy_static! {
-        /// The kernel's table of sleepers; loom makes a fresh one for every execution it explores.
+        /// The kernel's table of sleepers; loom creates a fresh one for every execution it
+        /// explores.
         static ref SLEEPERS: Mutex<BTreeMap<usize, Arc<Condvar>>> = Mutex::new(BTreeMap::new());
     }
 
-    /// The model of the real `wait`. Time stands still: a timeout of zero is up at once, any other
+    /// Models the real `wait`. Time stands still: a timeout of zero expires at once, any other
     /// never, so that a lost wake-up shows as a deadlock.
     pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
         let mut sleepers = SLEEPERS.lock().unwrap();
@@ -105,7 +107,7 @@ mod model {
         Wait::Woken
     }
 
-    /// The model of the real `wake`.
+    /// Models the real `wake`.
     pub fn wake(word: &AtomicU32, count: u32) {
         let sleepers = SLEEPERS.lock().unwrap();
         let Some(here) = sleepers.get(&std::ptr::from_ref(word).addr()) else {

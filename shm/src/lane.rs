@@ -12,11 +12,12 @@ pub struct Lane {
     pub timeline: Timeline,
     /// The instruction being executed, packed; see [`Lane::position`].
     position: AtomicU64,
-    /// Ends of stages at which the lane has arrived, of all groups.
+    /// Number of ends of stages at which the lane has arrived, over all groups.
     arrivals: AtomicU32,
-    /// The worker that runs the lane in the place of its own, plus 1; 0: its own does.
+    /// Worker that runs the lane instead of the lane's own worker, plus 1; 0 if its own worker
+    /// does.
     successor: AtomicU32,
-    /// Group and step from which the lane has no work any more, packed, plus 1; 0: it has work.
+    /// Group and step from which the lane has no work any more, packed, plus 1; 0 if it has work.
     idle_from: AtomicU64,
     /// Reserved; keeps the lane on two cache lines.
     _reserved: [AtomicU64; 5],
@@ -29,39 +30,39 @@ const _: () = {
     assert!(offset_of!(Lane, successor) == 76 && offset_of!(Lane, idle_from) == 80);
 };
 
-/// A step of a group, in the order in which steps are run.
+/// A step of a group, ordered by execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepOfGroup {
-    /// Counted from 1.
+    /// Number of the group, counted from 1.
     pub group: u32,
-    /// Over all stages, from 0.
+    /// Index of the step over all stages, from 0.
     pub step: u32,
 }
 
 impl Lane {
-    /// Where the lane is.
+    /// Returns the current position of the lane.
     pub fn position(&self) -> Position {
         Position::unpack(self.position.load(Ordering::Relaxed))
     }
 
-    /// Says where the lane is; one store, called before every instruction.
+    /// Sets the lane's position with a single store; called before every instruction.
     #[inline]
     pub fn set_position(&self, position: Position) {
         self.position.store(position.pack(), Ordering::Relaxed);
     }
 
-    /// Ends of stages at which the lane has arrived, or was about to: it is counted before it
-    /// arrives, so that nobody arrives a second time in its place.
+    /// Returns the number of ends of stages at which the lane has arrived or was about to. It is
+    /// counted before the lane arrives, so that no successor arrives a second time for it.
     pub fn arrivals(&self) -> u32 {
         self.arrivals.load(Ordering::Acquire)
     }
 
-    /// Counts one more, right before the lane arrives.
+    /// Counts an arrival; called immediately before the lane arrives.
     pub fn count_arrival(&self) {
         self.arrivals.fetch_add(1, Ordering::Release);
     }
 
-    /// The worker that runs the lane in the place of its own.
+    /// Returns the worker that runs the lane instead of the lane's own worker.
     pub fn successor(&self) -> Option<usize> {
         self.successor.load(Ordering::Acquire).checked_sub(1).map(|worker| worker as usize)
     }
@@ -70,13 +71,13 @@ impl Lane {
         self.successor.store(worker + 1, Ordering::Release);
     }
 
-    /// The step from which the lane has no work: what was its share is others'.
+    /// Returns the step from which the lane has no work, since its share was given to other lanes.
     pub fn idle_from(&self) -> Option<StepOfGroup> {
         let packed = self.idle_from.load(Ordering::Acquire).checked_sub(1)?;
         Some(StepOfGroup { group: (packed >> 32) as u32, step: packed as u32 })
     }
 
-    /// Says so, once, of a step that no lane can have begun yet.
+    /// Sets this step, once; no lane may have begun it yet.
     pub fn set_idle_from(&self, from: StepOfGroup) {
         let packed = u64::from(from.group) << 32 | u64::from(from.step);
         self.idle_from.store(packed + 1, Ordering::Release);

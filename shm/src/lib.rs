@@ -1,17 +1,18 @@
-//! Shared memory between the processes of one run: segments, and the words they meet on.
+//! Shared memory between the processes of one run: segments, and the words on which processes
+//! synchronise.
 //!
-//! Everything else builds on this crate and it depends on none of the others. It is the fence
-//! around two dangers: atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`mapping`]); no
-//! other crate of the control path needs either.
+//! All other crates build on this one, and it depends on none of them. It isolates two dangers:
+//! atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`mapping`]); no other crate of the
+//! control path needs either.
 //!
 //! Two memory rules hold throughout:
-//! 1. Control words are touched only as atomics. A peer that dies or misbehaves can spoil their
+//! 1. Control words are accessed only as atomics. A peer that dies or misbehaves can corrupt their
 //!    values, never soundness.
-//! 2. Payload becomes a slice only for the side that owns it in this epoch; who owns what when is
-//!    decided by programs and their timelines, which the validator has checked.
+//! 2. Payload becomes a slice only for the side that owns it in this epoch. Ownership over time is
+//!    determined by programs and their timelines, which the validator has checked.
 //!
-//! Nothing that lies in shared memory holds an address, a descriptor, a `bool`, an enum or a
-//! `usize`: ranges are offsets. Every wait has a timeout and is released by [`timeline::Poison`].
+//! Nothing that is stored in shared memory contains an address, a descriptor, a `bool`, an enum or
+//! a `usize`: ranges are offsets. Every wait has a timeout and is released by [`timeline::Poison`].
 //!
 //! Under `cfg(loom)` the atomics and the futex are loom's models and only the modules that wait are
 //! built.

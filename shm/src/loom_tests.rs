@@ -1,5 +1,5 @@
-//! Model checks of everything that waits or publishes: every interleaving of small cases, the futex
-//! modelled too.
+//! Model checks of everything that waits or publishes: every interleaving of small cases, with a
+//! model of the futex.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p shm --release --lib loom`. A lost wake-up shows
 //! as a deadlock, which loom reports; a missing ordering shows as a data race on a payload cell.
@@ -36,12 +36,12 @@ unsafe impl Sync for Payload {}
 
 impl Payload {
     fn set(&self, value: u32) {
-        // SAFETY: needed to write the cell; loom reports a race if anybody else is at it.
+        // SAFETY: needed to write the cell; loom reports a race if any other thread accesses it.
         self.0.with_mut(|cell| unsafe { cell.write(value) });
     }
 
     fn value(&self) -> u32 {
-        // SAFETY: needed to read the cell; loom reports a race if anybody writes it.
+        // SAFETY: needed to read the cell; loom reports a race if any thread writes it.
         self.0.with(|cell| unsafe { cell.read() })
     }
 }
@@ -168,7 +168,8 @@ fn loom_poison_races_a_signal() {
             thread::spawn(move || run.poison.set(CAUSE.who, CAUSE.code, [&run.a]))
         };
         match run.a.wait_at_least(1, &run.poison, LIMIT) {
-            // Only the signal can have let it pass: a jump without the flag must never be seen.
+            // Only the signal can have released the wait: a jump without the flag must never be
+            // seen.
             Ok(()) => assert_eq!(run.payload.value(), 7),
             Err(error) => assert_eq!(error, WaitError::Poisoned(CAUSE)),
         }
@@ -209,7 +210,8 @@ fn loom_barrier_of_three() {
     check(3, || barrier_case(3, 1));
 }
 
-/// In each round every party writes its own cell, and after the barrier reads everybody's.
+/// Checks a barrier: in each round every party writes its own cell, and after the barrier reads the
+/// cells of all parties.
 fn barrier_case(parties: u32, rounds: u32) {
     let poison = Poison::new();
     let cells: Vec<_> = (0..parties * rounds).map(|_| Payload::default()).collect();
@@ -265,7 +267,7 @@ fn loom_ring_keeps_order_and_counts_losses() {
         consumer.drain(|record| seen.push(*record));
         let lost = writer.join().unwrap();
         consumer.drain(|record| seen.push(*record));
-        // Only the last can be lost, since two fit.
+        // Only the last record can be lost, since two fit.
         let expected: &[u64] = if lost == 0 { &[1, 2, 3] } else { &[1, 2] };
         assert_eq!(seen, expected);
         assert_eq!(consumer.lost(), lost);

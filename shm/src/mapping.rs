@@ -1,6 +1,6 @@
-//! Mappings: memory of this process by offset, shared with others or its own.
+//! Mappings: memory of this process addressed by offset, shared with other processes or private.
 //!
-//! The only `mmap` of the control path and of tensor memory. Pages are real only once touched
+//! The only `mmap` of the control path and of tensor memory. Pages are allocated on first use
 //! (`MAP_NORESERVE`), so a mapping may reserve its maximum.
 //!
 //! Invariants: the memory stays mapped as long as the `Mapping` lives; ranges are offsets from its
@@ -15,10 +15,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// What a thread asks the system for at a time.
+/// Size of a piece that a thread populates in one call.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// What a process may do with a mapping.
+/// Access that a mapping permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Mapped for reading; a write would fault.
@@ -34,9 +34,9 @@ pub enum Access {
      address-space limit (`ulimit -v`)."
 )]
 pub struct MapError {
-    /// Bytes to be mapped.
+    /// Requested size.
     pub size_bytes: usize,
-    /// The kernel's reason.
+    /// Error of the kernel.
     pub source: Errno,
 }
 
@@ -52,15 +52,16 @@ pub struct Mapping {
 // thread, it is unmapped only by `drop`, and every access through a shared `Mapping` is either
 // unsafe with an ownership contract or through atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`: `&Mapping` gives safe access to numbers that never change only.
+// SAFETY: as for `Send`: `&Mapping` gives safe access only to numbers that never change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeros of this process alone, in huge pages where the system has them for the asking: shared
-    /// memory gets them on few systems, and reading it takes a twentieth longer without.
+    /// Maps zeroed memory of this process alone, in huge pages where the system offers them on
+    /// request. Few systems use them for shared memory, and reading memory without them takes 5%
+    /// longer.
     ///
     /// # Errors
-    /// The kernel's refusal, of no bytes too.
+    /// Fails if the kernel refuses, or if `size_bytes` is 0.
     pub fn private(size_bytes: usize) -> Result<Mapping, MapError> {
         let (protection, flags) =
             (Access::ReadWrite.protection(), MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -70,7 +71,8 @@ impl Mapping {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), size_bytes, protection, flags)
         };
         let mapping = Mapping::over(base, size_bytes, Access::ReadWrite)?;
-        // Of use to nobody in a core file. A kernel that lacks either advice maps all the same.
+        // The memory is useless in a core file. A kernel that lacks either advice maps it all the
+        // same.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontDump] {
             // SAFETY: needed to advise; the range is this mapping, and neither advice changes a
             // byte.
@@ -80,10 +82,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A file's first `size_bytes`, as whoever else maps them sees them.
+    /// Maps a file's first `size_bytes`, shared with all other processes that map them.
     ///
     /// # Safety
-    /// The file never becomes shorter than that.
+    /// The file must never become shorter than that.
     pub(crate) unsafe fn shared(
         fd: BorrowedFd<'_>,
         size_bytes: usize,
@@ -107,27 +109,28 @@ impl Mapping {
         Ok(Mapping { base, size_bytes, access })
     }
 
-    /// Bytes, as asked for.
+    /// Returns the size in bytes, as requested.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// What this mapping permits.
+    /// Returns the access that this mapping permits.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The first byte in this process. Page-aligned; never to be stored in shared memory.
+    /// Returns the address of the first byte in this process. Page-aligned; never to be stored in
+    /// shared memory.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Asks the system for the pages of a range in one call, before they are first used: a fault
-    /// for each page takes twice as long, and takes it from whoever touches it first. A system that
-    /// cannot do it hands them out at the faults.
+    /// Requests the pages of a range from the system in one call, before they are first used: a
+    /// fault for each page takes twice as long, and delays the thread that first accesses it. A
+    /// system without this call provides them on faults.
     ///
     /// # Panics
-    /// As [`Mapping::pointer`].
+    /// Panics like [`Mapping::pointer`].
     pub fn populate(&self, offset_bytes: usize, size_bytes: usize) {
         let page = rustix::param::page_size();
         let first = offset_bytes - offset_bytes % page;
@@ -140,12 +143,12 @@ impl Mapping {
         // SAFETY: needed to populate; the range is mapped (checked by `pointer`) and stays so, and
         // the call changes no byte of it.
         let populated = unsafe { rustix::mm::madvise(base, size_bytes, advice) };
-        // Linux before 5.14 knows no such advice.
+        // Linux before 5.14 does not know this advice.
         let _ = populated;
     }
 
-    /// The same for all pages, on `threads` threads: one alone takes long to clear gigabytes, and a
-    /// call that pins memory is one alone.
+    /// Populates all pages on `threads` threads: a single thread takes long to clear gigabytes, and
+    /// a call that pins memory is single-threaded.
     pub fn populate_all(&self, threads: usize) {
         let pieces = self.size_bytes.div_ceil(PIECE_BYTES);
         let next = AtomicUsize::new(0);
@@ -160,18 +163,20 @@ impl Mapping {
         };
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pieces) {
-                // Whoever can start no thread has one all the same.
+                // Not needed: this thread populates the pages of threads that cannot be started.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
         });
     }
 
-    /// Pointer to `count` values of `T` at `offset_bytes`, checked for bounds and alignment.
+    /// Returns a pointer to `count` values of `T` at `offset_bytes`, checked for bounds and
+    /// alignment.
     ///
     /// # Panics
-    /// If the range leaves the mapping or `offset_bytes` is not a multiple of `T`'s alignment: a
-    /// plan that asks for it has got past the validator, and going on would corrupt memory.
+    /// Panics if the range leaves the mapping or `offset_bytes` is not a multiple of `T`'s
+    /// alignment: a plan that requests it has passed the validator wrongly, and continuing would
+    /// corrupt memory.
     pub fn pointer<T>(&self, offset_bytes: usize, count: usize) -> NonNull<T> {
         let end_bytes = size_of::<T>()
             .checked_mul(count)
@@ -187,12 +192,12 @@ impl Mapping {
             "offset {offset_bytes} is not aligned to {} bytes",
             align_of::<T>(),
         );
-        // SAFETY: needed to stay within the mapping's provenance. The range was just checked to lie
-        // in the mapping.
+        // SAFETY: needed to stay within the mapping's provenance. The range was just checked to be
+        // within the mapping.
         unsafe { self.base.add(offset_bytes) }.cast()
     }
 
-    /// `count` values at `offset_bytes`, for reading.
+    /// Returns `count` values at `offset_bytes` for reading.
     ///
     /// # Safety
     /// The caller owns the range in this epoch: for the life of the slice no process and no thread
@@ -200,23 +205,23 @@ impl Mapping {
     /// waited on.
     ///
     /// # Panics
-    /// As [`Mapping::pointer`].
+    /// Panics like [`Mapping::pointer`].
     pub unsafe fn slice<T: Pod>(&self, offset_bytes: usize, count: usize) -> &[T] {
         let first = self.pointer::<T>(offset_bytes, count);
         // SAFETY: needed to view the mapping as values. The range is mapped and aligned (checked by
         // `pointer`), any bytes are a `Pod`, the mapping outlives `&self`, and the caller vouches
-        // that nobody writes meanwhile.
+        // that nothing writes meanwhile.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
     }
 
-    /// `count` values at `offset_bytes`, for writing.
+    /// Returns `count` values at `offset_bytes` for writing.
     ///
     /// # Safety
-    /// The caller owns the range exclusively in this epoch: for the life of the slice nobody else,
-    /// in this process or another, reads or writes any byte of it.
+    /// The caller owns the range exclusively in this epoch: for the life of the slice no other
+    /// thread, in this process or another, reads or writes any byte of it.
     ///
     /// # Panics
-    /// As [`Mapping::pointer`], and if the mapping is read-only.
+    /// Panics like [`Mapping::pointer`], and if the mapping is read-only.
     #[expect(clippy::mut_from_ref, reason = "exclusiveness is the caller's contract, by epoch")]
     pub unsafe fn slice_mut<T: Pod>(&self, offset_bytes: usize, count: usize) -> &mut [T] {
         assert!(
@@ -268,7 +273,7 @@ mod tests {
 
     #[test]
     fn all_pages_of_a_segment_are_there_once_threads_have_asked_for_them() {
-        // Neither a whole number of pieces nor of pages.
+        // A multiple of neither the piece size nor the page size.
         let size_bytes = 2 * PIECE_BYTES + 5000;
         let segment = crate::Segment::create("populated", size_bytes).unwrap();
         let blocks = || rustix::fs::fstat(segment.fd()).unwrap().st_blocks as usize;
@@ -279,7 +284,7 @@ mod tests {
             return;
         }
         segment.populate_all(3);
-        // Of 512 bytes each.
+        // Blocks of 512 bytes.
         assert!(blocks() * 512 >= size_bytes, "{} blocks", blocks());
     }
 

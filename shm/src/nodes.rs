@@ -1,21 +1,21 @@
-//! On which NUMA nodes a mapping's pages lie.
+//! NUMA nodes of a mapping's pages.
 //!
-//! A node is a memory controller's memory: that of a socket, or of an expander without cores.
-//! rustix has no call for either, so two system calls are made here.
+//! A node is the memory of one memory controller: that of a socket, or of an expander without
+//! cores. rustix wraps neither of the two system calls, so they are made here.
 
 use rustix::io::Errno;
 
 use crate::mapping::Mapping;
 
-/// Nodes have smaller numbers, as in Linux.
+/// Upper bound on node numbers, as in Linux.
 const NODES_MAX: u16 = 1024;
 
 const MASK_BITS: usize = 64;
 
-/// Why pages cannot lie on the nodes asked for.
+/// Error of placing pages on the requested nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodesError {
-    /// One is missing, has no memory, or is not for this process.
+    /// A node does not exist, has no memory, or is not available to this process.
     #[error(
         "Memory cannot be placed on NUMA node {}: it is not there, has no memory, or this process \
          may not use it (`numactl --hardware`, cpuset.mems).",
@@ -29,7 +29,7 @@ pub enum NodesError {
     NotPermitted,
     #[error("The kernel refused to place memory on NUMA nodes: {source}.")]
     Refused { source: Errno },
-    /// Others had to take what has no room there.
+    /// Some pages are on other nodes, because the requested ones had too little free memory.
     #[error(
         "{elsewhere} of {looked_at} pages of memory that were looked at lie on other nodes than \
          {}: these have too little free memory.",
@@ -38,17 +38,18 @@ pub enum NodesError {
     Elsewhere { nodes: Vec<u16>, elsewhere: usize, looked_at: usize },
 }
 
-/// Nodes as they are named to a user.
+/// Returns the nodes as a list for messages.
 pub fn listed(nodes: &[u16]) -> String {
     nodes.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Mapping {
-    /// Has pages that are touched from now on lie on these nodes, in turn where there are several.
-    /// Of shared memory this holds for whoever touches them. No nodes: nothing changes.
+    /// Binds pages that are first accessed from now on to these nodes, round-robin if there are
+    /// several. For shared memory this applies to accesses by any process. An empty list changes
+    /// nothing.
     ///
     /// # Errors
-    /// Nodes that the system does not have for this process, or a refusal.
+    /// Fails if a node is not available to this process, or if the system refuses.
     pub fn bind(&self, nodes: &[u16]) -> Result<(), NodesError> {
         if nodes.is_empty() {
             return Ok(());
@@ -62,7 +63,8 @@ impl Mapping {
         }
         let mode = if nodes.len() > 1 { libc::MPOL_INTERLEAVE } else { libc::MPOL_BIND };
         // SAFETY: needed because no library wraps the call. The range is this mapping, the mask
-        // outlives the call, which reads one bit less than it is told; no byte of memory changes.
+        // outlives the call, which reads one bit less than the given count; no byte of memory
+        // changes.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -82,11 +84,11 @@ impl Mapping {
         }
     }
 
-    /// Asks the kernel on which node pages lie, `most` of them spread evenly; a page that nobody
-    /// touched lies nowhere yet and is left out.
+    /// Returns the nodes of up to `most` evenly spaced pages, as reported by the kernel; pages that
+    /// have not been accessed yet are on no node and are omitted.
     ///
     /// # Errors
-    /// A refusal.
+    /// Fails if the system refuses.
     fn nodes_of_pages(&self, most: usize) -> Result<Vec<u16>, NodesError> {
         let page = rustix::param::page_size();
         let pages = self.size_bytes().div_ceil(page);
@@ -97,7 +99,7 @@ impl Mapping {
             .collect();
         let mut found = vec![-1i32; asked.len()];
         // SAFETY: needed because no library wraps the call. Without target nodes it moves nothing;
-        // it reads the addresses and writes as many answers, which both outlive it.
+        // it reads the addresses and writes as many results, and both arrays outlive it.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -116,14 +118,14 @@ impl Mapping {
                 source => NodesError::Refused { source: source.unwrap_or(Errno::IO) },
             });
         }
-        // What is no node is an error of its own: the page is not there.
+        // A negative number is an error code: the page is not present.
         Ok(found.into_iter().filter_map(|node| u16::try_from(node).ok()).collect())
     }
 
-    /// Whether touched pages lie where [`Mapping::bind`] was told, by `most` of them.
+    /// Checks, by up to `most` pages, that accessed pages are on the nodes of [`Mapping::bind`].
     ///
     /// # Errors
-    /// Pages that lie elsewhere, or a refusal.
+    /// Fails if pages are on other nodes, or if the system refuses.
     pub fn check_nodes(&self, nodes: &[u16], most: usize) -> Result<(), NodesError> {
         if nodes.is_empty() {
             return Ok(());
@@ -145,7 +147,7 @@ impl Mapping {
 mod tests {
     use super::*;
 
-    /// `None` where the system permits no such calls.
+    /// Returns `None` if the system does not permit these calls.
     fn permitted<T>(test: &str, outcome: Result<T, NodesError>) -> Option<T> {
         match outcome {
             Err(error @ NodesError::NotPermitted) => {
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// Nodes of this machine that have memory.
+    /// Returns the nodes of this machine that have memory.
     fn present() -> Vec<u16> {
         let has_memory = |node: &u16| {
             let path = format!("/sys/devices/system/node/node{node}/meminfo");
@@ -167,7 +169,7 @@ mod tests {
         if found.is_empty() { vec![0] } else { found }
     }
 
-    /// 64 pages that were bound and touched.
+    /// Returns 64 pages that were bound and accessed.
     fn touched(nodes: &[u16]) -> Result<Mapping, NodesError> {
         let mapping = Mapping::private(64 << 12).expect("memory");
         mapping.bind(nodes)?;
@@ -216,7 +218,7 @@ mod tests {
             if permitted(name, segment.bind(&[node])).is_none() {
                 return;
             }
-            // Touched through another mapping of the same pages.
+            // Accessed through another mapping of the same pages.
             let fd = segment.fd().try_clone_to_owned().expect("a descriptor");
             let other = crate::Segment::attach(fd, 64 << 12, crate::Access::ReadWrite);
             let other = other.expect("the same memory");

@@ -1,11 +1,12 @@
-//! What fits a word of the control segment: where a lane is, and a stage of a group.
+//! Values packed into a word of the control segment: the position of a lane, and a stage of a
+//! group.
 
-/// A part of a group: a program, and how often it runs before the next one does.
+/// A stage of a group: a program, and its number of steps before the next stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stage {
-    /// By its place in the plan.
+    /// Index of the program in the plan.
     pub program: u32,
-    /// Steps at most; fewer where the group's last step comes first. At least 1.
+    /// Maximum number of steps, at least 1; fewer if the group's last step comes first.
     pub steps: u32,
 }
 
@@ -14,7 +15,7 @@ impl Stage {
         u64::from(self.program) << 32 | u64::from(self.steps)
     }
 
-    /// `None` where there is no stage.
+    /// Returns `None` if there is no stage.
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
     pub(crate) fn unpack(word: u64) -> Option<Stage> {
         let stage = Stage { program: (word >> 32) as u32, steps: word as u32 };
@@ -22,20 +23,20 @@ impl Stage {
     }
 }
 
-/// Where a lane is: shown when it hangs or dies.
+/// Position of a lane, reported when it hangs or dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The program, by its place in the plan; 8 bits are kept.
+    /// Index of the program in the plan; 8 bits are kept.
     pub program: u32,
-    /// The step of the program; 24 bits are kept.
+    /// Step of the program; 24 bits are kept.
     pub step: u32,
-    /// The instruction's index in the lane's program.
+    /// Index of the instruction in the lane's program.
     pub instruction: u32,
 }
 
 impl Position {
-    /// The position as one word. Bits beyond those kept are dropped: it is for telling, not for
-    /// deciding.
+    /// Packs the position into one word. Higher bits are dropped: the position is only for reports,
+    /// never for decisions.
     #[inline]
     pub fn pack(self) -> u64 {
         u64::from(self.program & 0xff) << 56
@@ -43,7 +44,7 @@ impl Position {
             | u64::from(self.instruction)
     }
 
-    /// The inverse of [`Position::pack`].
+    /// Unpacks a position; the inverse of [`Position::pack`].
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
     pub fn unpack(word: u64) -> Position {
         Position {

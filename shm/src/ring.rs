@@ -1,10 +1,10 @@
-//! A ring for one producer and one consumer, in shared memory; the cursors and slots under
+//! A ring for one producer and one consumer, in shared memory; provides the cursors and slots of
 //! [`crate::trace`].
 //!
-//! Both cursors count for ever (2^64 records are never reached) and index the slots modulo the
-//! capacity. The producer never waits: a record that finds the ring full is counted as lost. What a
-//! dead or misbehaving peer writes into the cursors can lose records, but neither side ever leaves
-//! the slots.
+//! Both cursors only grow (2^64 records are never reached) and index the slots modulo the capacity.
+//! The producer never waits: a record that finds the ring full is counted as lost. A dead or
+//! misbehaving peer can lose records by writing to the cursors, but neither side ever leaves the
+//! slots.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 #[cfg_attr(not(loom), repr(C, align(64)))]
 struct Line(AtomicU64);
 
-/// The cursors. In shared memory zero bytes are an empty ring.
+/// The cursors. In shared memory, zero bytes are an empty ring.
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
 pub(crate) struct RingHeader {
-    /// Records published; written by the producer.
+    /// Number of records published; written by the producer.
     written: Line,
-    /// Records consumed; written by the consumer.
+    /// Number of records consumed; written by the consumer.
     read: Line,
-    /// Records that found the ring full; written by the producer.
+    /// Number of records that found the ring full; written by the producer.
     lost: Line,
-    /// Non-zero once somebody produces, and consumes.
+    /// Non-zero once there is a producer, and once there is a consumer.
     taken: [AtomicU32; 2],
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct RingHeader {
 const _: () = assert!(size_of::<RingHeader>() == 256 && align_of::<RingHeader>() == 64);
 
 impl RingHeader {
-    /// An empty ring outside shared memory.
+    /// Creates an empty ring outside shared memory.
     #[cfg(test)]
     pub(crate) fn new() -> RingHeader {
         let line = || Line(AtomicU64::new(0));
@@ -47,10 +47,10 @@ impl RingHeader {
     }
 }
 
-/// One record's place.
+/// Memory of one record.
 pub(crate) type Slot<T> = UnsafeCell<T>;
 
-/// Where a ring lies.
+/// Location of a ring in memory.
 pub(crate) struct Ring<T> {
     header: NonNull<RingHeader>,
     slots: NonNull<Slot<T>>,
@@ -60,15 +60,15 @@ pub(crate) struct Ring<T> {
 }
 
 // SAFETY: needed because of the pointers. They point into `_memory`, which is Send; the header is
-// touched as atomics only and a slot only by the side whose turn the cursors say it is.
+// accessed only as atomics and a slot only by the side whose turn the cursors say it is.
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// A ring over memory that `memory` keeps alive.
+    /// Creates a ring over memory that `memory` keeps alive.
     ///
     /// # Safety
     /// `header` and `capacity` slots, each an initialised `T` for which any bytes are valid, stay
-    /// mapped as long as `memory` lives and are touched through `Ring` only.
+    /// mapped as long as `memory` lives and are accessed through `Ring` only.
     pub(crate) unsafe fn new(
         header: NonNull<RingHeader>,
         slots: NonNull<Slot<T>>,
@@ -93,7 +93,7 @@ impl<T: Copy> Ring<T> {
         unsafe { self.slots.add(index).as_ref() }
     }
 
-    /// The side that writes, or `None` if it exists already, in any process.
+    /// Takes the writing side; `None` if it is taken already, in any process.
     pub(crate) fn producer(self) -> Option<Producer<T>> {
         if self.header().taken[0].swap(1, Ordering::AcqRel) != 0 {
             return None;
@@ -101,10 +101,10 @@ impl<T: Copy> Ring<T> {
         Some(Producer { written: 0, read_seen: 0, lost: 0, ring: self })
     }
 
-    /// The side that writes, continued where another left off.
+    /// Takes the writing side from an earlier producer, and continues after its last record.
     ///
     /// # Safety
-    /// Whoever wrote writes no more: its process is gone.
+    /// The earlier producer writes no more: its process has ended.
     pub(crate) unsafe fn inherited_producer(self) -> Producer<T> {
         let header = self.header();
         header.taken[0].store(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl<T: Copy> Ring<T> {
         Producer { written, read_seen, lost, ring: self }
     }
 
-    /// The side that reads, or `None` if it exists already, in any process.
+    /// Takes the reading side; `None` if it is taken already, in any process.
     pub(crate) fn consumer(self) -> Option<Consumer<T>> {
         if self.header().taken[1].swap(1, Ordering::AcqRel) != 0 {
             return None;
@@ -126,14 +126,14 @@ impl<T: Copy> Ring<T> {
 /// The writing side.
 pub(crate) struct Producer<T> {
     written: u64,
-    /// The consumer's cursor when last looked at; looked at again only when the ring seems full.
+    /// The consumer's cursor when last read; read again only when the ring seems full.
     read_seen: u64,
     lost: u64,
     ring: Ring<T>,
 }
 
 impl<T: Copy> Producer<T> {
-    /// Publishes a record; false if the ring was full and the record is lost.
+    /// Publishes a record. Returns false if the ring was full and the record is lost.
     pub(crate) fn push(&mut self, record: T) -> bool {
         let header = self.ring.header();
         if self.written.wrapping_sub(self.read_seen) >= self.ring.capacity {
@@ -146,7 +146,7 @@ impl<T: Copy> Producer<T> {
             }
         }
         self.ring.slot(self.written).with_mut(|slot| {
-            // SAFETY: needed to write through the shared cell. This slot lies outside
+            // SAFETY: needed to write through the shared cell. This slot is outside
             // `read..written`, and the only other party reads inside it (there is one consumer, see
             // `Ring::consumer`).
             unsafe { slot.write(record) }
@@ -157,7 +157,7 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Records lost so far.
+    /// Returns the number of records lost so far.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -170,18 +170,18 @@ pub(crate) struct Consumer<T> {
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Hands every record published so far to `each`, oldest first, and frees its slot. Returns how
-    /// many.
+    /// Passes every record published so far to `each`, oldest first, and frees its slot. Returns
+    /// the number of records.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&T)) -> u64 {
         let header = self.ring.header();
         // SYNC POINT: slot filled, acquired here (see `Producer::push`).
         let written = header.written.0.load(Ordering::Acquire);
-        // A producer never gets further ahead; a spoilt cursor must not make this a long loop.
+        // A producer never gets further ahead; a corrupted cursor must not make this a long loop.
         let count = written.wrapping_sub(self.read).min(self.ring.capacity);
         for _ in 0..count {
-            // Copied out first: `each` may take its time, the slot is then free already.
+            // Copied out first: the slot is free already while `each` runs.
             let record = self.ring.slot(self.read).with(|slot| {
-                // SAFETY: needed to read through the shared cell. The slot lies inside
+                // SAFETY: needed to read through the shared cell. The slot is inside
                 // `read..written`, where the only producer does not write, and any bytes are a
                 // valid record (contract of `Ring::new`).
                 unsafe { slot.read() }
@@ -194,20 +194,21 @@ impl<T: Copy> Consumer<T> {
         count
     }
 
-    /// Records the producer lost so far.
+    /// Returns the number of records that the producer has lost so far.
     pub(crate) fn lost(&self) -> u64 {
         self.ring.header().lost.0.load(Ordering::Relaxed)
     }
 }
 
-/// A ring on the heap, for tests.
+/// Creates a ring on the heap, for tests.
 #[cfg(test)]
 pub(crate) fn on_heap(capacity: usize) -> (Producer<u64>, Consumer<u64>) {
     struct Memory {
         header: RingHeader,
         slots: Box<[Slot<u64>]>,
     }
-    // SAFETY: needed for the cells. As in shared memory, the cursors say who may touch a slot.
+    // SAFETY: needed for the cells. As in shared memory, the cursors determine which side may
+    // access a slot.
     unsafe impl Sync for Memory {}
 
     let slots = (0..capacity).map(|_| Slot::new(0)).collect();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a bounded queue: same records in the same order, same losses.
+        /// Behaves like a bounded queue: equal records in equal order, equal losses.
         #[test]
         fn behaves_like_a_bounded_queue(capacity in 1..17usize, operations in operations()) {
             let (mut producer, mut consumer) = on_heap(capacity);

@@ -1,9 +1,9 @@
 //! Segments: sealed memfds, mapped shared.
 //!
 //! The coordinator creates segments and passes their descriptors over a [`crate::Channel`]; workers
-//! attach them. A segment has no name in any file system, so nothing is left behind however a run
-//! ends. It is sealed against shrinking and growing before anybody else sees it, so an attached
-//! mapping can never fault with SIGBUS.
+//! attach them. A segment has no name in any file system, so nothing is left over however a run
+//! ends. It is sealed against shrinking and growing before any other process can access it, so an
+//! attached mapping can never fault with SIGBUS.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,58 +13,58 @@ use rustix::io::Errno;
 
 use crate::mapping::{Access, MapError, Mapping};
 
-/// Why a segment could not be created or attached.
+/// Error of creating or attaching a segment.
 #[derive(Debug, thiserror::Error)]
 pub enum SegmentError {
-    /// The kernel refused the memory file.
+    /// The kernel refused to create the memory file.
     #[error(
         "The kernel refused to create the memory segment `{name}` of {size_bytes} bytes: {source}."
     )]
     Create {
-        /// What the segment is for.
+        /// Purpose of the segment.
         name: String,
-        /// Its wanted size.
+        /// Requested size.
         size_bytes: usize,
-        /// The kernel's reason.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// The system promises no more memory than it has, and this is more than it can promise.
+    /// The system does not overcommit memory, and cannot commit this much.
     #[error(
         "The system commits no memory for the segment `{name}` of {size_bytes} bytes: {source}. It \
          promises no more than it has (vm.overcommit_memory is 2); free some, raise \
          vm.overcommit_ratio, or ask for less, for example with smaller --batches."
     )]
     Commit {
-        /// What the segment is for.
+        /// Purpose of the segment.
         name: String,
-        /// Its wanted size.
+        /// Requested size.
         size_bytes: usize,
-        /// The kernel's reason.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// A segment of no bytes cannot be mapped.
+    /// The requested size is 0, which cannot be mapped.
     #[error(
         "The memory segment `{name}` was asked for with 0 bytes; a segment needs at least one."
     )]
     Empty {
-        /// What the segment is for.
+        /// Purpose of the segment.
         name: String,
     },
-    /// The kernel refused to map.
+    /// The kernel refused to map the segment.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The descriptor is not the segment that was announced.
+    /// The size of the descriptor differs from the announced size.
     #[error(
         "The passed descriptor holds {found_bytes} bytes where a segment of {expected_bytes} bytes \
          was announced; both processes must come from the same build."
     )]
     Size {
-        /// What the sender said.
+        /// Size announced by the sender.
         expected_bytes: usize,
-        /// What the descriptor says.
+        /// Size of the descriptor's file.
         found_bytes: u64,
     },
-    /// The descriptor could shrink under the mapping.
+    /// The descriptor is not sealed, so it could shrink under the mapping.
     #[error(
         "The passed descriptor is not a memory file sealed against a change of size, so it is not \
          safe to map."
@@ -75,19 +75,19 @@ pub enum SegmentError {
 /// The seals every segment carries.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Whether the system promises no more memory than it has. Pages of a memory file are then refused
-/// when they are touched, with SIGBUS.
+/// Returns true if the system does not overcommit memory. Pages of a memory file are then refused
+/// when they are first accessed, with SIGBUS.
 fn is_strict() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Takes all pages now, where their lack is an error.
+/// Allocates all pages now, where a lack of memory is an error instead of SIGBUS.
 fn commit(fd: impl AsFd, name: &str, size_bytes: usize) -> Result<(), SegmentError> {
     rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, size_bytes as u64)
         .map_err(|source| SegmentError::Commit { name: name.to_owned(), size_bytes, source })
 }
 
-/// A segment and its mapping here.
+/// A segment and its mapping in this process.
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
@@ -96,7 +96,7 @@ pub struct Segment {
 
 impl Segment {
     /// Creates a zero-filled segment of `size_bytes`, sealed against a change of size and mapped
-    /// for writing. `name` shows in `/proc/PID/maps` and in errors only.
+    /// for writing. `name` appears only in `/proc/PID/maps` and in errors.
     pub fn create(name: &str, size_bytes: usize) -> Result<Segment, SegmentError> {
         if size_bytes == 0 {
             return Err(SegmentError::Empty { name: name.to_owned() });
@@ -120,7 +120,7 @@ impl Segment {
         if found_bytes != size_bytes as u64 || size_bytes == 0 {
             return Err(SegmentError::Size { expected_bytes: size_bytes, found_bytes });
         }
-        // A file that knows no seals answers with EINVAL, which means the same as having none.
+        // A file without support for seals fails with EINVAL, which means the same as having none.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
         if !seals.contains(SIZE_SEALS) {
             return Err(SegmentError::Unsealed);
@@ -134,12 +134,12 @@ impl Segment {
         Ok(Segment { fd, mapping })
     }
 
-    /// The descriptor, to be passed to another process.
+    /// Returns the descriptor, for passing it to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The memory alone, for whoever passes it to nobody.
+    /// Returns the memory alone, if the descriptor is not passed to another process.
     pub fn into_mapping(self) -> Mapping {
         self.mapping
     }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_cannot_be_committed_is_an_error_that_says_what_to_do() {
         let segment = Segment::create("sealed", 4096).unwrap();
-        // Growth is sealed off, so the kernel refuses the pages.
+        // Growing is sealed, so the kernel refuses the pages.
         let error = commit(segment.fd(), "sealed", 8192).unwrap_err().to_string();
         assert!(error.contains("`sealed` of 8192 bytes") && error.contains("--batches"), "{error}");
     }
@@ -242,7 +242,7 @@ mod tests {
     fn a_writable_view_of_a_read_only_segment_panics() {
         let created = Segment::create("readable", 64).unwrap();
         let readable = Segment::attach(copy_of(&created), 64, Access::ReadOnly).unwrap();
-        // SAFETY: nobody else uses the segment; the call panics before it makes a slice.
+        // SAFETY: nothing else uses the segment; the call panics before it makes a slice.
         let _ = unsafe { readable.slice_mut::<u8>(0, 1) };
     }
 }

@@ -1,8 +1,8 @@
-//! The only door to atomics: the standard library's, or loom's model of them under `cfg(loom)`.
+//! The only access to atomics: the standard library's, or loom's models of them under `cfg(loom)`.
 //!
 //! Used by every module here and by every crate that needs an atomic; `clippy.toml` bans the
-//! originals elsewhere, so that whatever waits or publishes can be model-checked. The types are
-//! aliases and not re-exports, because the ban looks through a re-export.
+//! originals elsewhere, so that everything that waits or publishes can be model-checked. The types
+//! are aliases and not re-exports, because the ban looks through a re-export.
 #![allow(
     clippy::disallowed_types,
     reason = "this file is the one place that names the banned types"
@@ -35,13 +35,13 @@ mod real {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// Calls `f` with a pointer for reading; nobody may write the cell meanwhile.
+        /// Calls `f` with a pointer for reading; nothing may write the cell meanwhile.
         #[inline]
         pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
             f(self.0.get())
         }
 
-        /// Calls `f` with a pointer for writing; nobody else may touch the cell meanwhile.
+        /// Calls `f` with a pointer for writing; nothing else may access the cell meanwhile.
         #[inline]
         pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
             f(self.0.get())

@@ -3,51 +3,51 @@
 //!
 //! Each lane owns one timeline and adds 1 per `Signal`; any lane in any process waits for "at least
 //! target". Values wrap, so they are compared by signed difference and no two that are compared may
-//! be 2^31 apart. A waiter sleeps on the value word in the kernel; the waiter count beside it
-//! spares the owner the system call when nobody sleeps (a waiter that was killed leaves its count
-//! behind, which costs wakes and nothing else).
+//! be 2^31 apart. A waiter sleeps on the value word in the kernel; the waiter count next to it
+//! spares the owner the system call when no thread sleeps (a waiter that was killed never
+//! decrements the count, which costs unnecessary wakes and nothing else).
 //!
-//! When a worker dies or gives up, whoever notices poisons the run. Two orderings carry everything
-//! here, each named at both sides: `SYNC POINT: payload` (what the owner wrote before its signal is
-//! visible after the wait) and `SYNC POINT: sleeper` (a sleeper is seen by the signal, or the
-//! sleeper sees the signal).
+//! When a worker dies or gives up, the process that notices it poisons the run. Two orderings carry
+//! everything here, each named at both sides: `SYNC POINT: payload` (what the owner wrote before
+//! its signal is visible after the wait) and `SYNC POINT: sleeper` (a sleeper is seen by the
+//! signal, or the sleeper sees the signal).
 
 use std::time::{Duration, Instant};
 
 use crate::futex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
-/// Looks at the word this often before sleeping: a wake costs the sleeper microseconds, two cores
-/// have none to burn.
+/// Number of checks of the word before sleeping: a wake costs the sleeper microseconds, but a
+/// machine with two cores has none to spare for spinning.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
-/// How far poison moves a timeline. Far beyond what a step signals, so it satisfies the targets
-/// lanes wait for; odd and small enough that as many setters as there can be neither wrap round to
-/// the old value nor pass 2^31.
+/// Distance that poison moves a timeline. Far beyond what a step signals, so it satisfies the
+/// targets lanes wait for; odd and small enough that the maximum number of setters can neither wrap
+/// round to the old value nor pass 2^31.
 const POISON_JUMP: u32 = (1 << 24) + 1;
 
-/// Who poisoned a run and why; what the numbers mean is up to the caller.
+/// Process that poisoned a run, and the reason; the caller defines the meaning of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoisonCause {
-    /// The process that failed (its worker index, or one past the workers for the coordinator).
-    /// Below 2^31.
+    /// Process that failed (its worker index, or one past the workers for the coordinator). Below
+    /// 2^31.
     pub who: u32,
-    /// The reason, a number the coordinator turns into a sentence.
+    /// Reason, a number that the coordinator turns into a message.
     pub code: u32,
 }
 
-/// Why a wait ended without its value.
+/// Reason why a wait ended without reaching its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
     /// The run was poisoned.
     #[error("The run was stopped by process {} with code {}.", .0.who, .0.code)]
     Poisoned(PoisonCause),
-    /// The value did not come in time.
+    /// The target was not reached in time.
     #[error("A wait was not answered: the timeline stands at {value} and {target} was awaited.")]
     TimedOut {
-        /// The awaited value.
+        /// Awaited value.
         target: u32,
-        /// Where the timeline stood when time was up.
+        /// Value of the timeline when the time was up.
         value: u32,
     },
 }
@@ -63,25 +63,26 @@ pub struct Timeline {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Timeline>() == 64 && align_of::<Timeline>() == 64);
 
-/// True when a timeline at `value` has reached `target`, across a wrap.
+/// Returns true if a timeline at `value` has reached `target`, across a wrap.
 #[inline]
 pub fn reached(value: u32, target: u32) -> bool {
     value.wrapping_sub(target).cast_signed() >= 0
 }
 
 impl Timeline {
-    /// A timeline outside shared memory, at `value`. For tests and for threads of one process.
+    /// Creates a timeline outside shared memory, at `value`. For tests and for threads of one
+    /// process.
     pub fn new(value: u32) -> Timeline {
         Timeline { value: AtomicU32::new(value), waiters: AtomicU32::new(0) }
     }
 
-    /// Adds 1 and wakes who waits. Everything written before is visible to whom the new value lets
-    /// pass.
+    /// Adds 1 and wakes all waiters. Everything written before is visible to those that the new
+    /// value releases.
     pub fn signal(&self) {
         self.advance(1);
     }
 
-    /// The current value; what was written before it was reached is visible.
+    /// Returns the current value; everything that was written before it was reached is visible.
     #[inline]
     pub fn value(&self) -> u32 {
         // SYNC POINT: payload, acquired here (see `advance`).
@@ -117,7 +118,7 @@ impl Timeline {
         poison: &Poison,
         timeout: Duration,
     ) -> Result<(), WaitError> {
-        // A deadline too far for the clock is none.
+        // A deadline beyond the range of the clock means no deadline.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let value = self.value();
@@ -131,12 +132,12 @@ impl Timeline {
             if left == Some(Duration::ZERO) {
                 return Err(WaitError::TimedOut { target, value });
             }
-            // Why it returned does not matter: the loop looks at value, poison and clock.
+            // The reason for returning does not matter: the loop checks value, poison and clock.
             let _ = futex::wait(&self.value, value, left);
         }
     }
 
-    /// True when `target` is reached and nobody poisoned the run.
+    /// Returns true if `target` is reached and the run is not poisoned.
     fn settled(&self, target: u32, poison: &Poison) -> Result<bool, WaitError> {
         let value = self.value();
         match poison.cause() {
@@ -181,7 +182,7 @@ impl Default for Poison {
 }
 
 impl Poison {
-    /// An unset poison outside shared memory. For tests and for threads of one process.
+    /// Creates an unset poison outside shared memory. For tests and for threads of one process.
     pub fn new() -> Poison {
         Poison { word: AtomicU64::new(0) }
     }
@@ -191,7 +192,7 @@ impl Poison {
     /// it could. Returns the recorded cause.
     ///
     /// # Panics
-    /// If `who` is 2^31 or more.
+    /// Panics if `who` is 2^31 or more.
     pub fn set<'t>(
         &self,
         who: u32,
@@ -200,25 +201,25 @@ impl Poison {
     ) -> PoisonCause {
         assert!(who < 1 << 31, "process number {who} does not fit the poison word");
         let word = POISON_FLAG | u64::from(who) << 32 | u64::from(code);
-        // SYNC POINT: poison, released here and again by each timeline's jump: who sees a jumped
-        // value sees the flag.
+        // SYNC POINT: poison, released here and again by each timeline's jump: a thread that sees a
+        // jumped value sees the flag.
         let kept = self.word.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
         for timeline in timelines {
-            // The jump is what a waiter that is just about to sleep notices: its expected value is
-            // gone.
+            // The jump is noticed even by a waiter that is just about to sleep: its expected value
+            // is gone.
             timeline.advance(POISON_JUMP);
         }
         unpack(kept.map_or_else(|earlier| earlier, |_| word)).unwrap_or(PoisonCause { who, code })
     }
 
-    /// The recorded cause, or `None` while the run is healthy.
+    /// Returns the recorded cause, or `None` while the run is healthy.
     #[inline]
     pub fn cause(&self) -> Option<PoisonCause> {
         // SYNC POINT: poison, acquired here.
         unpack(self.word.load(Ordering::Acquire))
     }
 
-    /// `Err` once the run is poisoned.
+    /// Returns an error once the run is poisoned.
     #[inline]
     pub fn check(&self) -> Result<(), WaitError> {
         self.cause().map_or(Ok(()), |cause| Err(WaitError::Poisoned(cause)))

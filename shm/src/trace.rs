@@ -1,8 +1,8 @@
 //! Trace rings: what each lane did and when, for reports, `--trace` and the cost model.
 //!
 //! A lane's interpreter pushes one record per instruction into its own ring and never waits; the
-//! coordinator drains all rings from time to time. The rings lie in a segment of their own. Times
-//! are `CLOCK_MONOTONIC`, the same clock in every process of the machine.
+//! coordinator drains all rings from time to time. The rings are in a segment of their own. Times
+//! are `CLOCK_MONOTONIC`, which is the same clock in every process of the machine.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -18,19 +18,19 @@ use crate::segment::{Segment, SegmentError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct TraceRecord {
-    /// When it began, see [`now_ns`].
+    /// Start time, see [`now_ns`].
     pub start_ns: u64,
-    /// When it ended.
+    /// End time.
     pub end_ns: u64,
-    /// Bytes it moved (copies, reads) or streamed.
+    /// Bytes moved (copies, reads) or streamed.
     pub bytes: u64,
-    /// Rows it worked on.
+    /// Number of rows processed.
     pub rows: u32,
-    /// Its index in the lane's program.
+    /// Index of the instruction in the lane's program.
     pub instruction: u32,
-    /// The decode step, or the pass within prefill.
+    /// Decode step, or pass within prefill.
     pub step: u32,
-    /// The program, by its place in the plan.
+    /// Index of the program in the plan.
     pub program: u32,
 }
 
@@ -42,30 +42,29 @@ const _: () = {
     assert!(size_of::<Slot<TraceRecord>>() == size_of::<TraceRecord>());
 };
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: comparable between processes, meaningless between machines.
+/// Returns nanoseconds of `CLOCK_MONOTONIC`: comparable between processes, meaningless between
+/// machines.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Why trace rings could not be had.
+/// Error of creating or opening trace rings.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The segment failed.
     #[error("The trace segment is not usable: {0}")]
     Segment(#[from] SegmentError),
     /// The ring number is out of range.
     #[error("There are {rings} trace rings; ring {ring} does not exist.")]
     NoSuchRing {
-        /// The wanted ring.
+        /// Requested ring.
         ring: usize,
-        /// How many there are.
+        /// Number of rings.
         rings: usize,
     },
-    /// Only one writer and one reader per ring.
+    /// The ring already has the one writer or reader that it can have.
     #[error("Trace ring {ring} already has its {side}.")]
     Taken {
-        /// The ring.
         ring: usize,
         /// `writer` or `reader`.
         side: &'static str,
@@ -84,7 +83,7 @@ impl TraceSegment {
     /// Creates `rings` rings of `capacity` records each.
     ///
     /// # Panics
-    /// If either is 0.
+    /// Panics if either is 0.
     pub fn create(rings: usize, capacity: usize) -> Result<TraceSegment, TraceError> {
         assert!(rings > 0 && capacity > 0, "a trace needs at least one ring of one record");
         let segment = Segment::create("tandem-trace", Self::size_bytes(rings, capacity))?;
@@ -98,7 +97,7 @@ impl TraceSegment {
         Ok(TraceSegment { segment: Arc::new(segment), rings, capacity })
     }
 
-    /// Bytes that a segment of `rings` rings of `capacity` records takes, for the memory budget.
+    /// Returns the size of a segment of `rings` rings of `capacity` records, for the memory budget.
     pub fn size_bytes(rings: usize, capacity: usize) -> usize {
         rings * Self::stride_bytes(capacity)
     }
@@ -108,31 +107,31 @@ impl TraceSegment {
             .next_multiple_of(align_of::<RingHeader>())
     }
 
-    /// The segment, for its descriptor.
+    /// Returns the segment, for its descriptor.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// How many rings there are.
+    /// Returns the number of rings.
     pub fn rings(&self) -> usize {
         self.rings
     }
 
-    /// Records per ring.
+    /// Returns the number of records per ring.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The writing side of a ring; once per ring among all processes.
+    /// Takes the writing side of a ring; once per ring over all processes.
     pub fn writer(&self, ring: usize) -> Result<TraceWriter, TraceError> {
         let producer = self.ring(ring)?.producer();
         producer.map(TraceWriter).ok_or(TraceError::Taken { ring, side: "writer" })
     }
 
-    /// The writing side of a ring whose writer is gone; it goes on where that one stopped.
+    /// Takes the writing side of a ring whose writer is gone, and continues after its last record.
     ///
     /// # Errors
-    /// No such ring.
+    /// Fails if there is no such ring.
     ///
     /// # Safety
     /// The process that had the writing side has ended.
@@ -142,7 +141,7 @@ impl TraceSegment {
         Ok(TraceWriter(unsafe { ring.inherited_producer() }))
     }
 
-    /// The reading side of a ring; once per ring among all processes.
+    /// Takes the reading side of a ring; once per ring over all processes.
     pub fn reader(&self, ring: usize) -> Result<TraceReader, TraceError> {
         let consumer = self.ring(ring)?.consumer();
         consumer.map(TraceReader).ok_or(TraceError::Taken { ring, side: "reader" })
@@ -158,7 +157,7 @@ impl TraceSegment {
             .segment
             .pointer::<Slot<TraceRecord>>(offset_bytes + size_of::<RingHeader>(), self.capacity);
         let memory = Arc::clone(&self.segment) as Arc<dyn Send + Sync>;
-        // SAFETY: needed to hand over pointers. Both ranges were just checked to lie in the
+        // SAFETY: needed to hand over pointers. Both ranges were just checked to be within the
         // segment, which `memory` keeps mapped; any bytes are a `TraceRecord` (Pod); nothing else
         // views this segment.
         Ok(unsafe { Ring::new(header, slots, self.capacity as u64, memory) })
@@ -175,7 +174,7 @@ impl TraceWriter {
         self.0.push(record);
     }
 
-    /// Records lost so far.
+    /// Returns the number of records lost so far.
     pub fn lost(&self) -> u64 {
         self.0.lost()
     }
@@ -191,12 +190,12 @@ impl fmt::Debug for TraceWriter {
 pub struct TraceReader(Consumer<TraceRecord>);
 
 impl TraceReader {
-    /// Hands every record published so far to `each`, oldest first. Returns how many.
+    /// Passes every record published so far to `each`, oldest first. Returns the number of records.
     pub fn drain(&mut self, each: impl FnMut(&TraceRecord)) -> u64 {
         self.0.drain(each)
     }
 
-    /// Records lost so far because nobody drained in time.
+    /// Returns the number of records lost so far because the ring was not drained in time.
     pub fn lost(&self) -> u64 {
         self.0.lost()
     }

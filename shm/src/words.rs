@@ -2,8 +2,9 @@
 //! word.
 //!
 //! The step table (active rows, lengths, positions, tokens) is built from these. Loads and stores
-//! are relaxed: whoever reads a word that another lane wrote has waited on that lane's timeline,
-//! and the timeline orders them. Every index is checked; an index outside is a bug and panics.
+//! are relaxed: a lane that reads a word that another lane wrote has waited on that lane's
+//! timeline, and the timeline orders them. Every index is checked; an index outside is a bug and
+//! panics.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ macro_rules! shared_words {
     ($name:ident, $atomic:ty, $word:ty, $doc:literal) => {
         #[doc = $doc]
         ///
-        /// Holds its segment, so it may outlive whoever made it; clones view the same words.
+        /// Keeps its segment alive, so it may outlive its creator; clones view the same words.
         #[derive(Debug, Clone)]
         pub struct $name {
             segment: Arc<Segment>,
@@ -31,10 +32,10 @@ macro_rules! shared_words {
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Views `count` words at `offset_bytes`.
+            /// Creates a view of `count` words at `offset_bytes`.
             ///
             /// # Panics
-            /// If the range leaves the segment or is unaligned, or if the segment is mapped
+            /// Panics if the range leaves the segment or is unaligned, or if the segment is mapped
             /// read-only (a store would fault).
             pub fn new(segment: Arc<Segment>, offset_bytes: usize, count: usize) -> $name {
                 assert!(
@@ -45,30 +46,30 @@ macro_rules! shared_words {
                 $name { segment, first, count }
             }
 
-            /// Words in view.
+            /// Returns the number of words in view.
             pub fn len(&self) -> usize {
                 self.count
             }
 
-            /// True when no word is in view.
+            /// Returns true if no word is in view.
             pub fn is_empty(&self) -> bool {
                 self.count == 0
             }
 
-            /// A part of the view: `count` words from word `start`.
+            /// Returns a part of the view: `count` words from word `start`.
             ///
             /// # Panics
-            /// If the part leaves the view.
+            /// Panics if the part leaves the view.
             pub fn part(&self, start: usize, count: usize) -> $name {
                 let words = &self.words()[start..][..count];
                 let first = NonNull::from(words).cast();
                 $name { segment: Arc::clone(&self.segment), first, count }
             }
 
-            /// The word at `index`.
+            /// Returns the word at `index`.
             ///
             /// # Panics
-            /// If `index` is outside the view, as in all methods below.
+            /// Panics if `index` is outside the view, like all methods below.
             #[inline]
             pub fn load(&self, index: usize) -> $word {
                 self.words()[index].load(Ordering::Relaxed)
@@ -80,7 +81,8 @@ macro_rules! shared_words {
                 self.words()[index].store(value, Ordering::Relaxed);
             }
 
-            /// The word at `index`; what its writer stored before [`Self::publish`] is seen after.
+            /// Returns the word at `index`; everything that its writer stored before
+            /// [`Self::publish`] is visible afterwards.
             #[inline]
             pub fn acquire(&self, index: usize) -> $word {
                 self.words()[index].load(Ordering::Acquire)
@@ -114,13 +116,13 @@ macro_rules! shared_words {
                 }
             }
 
-            /// The words themselves, where an ordering other than relaxed or a futex is wanted.
+            /// Returns the words themselves, for orderings other than relaxed and for futexes.
             #[inline]
             pub fn words(&self) -> &[$atomic] {
                 // SAFETY: needed to view the mapping as words. Bounds, alignment and writability
                 // were checked when the view was made, any bytes are an atomic integer, atomics may
                 // change under a shared reference, and `segment` keeps the mapping alive. Control
-                // words are touched only as atomics (rule 1 of the crate).
+                // words are accessed only as atomics (rule 1 of the crate).
                 unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
             }
         }

@@ -1,8 +1,8 @@
-//! Real processes meet in shared memory: what the model checks cannot show (two address spaces, the
-//! kernel's futex, death).
+//! Real processes meet in shared memory: tests what the model checks cannot cover (two address
+//! spaces, the kernel's futex, death).
 //!
-//! The test program starts itself again for the other half, see [`child`]. Two children pass a turn
-//! back and forth over timelines while this process supervises, as the coordinator does. A watchdog
+//! The test program starts itself again for the other side, see [`child`]. Two children pass a turn
+//! back and forth over timelines while this process supervises, like the coordinator. A watchdog
 //! ends a test that hangs.
 #![cfg(not(loom))]
 
@@ -19,11 +19,10 @@ use shm::{Access, Channel, ChannelError, Control, Position, Segment, WaitError, 
 const LIMIT: Duration = Duration::from_secs(60);
 const CHANNEL_VARIABLE: &str = "SHM_TEST_CHANNEL";
 const DATA_BYTES: usize = 4096;
-/// The code this supervisor gives a run that it ends because a worker died.
+/// Code with which this supervisor ends a run because a worker died.
 const CODE_DIED: u32 = 9;
 
-/// Ends the program if the test that armed it does not come to its end; the children then die with
-/// it.
+/// Ends the program if the test that armed it does not finish; the children then die with it.
 struct Watchdog {
     _disarm: mpsc::Sender<()>,
 }
@@ -46,17 +45,17 @@ struct Worker {
     channel: Channel,
 }
 
-/// Where the two workers run.
+/// Cores on which the two workers run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cores {
-    /// As the scheduler likes: turns mostly pass while the other side still looks at the word.
+    /// Any cores: turns mostly pass while the other side still spins on the word.
     Any,
-    /// On one core: looking is in vain, so every turn passes through the kernel's futex.
+    /// One core: spinning is in vain, so every turn passes through the kernel's futex.
     One,
 }
 
-/// Starts both workers; in their hands are the control segment, the data segment and their side (0
-/// or 1).
+/// Starts both workers; each of them gets the control segment, the data segment and its side (0 or
+/// 1).
 fn start(control: &Control, data: &Segment, rounds: u32, cores: Cores) -> [Worker; 2] {
     // Both pairs exist before either child does, so that a leaked end would be inherited.
     let pairs = [Channel::pair().unwrap(), Channel::pair().unwrap()];
@@ -80,8 +79,8 @@ fn start(control: &Control, data: &Segment, rounds: u32, cores: Cores) -> [Worke
         job.extend((control.segment().size_bytes() as u64).to_le_bytes());
         job.push(u8::from(cores == Cores::One));
         channel.send_large(&job, &[control.segment().fd(), data.fd()]).unwrap();
-        // The first answer names the sockets the child has inherited: exactly its own end must be
-        // among ours.
+        // The first answer names the sockets that the child has inherited: exactly its own end must
+        // be among ours.
         let (answer, _) = channel.recv(LIMIT).unwrap();
         let inherited: BTreeSet<u64> = answer
             .chunks_exact(8)
@@ -119,7 +118,7 @@ fn take_20000_turns(cores: Cores) {
     let control = Control::create(2, 0).unwrap();
     let data = Segment::create("turns", DATA_BYTES).unwrap();
     let workers = start(&control, &data, ROUNDS, cores);
-    // The coordinator's view: behind the steps, without a part in them.
+    // The coordinator's view: it follows the steps without taking part in them.
     control.steps().wait_at_least(1, control.poison(), LIMIT).unwrap();
     for mut worker in workers {
         assert_eq!(text(&worker.channel), "done");
@@ -172,7 +171,7 @@ fn child() {
         );
         return;
     };
-    // Armed before anything else: if the parent is gone already, the channel says so.
+    // Armed before anything else: if the parent is gone already, the channel reports it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     // SAFETY: the number was inherited for this, and this is the only call.
     let channel = unsafe { Channel::from_number(number.parse().unwrap()) }.unwrap();
@@ -194,7 +193,8 @@ fn child() {
     channel.send(answer.as_bytes(), &[]).unwrap();
 }
 
-/// Side 0 begins each round and side 1 ends it; whoever's turn it is owns the data.
+/// Takes turns with the other side. Side 0 begins each round and side 1 ends it; the side whose
+/// turn it is owns the data.
 fn take_turns(
     control: &Control,
     data: &Segment,
@@ -230,11 +230,11 @@ fn stay_on_first_core() {
     rustix::thread::sched_setaffinity(None, &only).unwrap();
 }
 
-/// Inode numbers of all open sockets of this process.
+/// Returns the inode numbers of all open sockets of this process.
 fn inherited_sockets(channel: &Channel) -> Vec<u8> {
     let mut inodes = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
-        // An entry may be gone again, such as the directory's own.
+        // An entry may have vanished, such as the directory's own.
         let Ok(link) = std::fs::read_link(entry.unwrap().path()) else { continue };
         let name = link.to_string_lossy().into_owned();
         if let Some(inode) = name.strip_prefix("socket:[").and_then(|name| name.strip_suffix(']')) {

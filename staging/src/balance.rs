@@ -1,60 +1,60 @@
-//! How to divide a blob over devices so that all end at the same time.
+//! Dividing a blob over devices so that all of them finish at the same time.
 //!
-//! After Park and Egger (equations 2 to 4, with the sign of the weight such that a device that took
-//! longer than the average gets less): with times `t`, `w = (average / t - 1) * alpha` and
-//! `size = size * (1 + w)`, after which sizes are scaled to the total.
+//! Follows Park and Egger (equations 2 to 4, with the sign of the weight chosen such that a device
+//! that took longer than the average gets less): with times `t`, `w = (average / t - 1) * alpha`
+//! and `size = size * (1 + w)`; the sizes are then scaled to the total.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a step goes: 1 would go all the way at once, and follow every noise.
+/// Step size of a correction. 1 corrects the whole difference at once, and follows all noise.
 pub const ALPHA: f64 = 0.75;
 
-/// How far finish times may be from their average.
+/// Maximum deviation of finish times from their average, as a fraction of the average.
 pub const TOLERANCE: f64 = 0.05;
 
-/// Steps after which a division that does not settle is taken as it is.
+/// Maximum number of divisions measured; the best one is used if none is balanced.
 pub const STEPS: usize = 10;
 
-/// No device grows by more in a step, however short its time was.
+/// Maximum growth of a device's share in one step, regardless of how short its time was.
 const GROWTH_MAX: f64 = 1000.0;
 
-/// Why there is no division.
+/// Reason why no division exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BalanceError {
-    /// No device is left.
+    /// All devices failed.
     #[error("no device answers any more")]
     NoDevice,
-    /// The times are not of these devices.
+    /// The number of times differs from the number of devices.
     #[error("{times} times were given for {devices} devices")]
     Times {
-        /// Times that were given.
+        /// Number of times given.
         times: usize,
-        /// Devices that there are.
+        /// Number of devices.
         devices: usize,
     },
 }
 
-/// A division of blocks over devices.
+/// Division of blocks over devices, corrected by measured times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Balance {
     total_blocks: u64,
     alpha: f64,
     sizes: Vec<u64>,
-    /// Whether a device answered so far.
+    /// Per device: true as long as it has responded in every step.
     is_alive: Vec<bool>,
-    /// Of the last step, for what was to be read then.
+    /// Times of the last step, for the blocks that the devices read then.
     times_s: Vec<Option<f64>>,
-    /// Whether a device did not answer for the first time in the last step.
+    /// True if a device failed in the last step.
     is_one_lost: bool,
 }
 
 impl Balance {
-    /// Begins with shares in proportion to `start`, equal ones if that is all 0. Every device gets
-    /// a block at least, if there are enough.
+    /// Starts with shares in proportion to `start`, or with equal shares if all of it is 0. Every
+    /// device gets at least one block if there are enough.
     ///
     /// # Panics
     ///
-    /// If there is no device, or `alpha` is not above 0 and at most 1.
+    /// Panics if there is no device, or if `alpha` is not in `(0, 1]`.
     pub fn new(total_blocks: u64, start: &[u64], alpha: f64) -> Balance {
         assert!(!start.is_empty(), "blocks are divided over devices");
         assert!(alpha > 0.0 && alpha <= 1.0, "alpha is above 0 and at most 1, not {alpha}");
@@ -70,32 +70,32 @@ impl Balance {
         }
     }
 
-    /// Equal shares for `devices` devices, and the usual alpha.
+    /// Starts with equal shares for `devices` devices, and [`ALPHA`].
     ///
     /// # Panics
     ///
-    /// If there is no device.
+    /// Panics if there is no device.
     pub fn equal(total_blocks: u64, devices: usize) -> Balance {
         Balance::new(total_blocks, &vec![1; devices], ALPHA)
     }
 
-    /// Blocks of every device. They add up to the total, as long as a device is left.
+    /// Returns the number of blocks per device. The sum is the total as long as a device is left.
     pub fn sizes(&self) -> &[u64] {
         &self.sizes
     }
 
-    /// Makes shares from the times that the devices took for theirs, in seconds. A device without
-    /// a time gets nothing from now on.
+    /// Computes new shares from the seconds that the devices took for the current ones. A device
+    /// without a time is lost: it gets nothing from now on.
     ///
     /// # Errors
     ///
-    /// If no device is left, or the times are not as many as the devices.
+    /// Fails if no device is left, or if the number of times differs from the number of devices.
     pub fn step(&mut self, times_s: &[Option<f64>]) -> Result<(), BalanceError> {
         self.note(times_s)?;
         self.divide_anew()
     }
 
-    /// Whether the times of the last step were all within `tolerance` of their average, and no
+    /// Returns true if all times of the last step were within `tolerance` of their average and no
     /// device was lost in it.
     pub fn is_balanced(&self, tolerance: f64) -> bool {
         let answered = self.answered();
@@ -104,7 +104,8 @@ impl Balance {
         !answered.is_empty() && answered.iter().all(is_near) && !self.is_one_lost
     }
 
-    /// Takes times for the present shares. Who has nothing to read has no time, but may be lost.
+    /// Records the times for the current shares. A device without blocks has no time, but can still
+    /// be lost.
     fn note(&mut self, times_s: &[Option<f64>]) -> Result<(), BalanceError> {
         if times_s.len() != self.sizes.len() {
             let devices = self.sizes.len();
@@ -134,14 +135,14 @@ impl Balance {
         if self.is_alive.contains(&true) { Ok(()) } else { Err(BalanceError::NoDevice) }
     }
 
-    /// Times of the devices that are left.
+    /// Returns the last times of the devices that have one.
     fn answered(&self) -> Vec<f64> {
         self.times_s.iter().flatten().copied().collect()
     }
 }
 
-/// `total` blocks in proportion to `shares` by largest remainders; nothing for devices that are not
-/// alive, and a block at least for every other one, if there are enough.
+/// Divides `total` blocks in proportion to `shares` by largest remainders. Devices that are not
+/// alive get nothing; every other device gets at least one block if there are enough.
 fn divide(total: u64, shares: &[f64], is_alive: &[bool]) -> Vec<u64> {
     let alive: Vec<usize> = (0..shares.len()).filter(|device| is_alive[*device]).collect();
     let mut sizes = vec![0; shares.len()];
@@ -169,7 +170,7 @@ fn divide(total: u64, shares: &[f64], is_alive: &[bool]) -> Vec<u64> {
         sum_blocks += 1;
     }
     while sum_blocks > total {
-        // What the least shares were lifted by comes from the largest.
+        // The largest shares pay for raising the smallest ones to the minimum.
         let largest = alive.iter().copied().max_by_key(|device| sizes[*device]);
         let largest = largest.expect("a device is alive");
         sizes[largest] -= 1;
@@ -178,17 +179,17 @@ fn divide(total: u64, shares: &[f64], is_alive: &[bool]) -> Vec<u64> {
     sizes
 }
 
-/// A division that was measured.
+/// A division with its measured times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Iteration {
-    /// Blocks of every device.
+    /// Blocks per device.
     pub sizes: Vec<u64>,
-    /// What they took, in seconds; `None` for a device that did not answer or had none.
+    /// Seconds per device; `None` for a device that did not respond or had no blocks.
     pub times_s: Vec<Option<f64>>,
 }
 
 impl Iteration {
-    /// When the last device ended; `None` if one did not.
+    /// Returns when the last device finished; `None` if one did not.
     fn end_s(&self) -> Option<f64> {
         let devices = self.sizes.iter().zip(&self.times_s).filter(|(size, _)| **size > 0);
         devices
@@ -197,24 +198,24 @@ impl Iteration {
     }
 }
 
-/// What balancing came to, and how.
+/// Result of balancing, with all divisions that led to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
-    /// Every division that was measured, in order.
+    /// Every division measured, in order.
     pub iterations: Vec<Iteration>,
-    /// Blocks of every device: of the last division if it was balanced, and otherwise of the one
-    /// that ended first among those since the last device was lost.
+    /// Blocks per device: the last division if it was balanced, otherwise the one that finished
+    /// first among those since the last device was lost.
     pub sizes: Vec<u64>,
-    /// Whether finish times came within the tolerance.
+    /// True if the finish times were within the tolerance.
     pub is_balanced: bool,
 }
 
-/// Measures divisions, at most `steps`, until finish times are within [`TOLERANCE`].
-/// `measure` says what each device took for its blocks, in seconds.
+/// Measures at most `steps` divisions until finish times are within [`TOLERANCE`]. `measure`
+/// returns the seconds that each device took for its blocks.
 ///
 /// # Errors
 ///
-/// What `measure` fails with, and if no device is left.
+/// Fails if `measure` fails, or if no device is left.
 pub fn run<E: From<BalanceError>>(
     mut balance: Balance,
     steps: usize,

@@ -1,28 +1,28 @@
-//! Memory that reads and writes past the page cache may use.
+//! Memory for reads and writes that bypass the page cache.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use crate::layout::PAGE_BYTES;
 
-/// Zeroed memory that begins at a multiple of [`PAGE_BYTES`] and is a multiple of it long.
+/// Zeroed memory whose address and size are multiples of [`PAGE_BYTES`].
 #[derive(Debug)]
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: needed because of the pointer. The memory belongs to this value alone.
+// SAFETY: needed because of the pointer. This value has exclusive ownership of the memory.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: needed because of the pointer. Shared references only read.
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// At least `size_bytes`, rounded up to pages, and at least one page.
+    /// Allocates at least `size_bytes`, rounded up to whole pages, and at least one page.
     ///
     /// # Panics
     ///
-    /// If no address space has that many bytes.
+    /// Panics if the size exceeds the address space.
     pub fn new(size_bytes: usize) -> AlignedBuffer {
         let page_bytes = PAGE_BYTES as usize;
         let rounded = size_bytes.max(1).checked_next_multiple_of(page_bytes);
@@ -34,29 +34,29 @@ impl AlignedBuffer {
         AlignedBuffer { start, layout }
     }
 
-    /// Its bytes, rounded up as they are.
+    /// Returns the size in bytes, a multiple of [`PAGE_BYTES`].
     pub fn len(&self) -> usize {
         self.layout.size()
     }
 
-    /// Never: a buffer has a page at least.
+    /// Returns false: a buffer has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     pub fn start(&mut self) -> NonNull<u8> {
         self.start
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: needed to see an allocation as a slice. It has this size, was zeroed and is
         // written only through `&mut self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 
-    /// All bytes, to write them.
+    /// Returns all bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes it the only view.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }

@@ -1,4 +1,4 @@
-//! Checksums (XXH3, 64 bits) of blobs and blocks, and how they are written in text.
+//! XXH3 checksums (64 bits) of blobs and blocks, and their representation as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::layout::BLOCK_BYTES;
 
-/// A checksum; 16 hexadecimal digits in text.
+/// A checksum; 16 lower-case hexadecimal digits as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Checksum(pub u64);
 
 impl Checksum {
-    /// The checksum of all of `bytes`.
+    /// Computes the checksum of `bytes`.
     #[inline]
     pub fn of(bytes: &[u8]) -> Checksum {
         Checksum(xxh3_64(bytes))
@@ -53,7 +53,7 @@ impl From<Checksum> for String {
     }
 }
 
-/// The checksum of bytes that come in pieces.
+/// Checksum of bytes that arrive in pieces.
 #[derive(Default)]
 pub(crate) struct Running(Xxh3);
 
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// The checksums of a blob's blocks, as `blocks.bin` has them.
+/// Returns the checksums of a blob's blocks in the format of `blocks.bin`.
 pub(crate) fn of_blocks(blob: &[u8]) -> Vec<u8> {
     let blocks = blob.chunks(BLOCK_BYTES as usize);
     blocks.flat_map(|block| Checksum::of(block).0.to_le_bytes()).collect()
@@ -93,7 +93,7 @@ mod tests {
         let mut running = Running::default();
         bytes.chunks(777).for_each(|piece| running.update(piece));
         assert_eq!(running.finish(), Checksum::of(&bytes));
-        // The value that the reference implementation gives for no bytes.
+        // The value of the reference implementation for empty input.
         assert_eq!(Checksum::of(&[]).0, 0x2d06_8005_38d3_94c2);
     }
 }

@@ -1,4 +1,4 @@
-//! What the system is asked of files and drives.
+//! System calls on files and drives.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,17 +9,17 @@ use std::path::Path;
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-/// File systems that lie in memory, by their numbers: they take `O_DIRECT` and have nothing else
-/// than the page cache.
+/// Magic numbers of file systems in memory (tmpfs, ramfs): they accept `O_DIRECT` but have only the
+/// page cache.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Opens `path` past the page cache; `None` where that is refused or means nothing.
+/// Opens `path` bypassing the page cache; `None` where that is refused or has no effect.
 pub(crate) fn open_direct(options: &OpenOptions, path: &Path) -> io::Result<Option<File>> {
     let mut direct = options.clone();
     if_direct(direct.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path))
 }
 
-/// A file that was opened with `O_DIRECT`; `None` where that is refused or means nothing.
+/// Returns a file that was opened with `O_DIRECT`; `None` where that is refused or has no effect.
 pub(crate) fn if_direct(opened: io::Result<File>) -> io::Result<Option<File>> {
     match opened {
         Ok(file) if is_in_memory(&file)? => Ok(None),
@@ -35,25 +35,25 @@ fn is_in_memory(file: &File) -> io::Result<bool> {
     Ok(IN_MEMORY.contains(&(kind as u32)))
 }
 
-/// Makes the entries of a folder last.
+/// Makes the entries of a folder durable.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Takes the pages of a range (all from `offset_bytes`, if `size_bytes` is 0) out of the page
-/// cache. Only a hint: pages that are not written yet remain.
+/// Drops the pages of a range from the page cache, all from `offset_bytes` if `size_bytes` is 0.
+/// Only a hint: dirty pages remain.
 pub(crate) fn drop_cache(file: impl AsFd, offset_bytes: u64, size_bytes: u64) {
     let size_bytes = std::num::NonZeroU64::new(size_bytes);
     let _ = rustix::fs::fadvise(file, offset_bytes, size_bytes, Advice::DontNeed);
 }
 
-/// Keeps the system from reading more into the page cache than is read.
+/// Disables read-ahead into the page cache.
 pub(crate) fn read_nothing_ahead(file: impl AsFd) {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::Random);
 }
 
-/// Makes `file` `size_bytes` long with all its blocks allocated, or only long where a file system
-/// cannot allocate ahead.
+/// Sets the size of `file` with all blocks allocated; sets only the size on file systems that
+/// cannot allocate in advance.
 pub(crate) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     if size_bytes > 0 {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
@@ -64,14 +64,14 @@ pub(crate) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     if file.metadata()?.len() != size_bytes { file.set_len(size_bytes) } else { Ok(()) }
 }
 
-/// Bytes that this user may still write to the drive of `dir`.
+/// Returns the number of bytes that this user may still write to the drive of `dir`.
 pub(crate) fn available_bytes(dir: &Path) -> io::Result<u64> {
     let drive = rustix::fs::statvfs(dir)?;
     Ok(drive.f_bavail.saturating_mul(drive.f_frsize))
 }
 
-/// Bytes that a file takes on its drive.
+/// Returns the number of bytes that a file occupies on its drive.
 pub(crate) fn allocated_bytes(file: &File) -> io::Result<u64> {
-    // Always counted in 512.
+    // The unit of `st_blocks` is always 512 bytes.
     Ok(file.metadata()?.blocks() * 512)
 }

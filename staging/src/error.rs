@@ -1,4 +1,4 @@
-//! What can fail, each with its sentence.
+//! Errors of the crate, with their messages.
 
 use std::fmt;
 use std::io;
@@ -6,110 +6,110 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why weights could not be staged.
+/// Error of staging weights.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// The name is not a folder's.
+    /// The name is not allowed as a folder's name.
     #[error(
         "{name:?} cannot be the name of a staging: use small letters, digits, '.', '_' and '-', \
          not beginning with '.', at most 200"
     )]
     Name {
-        /// The name.
+        /// Rejected name.
         name: String,
     },
-    /// Two blobs have one name.
+    /// Two blobs have the same name.
     #[error("two blobs are called {name:?}; a staging knows its blobs by their names")]
     SameName {
-        /// The name.
+        /// Name that occurs twice.
         name: String,
     },
-    /// No file can hold the blobs.
+    /// The total size exceeds the maximum size of a file.
     #[error("the blobs are larger than any file can be")]
     TooLarge,
-    /// The folder in which to stage is not there.
+    /// The folder in which to stage does not exist.
     #[error("{} is not a folder: mount the drive there, or create it", dir.display())]
     NoFolder {
-        /// The folder.
+        /// Path of the missing folder.
         dir: PathBuf,
     },
-    /// It is staged already.
+    /// A complete staged copy of this name exists.
     #[error("{} is there already; remove it to stage these weights anew", path.display())]
     Exists {
-        /// The staging's folder.
+        /// Folder of the staged copy.
         path: PathBuf,
     },
-    /// Another process stages the same.
+    /// Another process is staging the same weights.
     #[error("another process is staging into {}; wait until it has ended", path.display())]
     Locked {
-        /// The partial folder.
+        /// Folder of the partial copy.
         path: PathBuf,
     },
-    /// The drive has too little space, and nothing was written.
+    /// The drive has too little space. Nothing was written.
     #[error(
         "{} has {available_bytes} bytes free, and staging needs {needed_bytes} more; \
          free space there or choose another drive", dir.display()
     )]
     NoSpace {
-        /// The folder in which to stage.
+        /// Folder in which to stage.
         dir: PathBuf,
         /// Bytes still to be written.
         needed_bytes: u64,
         /// Bytes that this user may still write.
         available_bytes: u64,
     },
-    /// The drive, a quota or a limit on file sizes was reached while writing.
+    /// The drive is full, or a quota or a limit on file sizes was reached while writing.
     #[error(
         "{} cannot grow ({source}); free space there and stage again: what is written is kept",
         path.display()
     )]
     DiskFull {
-        /// The file.
+        /// File that was being written.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A blob came with another size than was announced.
+    /// The size of a blob differs from the announced size.
     #[error("blob {blob} has {given_bytes} bytes, and {expected_bytes} were announced")]
     WrongSize {
-        /// Its name.
+        /// Name of the blob.
         blob: String,
-        /// Bytes announced.
+        /// Announced size.
         expected_bytes: u64,
-        /// Bytes given.
+        /// Size given.
         given_bytes: u64,
     },
-    /// A blob was written twice, or is none of those announced.
+    /// The blob was written already, or was not announced.
     #[error("blob number {index} is not one that is missing")]
     NotMissing {
-        /// Its number.
+        /// Index of the blob in the announced list.
         index: usize,
     },
-    /// The end was announced before all blobs were there.
+    /// The writer was finished before all blobs were written.
     #[error("{missing} of the blobs are not written yet, the first is {first}")]
     Unfinished {
-        /// How many.
+        /// Number of missing blobs.
         missing: usize,
-        /// The first one's name.
+        /// Name of the first missing blob.
         first: String,
     },
-    /// Any other failure of a file.
+    /// Any other failure of a file operation.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was done, as a verb.
+        /// Operation that failed, as a verb.
         what: &'static str,
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// The system's reason.
         source: io::Error,
     },
-    /// What was staged does not open.
+    /// The copy was written but cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl StageError {
-    /// `source` as a failure of `what` on `path`, or of a full drive if that is what it says.
+    /// Wraps the error `source` of the operation `what` on `path`; returns [`StageError::DiskFull`]
+    /// if the error means a full drive, a quota or a limit on file sizes.
     pub(crate) fn of(what: &'static str, path: &Path, source: io::Error) -> StageError {
         let path = path.to_path_buf();
         let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
@@ -120,14 +120,14 @@ impl StageError {
     }
 }
 
-/// A field of an identity that is not as expected.
+/// A field of an identity that differs from the expected value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The field's name.
+    /// Name of the field.
     pub field: &'static str,
-    /// What is staged.
+    /// Value in the staged copy.
     pub staged: String,
-    /// What was to be there.
+    /// Expected value.
     pub expected: String,
 }
 
@@ -141,47 +141,45 @@ fn list_differences(differences: &[Difference]) -> String {
     differences.iter().map(Difference::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a staging was refused.
+/// Error of opening a staged copy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file of it cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File that cannot be read.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A file of it is not as it was written.
+    /// The content of a file is not as it was written.
     #[error("{} is damaged: {reason}; remove the staging and stage again", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the damage.
         reason: String,
     },
-    /// It was written by a version that writes otherwise.
+    /// The copy was written in a format of another version.
     #[error(
         "{} has format {format}, and this version reads format {supported}; stage again",
         path.display()
     )]
     Format {
-        /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         format: u64,
-        /// The format of this version.
+        /// Format that this version reads.
         supported: u64,
     },
-    /// It holds something else than what is to be read.
+    /// The copy contains other weights than expected.
     #[error(
         "{} holds other weights: {}; stage the right ones", path.display(),
         list_differences(differences)
     )]
     Different {
-        /// The staging's folder.
+        /// Folder of the staged copy.
         path: PathBuf,
-        /// What differs.
+        /// Fields that differ.
         differences: Vec<Difference>,
     },
 }
@@ -196,93 +194,88 @@ impl OpenError {
     }
 }
 
-/// Why a staging could not be opened for reading.
+/// Error of opening a [`crate::Reader`].
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
-    /// The options make no sense.
+    /// An option is out of range.
     #[error("{what}")]
     Options {
-        /// What is wrong, and what is possible.
+        /// Description of the problem, with the permitted values.
         what: String,
     },
-    /// The file cannot be opened, or its first page not be read.
+    /// The file cannot be opened, or its first page cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File that cannot be read.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The way of reading that was chosen is refused here.
+    /// The system refuses the chosen way of reading.
     #[error("{how} cannot be used here: {source}; leave the choice open")]
     Refused {
-        /// The way.
+        /// Name of the way of reading.
         how: &'static str,
-        /// The system's reason.
         source: io::Error,
     },
 }
 
-/// Why blocks could not be read. Nothing is in flight any more, and what the destination holds of
-/// these blocks is undefined.
+/// Error of reading blocks. No request is in flight any more; the content of the destination is
+/// undefined for these blocks.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The device failed.
     #[error("cannot read blob {blob} at byte {offset_bytes} of {}: {source}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// The blob's name.
+        /// Name of the blob.
         blob: String,
-        /// Where in the blob.
+        /// Offset in the blob.
         offset_bytes: u64,
-        /// The system's reason.
         source: io::Error,
     },
-    /// The file ends too early.
+    /// The file ends before the blob does.
     #[error(
         "{} ends within blob {blob}, at its byte {offset_bytes}: the file was cut; stage again",
         path.display()
     )]
     Truncated {
-        /// The file.
         path: PathBuf,
-        /// The blob's name.
+        /// Name of the blob.
         blob: String,
-        /// Where in the blob.
+        /// Offset in the blob.
         offset_bytes: u64,
     },
-    /// A block is not what was written.
+    /// The checksum of a block differs from the recorded one.
     #[error(
         "blob {blob} of {} is damaged between bytes {offset_bytes} and {end_bytes}: their \
          checksum is not the one that was staged; check the drive and stage again", path.display()
     )]
     Checksum {
-        /// The file.
         path: PathBuf,
-        /// The blob's name.
+        /// Name of the blob.
         blob: String,
-        /// The block's first byte in the blob.
+        /// Offset of the block's first byte in the blob.
         offset_bytes: u64,
-        /// Where it ends.
+        /// Offset of the block's end in the blob.
         end_bytes: u64,
     },
-    /// The blob has no such blocks.
+    /// The blob has fewer blocks than requested.
     #[error("blocks {first} to {end} of blob {blob} cannot be read: it has {blocks}")]
     NoSuchBlocks {
-        /// The blob's name.
+        /// Name of the blob.
         blob: String,
-        /// The first block.
+        /// First block requested.
         first: u64,
-        /// The block after the last.
+        /// End of the requested range.
         end: u64,
-        /// Blocks that there are.
+        /// Number of blocks of the blob.
         blocks: u64,
     },
-    /// The destination is not aligned.
+    /// The address of the destination is not aligned.
     #[error("a destination at {address:#x} is not at a multiple of 4096")]
     Unaligned {
-        /// Its address.
+        /// Address of the first byte.
         address: usize,
     },
 }

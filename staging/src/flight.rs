@@ -1,4 +1,4 @@
-//! A queue of requests to one file: many in flight, every block verified as it comes.
+//! A queue of requests to one file: many in flight, with every block verified on arrival.
 
 use std::fs::File;
 use std::io;
@@ -15,51 +15,53 @@ use crate::error::ReadError;
 use crate::layout::{BLOCK_BYTES, PAGE_BYTES, Place};
 use crate::staged::{BlobId, Staged};
 
-/// How often a request is repeated that was interrupted or put off.
+/// Maximum number of retries of a request that was interrupted or deferred by the system.
 const RETRIES_MAX: u32 = 1000;
 
-/// A request in flight, by its tag.
+/// A request in flight, indexed by its tag.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Its first byte in the blob, a block's first.
+    /// Offset of the first byte in the blob, which is the start of a block.
     offset_bytes: u64,
-    /// Its bytes, with the rest of the last page.
+    /// Size in bytes, including the rest of the last page.
     size_bytes: u32,
-    /// Bytes that earlier, short reads gave; whole pages.
+    /// Bytes read by earlier, short reads; whole pages.
     done_bytes: u32,
     retries: u32,
 }
 
-/// The weights of one staging, and the requests to them.
+/// The weights of one staged copy, and the requests in flight to them.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub staged: Staged,
     pub io: Box<dyn Io>,
-    /// The file, where reads go through the page cache.
+    /// The file, if reads go through the page cache.
     cached: Option<File>,
     path: PathBuf,
     request_bytes: u64,
     slots: Vec<Slot>,
     /// Tags of slots that are not in flight.
     free: Vec<u32>,
-    /// Follows what is in flight.
+    /// Receives the progress of calls of [`Queue::read`].
     pub watcher: Option<Watcher>,
-    /// Destinations are memory that this process can read, so blocks are verified as they come.
+    /// True if destinations are memory that this process can read, so that blocks are verified on
+    /// arrival.
     pub verifies: bool,
 }
 
-/// What a call of [`Queue::read`] does, for somebody else to notice a device that is silent.
+/// Progress of a call of [`Queue::read`], from which another thread detects a device that does not
+/// respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flying {
-    /// Requests go out.
+    /// Requests are about to be submitted.
     Begun,
     /// A request has completed.
     Answered,
-    /// Nothing is in flight any more.
+    /// No request is in flight any more.
     Ended,
 }
 
-/// Who is told of it.
+/// Callback for the progress of reads.
 pub(crate) struct Watcher(pub Box<dyn Fn(Flying) + Send>);
 
 impl std::fmt::Debug for Watcher {
@@ -69,8 +71,8 @@ impl std::fmt::Debug for Watcher {
 }
 
 impl Queue {
-    /// A queue of `depth` requests of `request_bytes`, a multiple of a block, to `io`, which reads
-    /// the weights of `staged`.
+    /// Creates a queue of `depth` requests of `request_bytes`, a multiple of a block, to `io`,
+    /// which reads the weights of `staged`.
     pub fn new(
         staged: Staged,
         io: Box<dyn Io>,
@@ -94,13 +96,13 @@ impl Queue {
         }
     }
 
-    /// Reads blocks of a blob to `first` and behind it, and verifies them where it can. Nothing is
-    /// in flight when it returns.
+    /// Reads blocks of a blob to `first` and the bytes after it, and verifies them if it can. No
+    /// request is in flight when this returns.
     ///
     /// # Safety
     ///
-    /// The blocks' bytes from `first`, with those up to the next multiple of a page behind the
-    /// blob's last, must be writable, and nobody else may use them until this returns.
+    /// The blocks' bytes from `first`, including those up to the next multiple of a page after the
+    /// blob's last byte, must be writable, and nothing else may use them until this returns.
     pub unsafe fn read(
         &mut self,
         blob: BlobId,
@@ -150,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// The error for bytes whose checksum is another one.
+    /// Returns the error for bytes whose checksum differs from the recorded one.
     pub fn mismatch(&self, blob: BlobId, offset_bytes: u64, end_bytes: u64) -> ReadError {
         ReadError::Checksum {
             path: self.path.clone(),
@@ -161,19 +163,19 @@ impl Queue {
     }
 }
 
-/// One call of [`Queue::read`]. Dropped, it waits for what is in flight.
+/// One call of [`Queue::read`]. Dropping it waits for the requests in flight.
 struct Flight<'a> {
     queue: &'a mut Queue,
     blob: BlobId,
     place: Place,
-    /// Where `start_bytes` of the blob goes.
+    /// Destination of the byte `start_bytes` of the blob.
     first: NonNull<u8>,
     start_bytes: u64,
-    /// The blob's first byte that was not requested yet.
+    /// Offset of the first byte of the blob that has not been requested yet.
     next_bytes: u64,
     end_bytes: u64,
     in_flight: u32,
-    /// The first thing that went wrong; nothing is submitted after it.
+    /// The first error; nothing is submitted after it.
     failure: Option<ReadError>,
 }
 
@@ -182,20 +184,20 @@ impl Flight<'_> {
         loop {
             self.fill();
             if self.in_flight == 0 {
-                // What requests shared with their neighbours was kept for these.
+                // Pages that adjacent requests share were kept in the cache until now.
                 self.drop_cache(self.start_bytes, self.next_bytes);
                 return;
             }
             let completion = self.complete();
             if let Some(slot) = self.land(completion) {
-                // The device works on the next one meanwhile.
+                // Keeps the device busy during verification.
                 self.fill();
                 self.verify(slot);
             }
         }
     }
 
-    /// Submits as long as there are blocks and slots.
+    /// Submits requests as long as there are blocks to request and free slots.
     fn fill(&mut self) {
         while self.failure.is_none() && self.next_bytes < self.end_bytes {
             let Some(tag) = self.queue.free.pop() else { return };
@@ -218,7 +220,7 @@ impl Flight<'_> {
         };
         // SAFETY: needed because the device writes through a pointer. The caller of `read` leaves
         // these bytes to it; requests in flight are of different blocks; nothing returns before all
-        // have completed; slots are as many as the queue is deep.
+        // have completed; the number of slots is the depth of the queue.
         match unsafe { self.queue.io.submit(request) } {
             Ok(()) => self.in_flight += 1,
             Err(source) => {
@@ -228,10 +230,10 @@ impl Flight<'_> {
         }
     }
 
-    /// Where a byte of the blob goes.
+    /// Returns the destination of a byte of the blob.
     fn address(&self, offset_bytes: u64) -> NonNull<u8> {
         let ahead_bytes = (offset_bytes - self.start_bytes) as usize;
-        // Not `add`: what a device knows by its address is no allocation of this process.
+        // Not `add`: memory that only a device can access is not an allocation of this process.
         let address = self.first.as_ptr().wrapping_add(ahead_bytes);
         NonNull::new(address).expect("a blob's place wraps around no address space")
     }
@@ -243,7 +245,8 @@ impl Flight<'_> {
         completion
     }
 
-    /// What became of a request; the slot that is read to its end, if it is.
+    /// Processes a completion. Returns the slot if it has been read to its end; otherwise the
+    /// request is submitted again for the rest, unless the read has failed.
     fn land(&mut self, completion: Completion) -> Option<Slot> {
         let tag = completion.tag;
         let mut slot = self.queue.slots[tag as usize];
@@ -254,7 +257,7 @@ impl Flight<'_> {
                 return Some(slot);
             }
             Ok(read_bytes) => {
-                // Whole pages, as O_DIRECT can go on from nowhere else.
+                // Rounded down to whole pages, since `O_DIRECT` can continue only there.
                 let pages_bytes = read_bytes / PAGE_BYTES as u32 * PAGE_BYTES as u32;
                 slot.done_bytes += pages_bytes;
                 if pages_bytes == 0 {
@@ -284,7 +287,7 @@ impl Flight<'_> {
         self.failure.get_or_insert(ReadError::Io { path, blob, offset_bytes, source });
     }
 
-    /// Takes bytes of the blob out of the page cache, if they passed through it.
+    /// Drops bytes of the blob from the page cache if they were read through it.
     fn drop_cache(&self, from_bytes: u64, end_bytes: u64) {
         let size_bytes = end_bytes.next_multiple_of(PAGE_BYTES) - from_bytes;
         if let Some(file) = &self.queue.cached
@@ -303,7 +306,7 @@ impl Flight<'_> {
         let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.end_bytes);
         let size_bytes = (end_bytes - slot.offset_bytes) as usize;
         // SAFETY: needed to see the destination as a slice, which is memory of this process
-        // (`verifies`). The request has completed, so these bytes were written, and nobody else
+        // (`verifies`). The request has completed, so these bytes were written, and nothing else
         // uses them until `read` returns.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.address(slot.offset_bytes).as_ptr(), size_bytes)
@@ -323,7 +326,8 @@ impl Flight<'_> {
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        // Only after a panic is anything left; its destination must not be freed under a device.
+        // Requests are left only after a panic; the destination must not be freed while a device
+        // writes to it.
         while self.in_flight > 0 {
             let completion = self.complete();
             self.queue.free.push(completion.tag);
@@ -331,7 +335,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Whether a read that failed so is only to be repeated.
+/// Returns true if a read that failed with this error only has to be repeated.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN];
     passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -1,30 +1,31 @@
-//! Whose weights a staging holds, and in what form.
+//! Identity of a staged copy: which weights it contains, and in which format.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Difference, StageError};
 
-/// The longest name of a folder.
+/// Maximum length of a folder's name.
 const NAME_BYTES_MAX: usize = 200;
 
-/// What makes two stagings the same.
+/// Properties that determine the content of a staged copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// The folder: small letters, digits, `.`, `_` and `-`, not beginning with `.`.
+    /// Name of the folder: lower-case letters, digits, `.`, `_` and `-`, not starting with `.`.
     pub name: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// The hash of the weights that were staged.
+    /// Hash of the weights that were staged.
     pub weights: String,
-    /// The form in which they were: type, compression, order.
+    /// Format of the weights: type, compression, order.
     pub form: String,
-    /// Further facts for people, such as where the weights came from. They make no difference.
+    /// Additional information for people, such as the source of the weights. Ignored in
+    /// comparisons.
     pub description: Vec<(String, String)>,
 }
 
 impl Identity {
-    /// Refuses a name that is not a plain folder's.
+    /// Returns an error if the name is not allowed.
     pub(crate) fn check_name(&self) -> Result<(), StageError> {
         if is_name(&self.name) {
             return Ok(());
@@ -32,7 +33,7 @@ impl Identity {
         Err(StageError::Name { name: self.name.clone() })
     }
 
-    /// The fields, but for the description, that are not as in `expected`.
+    /// Returns the fields that differ from `expected`, except for the description.
     pub(crate) fn differences(&self, expected: &Identity) -> Vec<Difference> {
         let fields = [
             ("name", &self.name, &expected.name),
@@ -51,7 +52,7 @@ impl Identity {
     }
 }
 
-/// Whether `name` can be that of a staging.
+/// Returns true if `name` is allowed as the name of a staged copy.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')

@@ -1,4 +1,4 @@
-//! `index.json`: what a staging holds.
+//! `index.json`: the content of a staged copy.
 
 use std::io;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::error::OpenError;
 use crate::identity::Identity;
 use crate::layout::Layout;
 
-/// The format that this version writes and reads.
+/// Format that this version writes and reads.
 pub(crate) const FORMAT: u64 = 1;
 
-/// No index is longer; what is, is none.
+/// Maximum size of an index; a longer file is not an index.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// A blob of the index.
+/// A blob's entry in the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Blob {
@@ -26,7 +26,7 @@ pub(crate) struct Blob {
     pub checksum: Checksum,
 }
 
-/// All that the index says.
+/// Content of the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Content {
@@ -44,7 +44,7 @@ struct File {
     content: Content,
 }
 
-/// The format alone, which other versions have in the same place.
+/// Only the format, which other versions store in the same field.
 #[derive(Deserialize)]
 struct AnyFile {
     content: AnyContent,
@@ -56,14 +56,14 @@ struct AnyContent {
 }
 
 impl Content {
-    /// The file's text, with its checksum.
+    /// Returns the text of the file, with its checksum.
     pub fn text(&self) -> io::Result<String> {
         let checksum = Checksum::of(serde_json::to_string(self)?.as_bytes());
         let file = File { checksum, content: self.clone() };
         Ok(serde_json::to_string_pretty(&file)? + "\n")
     }
 
-    /// Reads `path`, refusing whatever [`Content::text`] would not have written.
+    /// Reads `path`. Rejects any text that [`Content::text`] would not have written.
     pub fn read(path: &Path) -> Result<Content, OpenError> {
         let metadata = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
         if metadata.len() > INDEX_BYTES_MAX {
@@ -84,7 +84,7 @@ impl Content {
         Ok(file.content)
     }
 
-    /// Where the blobs lie, if that is where the index says they do.
+    /// Returns the layout of the blobs, if the index agrees with it.
     pub fn layout(&self, path: &Path) -> Result<Layout, OpenError> {
         let layout = Layout::of(self.blobs.iter().map(|blob| blob.size_bytes));
         let agrees = |layout: &Layout| {

@@ -1,7 +1,7 @@
-//! The journal of a partial staging: which blobs are on the drive for certain.
+//! Journal of a partial copy: the blobs that are durable on the drive.
 //!
-//! A line is the checksum of what follows, a space, and JSON. A line that is torn, and whatever
-//! comes after it, says nothing.
+//! A line is the checksum of the rest of the line, a space, and JSON. A torn line and everything
+//! after it are ignored.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,35 +17,35 @@ use serde::{Deserialize, Serialize};
 use crate::checksum::Checksum;
 use crate::index::FORMAT;
 
-/// Its file.
+/// File name of the journal.
 pub(crate) const JOURNAL: &str = "journal";
 
-/// The first line: what is being staged.
+/// The first line: identifies what is being staged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub format: u64,
-    /// Identity and list of blobs.
+    /// Checksum of identity and list of blobs.
     pub plan: Checksum,
-    /// Bytes of all blobs.
+    /// Size of all blobs.
     pub total_bytes: u64,
 }
 
-/// Every other line: a blob whose bytes and checksums are on the drive.
+/// Every other line: a blob whose bytes and checksums are durable on the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finished {
     pub blob: usize,
     pub size_bytes: u64,
     pub checksum: Checksum,
-    /// Of its part of `blocks.bin`.
+    /// Checksum of the blob's part of `blocks.bin`.
     pub blocks_checksum: Checksum,
 }
 
-/// What a journal says.
+/// Content of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub header: Header,
     pub finished: Vec<Finished>,
-    /// Bytes of the lines that are whole.
+    /// Size of the intact lines.
     valid_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ fn parse<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
 }
 
 impl Record {
-    /// Reads a journal; `None` if it says nothing or is of another format.
+    /// Parses a journal; `None` if it has no intact first line or another format.
     pub fn of(bytes: &[u8]) -> Option<Record> {
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
         let first = lines.next()?;
@@ -71,23 +71,23 @@ impl Record {
         Some(record)
     }
 
-    /// Bytes of the finished blobs.
+    /// Returns the total size of the finished blobs.
     pub fn done_bytes(&self) -> u64 {
         let bytes = self.finished.iter().map(|finished| finished.size_bytes);
         bytes.fold(0, u64::saturating_add)
     }
 }
 
-/// A journal that is being written, by this process alone.
+/// A journal open for writing, locked by this process.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
 }
 
-/// Why a journal was not opened.
+/// Error of opening a journal.
 pub(crate) enum JournalError {
     Locked,
-    /// The folder is no longer called what it was: the other stager has finished.
+    /// The folder has been renamed: another process has finished staging.
     Moved,
     Io(io::Error),
 }
@@ -99,7 +99,7 @@ impl From<io::Error> for JournalError {
 }
 
 impl Journal {
-    /// Opens and locks the journal of `directory`, which is the one at `folder`, and reads it.
+    /// Opens, locks and reads the journal of `directory`, whose path is `folder`.
     pub fn open(
         directory: &Directory,
         folder: &Path,
@@ -125,33 +125,33 @@ impl Journal {
         Ok((Journal { file }, Record::of(&bytes)))
     }
 
-    /// Whether another process holds the journal of a folder.
+    /// Returns true if another process has locked the journal of a folder.
     pub fn is_locked(folder: &Path) -> bool {
         let Ok(file) = File::open(folder.join(JOURNAL)) else { return false };
         let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
         matches!(lock, Err(Errno::WOULDBLOCK))
     }
 
-    /// Keeps what `record` says and drops a torn end.
+    /// Keeps the lines of `record` and removes a torn end.
     pub fn resume(&mut self, record: &Record) -> io::Result<()> {
         self.file.set_len(record.valid_bytes)?;
         self.file.seek(SeekFrom::Start(record.valid_bytes))?;
         self.file.sync_all()
     }
 
-    /// Begins anew. Until this has returned, the journal says nothing.
+    /// Empties the journal; durable when this returns.
     pub fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
         self.file.sync_all()
     }
 
-    /// The first line.
+    /// Appends the first line.
     pub fn begin(&mut self, header: &Header) -> io::Result<()> {
         self.append(header)
     }
 
-    /// A blob that is on the drive.
+    /// Appends a blob that is durable on the drive.
     pub fn finish(&mut self, finished: &Finished) -> io::Result<()> {
         self.append(finished)
     }
@@ -162,7 +162,7 @@ impl Journal {
         let end_bytes = self.file.stream_position()?;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if written.is_err() {
-            // A torn line would hide those that come after it.
+            // A torn line would hide the lines after it.
             self.file.set_len(end_bytes)?;
             self.file.seek(SeekFrom::Start(end_bytes))?;
         }

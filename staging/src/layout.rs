@@ -1,53 +1,53 @@
-//! Where blobs and their blocks lie, which follows from their sizes alone.
+//! Offsets of blobs and blocks, which follow from the sizes of the blobs alone.
 
-/// Bytes of a block, the unit in which blobs are verified and divided over devices.
+/// Size of a block, the unit in which blobs are verified and divided over devices.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Every blob begins at a multiple of this.
+/// Alignment of each blob in `weights.bin`.
 pub const BLOB_ALIGN_BYTES: u64 = 2 << 20;
 
-/// What `O_DIRECT` may need of offsets, sizes and addresses.
+/// Alignment that `O_DIRECT` may require of offsets, sizes and addresses.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Bytes of a checksum in `blocks.bin`.
+/// Size of a checksum in `blocks.bin`.
 pub(crate) const CHECKSUM_BYTES: u64 = 8;
 
-/// At least what an index and a journal take for a staging, and for a blob beside its name.
+/// Upper bound on the size of index and journal for a copy without blobs, and for each blob in
+/// addition to its name.
 const RECORDS_BYTES: u64 = 64 << 10;
 const RECORD_BYTES: u64 = 512;
 
-/// A blob that is to be staged.
+/// Name and size of a blob to be staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobSize {
-    /// Its name, which no other blob has.
+    /// Unique name.
     pub name: String,
-    /// Its bytes.
     pub size_bytes: u64,
 }
 
-/// Where a blob lies.
+/// Location of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its first byte in `weights.bin`.
+    /// Offset of its first byte in `weights.bin`.
     pub offset_bytes: u64,
     pub size_bytes: u64,
-    /// Its first block among the blocks of all blobs.
+    /// Index of its first block among the blocks of all blobs.
     pub first_block: u64,
     pub blocks: u64,
 }
 
-/// Where all blobs lie.
+/// Locations of all blobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub places: Vec<Place>,
-    /// Bytes of `weights.bin`.
+    /// Size of `weights.bin`.
     pub weights_bytes: u64,
-    /// Blocks of all blobs.
+    /// Number of blocks of all blobs.
     pub blocks: u64,
 }
 
 impl Layout {
-    /// The layout of blobs of these sizes, in this order; `None` if offsets would not fit.
+    /// Computes the layout of blobs of these sizes, in this order; `None` if offsets overflow.
     pub fn of(sizes_bytes: impl IntoIterator<Item = u64>) -> Option<Layout> {
         let mut layout = Layout { places: Vec::new(), weights_bytes: 0, blocks: 0 };
         for size_bytes in sizes_bytes {
@@ -67,14 +67,14 @@ impl Layout {
         Some(layout)
     }
 
-    /// Bytes of `blocks.bin`.
+    /// Returns the size of `blocks.bin`.
     pub fn blocks_bytes(&self) -> u64 {
         self.blocks * CHECKSUM_BYTES
     }
 }
 
-/// What a staging of `blobs` takes on a drive, in bytes, with everything that lies beside them;
-/// `u64::MAX` for sizes that no file could have.
+/// Returns the bytes that a copy of `blobs` occupies on a drive, including all other files of the
+/// folder; `u64::MAX` for sizes that exceed any file.
 pub fn size_bytes(blobs: &[BlobSize]) -> u64 {
     let Some(layout) = Layout::of(blobs.iter().map(|blob| blob.size_bytes)) else {
         return u64::MAX;

@@ -1,20 +1,21 @@
 //! Weights on drives: written once, read in every step.
 //!
-//! A *staging* is a folder that holds *blobs*, named runs of bytes, in the form in which they are
-//! used. [`Writer`] makes one and can be killed at any time; [`Staged::lookup`] finds a whole one
-//! and refuses one that was damaged; [`Reader`] reads parts of blobs straight from the drive into
-//! their place, with many requests in flight, and verifies every block. [`balance`] divides a blob
-//! over drives of unequal speed. The crate knows bytes, names and files, and nothing of models.
+//! A *staged copy* is a folder of *blobs*, named runs of bytes in the format in which they are
+//! used. [`Writer`] creates one and can be killed at any time; [`Staged::lookup`] finds a complete
+//! one and rejects a damaged one; [`Reader`] reads parts of blobs directly from the drive into
+//! their destination, with many requests in flight, and verifies every block. [`balance`] divides a
+//! blob over drives of unequal speed. The crate deals with bytes, names and files, and knows
+//! nothing about models.
 //!
-//! `DIR/NAME/` holds
+//! `DIR/NAME/` contains
 //! - `weights.bin`: each blob at a multiple of [`BLOB_ALIGN_BYTES`];
 //! - `blocks.bin`: the XXH3 checksum (u64, little-endian) of every block of [`BLOCK_BYTES`] of
-//!   every blob, the last block of a blob being shorter;
-//! - `index.json`: whose weights these are, every blob's place, size and checksum, and the checksum
-//!   of `blocks.bin` and of itself.
+//!   every blob; the last block of a blob may be shorter;
+//! - `index.json`: identity of the weights; offset, size and checksum of every blob; the checksum
+//!   of `blocks.bin` and its own.
 //!
-//! While it is written the folder is called `.NAME.partial` and has a `journal` of the blobs that
-//! are on the drive for certain.
+//! While a copy is being written the folder is called `.NAME.partial` and also contains a `journal`
+//! of the blobs that are durable on the drive.
 
 pub mod balance;
 mod buffer;

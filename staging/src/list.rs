@@ -1,4 +1,4 @@
-//! What stagings a folder holds.
+//! Listing and removing the staged copies of a folder.
 
 use std::io;
 use std::path::Path;
@@ -6,31 +6,29 @@ use std::path::Path;
 use crate::error::OpenError;
 use crate::staged::{BLOCKS, INDEX, Progress, Staged, WEIGHTS, partial_path, progress};
 
-/// A staging of a folder.
+/// An entry of [`list`].
 #[derive(Debug)]
 pub struct Listed {
-    /// Its name.
     pub name: String,
-    /// What it is.
     pub state: State,
 }
 
-/// What a staging is.
+/// State of a staged copy.
 #[derive(Debug)]
 pub enum State {
-    /// Whole.
+    /// Complete.
     Whole(Staged),
-    /// Being written, or left by a writer that ended early.
+    /// Being written, or abandoned by a writer that ended early.
     Partial(Progress),
-    /// Not usable, for this reason.
+    /// Unusable, with the reason.
     Damaged(OpenError),
 }
 
-/// The stagings that lie in `dir`, by name. What else lies there is left out.
+/// Returns the staged copies in `dir`, sorted by name. Ignores everything else.
 ///
 /// # Errors
 ///
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     let mut listed = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -53,12 +51,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Removes what lies in `dir` under the name of a staging, whole, damaged or partial; `false` if
-/// nothing does. Who has it open can read on. A name that no staging can have removes nothing.
+/// Removes the staged copy `name` of `dir`, whether complete, damaged or partial. Returns false if
+/// there is none, or if the name is not allowed. Processes that have it open can continue to read
+/// it.
 ///
 /// # Errors
 ///
-/// If another process is writing it, or files cannot be removed.
+/// Fails if another process is writing it, or if files cannot be removed.
 pub fn remove(dir: &Path, name: &str) -> io::Result<bool> {
     if !crate::identity::is_name(name) {
         return Ok(false);
@@ -77,7 +76,8 @@ pub fn remove(dir: &Path, name: &str) -> io::Result<bool> {
             return Err(io::Error::other(sentence));
         }
         if path.is_dir() {
-            // Without an index it is no staging, however far removing it comes.
+            // Without its index the folder is no longer a complete copy, even if removing the rest
+            // fails.
             match std::fs::remove_file(path.join(INDEX)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,4 +1,4 @@
-//! What devices take for their parts of a blob when they all read at once.
+//! Measuring the time that devices take for their shares of a blob when all of them read at once.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,24 +11,24 @@ use crate::layout::BLOCK_BYTES;
 use crate::reader::Reader;
 use crate::staged::BlobId;
 
-/// A device's part of the destination.
+/// A device's share of the destination.
 struct Part {
     blocks: Range<u64>,
     to: NonNull<u8>,
 }
 
-// SAFETY: needed because of the pointer. Parts are of different blocks, so whoever has one may
-// write its bytes.
+// SAFETY: needed because of the pointer. Parts are of different blocks, so the thread that has one
+// may write its bytes.
 unsafe impl Send for Part {}
 
-/// Reads `blob` with all `readers` at once, `repeats` times, the first `sizes[0]` blocks through
-/// the first reader and so on, each in a thread of its own; all begin a repeat together. Returns
-/// the median of what each took, in seconds, or its first error.
+/// Reads `blob` through all `readers` at once, `repeats` times: the first `sizes[0]` blocks through
+/// the first reader and so on, each in its own thread. All threads start a repeat together. Returns
+/// for each reader the median of its times in seconds, or its first error.
 ///
 /// # Panics
 ///
-/// If sizes are not as many as readers or are more blocks than the blob has, `to` is shorter than
-/// the blob, or there are no repeats.
+/// Panics if the number of sizes differs from the number of readers, the sizes exceed the blocks of
+/// the blob, `to` is shorter than the blob, or `repeats` is 0.
 pub fn measure(
     readers: &mut [Reader],
     blob: BlobId,
@@ -74,15 +74,15 @@ fn read_part(
     let mut times_s = Vec::with_capacity(repeats);
     let mut failure = None;
     for _ in 0..repeats {
-        // Also after a failure: the others wait for everybody.
+        // Also after a failure, since all other threads wait at the barrier.
         barrier.wait();
         if failure.is_some() {
             continue;
         }
         let begin = Instant::now();
         // SAFETY: needed because the device writes through a pointer. The destination holds the
-        // blob, is borrowed by `measure` until all threads have ended, and no other has these
-        // blocks.
+        // blob, is borrowed by `measure` until all threads have ended, and no other thread has
+        // these blocks.
         match unsafe { reader.read(blob, part.blocks.clone(), part.to) } {
             Ok(()) => times_s.push(begin.elapsed().as_secs_f64()),
             Err(error) => failure = Some(error),

@@ -1,26 +1,26 @@
-//! How a reader reads.
+//! Options of a reader.
 
 use crate::device::{Faults, IoKind};
 use crate::error::ReaderError;
 use crate::layout::BLOCK_BYTES;
 
-/// Requests that may be in flight at most.
+/// Maximum number of requests in flight.
 const DEPTH_MAX: u32 = 1024;
-/// The largest request.
+/// Maximum size of a request.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 
-/// How to read.
+/// Options of a [`crate::Reader`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderOptions {
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub queue_depth: u32,
-    /// Bytes of a request, a multiple of [`BLOCK_BYTES`].
+    /// Size of a request, a multiple of [`BLOCK_BYTES`].
     pub request_bytes: u64,
-    /// How reads reach the device.
+    /// Way in which reads reach the device.
     pub io: IoKind,
-    /// Whether to pass the page cache by, where that is possible.
+    /// Bypasses the page cache where that is possible.
     pub direct: bool,
-    /// Faults and a rate, for tests.
+    /// Injected faults and a rate, for tests.
     pub faults: Faults,
 }
 
@@ -37,7 +37,7 @@ impl Default for ReaderOptions {
 }
 
 impl ReaderOptions {
-    /// Refuses what is out of range.
+    /// Returns an error if an option is out of range.
     pub(crate) fn check(&self) -> Result<(), ReaderError> {
         let what = if self.queue_depth == 0 || self.queue_depth > DEPTH_MAX {
             format!("{} requests in flight: 1 to {DEPTH_MAX} can be", self.queue_depth)

@@ -10,7 +10,7 @@ use crate::layout::BLOCK_BYTES;
 use crate::options::ReaderOptions;
 use crate::staged::{BlobId, Staged};
 
-/// Reads of the blobs of one staging.
+/// Reads the blobs of one staged copy.
 #[derive(Debug)]
 pub struct Reader {
     queue: Queue,
@@ -20,12 +20,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the weights of a staging.
+    /// Opens the weights of a staged copy.
     ///
     /// # Errors
     ///
-    /// If options are out of range, the file cannot be read, or the way of reading that was chosen
-    /// is refused.
+    /// Fails if options are out of range, the file cannot be read, or the system refuses the chosen
+    /// way of reading.
     pub fn open(staged: &Staged, options: ReaderOptions) -> Result<Reader, ReaderError> {
         options.check()?;
         let depth = options.queue_depth;
@@ -36,14 +36,14 @@ impl Reader {
         Ok(Reader { queue, how, cache: opened.cache, registered: None })
     }
 
-    /// Reads through `io`, which was made for the weights of the staging and for as many requests
-    /// in flight as `options` say, to destinations that it alone can reach: memory of another
-    /// device. Nobody here sees what arrives there, so blocks are not verified. `how` is for
-    /// people.
+    /// Creates a reader over `io`, which reads the weights of `staged` with as many requests in
+    /// flight as `options` specify, to destinations that only it can access: memory of another
+    /// device. This process cannot read the destinations, so blocks are not verified. `how`
+    /// describes `io` in reports.
     ///
     /// # Errors
     ///
-    /// If options are out of range, or have a fault that spoils what was read.
+    /// Fails if options are out of range, or contain a fault that modifies the bytes read.
     pub fn over(
         staged: &Staged,
         io: Box<dyn Io>,
@@ -63,8 +63,8 @@ impl Reader {
         Ok(Reader { queue, how, cache, registered: None })
     }
 
-    /// Registers the memory that blobs will be read into, in place of what was registered before,
-    /// so that its pages are not pinned for each request.
+    /// Registers the memory that blobs will be read into, replacing memory registered before, so
+    /// that its pages are not pinned for each request.
     ///
     /// # Safety
     ///
@@ -76,7 +76,7 @@ impl Reader {
         registered
     }
 
-    /// How it reads, for people: `io_uring, O_DIRECT, registered buffers`.
+    /// Returns a description for reports, such as `io_uring, O_DIRECT, registered buffers`.
     pub fn describe(&self) -> String {
         let buffers = match &self.registered {
             Some(Registered::Yes) => ", registered buffers",
@@ -85,35 +85,35 @@ impl Reader {
         format!("{}, {}{buffers}", self.how, self.cache)
     }
 
-    /// Tells from now on what calls of [`Reader::read`] do: none returns before its device has
-    /// answered, so somebody else has to notice one that is silent.
+    /// Calls `tell` with the progress of every later call of [`Reader::read`]. A read returns only
+    /// after its device has responded, so another thread has to detect a device that does not.
     pub fn watch(&mut self, tell: Box<dyn Fn(Flying) + Send>) {
         self.queue.watcher = Some(Watcher(tell));
     }
 
-    /// The staging that is read.
+    /// Returns the staged copy that is read.
     pub fn staged(&self) -> &Staged {
         &self.queue.staged
     }
 
-    /// Reads some blocks of a blob to where they lie in the blob, of which `to` is the first byte,
-    /// and verifies them but for those of [`Reader::over`]. Nothing is in flight when it returns,
-    /// whatever happened. Without an error nothing is allocated.
+    /// Reads some blocks of a blob to their locations in the blob, whose first byte is at `to`.
+    /// Verifies them, except in readers made with [`Reader::over`]. No request is in flight when
+    /// this returns, with or without an error. Allocates nothing unless it fails.
     ///
     /// # Safety
     ///
-    /// The blocks' bytes at `to`, with those up to the next multiple of [`crate::PAGE_BYTES`]
-    /// behind the blob's last, must be writable, and nobody else may use them until this returns.
-    /// The bytes of other blocks are not touched and need not even be mapped.
+    /// The blocks' bytes at `to`, including those up to the next multiple of [`crate::PAGE_BYTES`]
+    /// after the blob's last byte, must be writable, and nothing else may use them until this
+    /// returns. The bytes of other blocks are not accessed and need not even be mapped.
     ///
     /// # Errors
     ///
-    /// If a destination of this process is not aligned to [`crate::PAGE_BYTES`], the blob has no
-    /// such blocks, the device fails, the file ends early, or a block is not what was staged.
+    /// Fails if a destination in this process is not aligned to [`crate::PAGE_BYTES`], the blob has
+    /// no such blocks, the device fails, the file ends early, or the checksum of a block differs.
     ///
     /// # Panics
     ///
-    /// If there is no such blob.
+    /// Panics if there is no such blob.
     pub unsafe fn read(
         &mut self,
         blob: BlobId,
@@ -122,18 +122,18 @@ impl Reader {
     ) -> Result<(), ReadError> {
         let first_bytes = (blocks.start.min(self.queue.staged.blocks(blob)) * BLOCK_BYTES) as usize;
         let first = to.as_ptr().wrapping_add(first_bytes);
-        // A blob's place wraps around no address space.
+        // The memory of a blob does not wrap around the address space.
         let first = NonNull::new(first).unwrap_or(NonNull::dangling());
         // SAFETY: needed because the call is unsafe. The caller's promise is passed on: the first
-        // block's place is that of the blob's first byte and all bytes before it.
+        // block's destination is that of the blob's first byte plus all bytes before the block.
         unsafe { self.read_part(blob, blocks, first) }
     }
 
-    /// As [`Reader::read`], but `first` is where the first of the blocks goes.
+    /// Reads like [`Reader::read`], but `first` is the destination of the first of the blocks.
     ///
     /// # Safety
     ///
-    /// As [`Reader::read`], for the blocks' bytes from `first`.
+    /// The requirements of [`Reader::read`] apply to the blocks' bytes from `first`.
     pub(crate) unsafe fn read_part(
         &mut self,
         blob: BlobId,
@@ -144,13 +144,13 @@ impl Reader {
         unsafe { self.queue.read(blob, blocks, first) }
     }
 
-    /// The error for bytes whose checksum is another one.
+    /// Returns the error for bytes whose checksum differs from the recorded one.
     pub(crate) fn mismatch(&self, blob: BlobId, offset_bytes: u64, end_bytes: u64) -> ReadError {
         self.queue.mismatch(blob, offset_bytes, end_bytes)
     }
 }
 
-/// Puts faults before a device, if there are any, and says so.
+/// Wraps a device with the faults of the options, if any, and adds them to the description.
 fn with_faults(io: Box<dyn Io>, how: String, options: &ReaderOptions) -> (Box<dyn Io>, String) {
     let faults = &options.faults;
     if *faults == Faults::default() {

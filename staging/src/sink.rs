@@ -11,20 +11,20 @@ use crate::buffer::AlignedBuffer;
 use crate::disk;
 use crate::layout::PAGE_BYTES;
 
-/// Bytes of a write.
+/// Size of a write.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// A file that is written at page-aligned places.
+/// A file that is written at page-aligned offsets.
 #[derive(Debug)]
 pub(crate) struct Sink {
     file: File,
-    /// Whether writes pass the page cache by.
+    /// True if writes bypass the page cache.
     direct: bool,
     bounce: AlignedBuffer,
 }
 
 impl Sink {
-    /// Opens a file of a folder, creating it where it is not there.
+    /// Opens a file of a folder; creates it if it does not exist.
     pub fn open(folder: &Directory, name: &str) -> io::Result<Sink> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         let open = |more| folder.open_file(name, flags | more, PUBLIC_MODE);
@@ -35,13 +35,12 @@ impl Sink {
         }
     }
 
-    /// The file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Writes `bytes` at a multiple of a page, zeros up to the end of the last page, and returns
-    /// when they are on the drive.
+    /// Writes `bytes` at `offset_bytes`, a multiple of a page, and zeros up to the end of the last
+    /// page. The bytes are durable on the drive when this returns.
     pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         let mut at_bytes = offset_bytes;
         for chunk in bytes.chunks(CHUNK_BYTES) {
@@ -59,7 +58,7 @@ impl Sink {
         self.file.sync_data()
     }
 
-    /// Ends writing: everything is on the drive, and nothing in the page cache.
+    /// Makes the whole file durable and drops it from the page cache.
     pub fn finish(&self) -> io::Result<()> {
         self.file.sync_all()?;
         disk::drop_cache(&self.file, 0, 0);

@@ -1,4 +1,4 @@
-//! A whole staging, and how far a partial one has come.
+//! Complete staged copies, and the progress of partial ones.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,59 +12,59 @@ use crate::index::{Blob, Content};
 use crate::journal::{JOURNAL, Journal, Record};
 use crate::layout::{CHECKSUM_BYTES, Layout, Place};
 
-/// The files of a staging.
+/// File names of a staged copy.
 pub(crate) const WEIGHTS: &str = "weights.bin";
 pub(crate) const BLOCKS: &str = "blocks.bin";
 pub(crate) const INDEX: &str = "index.json";
 
-/// Where a staging lies while it is written.
+/// Returns the folder in which a copy is written until it is complete.
 pub(crate) fn partial_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.partial"))
 }
 
-/// A blob of a staging, by its place in the list that was staged. The same list gives the same
-/// numbers on every drive.
+/// Index of a blob in the list that was staged. Equal lists give equal indices on every drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u32);
 
-/// How far a partial staging has come.
+/// Progress of a partial copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Bytes of the blobs that are finished.
+    /// Size of the finished blobs.
     pub done_bytes: u64,
-    /// Bytes of all blobs; 0 if nothing is known.
+    /// Size of all blobs; 0 if unknown.
     pub total_bytes: u64,
-    /// Whether a process is writing it now.
+    /// True if a process is writing it now.
     pub is_being_written: bool,
 }
 
-/// What lies under a name.
+/// Result of [`Staged::lookup`].
 #[derive(Debug)]
 pub enum Lookup {
-    /// Nothing.
+    /// No copy of this name exists.
     Missing,
-    /// A staging that is being written, or whose writer ended early.
+    /// A copy that is being written, or whose writer ended early.
     Partial(Progress),
-    /// A whole one.
+    /// A complete copy.
     Whole(Staged),
 }
 
-/// A whole staging: its index and the checksums of its blocks, but not its weights, were checked.
+/// A complete staged copy. Its index and the checksums of its blocks have been verified, but not
+/// its weights.
 #[derive(Debug, Clone)]
 pub struct Staged {
     path: PathBuf,
     content: Arc<Content>,
     layout: Arc<Layout>,
-    /// Of every block of all blobs.
+    /// Checksums of every block of all blobs.
     checksums: Arc<[u64]>,
 }
 
 impl Staged {
-    /// What `dir` holds of these weights.
+    /// Looks up the copy of these weights in `dir`.
     ///
     /// # Errors
     ///
-    /// If what lies there under this name is damaged, or holds something else.
+    /// Fails if the copy of this name is damaged or contains other weights.
     pub fn lookup(dir: &Path, identity: &Identity) -> Result<Lookup, OpenError> {
         let path = dir.join(&identity.name);
         if path.is_dir() {
@@ -79,11 +79,11 @@ impl Staged {
         Ok(if partial.is_dir() { Lookup::Partial(progress(&partial)) } else { Lookup::Missing })
     }
 
-    /// Opens the staging in the folder `path`, whatever it holds.
+    /// Opens the staged copy in the folder `path`, regardless of its identity.
     ///
     /// # Errors
     ///
-    /// If a file is missing, was edited, cut or torn, or is of another format.
+    /// Fails if a file is missing, was edited, cut or torn, or has another format.
     pub fn open(path: &Path) -> Result<Staged, OpenError> {
         let index_path = path.join(INDEX);
         let content = Content::read(&index_path)?;
@@ -108,53 +108,61 @@ impl Staged {
         })
     }
 
-    /// Its folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whose weights it holds.
+    /// Returns the identity of the weights.
     pub fn identity(&self) -> &Identity {
         &self.content.identity
     }
 
-    /// The blob of a name.
+    /// Returns the blob with this name.
     pub fn blob(&self, name: &str) -> Option<BlobId> {
         let index = self.content.blobs.iter().position(|blob| blob.name == name)?;
         u32::try_from(index).ok().map(BlobId)
     }
 
-    /// All blobs, in the order in which they were listed.
+    /// Returns all blobs, in the order in which they were listed.
     pub fn blobs(&self) -> impl ExactSizeIterator<Item = BlobId> + use<> {
-        // An index of 2^32 blobs would be far longer than an index may be.
+        // An index of 2^32 blobs would exceed the maximum size of an index.
         (0..self.content.blobs.len() as u32).map(BlobId)
     }
 
-    /// A blob's name.
+    /// Returns the name of a blob.
     ///
     /// # Panics
     ///
-    /// As all that follow, if there is no such blob.
+    /// Panics if there is no such blob.
     pub fn name(&self, blob: BlobId) -> &str {
         &self.record(blob).name
     }
 
-    /// A blob's bytes.
+    /// Returns the size of a blob.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such blob.
     pub fn size_bytes(&self, blob: BlobId) -> u64 {
         self.record(blob).size_bytes
     }
 
-    /// A blob's blocks.
+    /// Returns the number of blocks of a blob.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such blob.
     pub fn blocks(&self, blob: BlobId) -> u64 {
         self.place(blob).blocks
     }
 
-    /// Bytes of all blobs.
+    /// Returns the size of all blobs.
     pub fn total_bytes(&self) -> u64 {
         self.content.blobs.iter().map(|blob| blob.size_bytes).sum()
     }
 
-    /// Bytes of `weights.bin`.
+    /// Returns the size of `weights.bin`.
     pub(crate) fn weights_bytes(&self) -> u64 {
         self.layout.weights_bytes
     }
@@ -167,16 +175,16 @@ impl Staged {
         self.layout.places[blob.0 as usize]
     }
 
-    /// The checksum of a whole blob.
+    /// Returns the checksum of a whole blob.
     pub(crate) fn checksum(&self, blob: BlobId) -> Checksum {
         self.record(blob).checksum
     }
 
-    /// Opens the weights, past the page cache where that is possible.
+    /// Opens the weights, bypassing the page cache where that is possible.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn open_weights(&self) -> std::io::Result<File> {
         let mut options = File::options();
         options.read(true);
@@ -187,18 +195,18 @@ impl Staged {
         }
     }
 
-    /// Whether `bytes` are a block of a blob, as it was staged.
+    /// Returns true if `bytes` are a block of a blob as it was staged.
     ///
     /// # Panics
     ///
-    /// If there is no such block.
+    /// Panics if there is no such block.
     pub fn is_block(&self, blob: BlobId, block: u64, bytes: &[u8]) -> bool {
         let place = self.place(blob);
         assert!(block < place.blocks, "block {block} of {}", place.blocks);
         Checksum::of(bytes) == self.block_checksum(place.first_block + block)
     }
 
-    /// The checksum of a block, counted over all blobs.
+    /// Returns the checksum of a block, indexed over all blobs.
     #[inline]
     pub(crate) fn block_checksum(&self, block: u64) -> Checksum {
         Checksum(self.checksums[block as usize])
@@ -227,7 +235,7 @@ fn read_checksums(
     Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
-/// How far the staging in a partial folder has come.
+/// Returns the progress of the copy in a partial folder.
 pub(crate) fn progress(folder: &Path) -> Progress {
     let journal = std::fs::read(folder.join(JOURNAL)).ok();
     let record = journal.and_then(|bytes| Record::of(&bytes));

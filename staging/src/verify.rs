@@ -1,4 +1,4 @@
-//! Reading everything that is staged, once, to see whether it is what was written.
+//! Verification: reads everything that is staged and compares it with its checksums.
 
 use std::ptr::NonNull;
 
@@ -10,38 +10,38 @@ use crate::options::ReaderOptions;
 use crate::reader::Reader;
 use crate::staged::{BlobId, Staged};
 
-/// Blocks that are read at a time: 32 MiB.
+/// Number of blocks read at a time: 32 MiB.
 const WINDOW_BLOCKS: u64 = 512;
 
-/// A blob that cannot be used.
+/// A damaged blob.
 #[derive(Debug)]
 pub struct Damage {
-    /// Its name.
+    /// Name of the blob.
     pub blob: String,
-    /// The first thing that is wrong with it.
+    /// First error of reading it.
     pub error: ReadError,
 }
 
-/// What reading everything gave.
+/// Result of a verification.
 #[derive(Debug)]
 pub struct Verified {
-    /// Bytes of the blobs that were gone through.
+    /// Size of the blobs that were processed.
     pub done_bytes: u64,
-    /// Whether all blobs were, and it was not ended before.
+    /// True if all blobs were processed and the verification was not stopped before.
     pub is_complete: bool,
-    /// The blobs that are damaged.
     pub damaged: Vec<Damage>,
-    /// How it was read.
+    /// Way of reading, for reports.
     pub how: String,
 }
 
 impl Staged {
-    /// Reads every blob as a run does, and goes on behind a damaged one. After every part
-    /// `progress` gets the bytes done and those of all blobs; it ends verification by `false`.
+    /// Reads every blob like a run does, and continues after a damaged one. Calls `progress` after
+    /// every part with the bytes done and the bytes of all blobs; verification stops if it returns
+    /// false.
     ///
     /// # Errors
     ///
-    /// If the weights cannot be opened for reading.
+    /// Fails if the weights cannot be opened for reading.
     pub fn verify(
         &self,
         progress: &mut dyn FnMut(u64, u64) -> bool,
@@ -71,7 +71,7 @@ impl Staged {
     }
 }
 
-/// Reads one blob; `false` if that was ended by `on_part`.
+/// Reads one blob; returns false if `on_part` stopped it.
 fn verify_blob(
     reader: &mut Reader,
     staged: &Staged,
@@ -85,8 +85,8 @@ fn verify_blob(
     for first in (0..blocks).step_by(WINDOW_BLOCKS as usize) {
         let end = (first + WINDOW_BLOCKS).min(blocks);
         let start: NonNull<u8> = window.start();
-        // SAFETY: needed because the device writes through a pointer. The window holds this many
-        // blocks, and nothing else uses it until the call has returned.
+        // SAFETY: needed because the device writes through a pointer. The window holds at least as
+        // many blocks, and nothing else uses it until the call has returned.
         unsafe { reader.read_part(blob, first..end, start)? };
         let from_bytes = first * BLOCK_BYTES;
         let part_bytes = (end * BLOCK_BYTES).min(size_bytes) - from_bytes;
@@ -98,6 +98,6 @@ fn verify_blob(
     if running.finish() == staged.checksum(blob) {
         return Ok(true);
     }
-    // Every block is as staged and the whole is not: the checksums contradict each other.
+    // Every block matches its checksum but the blob does not: the checksums contradict each other.
     Err(reader.mismatch(blob, 0, size_bytes))
 }

@@ -1,4 +1,4 @@
-//! Staging: blobs into a partial folder, which gets its name when it is whole.
+//! Writing a staged copy: blobs go into a partial folder, which is renamed once it is complete.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,17 +18,17 @@ use crate::layout::{BlobSize, CHECKSUM_BYTES, Layout, Place, size_bytes};
 use crate::sink::Sink;
 use crate::staged::{BLOCKS, INDEX, Staged, WEIGHTS, partial_path};
 
-/// Permission bits of a staging's folder, less the umask.
+/// Permission bits of the folder, before the umask.
 const FOLDER_MODE: u32 = 0o777;
 
-/// A staging that is being written. Dropped or killed at any time, it leaves a partial folder that
-/// [`Writer::begin`] resumes.
+/// A staged copy that is being written. Dropped or killed at any time, it leaves a partial folder
+/// that [`Writer::begin`] resumes.
 #[derive(Debug)]
 pub struct Writer {
     dir: PathBuf,
-    /// The partial folder.
+    /// Path of the partial folder.
     folder: PathBuf,
-    /// The same, held open: nothing is written through a link that takes its place.
+    /// The partial folder as an open descriptor: a link that replaces it is never followed.
     partial: Directory,
     identity: Identity,
     blobs: Vec<BlobSize>,
@@ -40,14 +40,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to stage `blobs` in `dir`, or resumes where a writer of the same identity and blobs
-    /// ended. A partial folder of other blobs is started over. Space for everything is taken at
-    /// once, where the file system can do that.
+    /// Starts to stage `blobs` in `dir`, or resumes after a writer of the same identity and blobs.
+    /// A partial folder of other blobs is started over. All space is allocated at once if the file
+    /// system supports it.
     ///
     /// # Errors
     ///
-    /// If `dir` is not there, the staging is there already or another process is writing it, blobs
-    /// share a name, or the drive has too little space.
+    /// Fails if `dir` does not exist, the staged copy exists already or another process is writing
+    /// it, blobs share a name, or the drive has too little space.
     pub fn begin(
         dir: &Path,
         identity: &Identity,
@@ -93,7 +93,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Takes up what `record` proves, checks and takes the space for the rest.
+    /// Resumes from the blobs that `record` proves to be durable, then checks and allocates the
+    /// space for the rest.
     fn prepare(&mut self, record: Option<Record>) -> Result<(), StageError> {
         let header = Header {
             format: FORMAT,
@@ -127,7 +128,7 @@ impl Writer {
         synced.map_err(|error| StageError::of("write", &self.folder, error))
     }
 
-    /// Whether `blocks.bin` has the checksums of a finished blob.
+    /// Returns true if `blocks.bin` contains the checksums of a finished blob.
     fn has_blocks(&self, finished: &Finished) -> bool {
         let place = self.layout.places[finished.blob];
         let mut bytes = vec![0; (place.blocks * CHECKSUM_BYTES) as usize];
@@ -159,18 +160,18 @@ impl Writer {
         Ok(())
     }
 
-    /// The numbers of the blobs that are still to be written, in order.
+    /// Returns the indices of the blobs that are still to be written, in order.
     pub fn missing(&self) -> Vec<usize> {
         let pairs = self.finished.iter().enumerate();
         pairs.filter(|(_, finished)| finished.is_none()).map(|(index, _)| index).collect()
     }
 
-    /// Writes the blob of number `index`, and returns when it is on the drive for certain.
+    /// Writes the blob `index`; it is durable on the drive when this returns.
     ///
     /// # Errors
     ///
-    /// If it is not missing, `bytes` are not as many as were announced, or the drive is full or
-    /// fails. The staging can then be resumed.
+    /// Fails if the blob is not missing, the size of `bytes` differs from the announced one, or the
+    /// drive is full or fails. Staging can then be resumed.
     pub fn write(&mut self, index: usize, bytes: &[u8]) -> Result<(), StageError> {
         if !matches!(self.finished.get(index), Some(None)) {
             return Err(StageError::NotMissing { index });
@@ -198,12 +199,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the index, gives the folder its name and opens it. Nothing of the weights remains in
-    /// the page cache.
+    /// Writes the index, renames the folder to its final name and opens it. None of the weights
+    /// remains in the page cache.
     ///
     /// # Errors
     ///
-    /// If blobs are missing, or the drive is full or fails. The staging can then be resumed.
+    /// Fails if blobs are missing, or the drive is full or fails. Staging can then be resumed.
     pub fn finish(mut self) -> Result<Staged, StageError> {
         let missing = self.missing();
         if let Some(first) = missing.first() {
@@ -219,7 +220,7 @@ impl Writer {
         std::fs::rename(&self.folder, &target)
             .and_then(|()| disk::sync_folder(&self.dir))
             .map_err(|error| StageError::of("rename", &self.folder, error))?;
-        // It has served; one that remains is ignored.
+        // The journal is no longer needed; one that remains is ignored.
         let _ = std::fs::remove_file(target.join(JOURNAL));
         Ok(Staged::open(&target)?)
     }
@@ -272,7 +273,7 @@ fn check_names(blobs: &[BlobSize]) -> Result<(), StageError> {
     }
 }
 
-/// What tells one staging from another that would have its name.
+/// Returns a checksum that distinguishes staged copies of the same name.
 fn plan(identity: &Identity, blobs: &[BlobSize]) -> Checksum {
     let mut text = String::new();
     let fields = [&identity.name, &identity.model, &identity.weights, &identity.form];

@@ -1,4 +1,4 @@
-//! Shares settle for devices of unequal speed, and always add up.
+//! Shares converge for devices of unequal speed, and always add up to the total.
 
 mod common;
 
@@ -10,10 +10,10 @@ use staging::balance::{
 use staging::measure::measure;
 use staging::{AlignedBuffer, BLOCK_BYTES, ReaderOptions};
 
-/// Steps that any start may take.
+/// Maximum number of steps from any start.
 const STEPS_MAX: usize = 12;
 
-/// Blocks of 1.6 GB.
+/// Number of blocks of 1.6 GB.
 const BLOCKS: u64 = 25_000;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ fn assert_adds_up(trajectory: &Trajectory, total_blocks: u64) {
 
 #[test]
 fn a_step_is_as_the_equations_say() {
-    // Times 3 and 1 for equal shares: the average is 2, the weights -1/3 and 1 by alpha.
+    // Equal shares take 3 and 1: the average is 2, the weights times alpha are -1/6 and 1/2.
     let mut balance = Balance::new(800, &[1, 1], 0.5);
     assert_eq!(balance.sizes(), [400, 400]);
     balance.step(&[Some(3.0), Some(1.0)]).unwrap();
@@ -79,7 +79,7 @@ fn a_device_that_answers_keeps_a_block() {
         balance.step(&[Some(1000.0), Some(0.001), Some(0.001)]).unwrap();
         assert_eq!(balance.sizes()[0], 1);
     }
-    // It has become fast.
+    // The first device has become fast.
     balance.step(&[Some(0.001), Some(10.0), Some(10.0)]).unwrap();
     assert!(balance.sizes()[0] > 5, "{:?}", balance.sizes());
     assert_eq!(Balance::equal(2, 3).sizes().iter().sum::<u64>(), 2);
@@ -87,7 +87,7 @@ fn a_device_that_answers_keeps_a_block() {
 
 #[test]
 fn a_run_that_does_not_settle_takes_its_best() {
-    // The first device is slower the more often it is measured.
+    // The first device becomes slower with every measurement.
     let calls = std::cell::Cell::new(0);
     let trajectory = balanced(Balance::equal(1000, 2), 4, |device, size| {
         calls.set(calls.get() + 1);
@@ -150,7 +150,7 @@ fn real_readers_settle() {
     assert_adds_up(&trajectory, 100);
     assert!(trajectory.sizes[0] > trajectory.sizes[1], "{trajectory:?}");
 
-    // One device fails: the other has everything.
+    // One device fails: the other one gets everything.
     readers[0] = reader(
         &staged,
         ReaderOptions { faults: "eio@2".parse().unwrap(), ..ReaderOptions::default() },
@@ -165,7 +165,7 @@ fn real_readers_settle() {
     assert_eq!(trajectory.sizes, [0, 100]);
 }
 
-/// Speeds within 10:1.
+/// Speeds within a ratio of 10:1.
 fn speeds() -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(1.0..10.0, 2..=8)
 }
@@ -181,7 +181,7 @@ proptest! {
         if let Some((device, is_more)) = wrong {
             start[device % speeds.len()] = if is_more { 100 } else { 1 };
         }
-        // Noise of 3% at most, of every measurement.
+        // Noise of at most 3% in every measurement.
         let state = std::cell::Cell::new(seed | 1);
         let noise = || {
             let mut next = state.get();

@@ -1,4 +1,4 @@
-//! Weights leave the page cache to others.
+//! Reading and writing weights leaves the page cache to others.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use common::*;
 use staging::{IoKind, Reader, ReaderOptions};
 
-/// Pages of a file that are in the page cache.
+/// Returns the number of pages of a file that are in the page cache.
 fn resident_pages(path: &Path) -> usize {
     let file = File::open(path).unwrap();
     let size_bytes = file.metadata().unwrap().len() as usize;
@@ -52,7 +52,7 @@ fn no_page_of_the_weights_remains() {
         let options = ReaderOptions { io, direct, ..Default::default() };
         assert_whole(&staged, options);
         let pages = resident_pages(&path);
-        // Through the cache, pages that somebody looks at just then may remain.
+        // With reads through the cache, pages that another process uses at that moment may remain.
         assert!(
             if direct { pages == 0 } else { pages < 64 },
             "{pages} pages, {io:?}, direct {direct}"

@@ -1,4 +1,4 @@
-//! Whatever happens to a file of a staging is noticed: when it is opened, or when it is read.
+//! Damage to any file of a staged copy is detected, either when it is opened or when it is read.
 
 mod common;
 
@@ -14,7 +14,7 @@ use staging::{
 
 const SIZES: [u64; 3] = [100, 5 * BLOCK_BYTES + 1, 3 * BLOCK_BYTES];
 
-/// Flips a bit of a file.
+/// Inverts a bit of a file.
 fn flip(path: &Path, offset_bytes: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -136,7 +136,7 @@ fn verify_names_every_damaged_blob() {
     assert!(verified.is_complete && verified.damaged.is_empty());
     assert_eq!((verified.done_bytes, last), (total_bytes, total_bytes));
 
-    // Two blobs, one of them twice; and a byte between blobs, which is nobody's.
+    // Damages two blobs, one of them twice, and a byte of the padding between blobs.
     let weights = staged.path().join("weights.bin");
     flip(&weights, 3 * (2 << 20) + 65_535);
     flip(&weights, 10 * (2 << 20) + 2 * BLOCK_BYTES + 9);
@@ -154,7 +154,7 @@ fn verify_names_every_damaged_blob() {
         .collect();
     assert_eq!(places.len(), 2, "{places:?}");
     assert_eq!(places[0], ("blob 3", 0));
-    // Which of its two blocks is met first is the device's choice.
+    // The device determines which of the two blocks is found first.
     assert_eq!(places[1].0, "blob 9");
 
     let ended = staged.verify(&mut |_, _| false).unwrap();

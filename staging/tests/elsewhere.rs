@@ -1,4 +1,4 @@
-//! Reads to memory that this process knows by its address alone, as that of a device.
+//! Reads to memory that this process knows only by its address, such as a device's.
 
 mod common;
 
@@ -12,10 +12,10 @@ use common::*;
 use staging::device::{Request, Source, Threads};
 use staging::{BLOCK_BYTES, ReadError, Reader, ReaderError, ReaderOptions, Staged};
 
-/// Not a page's first, and mapped nowhere.
+/// Address that is neither page-aligned nor mapped.
 const BASE: usize = 0x40;
 
-/// A device of some bytes, whose first byte has the address `BASE`.
+/// A device with some bytes of memory, starting at address `BASE`.
 #[derive(Debug, Clone)]
 struct Device {
     file: Arc<File>,
@@ -27,7 +27,7 @@ struct Device {
 impl Device {
     fn of(staged: &Staged, size_bytes: u64) -> Device {
         let file = File::open(staged.path().join("weights.bin")).unwrap();
-        // What is behind the last block of a blob fills its page.
+        // The bytes after the last block of a blob fill its page.
         let memory = vec![0xff; size_bytes.next_multiple_of(4096) as usize];
         Device {
             file: Arc::new(file),
@@ -83,7 +83,8 @@ fn blocks_arrive_where_they_belong() {
             let blocks = staged.blocks(blob);
             // In two parts, the later one first.
             for part in [blocks / 2..blocks, 0..blocks / 2] {
-                // SAFETY: needed because the call is unsafe; the device has room for the blob.
+                // SAFETY: needed because the call is unsafe; the device has enough memory for the
+                // blob.
                 unsafe { reader.read(blob, part, address()) }.unwrap();
             }
             let memory = device.memory.lock().unwrap();
@@ -110,7 +111,7 @@ fn what_fails_is_said() {
     let said = |device: &Device, faults: &str| {
         let options = ReaderOptions { faults: faults.parse().unwrap(), ..Default::default() };
         let mut reader = device.reader(&staged, &options).map_err(|error| error.to_string())?;
-        // SAFETY: needed because the call is unsafe; the device has room for the blob.
+        // SAFETY: needed because the call is unsafe; the device has enough memory for the blob.
         let read = unsafe { reader.read(blob, 0..staged.blocks(blob), address()) };
         read.map_err(|error: ReadError| error.to_string())
     };

@@ -1,4 +1,4 @@
-//! A device that fails, reads short, lies or is slow; a kernel that refuses io_uring.
+//! Devices that fail, read short, corrupt data or are slow, and a kernel that refuses io_uring.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn assert_read(reader: &mut Reader, buffer: &mut AlignedBuffer) {
     assert!(buffer.bytes()[..SIZE_BYTES as usize] == bytes(0, SIZE_BYTES));
 }
 
-/// A reader of each way that this machine allows.
+/// Returns a reader for each way of reading that this machine allows.
 fn readers(staged: &Staged, faults: &str) -> Vec<Reader> {
     let kinds = [IoKind::Uring, IoKind::Threads];
     let opened = kinds.map(|io| Reader::open(staged, with_faults(io, faults)));
@@ -72,7 +72,7 @@ fn short_reads_are_continued() {
     let dir = folder();
     let staged = stage(dir.path(), &[SIZE_BYTES]);
     let mut buffer = AlignedBuffer::new(SIZE_BYTES as usize);
-    // The 11th request is the last page; the 12th goes on where a short one ended.
+    // The 11th request is the last page; the 12th continues after a short one.
     for faults in ["short@1", "short@1,short@5,short@12,short@13", "short@2,short@11,short@12"] {
         for mut reader in readers(&staged, faults) {
             assert_read(&mut reader, &mut buffer);
@@ -107,12 +107,13 @@ fn a_rate_is_not_exceeded() {
         assert_read(&mut reader, &mut buffer);
         assert_read(&mut reader, &mut buffer);
         let rate = 2.0 * SIZE_BYTES as f64 / begin.elapsed().as_secs_f64();
-        // Never faster, however busy this machine is.
+        // The rate is an upper bound, regardless of how busy this machine is.
         assert!(rate <= 10.0e6, "{rate}");
     }
 }
 
-/// A request that never completes: the read does not return, and the process can be killed.
+/// Child process with a request that never completes: the read does not return, and the process can
+/// be killed.
 #[test]
 #[ignore = "run by silence_ends_with_the_process"]
 fn child_meets_silence() {
@@ -150,7 +151,7 @@ fn silence_ends_with_the_process() {
     assert!(!rest.contains("returned"), "{rest}");
 }
 
-/// Lets the kernel refuse io_uring to this process with EPERM, as containers do.
+/// Makes the kernel refuse io_uring to this process with EPERM, as containers do.
 fn refuse_uring() {
     let word = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
     let statement =
@@ -167,7 +168,8 @@ fn refuse_uring() {
         statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: needed because the calls are raw. The program lies in this frame while it is read.
+    // SAFETY: needed because the calls are raw. The program is in this stack frame while it is
+    // read.
     let refused = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

@@ -1,4 +1,4 @@
-//! Reading allocates nothing. A program of its own, because the allocator counts for all threads.
+//! Reading allocates nothing. A separate program, because the allocator counts for all threads.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn nothing_is_allocated_per_read() {
                 opened => opened.unwrap(),
             };
             let start = buffer.start();
-            // Threads allocate when they begin.
+            // The first read is not counted: threads allocate when they start.
             let blob = staged.blob("blob 9").unwrap();
             for _ in 0..3 {
                 // SAFETY: needed because the device writes through a pointer; it holds the blob.

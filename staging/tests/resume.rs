@@ -1,4 +1,5 @@
-//! A stager may end at any time; the next one goes on with what is on the drive for certain.
+//! A staging process may end at any time; the next one continues with the blobs that are durable on
+//! the drive.
 
 mod common;
 
@@ -9,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use common::*;
 use staging::{BlobSize, Lookup, ReaderOptions, StageError, Staged, Writer};
 
-/// A child gets its folder in this variable, and what to do in its test's name.
+/// Environment variable with the folder of a child; the test's name determines what it does.
 const FOLDER: &str = "STAGING_TEST_FOLDER";
-/// After how many blobs a child does no more.
+/// Environment variable with the number of blobs after which a child stops writing.
 const BLOBS: &str = "STAGING_TEST_BLOBS";
 
 const MANY_BYTES: [u64; 12] = [3 << 20; 12];
@@ -20,7 +21,7 @@ fn partial(dir: &Path) -> PathBuf {
     dir.join(".a-model-bf16-0123.partial")
 }
 
-/// The done bytes of a partial staging.
+/// Returns the size of the finished blobs of a partial copy.
 fn done_bytes(dir: &Path) -> u64 {
     match Staged::lookup(dir, &identity()).unwrap() {
         Lookup::Partial(progress) => {
@@ -31,7 +32,7 @@ fn done_bytes(dir: &Path) -> u64 {
     }
 }
 
-/// This program again, to run the test `name` as a child.
+/// Returns this program as a child that runs the test `name`.
 fn child(name: &str, dir: &Path, blobs: usize) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1", "--ignored"])
@@ -43,7 +44,7 @@ fn child(name: &str, dir: &Path, blobs: usize) -> Child {
         .unwrap()
 }
 
-/// The folder that a child was given.
+/// Returns the folder of this child.
 fn given_folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("run by another test").into()
 }
@@ -61,7 +62,7 @@ fn a_dropped_writer_is_resumed() {
     let mut writer = Writer::begin(dir.path(), &identity(), &list).unwrap();
     assert_eq!(writer.missing(), [1, 2, 3, 5, 6, 7, 8]);
     write_missing(&mut writer, &SIZES_BYTES);
-    // Nothing is missing, and no index was written.
+    // All blobs are written, but no index.
     drop(writer);
     let writer = Writer::begin(dir.path(), &identity(), &list).unwrap();
     assert!(writer.missing().is_empty());
@@ -145,7 +146,8 @@ fn another_list_or_other_weights_are_started_over() {
     }
 }
 
-/// Stages one blob after the other, saying so after each, and then holds on to the folder.
+/// Child process that stages one blob after the other, reports each, and then keeps the folder
+/// locked.
 #[test]
 #[ignore = "run by a_killed_stager_is_resumed"]
 fn child_stages() {
@@ -158,7 +160,7 @@ fn child_stages() {
         println!("written");
         std::io::stdout().flush().unwrap();
     }
-    // Until it is killed, or whoever would do that has ended.
+    // Waits until the child is killed, or the parent has ended.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -167,7 +169,7 @@ fn a_killed_stager_is_resumed() {
     let dir = folder();
     let mut written = 0;
     for kill_after in [0, 1, 2, 3] {
-        // Killed while it writes another one.
+        // The child is killed while it writes the next blob.
         let mut child = child("child_stages", dir.path(), kill_after + 1);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         lines.find(|line| line == "begun").expect("a child begins");
@@ -190,15 +192,16 @@ fn a_killed_stager_is_resumed() {
 
 fn limit_files(size_bytes: u64) {
     let limit = libc::rlimit { rlim_cur: size_bytes, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: needed because the calls are raw. No handler is installed, and the limit lies in this
-    // frame. The limit is the child's own.
+    // SAFETY: needed because the calls are raw. No handler is installed, and the limit is in this
+    // stack frame. The limit applies only to the child.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
     }
 }
 
-/// Meets a full drive, as a limit on the size of files, while writing and while beginning.
+/// Child process that finds the drive full, simulated by a limit on file sizes, both while writing
+/// and when beginning.
 #[test]
 #[ignore = "run by a_full_drive_leaves_what_can_be_resumed"]
 fn child_meets_a_full_drive() {
@@ -211,7 +214,7 @@ fn child_meets_a_full_drive() {
         assert!(matches!(error, StageError::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains("stage again"), "{error}");
     }
-    // Another staging, of which not even the space can be taken.
+    // A copy for which not even the space can be allocated.
     let other = staging::Identity { name: "another".to_owned(), ..identity() };
     let error = Writer::begin(&dir, &other, &blobs(&MANY_BYTES)).unwrap_err();
     assert!(matches!(error, StageError::DiskFull { .. }), "{error}");

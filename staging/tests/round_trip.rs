@@ -1,4 +1,4 @@
-//! What is staged is read back, whole and in parts, by every way of reading.
+//! Staged bytes are read back, whole and in parts, by every way of reading.
 
 mod common;
 
@@ -9,7 +9,7 @@ use staging::{
     remove,
 };
 
-/// Every way of reading that this machine allows.
+/// Returns the options for every way of reading that this machine allows.
 fn ways(staged: &Staged) -> Vec<ReaderOptions> {
     let mut ways = Vec::new();
     for io in [IoKind::Uring, IoKind::Threads, IoKind::Auto] {
@@ -99,7 +99,8 @@ fn parts_go_to_their_place_and_nowhere_else() {
         // SAFETY: needed because the call is unsafe; the blob has no such blocks, so none is read.
         let error = unsafe { reader.read(blob, 20..22, buffer.start()).unwrap_err() };
         assert!(matches!(error, ReadError::NoSuchBlocks { blocks: 21, .. }), "{error}");
-        // SAFETY: needed because the call is unsafe; the place is refused, so nothing is read.
+        // SAFETY: needed because the call is unsafe; the destination is refused, so nothing is
+        // read.
         let error = unsafe { reader.read(blob, 0..1, buffer.start().add(512)).unwrap_err() };
         assert!(matches!(error, ReadError::Unaligned { .. }), "{error}");
     }

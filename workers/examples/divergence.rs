@@ -1,7 +1,7 @@
-//! How far the next-token distributions of a GGUF file, computed straight from its low-bit weights,
-//! lie from those of another file, usually the same weights in bf16: the mean Kullback-Leibler
-//! divergence in nats over the second half of each window of text, as llama.cpp's perplexity tool
-//! judges it.
+//! Measures the divergence of the next-token distributions of a GGUF file, computed directly from
+//! its low-bit weights, from those of another file, usually the same weights in bf16. The result is
+//! the mean Kullback-Leibler divergence in nats over the second half of each window of text, as in
+//! llama.cpp's perplexity tool.
 //!
 //!     cargo run --release -p workers --example divergence -- BASE.gguf FILE.gguf TEXT...
 //!
@@ -20,7 +20,7 @@ use program::formats::WeightFormats;
 use program::map::DeviceMap;
 use windows::{Comparison, Windows, on_cpu, predictions, tokens};
 
-/// The predictions from the middle of a window on are judged.
+/// Windows of text, of which the predictions from the middle on are compared.
 const WINDOWS: Windows = Windows { count: 8, tokens: 512, prompt: 512 / 2 + 1 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The form in which the file holds each matrix, where kernels have it.
+/// Returns the format in which the file stores each matrix, if kernels support it.
 fn stored(source: &GgufSource, config: &ModelConfig) -> Result<WeightFormats, Box<dyn Error>> {
     let of = |id| -> Result<WeightFormat, Box<dyn Error>> {
         let grouped = source.stored_type(id)?.grouped();

@@ -1,14 +1,15 @@
-//! How far the next-token distributions of a model whose new tokens attend to selected positions
-//! lie from those of the same model that attends to all, and what share of the positions it reads:
-//! the mean Kullback-Leibler divergence in nats over the last tokens of windows of a text.
+//! Measures the divergence of the next-token distributions of a model whose new tokens attend to
+//! selected positions from those of the same model that attends to all, and the share of the
+//! positions that it reads. The divergence is the mean Kullback-Leibler divergence in nats over the
+//! last tokens of windows of a text.
 //!
 //!     cargo run --release -p workers --example selection -- FILE.gguf CALIBRATION TEXT... \
 //!         -- 4:0.2 8:0.5 4:0.2:all
 //!
-//! Weights are expanded to bf16. CALIBRATION is a file of text, or `seeded`; a rule is alpha:max,
-//! or alpha:max:share with the share of a key's columns by which positions are selected, `all` for
-//! the scores of attention themselves.
-//! Prints a line for each rule. Used by `scripts/selection.py`.
+//! Weights are expanded to bf16. CALIBRATION is a text file, or `seeded`; a rule is alpha:max, or
+//! alpha:max:share with the share of a key's columns by which positions are selected, where `all`
+//! selects by the scores of attention themselves. Prints a line for each rule. Used by
+//! `scripts/selection.py`.
 
 mod windows;
 
@@ -21,7 +22,7 @@ use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
 use windows::{Comparison, Windows, on_cpu, predictions, tokens};
 
 const WINDOWS: Windows = Windows { count: 4, tokens: 4096, prompt: 4096 - 128 };
-/// Tokens of the calibration.
+/// Number of tokens of the calibration text.
 const CALIBRATION: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -54,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A rule as it is written on the command line.
+/// Parses a rule in command-line syntax.
 fn parse(rule: &str) -> Result<KvSelect, Box<dyn Error>> {
     let parts: Vec<&str> = rule.split(':').collect();
     let thousandths = |text: &str| Ok::<_, Box<dyn Error>>((1e3 * text.parse::<f64>()?).round());
@@ -72,7 +73,7 @@ fn parse(rule: &str) -> Result<KvSelect, Box<dyn Error>> {
     })
 }
 
-/// The first tokens of a file, or some by seed.
+/// Returns the first tokens of a file, or pseudorandom ones.
 fn calibration_tokens(source: &GgufSource, from: &str) -> Result<Vec<u32>, Box<dyn Error>> {
     if from != "seeded" {
         let one = Windows { count: 1, tokens: CALIBRATION, prompt: 1 };

@@ -1,5 +1,5 @@
-//! The skew, from the queries and keys of one text: its prompt is computed once, at load, by the
-//! run's own weights and kernels, in a plan of its own.
+//! Calibration of the skew from the queries and keys of one text. The text is computed once as a
+//! prompt, at load, with the run's own weights and kernels in a separate plan.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::shared::group::{Placed, Request, fill, list_work};
 use crate::shared::table::StepTable;
 use crate::skew::{Moments, Skew};
 
-/// Finds the skew of `plan`, whose weights lie in `mappings`, from a text of tokens of the model's.
-/// What is not weights is memory of its own, which is given back.
+/// Computes the skew of `plan`, whose weights are stored in `mappings`, from a text of the model's
+/// tokens. All memory other than the weights is private and released on return.
 ///
 /// # Errors
-/// No memory, no threads, or a text of no tokens.
+/// Returns an error if memory or threads are unavailable, or the text has no tokens.
 pub fn calibrate(
     plan: &Plan,
     mappings: &[(SegmentId, Arc<Mapping>)],
@@ -51,8 +51,9 @@ pub fn calibrate(
     let request = Request::greedy(text.to_vec(), 1);
     fill(&table, &own, &[Placed { batch: 0, slot: 0, request }]);
     list_work(&table);
-    // SAFETY: both are of this thread, which executes one instruction after the other and keeps no
-    // slice from one to the next; the memory is its own, but for weights, which nobody writes.
+    // SAFETY: both belong to this thread, which executes one instruction after the other and keeps
+    // no slice from one to the next; the memory is private, except for weights, which are not
+    // written.
     let (view, looking) =
         unsafe { (View::new(Arc::clone(&memories)), View::new(Arc::clone(&memories))) };
     let compute = ComputeState::new(&own, variant, pool, None)?;
@@ -82,9 +83,9 @@ pub fn calibrate(
     Ok(Skew::new(own.config.num_kv_heads, &of_heads))
 }
 
-/// Adds the same queries and keys as rope turns them at positions further and further behind the
-/// text, as far as the model goes. What turns so slowly that all keys of a short text have it alike
-/// tells the positions of a long one apart.
+/// Adds the same queries and keys as rotated by rope at positions increasingly far after the text,
+/// up to the model's maximum position. Components that rotate so slowly that they are equal in all
+/// keys of a short text distinguish the positions of a long one.
 fn spread(config: &ModelConfig, tokens: usize, moments: &mut [Moments]) {
     let shifts: Vec<usize> = std::iter::successors(Some(tokens.max(1)), |shift| Some(2 * shift))
         .take_while(|shift| *shift < config.max_positions)
@@ -99,12 +100,12 @@ fn spread(config: &ModelConfig, tokens: usize, moments: &mut [Moments]) {
     }
 }
 
-/// KV heads of all layers.
+/// Returns the number of KV heads of all layers.
 fn heads(plan: &Plan) -> usize {
     plan.config.num_layers * plan.config.num_kv_heads
 }
 
-/// The plan of one prompt of so many tokens, whole, which chooses nothing.
+/// Returns a plan for one whole prompt of `tokens` tokens, without selection.
 fn calibration(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
     let tokens = tokens as u32;
     let shape = RunShape {
@@ -127,7 +128,7 @@ fn calibration(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
     compile(&plan.config, &shape, &DeviceMap { kv_select: None, ..plan.map.clone() })
 }
 
-/// The plan with its weights where another one of the same model and map has them.
+/// Returns the plan with its weights placed where another plan of the same model and map has them.
 fn with_weights_of(mut plan: Plan, other: &Plan) -> Plan {
     for placed in plan.weights.clone() {
         let found = other.weights.iter().find(|known| known.weights == placed.weights);
@@ -138,7 +139,7 @@ fn with_weights_of(mut plan: Plan, other: &Plan) -> Plan {
     plan
 }
 
-/// Adds the queries and keys that an attention is about to read.
+/// Adds the queries and keys that an attention instruction is about to read.
 fn look<T: Element>(
     plan: &Plan,
     view: &View,

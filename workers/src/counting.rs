@@ -1,5 +1,5 @@
-//! An allocator that counts, so that "nothing is allocated from ready to drain" is measured and not
-//! promised. The binary installs it with `#[global_allocator]`; without it the count stays 0.
+//! Counting allocator, which measures the invariant that nothing is allocated from ready to drain.
+//! The binary installs it with `#[global_allocator]`; without it the count stays 0.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -8,7 +8,7 @@ use shm::sync::{AtomicU32, AtomicU64, Ordering};
 static ARMED: AtomicU32 = AtomicU32::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator; counts what is allocated (or grown) while armed.
+/// The system's allocator, which counts allocations and reallocations while armed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CountingAllocator;
 
@@ -23,7 +23,7 @@ pub fn disarm() {
     ARMED.store(0, Ordering::Release);
 }
 
-/// Allocations since [`arm`].
+/// Returns the number of allocations since [`arm`].
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }

@@ -1,9 +1,9 @@
-//! What a worker does beside its lanes while a run serves: it compiles forms of answers, copies
-//! pages of caches, and stores and fetches beginnings of prompts.
+//! Background tasks of a worker while a run serves: compiling the grammars of answers, copying
+//! pages of caches, and storing and fetching prompt prefixes.
 //!
-//! Two threads, so that neither waits for the other and no step for either. The one that stores and
-//! fetches may wait for a drive that does not answer: nobody waits for that thread, not even at the
-//! end.
+//! The tasks use two threads, so that neither waits for the other and no step waits for either. The
+//! thread that stores and fetches may wait for a drive that does not answer; no other thread waits
+//! for it, not even at the end.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,40 +21,40 @@ use crate::page_orders::PageOrders;
 use crate::prompts::Prompts;
 use crate::shared::protocol::{FromWorker, ToWorker};
 
-/// Between two looks at whether the lanes have ended.
+/// Interval between checks whether the lanes have ended.
 const SLICE: Duration = Duration::from_millis(200);
-/// How nice the thread is that stores and fetches, from 0, as all others, to 19.
+/// Nice value of the thread that stores and fetches, from 0, as for all other threads, to 19.
 const BEHIND_STEPS: i32 = 10;
 
-/// What a worker can do beside its lanes.
+/// Background tasks of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Errands {
-    /// Where the worker samples.
+    /// Present if the worker samples.
     pub(crate) forms: Option<FormCompiler>,
-    /// Where it keeps the caches, in pages.
+    /// Present if the worker keeps the caches in pages.
     pub(crate) copies: Option<PageCopies>,
-    /// Where these are stored.
+    /// Present if these pages are stored.
     pub(crate) prompts: Option<Prompts>,
 }
 
-/// What a thread beside the lanes does until so many of them have ended, and its name.
+/// Name and body of a background thread, which runs until the given number of lanes have ended.
 pub(crate) type Errand = (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32)) + Send>);
 
-/// The thread that hears what the coordinator wants.
+/// State of the thread that receives the coordinator's messages.
 struct Hearing {
     forms: Option<FormCompiler>,
     copies: Option<PageCopies>,
-    /// The orders of the thread that stores and fetches, and the folder of the store.
+    /// Orders for the thread that stores and fetches, and the directory of the store.
     orders: Option<(Arc<PageOrders>, std::path::PathBuf)>,
     buffer: Vec<u8>,
 }
 
 impl Errands {
-    /// The threads that there is something to do for, but for the one that stores and fetches,
-    /// which is started.
+    /// Returns the threads that have something to do, and starts the thread that stores and
+    /// fetches, which is not among them.
     ///
     /// # Errors
-    /// A thread that the system refuses.
+    /// Returns an error if the system cannot start a thread.
     pub(crate) fn threads(self) -> std::io::Result<Vec<Errand>> {
         let Errands { forms, copies, prompts } = self;
         if forms.is_none() && copies.is_none() && prompts.is_none() {
@@ -64,7 +64,8 @@ impl Errands {
             Some(prompts) => {
                 let orders = (Arc::clone(prompts.orders()), prompts.directory().to_path_buf());
                 let store = move || {
-                    // Steps go first. A system that refuses it shares the cores out evenly.
+                    // Steps have priority. A system that refuses this schedules all threads
+                    // equally.
                     let _ = rustix::process::setpriority_process(None, BEHIND_STEPS);
                     prompts.run()
                 };
@@ -81,8 +82,8 @@ impl Errands {
 }
 
 impl Hearing {
-    /// Does what the coordinator sends until `lanes` lanes have ended, which `ended` counts, or the
-    /// channel has.
+    /// Handles messages of the coordinator until `lanes` lanes have ended, counted by `ended`, or
+    /// the channel is closed.
     fn run(mut self, channel: &Channel, (ended, lanes): (&Timeline, u32)) {
         while ended.value() < lanes {
             if let Some((orders, directory)) = &self.orders {
@@ -118,13 +119,14 @@ impl Hearing {
                 ToWorker::GiveUp { number } => {
                     self.orders.iter().for_each(|(orders, _)| orders.give_up(number));
                 }
-                // The coordinator has ended, which the lanes see too.
+                // The coordinator has ended, which the lanes notice too.
                 _ => return,
             }
         }
     }
 
-    /// Waits a little for a message or an answer; whether there is a message. Allocates nothing.
+    /// Waits up to [`SLICE`] for a message or an answer; returns true if there is a message.
+    /// Allocates nothing.
     fn wait(&self, channel: &Channel) -> bool {
         let slice = Timespec::try_from(SLICE).unwrap_or_default();
         let channel = PollFd::new(channel, PollFlags::IN);

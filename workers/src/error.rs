@@ -1,4 +1,4 @@
-//! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
+//! Failures of a worker, as messages for the user, and the codes stored with poison.
 
 use cuda::CudaError;
 use program::compile::CompileError;
@@ -14,34 +14,34 @@ use shm::{
 use crate::load::LoadError;
 use crate::memory::MemoryError;
 
-/// What a poisoning worker leaves in the control segment beside the index of its lane.
+/// Code that a poisoning worker stores in the control segment together with the index of its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PoisonCode {
-    /// A lane waited for another that did not come.
+    /// A lane waited for another lane that made no progress.
     TimedOut = 1,
     /// The worker failed before its lanes ran.
     Setup = 2,
-    /// The device failed under a lane.
+    /// The device failed while executing a lane.
     Device = 3,
 }
 
-/// What a failure is about, where somebody can do something about it.
+/// Category of a failure that the coordinator can react to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
     /// Too little memory on the device.
     DeviceMemory,
-    /// A storage cannot be read, or not any more; others may hold the same.
+    /// A storage cannot be read, or no longer can; others may have the same weights.
     Storage,
-    /// No lane moved for too long.
+    /// No lane made progress within the bound.
     Stuck,
     Other,
 }
 
-/// Why a lane stopped.
+/// Reason why a lane stopped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
-    /// Another process ended the run; it says why.
+    /// Another process ended the run and reports the reason.
     #[error("The run was ended by another process.")]
     Poisoned,
     /// Another lane made no progress within the bound.
@@ -52,55 +52,52 @@ pub enum LaneError {
     TimedOut {
         /// Name of the lane that gave up.
         waiting: String,
-        /// What it waited for.
+        /// Name of what it waited for.
         awaited: String,
         /// Phase, step and instruction of the waiting lane.
         place: String,
-        /// The bound.
+        /// Bound on lack of progress, in seconds.
         limit_s: u64,
     },
-    /// The device did not get done with an instruction.
+    /// The device did not finish an instruction.
     #[error(
         "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was \
          ended. A kernel may hang: look at dmesg."
     )]
     Stuck {
-        /// Name of the lane.
         lane: String,
         /// Phase, step and instruction.
         place: String,
-        /// For how long.
+        /// Time without progress, in seconds.
         still_s: u64,
     },
     /// The device or its driver failed.
     #[error("Lane {lane} failed in {place}: {source}")]
     Device {
-        /// Name of the lane.
         lane: String,
         /// Phase, step and instruction.
         place: String,
-        /// What the driver said.
+        /// Error of the driver.
         source: CudaError,
     },
     /// A storage could not be read.
     #[error("Lane {lane} could not read in {place}: {reason}")]
     Storage {
-        /// Name of the lane.
         lane: String,
         /// Phase, step and instruction.
         place: String,
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
     /// A storage does not answer.
     #[error("{reason}.")]
     Silent {
-        /// For how long.
+        /// Description that includes the time waited.
         reason: String,
     },
 }
 
-/// Where a lane is, in words: `decode step 3, fc0, layer 4, batch 1`.
+/// Returns a description of a lane's position, such as `decode step 3, fc0, layer 4, batch 1`.
 pub fn place(plan: &Plan, lane: LaneId, at: Position) -> String {
     let Position { program, step, instruction } = at;
     let Some(program) = plan.programs.get(program as usize) else { return String::new() };
@@ -132,21 +129,21 @@ impl LaneError {
     }
 }
 
-/// Why a worker ended.
+/// Reason why a worker ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The coordinator is gone, or spoke another language.
+    /// The coordinator ended, or sent messages that cannot be decoded.
     #[error("{0}")]
     Channel(#[from] ChannelError),
-    /// A message that does not belong here.
+    /// An unexpected message.
     #[error(
         "The coordinator sent {found} where {expected} was expected; both must come from the same \
          build."
     )]
     Unexpected {
-        /// What came.
+        /// Kind of the message received.
         found: &'static str,
-        /// What the handshake asks for.
+        /// Kind of message that the handshake expects.
         expected: &'static str,
     },
     /// A message that could not be read or written.
@@ -155,40 +152,40 @@ pub enum WorkerError {
          same build."
     )]
     Message(#[from] postcard::Error),
-    /// The control segment.
+    /// The control segment could not be attached.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// Memory that another process has too.
+    /// Shared memory could not be mapped.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// Memory of this worker alone.
+    /// Private memory of this worker could not be mapped.
     #[error("{0}")]
     Map(#[from] MapError),
-    /// NUMA nodes on which memory should lie.
+    /// Memory could not be bound to its NUMA nodes.
     #[error("{0}")]
     Nodes(#[from] NodesError),
-    /// The trace rings.
+    /// The trace rings could not be opened.
     #[error("{0}")]
     Trace(#[from] TraceError),
-    /// A staging that cannot be read, or holds other weights.
+    /// A staging that cannot be read, or contains other weights.
     #[error("{reason}")]
     Staging {
-        /// A sentence.
+        /// Description of the failure.
         reason: String,
     },
     /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),
-    /// The weights.
+    /// The weights could not be loaded.
     #[error("{0}")]
     Load(#[from] LoadError),
-    /// No such instruction set here.
+    /// The kernel variant is not supported by this CPU.
     #[error("{0}")]
     Variant(#[from] kernels::VariantError),
-    /// A form of answers.
+    /// A grammar could not be compiled.
     #[error("A form of answers cannot be followed: {0}.")]
     Grammar(#[from] grammar::GrammarError),
-    /// The system refused a thread.
+    /// The system could not start a thread.
     #[error(
         "The system refused to start a thread of the worker: {0}. Lower the number of threads or \
          raise the limit (`ulimit -u`)."
@@ -200,50 +197,50 @@ pub enum WorkerError {
     /// The parent-death signal could not be armed.
     #[error("The worker could not ask to end with the coordinator: {0}.")]
     Parent(#[source] std::io::Error),
-    /// The coordinator ended before the worker was armed to follow it.
+    /// The coordinator ended before the parent-death signal was armed.
     #[error("The coordinator has ended.")]
     Orphaned,
-    /// The CUDA device.
+    /// The CUDA device failed.
     #[error("{0}")]
     Device(#[from] CudaError),
-    /// A model that is not for the kernels of a CUDA device.
+    /// A model beyond the limits of the kernels for CUDA devices.
     #[error(
         "This model has {value} {what} and the kernels for CUDA devices take at most {most}: run \
          with --device none."
     )]
     Unsupported {
-        /// What there are too many of.
+        /// Quantity that exceeds its limit.
         what: &'static str,
-        /// How many.
+        /// Value of the quantity.
         value: usize,
-        /// The most.
+        /// Its limit.
         most: u32,
     },
-    /// A piece of a linear, which the kernels of a CUDA device do not compute.
+    /// A linear in pieces, which the kernels for CUDA devices do not support.
     #[error(
         "The placement splits {op} by its output rows, which the kernels for CUDA devices do not \
          compute: choose another --split-chunks, or --device emulated."
     )]
     PieceOnDevice {
-        /// Its name.
+        /// Name of the operation.
         op: &'static str,
     },
-    /// An operation that is not among the kernels of a CUDA device.
+    /// An operation that is not among the kernels for CUDA devices.
     #[error(
         "Layers of this model keep a state or have a gate ({op}), which the kernels for CUDA \
          devices do not compute: run with --device none."
     )]
     NotOnDevice {
-        /// Its name.
+        /// Name of the operation.
         op: &'static str,
     },
-    /// A lane.
+    /// A lane failed.
     #[error("{0}")]
     Lane(#[from] LaneError),
 }
 
 impl WorkerError {
-    /// What it is about.
+    /// Returns the category of the failure.
     pub fn kind(&self) -> FailureKind {
         let of_device = match self {
             WorkerError::Device(error) => Some(error),

@@ -1,4 +1,4 @@
-//! Forms of answers that come while a run serves.
+//! Compilation of grammars that arrive while a run serves.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use grammar::{Compiler, Form, GrammarError, Grammars};
 use crate::shared::forms::ReadyForms;
 use crate::shared::protocol::FromWorker;
 
-/// Compiles forms for the sampler of this worker.
+/// Compiles grammars for the sampler of this worker.
 pub(crate) struct FormCompiler {
     grammars: Arc<Grammars>,
     ready: Arc<ReadyForms>,
-    /// The tables of the vocabulary, made when the first form comes.
+    /// Tables of the vocabulary, built when the first grammar arrives.
     compiler: Option<Result<Compiler, GrammarError>>,
 }
 
@@ -22,12 +22,13 @@ impl std::fmt::Debug for FormCompiler {
 }
 
 impl FormCompiler {
-    /// In the vocabulary of `grammars`, to where the sampler finds them.
+    /// Returns a compiler for the vocabulary of `grammars`, which stores its results in `ready`,
+    /// where the sampler finds them.
     pub(crate) fn new(grammars: Arc<Grammars>, ready: Arc<ReadyForms>) -> FormCompiler {
         FormCompiler { grammars, ready, compiler: None }
     }
 
-    /// Makes a form ready, and says whether it could.
+    /// Compiles a grammar and returns a message with the result.
     pub(crate) fn compile(&mut self, number: u32, form: Form) -> FromWorker {
         let compiler = self.compiler.get_or_insert_with(|| Compiler::new(&self.grammars));
         let compiled = match compiler {
@@ -38,7 +39,7 @@ impl FormCompiler {
         FromWorker::FormReady { number, failure }
     }
 
-    /// No answer will begin with it any more.
+    /// Drops a grammar that no further answer will use.
     pub(crate) fn forget(&self, number: u32) {
         self.ready.forget(number);
     }

@@ -1,5 +1,5 @@
-//! The heartbeat: a thread that ticks while its process is scheduled at all, so that the
-//! coordinator notices a stopped worker, and that carries the allocation count over.
+//! Heartbeat of a worker: a thread that ticks whenever its process is scheduled, so that the
+//! coordinator notices a stopped worker, and that publishes the allocation count.
 
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -11,10 +11,10 @@ use shm::sync::{AtomicU32, Ordering};
 use crate::counting;
 use crate::error::WorkerError;
 
-/// Between two ticks.
+/// Interval between ticks.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Ticks until it is dropped.
+/// Thread that ticks until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     stop: Arc<AtomicU32>,
@@ -22,11 +22,11 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts ticking for a worker.
+    /// Starts the heartbeat of a worker.
     pub(crate) fn start(control: Control, worker: usize) -> Result<Heartbeat, WorkerError> {
         let stop = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&stop);
-        // A thread that starts allocates a little, which must not fall behind ready.
+        // A starting thread allocates a little, which must not happen after ready.
         let started = Arc::new(Barrier::new(2));
         let up = Arc::clone(&started);
         let thread = std::thread::Builder::new()
@@ -44,7 +44,7 @@ impl Heartbeat {
     }
 }
 
-/// One tick, with the present count of allocations.
+/// Publishes one tick, with the current allocation count.
 pub(crate) fn publish(control: &Control, worker: usize) {
     let words = control.worker(worker);
     words.allocations.store(counting::count(), Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Drop for Heartbeat {
         self.stop.store(1, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The thread has nothing to panic at.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }

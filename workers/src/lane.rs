@@ -2,9 +2,9 @@
 //!
 //! Every lane derives the same timeline bases and the same number of steps from the program and the
 //! control words, so nothing is negotiated: waits compare with `base + step * signals_per_step +
-//! offset`, and all lanes leave a group after the same step because the sampler announces the last
-//! step one step ahead of whoever may run furthest. Between the stages of a group they meet at a
-//! barrier.
+//! offset`, and all lanes leave a group after the same step, because the sampler announces the last
+//! step one step ahead of the lane that may be furthest ahead. Between the stages of a group all
+//! lanes meet at a barrier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,65 +26,67 @@ use crate::sampled::{Sampled, last_sample, table_batch};
 use crate::shared::table::StepTable;
 use crate::still::{StillBounds, Stillness};
 
-/// How long a lane sleeps for the next group before it looks again; releases end it at once.
+/// Interval at which a lane that waits for the next group checks again; a release wakes it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
-/// Lanes without work in a program wait at its end for as long as the program lasts. A lane that
-/// hangs is noticed by those that wait for its timeline, and their poison releases the barrier too.
+/// Bound on a wait at a barrier. Lanes without work in a program wait at its end for as long as the
+/// program lasts. A lane that hangs is detected by those that wait for its timeline, and their
+/// poison releases the barrier too.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// What a lane needs beside its executor.
+/// Arguments of a lane, in addition to its executor.
 #[derive(Debug)]
 pub struct LaneSetup {
     pub lane: LaneId,
-    /// The worker that runs it.
+    /// Worker that runs the lane.
     pub worker: WorkerId,
     pub plan: Arc<Plan>,
     pub control: Control,
-    /// `None` where the device's side of the lane writes it.
+    /// `None` if the device's side of the lane writes the trace.
     pub trace: Option<TraceWriter>,
     /// Bounds of a wait for a lane that makes no progress.
     pub still: StillBounds,
-    /// Copies take at least this long per byte; `None`: as fast as memory.
+    /// Emulated link speed, which bounds the rate of copies; `None` for the speed of memory.
     pub link_bytes_per_s: Option<u64>,
-    /// Where the lane says which stage it is in, for those that stand by for others' lanes.
+    /// Checkpoint in which the lane publishes its current stage, for the standby lanes of the same
+    /// worker.
     pub lead: Option<Arc<Lead>>,
 }
 
-/// Where a lane goes on that another worker has left.
+/// Position at which a lane resumes after another worker was lost.
 #[derive(Debug, Clone)]
 pub(crate) struct Resumed {
-    /// The stage that the lane was in.
+    /// Stage that the lane was in.
     pub(crate) stage: StageStart,
-    /// Of the stage, the first that is not complete.
+    /// First incomplete step of the stage.
     pub(crate) step: u32,
-    /// Of the list, in that step.
+    /// Index of the next instruction of the list in that step.
     pub(crate) instruction: usize,
 }
 
-/// A lane of a worker; see the module header.
+/// A lane of a worker; see the module documentation.
 #[derive(Debug)]
 pub struct LaneRunner {
     setup: LaneSetup,
     executor: Box<dyn LaneExecutor>,
     table: StepTable,
-    /// Timelines at the start of the present stage, by lane.
+    /// Timelines at the start of the current stage, by lane.
     bases: Vec<u32>,
-    /// Signals that a lane gives in a step, by program and lane.
+    /// Number of signals of a lane per step, by program and lane.
     signals: Vec<Vec<u32>>,
     /// `Control::steps` at the start of the group.
     steps_base: u32,
     /// Index of the last `Sample` of this lane's list, by program.
     last_sample: Vec<Option<usize>>,
-    /// What says that a batch's rows of the next step are listed, by program and batch.
+    /// Dependency after which a batch's rows of the next step are listed, by program and batch.
     sampled: Vec<Vec<Sampled>>,
-    /// The first lane of its worker, which moves the worker's state on.
+    /// First lane of its worker, which advances the worker's state.
     first_of_worker: bool,
-    /// The first lane of all, which says that a group has drained.
+    /// First lane of all, which signals that a group has drained.
     first_of_all: bool,
 }
 
 impl LaneRunner {
-    /// A lane that has run nothing yet; the control segment must be fresh.
+    /// Returns a lane that has not run yet. The control segment must be fresh.
     pub fn new(setup: LaneSetup, executor: Box<dyn LaneExecutor>) -> LaneRunner {
         let plan = Arc::clone(&setup.plan);
         let topology = &plan.topology;
@@ -117,39 +119,40 @@ impl LaneRunner {
         }
     }
 
-    /// The lane's name.
+    /// Returns the name of the lane.
     pub fn name(&self) -> &str {
         self.setup.plan.lane_name(self.setup.lane)
     }
 
-    /// The lane it runs.
+    /// Returns the identifier of the lane.
     pub fn lane(&self) -> LaneId {
         self.setup.lane
     }
 
-    /// The plan it runs.
+    /// Returns the plan of the lane.
     pub(crate) fn plan(&self) -> &Plan {
         &self.setup.plan
     }
 
-    /// Where it records what it does.
+    /// Sets the ring in which the lane records its work.
     pub(crate) fn set_trace(&mut self, trace: Option<TraceWriter>) {
         self.setup.trace = trace;
     }
 
-    /// Runs groups until the coordinator says that it was the last.
+    /// Runs groups until the coordinator announces the end of the run.
     ///
     /// # Errors
-    /// Poison, or a lane that stood still for longer than the bound; the caller poisons.
+    /// Returns poison, or an error if no lane made progress within the bound; the caller poisons
+    /// the run.
     pub fn run(&mut self) -> Result<(), LaneError> {
         self.run_from(None)
     }
 
-    /// The same from where another worker has left the lane.
+    /// Runs groups from the position at which another worker left the lane.
     pub(crate) fn run_from(&mut self, resumed: Option<Resumed>) -> Result<(), LaneError> {
         let ended = self.run_groups(resumed);
         match ended {
-            // The poison that its own failure brought is not another's.
+            // Poison caused by this lane's own failure is reported as that failure.
             Err(LaneError::Poisoned) => {
                 Err(self.executor.own_failure().unwrap_or(LaneError::Poisoned))
             }
@@ -187,8 +190,9 @@ impl LaneRunner {
         let plan = Arc::clone(&self.setup.plan);
         let mut stages = [None; STAGES_MAX];
         stages.iter_mut().zip(control.stages()).for_each(|(place, stage)| *place = Some(stage));
-        // Stages that are all known at the release were copied just now: the next release may
-        // overwrite them before this lane has left. One more barrier keeps those said on the way.
+        // Stages that are all known at the release are copied here, since the next release may
+        // overwrite them before this lane has left. Stages announced during the group are protected
+        // by an additional barrier instead.
         let goes_on = plan.shape.has_owners();
         let stage_at = |index: usize| match goes_on {
             true => control.stage(index),
@@ -210,8 +214,8 @@ impl LaneRunner {
             }
             while steps < stage.steps {
                 if begun >= 2 {
-                    // The samples of the step before the last are done, so this step is known to be
-                    // one of the group's or not.
+                    // The samples of the step before the previous one are complete, so it is known
+                    // whether this step belongs to the group.
                     let target = self.steps_base.wrapping_add(begun - 1);
                     self.wait(control.steps(), target, Awaited::Tokens)?;
                 }
@@ -221,7 +225,7 @@ impl LaneRunner {
                 let step = Step { of_program: steps, of_group: begun, group, stage: index };
                 self.run_list(program, step, std::mem::take(&mut instruction))?;
                 steps += 1;
-                // Steps are counted where tokens are drawn.
+                // Only steps that draw tokens are counted.
                 begun += u32::from(program.shape.samples() > 0);
             }
             self.executor.settle()?;
@@ -231,7 +235,7 @@ impl LaneRunner {
         }
         self.steps_base = self.steps_base.wrapping_add(begun);
         if goes_on {
-            // All have seen that nothing follows.
+            // All lanes have seen that no stage follows.
             self.barrier(control)?;
         }
         if self.first_of_all {
@@ -240,7 +244,7 @@ impl LaneRunner {
         Ok(())
     }
 
-    /// Runs this lane's list once, from its `first` instruction on.
+    /// Runs this lane's list once, starting at instruction `first`.
     fn run_list(&mut self, program: &Program, step: Step, first: usize) -> Result<(), LaneError> {
         let Some(list) = program.lane(self.setup.lane) else { return Ok(()) };
         let program = program.id;
@@ -249,7 +253,8 @@ impl LaneRunner {
         self.executor.begin_list(StepOfGroup { group: step.group, step: step.of_group });
         for (index, instruction) in list.instructions.iter().enumerate().skip(first) {
             if !self.executor.is_asynchronous() {
-                // Of others the instruction is under way only later.
+                // An asynchronous executor begins the instruction later, and then sets the position
+                // itself.
                 words.set_position(Position {
                     program: program.0.into(),
                     step: step.of_program,
@@ -309,8 +314,9 @@ impl LaneRunner {
         self.wait(timeline, target, Awaited::Lane(wait.lane))
     }
 
-    /// On a device an instruction's sizes are read when it is enqueued, and its waits may be the
-    /// stream's. So the host waits here for the sampler that wrote them, in the step before.
+    /// Waits for the sampler of the step before, which wrote the sizes that the instruction reads.
+    /// On a device the sizes are read when the instruction is enqueued, and the instruction's own
+    /// waits may be performed by the stream, so this wait has to happen on the host.
     fn wait_for_table(
         &mut self,
         program: ProgramId,
@@ -338,8 +344,8 @@ impl LaneRunner {
         }
     }
 
-    /// Waits until `timeline` has reached `target`. The bound is on standing still: as long as any
-    /// lane moves on from instruction to instruction, a long program is no failure.
+    /// Waits until `timeline` has reached `target`. The bound applies to lack of progress: as long
+    /// as any lane moves from instruction to instruction, a long program is not a failure.
     fn wait(
         &mut self,
         timeline: &Timeline,
@@ -365,7 +371,7 @@ impl LaneRunner {
         loop {
             match control.groups().wait_at_least(group, control.poison(), GROUP_SLICE) {
                 Ok(()) => return Ok(()),
-                // Nothing is late: the coordinator may have nothing to do.
+                // A timeout is no failure: the coordinator may have nothing to do.
                 Err(WaitError::TimedOut { .. }) => {}
                 Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
             }
@@ -404,30 +410,30 @@ impl LaneRunner {
     }
 }
 
-/// The timeline value that a wait asks for, in wrapping arithmetic. A wait for the step before is
-/// already satisfied in the first step of a program.
+/// Returns the timeline value that a wait requires, in wrapping arithmetic. A wait for the previous
+/// step is already satisfied in the first step of a program.
 pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &Wait) -> u32 {
     let target = base.wrapping_add(step.wrapping_mul(signals_per_step)).wrapping_add(wait.offset);
     if wait.previous_step { target.wrapping_sub(signals_per_step) } else { target }
 }
 
-/// A step that is run.
+/// The step being run.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    /// Counted from the stage's first.
+    /// Index within the stage.
     of_program: u32,
-    /// Counted from the group's first.
+    /// Index within the group.
     of_group: u32,
     group: u32,
-    /// Of the group's.
+    /// Index of the stage within the group.
     stage: usize,
 }
 
-/// What a lane waits for, as errors name it.
+/// Target of a wait, as named in errors.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
     Lane(LaneId),
     Tokens,
-    /// All that have work.
+    /// All lanes that have work.
     Lanes,
 }

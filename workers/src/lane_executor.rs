@@ -1,6 +1,6 @@
-//! What carries out a lane's work: the seam behind which a new kind of lane is a new file.
+//! Executors of lanes: the interface that a new kind of lane implements.
 //!
-//! The lane itself ([`crate::lane`]) knows order only: lists, waits, signals, steps.
+//! The lane itself ([`crate::lane`]) handles order only: lists, waits, signals and steps.
 
 use std::fmt;
 
@@ -10,52 +10,53 @@ use shm::{Position, StepOfGroup, Timeline};
 
 use crate::error::LaneError;
 
-/// What an instruction did, for the trace.
+/// Amount of work done by an instruction, for the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
-    /// Bytes moved; for `Compute` the weights and cached positions read.
+    /// Bytes moved; for `Compute` the bytes of weights and cached positions read.
     pub bytes: u64,
-    /// Rows worked on.
+    /// Number of rows computed or moved.
     pub rows: u32,
 }
 
-/// An instruction that is work, and where it stands.
+/// An instruction that is work, and its position.
 #[derive(Debug, Clone, Copy)]
 pub struct Task<'a> {
     pub program: ProgramId,
-    /// Of the program, from 0.
+    /// Index of the step within the program.
     pub step: u32,
-    /// In the lane's list.
+    /// Index in the lane's list.
     pub index: usize,
     pub instruction: &'a Instruction,
 }
 
 impl Task<'_> {
-    /// Where it stands, as the control segment says it.
+    /// Returns the position in the representation of the control segment.
     pub fn position(&self) -> Position {
         let program = self.program.0.into();
         Position { program, step: self.step, instruction: self.index as u32 }
     }
 }
 
-/// Carries out the work of one lane, on the lane's thread.
+/// Executes the work of one lane, on the lane's thread.
 pub trait LaneExecutor: fmt::Debug + Send {
-    /// The thread that calls this runs the lane.
+    /// Prepares the calling thread, which runs the lane.
     ///
     /// # Errors
-    /// What the lane works on cannot be had.
+    /// Returns an error if a resource of the lane is unavailable.
     fn begin(&mut self) -> Result<(), LaneError> {
         Ok(())
     }
 
-    /// A run of the list begins: what the step table says may have changed.
+    /// Begins a run of the list: the contents of the step table may have changed.
     fn begin_list(&mut self, _step: StepOfGroup) {}
 
-    /// Carries out an instruction. `None`: it is only under way; whoever completes it writes the
-    /// trace, and [`LaneExecutor::is_asynchronous`] says so of all.
+    /// Executes an instruction. Returns `None` if the instruction is still in progress; its
+    /// completion then writes the trace. [`LaneExecutor::is_asynchronous`] states which of the two
+    /// applies to all instructions.
     ///
     /// # Errors
-    /// A device or a storage that failed.
+    /// Returns an error if a device or a storage failed.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError>;
 
     /// Advances the lane's timeline once all its earlier work is complete.
@@ -63,32 +64,33 @@ pub trait LaneExecutor: fmt::Debug + Send {
         timeline.signal();
     }
 
-    /// Orders what follows behind another lane's timeline without holding up the thread; `false`
-    /// where the thread has to wait.
+    /// Orders subsequent work after another lane's timeline without blocking the thread. Returns
+    /// false if the thread has to wait instead.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// Returns the device's error.
     fn order_behind(&self, _lane: LaneId, _target: u32) -> Result<bool, LaneError> {
         Ok(false)
     }
 
-    /// The thread is about to wait for another lane, or has waited for all of them.
+    /// Notifies the executor that the thread is about to wait for another lane, or has waited for
+    /// all lanes.
     fn blocked(&mut self) {}
 
-    /// Waits until everything under way is complete.
+    /// Waits until all work in progress is complete.
     ///
     /// # Errors
-    /// What failed meanwhile.
+    /// Returns a failure of that work.
     fn settle(&self) -> Result<(), LaneError> {
         Ok(())
     }
 
-    /// The error with which the work itself ended, in the place of the poison that it caused.
+    /// Returns the error with which the work itself ended, instead of the poison that it caused.
     fn own_failure(&self) -> Option<LaneError> {
         None
     }
 
-    /// Whether instructions may still be under way when `execute` returns.
+    /// Returns true if instructions may still be in progress when `execute` returns.
     fn is_asynchronous(&self) -> bool {
         false
     }

@@ -1,26 +1,26 @@
-//! Which stage a lane is in: what another thread of its worker has to know to go on with the lane
-//! of a worker that is gone. All lanes count bases and steps alike.
+//! Checkpoint of a lane: the stage that it is in, published so that another thread of its worker
+//! can resume the lane of a lost worker. All lanes count bases and steps equally.
 
 use std::sync::{Mutex, PoisonError};
 
-/// A lane at the beginning of a stage.
+/// State of a lane at the beginning of a stage.
 #[derive(Debug, Clone, Default)]
 pub struct StageStart {
-    /// Stages that the lane has begun before, of all groups.
+    /// Number of stages that the lane had begun before, of all groups.
     pub(crate) number: u32,
-    /// Counted from 1; 0: there was none yet.
+    /// Group, counted from 1; 0 before the first one.
     pub(crate) group: u32,
-    /// Of the group's stages.
+    /// Index of the stage within the group.
     pub(crate) index: usize,
     /// Timelines, by lane.
     pub(crate) bases: Vec<u32>,
     /// `Control::steps` at the start of the group.
     pub(crate) steps_base: u32,
-    /// Steps of the group before the stage.
+    /// Number of steps of the group before the stage.
     pub(crate) begun: u32,
 }
 
-/// Where a lane says so.
+/// Checkpoint to which a lane publishes its current stage.
 #[derive(Debug)]
 pub struct Lead(Mutex<State>);
 
@@ -32,13 +32,13 @@ struct State {
 }
 
 impl Lead {
-    /// Of a topology with so many lanes.
+    /// Returns a checkpoint for a topology with `lanes` lanes.
     pub fn new(lanes: usize) -> Lead {
         let stage = StageStart { bases: vec![0; lanes], ..StageStart::default() };
         Lead(Mutex::new(State { stage, begun: 0, is_over: false }))
     }
 
-    /// The lane begins a stage of a group. Allocates nothing.
+    /// Publishes that the lane begins a stage of a group. Allocates nothing.
     pub(crate) fn begin_stage(
         &self,
         (group, index): (u32, usize),
@@ -55,12 +55,12 @@ impl Lead {
         (stage.steps_base, stage.begun) = (steps_base, begun);
     }
 
-    /// The lane has left for good.
+    /// Publishes that the lane has ended.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
     }
 
-    /// The stage of this number, once the lane is in it; and whether the lane has left.
+    /// Returns the stage with this number if the lane is in it, and true if the lane has ended.
     pub(crate) fn stage(&self, number: u32) -> (Option<StageStart>, bool) {
         let state = self.lock();
         let is_there = state.begun > 0 && state.stage.number == number;

@@ -1,17 +1,17 @@
-//! The one place that turns buffers of a plan into slices of mapped memory.
+//! The only module that turns buffers of a plan into slices of mapped memory.
 //!
 //! Every access is checked against the buffer's size and the type's alignment; a worker that lacks
 //! the buffer's memory panics, so the emulated device cannot read host memory even by mistake.
 //!
-//! Why no two lanes alias: a lane touches a buffer only while it executes an instruction that lists
-//! it, and the validator has proved that any two instructions of which one writes overlapping
-//! regions are ordered by the waits and signals of the lanes. Different chunks of one buffer may be
-//! in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges and are sliced as
-//! such. Chunks of `Attended`, and of what linears in pieces write, are columns of a row-major
-//! matrix, of which each of two lanes writes its own: kernels get them by pointer
-//! (`kernels::Columns`), and copies never make a slice. Of weights a piece's own rows are sliced.
-//! A page that no list names may be filled from the prompt store while a lane has a slice of the
-//! whole cache, from which kernels read the listed pages alone.
+//! No two lanes alias for the following reasons. A lane touches a buffer only while it executes an
+//! instruction that lists it, and the validator has proved that any two instructions of which one
+//! writes overlapping regions are ordered by the waits and signals of the lanes. Different chunks
+//! of one buffer may be in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges
+//! and are sliced as such. Chunks of `Attended`, and of the outputs of linears in pieces, are
+//! columns of a row-major matrix, of which each of two lanes writes its own: kernels receive them
+//! by pointer (`kernels::Columns`), and copies never make a slice. Of weights, only the piece's own
+//! rows are sliced. A page that no list names may be filled from the prompt store while a lane has
+//! a slice of the whole cache, from which kernels read the listed pages alone.
 
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ use program::plan::Plan;
 use program::topology::{Holds, SegmentId};
 use shm::{Access, Mapping};
 
-/// Why mappings do not fit a plan.
+/// Reason why mappings do not fit a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// A buffer ends behind its mapping.
+    /// A buffer ends after the end of its mapping.
     #[error(
         "The plan's buffer {buffer} ends at byte {end_bytes} of a mapping of {size_bytes} bytes; \
          plan and memory must come from the same coordinator."
     )]
     Outside {
-        /// The buffer's name.
+        /// Name of the buffer.
         buffer: String,
-        /// Its end.
+        /// End of the buffer.
         end_bytes: u64,
-        /// The mapping's size.
+        /// Size of the mapping.
         size_bytes: u64,
     },
 }
@@ -46,10 +46,10 @@ struct Place {
     size_bytes: usize,
 }
 
-/// A KV cache of at most this size is faulted in whole at load, which takes a tenth of a second.
+/// Maximum size of a KV cache that is faulted in whole at load, which takes a tenth of a second.
 const SMALL_KV_BYTES: usize = 256 << 20;
 
-/// What a worker has mapped, and where the plan's buffers lie in them.
+/// The mapped memory of a worker, and the places of the plan's buffers in it.
 #[derive(Debug)]
 pub struct Memories {
     mappings: Vec<(SegmentId, Arc<Mapping>)>,
@@ -57,10 +57,10 @@ pub struct Memories {
 }
 
 impl Memories {
-    /// Memory for the buffers of `plan`; buffers in other memories stay out of reach.
+    /// Returns the memory for the buffers of `plan`; buffers in unmapped memories are inaccessible.
     ///
     /// # Errors
-    /// A buffer that does not lie in its mapping.
+    /// Returns an error if a buffer exceeds its mapping.
     pub fn new(
         plan: &Plan,
         mappings: Vec<(SegmentId, Arc<Mapping>)>,
@@ -87,9 +87,9 @@ impl Memories {
         Ok(Memories { mappings, places })
     }
 
-    /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for
-    /// an emulated device: all but host weights, which loading has touched where they are written,
-    /// and a large KV cache, of which short answers use little.
+    /// Faults in the pages that the first step would otherwise fault in, which takes seconds for an
+    /// emulated device: everything except host weights, which loading has touched where they are
+    /// written, and a large KV cache, of which short answers use little.
     pub(crate) fn populate(&self) {
         for (memory, mapping) in &self.mappings {
             let wanted = match memory.holds {
@@ -103,12 +103,12 @@ impl Memories {
         }
     }
 
-    /// What is mapped.
+    /// Returns the mappings by segment.
     pub(crate) fn mappings(&self) -> &[(SegmentId, Arc<Mapping>)] {
         &self.mappings
     }
 
-    /// Mapping and first byte of a range of a buffer.
+    /// Returns the mapping and the first byte in it of a range of a buffer.
     fn locate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> (&Mapping, usize) {
         let place = self.places[id.0 as usize];
         assert!(
@@ -124,58 +124,58 @@ impl Memories {
         (mapping, place.offset_bytes + offset_bytes)
     }
 
-    /// Whether a buffer lies in what is mapped.
+    /// Returns true if a buffer is in mapped memory.
     pub(crate) fn has(&self, id: BufferId) -> bool {
         let segment = self.places[id.0 as usize].segment;
         self.mappings.iter().any(|(mapped, _)| *mapped == segment)
     }
 
-    /// Size of a buffer, bytes.
+    /// Returns the size of a buffer, in bytes.
     pub fn size_bytes(&self, id: BufferId) -> usize {
         self.places[id.0 as usize].size_bytes
     }
 }
 
-/// What one owner (a lane, the loader) may do with the memories.
+/// Access of one owner (a lane, or the loader) to the memories.
 #[derive(Debug, Clone)]
 pub struct View {
     memories: Arc<Memories>,
 }
 
 impl View {
-    /// A view for one owner.
+    /// Returns a view for one owner.
     ///
     /// # Safety
     /// The owner is the only user of whatever it touches through this view, for as long as it holds
     /// a slice: it executes the instructions of its lane of a validated plan, in order and only
     /// after their waits, touches only the regions that the current instruction lists, and keeps no
     /// slice from one instruction to the next; or it loads weights before any lane runs; or it
-    /// reads after all lanes have drained; or it reads positions of pages of caches that nobody
-    /// writes to until it has said that it has read them, and writes pages that no list names until
-    /// it has said that they are written.
+    /// reads after all lanes have drained; or it reads positions of pages of caches that are not
+    /// written until it has reported that it has read them, and writes pages that no list names
+    /// until it has reported that they are written.
     pub unsafe fn new(memories: Arc<Memories>) -> View {
         View { memories }
     }
 
-    /// Size of a buffer, bytes.
+    /// Returns the size of a buffer, in bytes.
     pub(crate) fn size_bytes(&self, id: BufferId) -> usize {
         self.memories.size_bytes(id)
     }
 
-    /// Whether a buffer lies in what is mapped.
+    /// Returns true if a buffer is in mapped memory.
     pub(crate) fn has(&self, id: BufferId) -> bool {
         self.memories.has(id)
     }
 
-    /// `count` values of a buffer from `offset_bytes`, for reading.
+    /// Returns `count` values of a buffer from `offset_bytes`, for reading.
     pub(crate) fn read<T: Pod>(&self, id: BufferId, offset_bytes: usize, count: usize) -> &[T] {
         let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
-        // SAFETY: needed to view memory as values. Nobody writes the range meanwhile by the
+        // SAFETY: needed to view memory as values. Nothing writes the range meanwhile by the
         // contract of `View::new`, and `Mapping` checks alignment.
         unsafe { mapping.slice(at, count) }
     }
 
-    /// `count` values of a buffer from `offset_bytes`, for writing.
+    /// Returns `count` values of a buffer from `offset_bytes`, for writing.
     #[expect(clippy::mut_from_ref, reason = "exclusiveness is the contract of View::new")]
     pub(crate) fn write<T: Pod>(
         &self,
@@ -184,18 +184,18 @@ impl View {
         count: usize,
     ) -> &mut [T] {
         let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
-        // SAFETY: needed to view memory as values. Nobody else touches the range meanwhile
-        // by the contract of `View::new`, and `Mapping` checks alignment.
+        // SAFETY: needed to view memory as values. Nothing else touches the range meanwhile by the
+        // contract of `View::new`, and `Mapping` checks alignment.
         unsafe { mapping.slice_mut(at, count) }
     }
 
-    /// Asks for the pages of a range that is about to be written for the first time.
+    /// Faults in the pages of a range that is about to be written for the first time.
     pub(crate) fn populate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) {
         let (mapping, at) = self.memories.locate(id, offset_bytes, size_bytes);
         mapping.populate(at, size_bytes);
     }
 
-    /// First byte of a range of a buffer, for a device that copies it.
+    /// Returns the first byte of a range of a buffer, for a device that copies it.
     pub(crate) fn pointer(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> *mut u8 {
         let (mapping, at) = self.memories.locate(id, offset_bytes, size_bytes);
         mapping.pointer::<u8>(at, size_bytes).as_ptr()
@@ -209,8 +209,8 @@ impl View {
         let source = source.pointer::<u8>(source_at, size_bytes);
         let target = target.pointer::<u8>(target_at, size_bytes);
         // SAFETY: needed to copy without making slices, which may overlap other lanes' chunks. Both
-        // ranges are mapped (checked by `pointer`); two buffers in use at the same time
-        // do not overlap (validator); nobody else writes either range (contract of `View::new`).
+        // ranges are mapped (checked by `pointer`); two buffers in use at the same time do not
+        // overlap (validator); nothing else writes either range (contract of `View::new`).
         unsafe { target.copy_from_nonoverlapping(source, size_bytes) };
     }
 }

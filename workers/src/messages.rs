@@ -1,4 +1,4 @@
-//! What a worker and the coordinator say to each other over the channel, message by message.
+//! Messages between a worker and the coordinator over the channel.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use shm::{Channel, ChannelError};
 use crate::error::WorkerError;
 use crate::shared::protocol::{FromWorker, Setup, ToWorker};
 
-/// How long a worker waits for the coordinator's next message before it looks again. The parent's
-/// death ends the wait, so this is no bound on loading.
+/// Interval at which a worker that waits for the coordinator's next message checks again. The
+/// parent's death ends the wait, so this does not bound loading.
 pub(crate) const MESSAGE_SLICE: Duration = Duration::from_secs(60);
 
-/// The first message.
+/// Receives the first message.
 pub(crate) fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), WorkerError> {
     match receive(channel)? {
         (ToWorker::Setup(setup), descriptors) => Ok((*setup, descriptors)),
@@ -20,7 +20,7 @@ pub(crate) fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), 
     }
 }
 
-/// The error of a message that is none of those `expected`.
+/// Returns the error for a message other than the `expected` ones.
 pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerError {
     let found = match message {
         ToWorker::Setup(_) => "a second setup",
@@ -36,7 +36,7 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
     WorkerError::Unexpected { found, expected }
 }
 
-/// The next message, however long it takes.
+/// Receives the next message, without a bound on the wait.
 pub(crate) fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), WorkerError> {
     loop {
         match channel.recv(MESSAGE_SLICE) {
@@ -47,8 +47,8 @@ pub(crate) fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), Wor
     }
 }
 
-/// The next message, which has come, by way of `buffer`. One without lists allocates nothing where
-/// that has room for a message.
+/// Receives the next message, which has already arrived, through `buffer`. A message without lists
+/// allocates nothing if `buffer` has the capacity for it.
 pub(crate) fn receive_into(
     channel: &Channel,
     buffer: &mut Vec<u8>,
@@ -57,13 +57,13 @@ pub(crate) fn receive_into(
     Ok(postcard::from_bytes(buffer)?)
 }
 
-/// A message to the coordinator of a few bytes; allocates nothing.
+/// Sends a message of a few bytes to the coordinator; allocates nothing.
 pub(crate) fn send_short(channel: &Channel, message: &FromWorker) -> Result<(), WorkerError> {
     let mut buffer = [0; 64];
     Ok(channel.send(postcard::to_slice(message, &mut buffer)?, &[])?)
 }
 
-/// A message to the coordinator.
+/// Sends a message to the coordinator.
 pub(crate) fn send(
     channel: &Channel,
     message: &FromWorker,
@@ -72,7 +72,7 @@ pub(crate) fn send(
     Ok(channel.send(&postcard::to_stdvec(message)?, descriptors)?)
 }
 
-/// Reports a failure. If the coordinator cannot be told, poison and exit code have to do.
+/// Reports a failure. If the coordinator cannot be reached, poison and the exit code report it.
 pub(crate) fn tell(channel: &Channel, error: &WorkerError) {
     let failed = FromWorker::Failed { kind: error.kind(), message: error.to_string() };
     let _ = send(channel, &failed, &[]);

@@ -1,5 +1,5 @@
-//! Copies between pages of this worker's caches, for sequences that begin like others and part from
-//! them within a page.
+//! Copies between pages of this worker's caches, for sequences that share a prefix with others and
+//! diverge within a page.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::memory::{Memories, View};
 #[derive(Debug)]
 pub(crate) struct PageCopies {
     view: View,
-    /// Of each batch.
+    /// Page runs of each batch.
     runs: Vec<PageRuns>,
     page_positions: usize,
 }
 
 impl PageCopies {
-    /// `None` where the plan's caches are not whole pages in this worker's memory.
+    /// Returns `None` if the plan's caches are not whole pages in this worker's memory.
     ///
     /// # Safety
-    /// The coordinator orders positions of a page to be stored or copied that nobody writes to
-    /// before it hears that they are, and pages to be fetched or copied to that no list names
-    /// before it hears that they are.
+    /// The coordinator orders positions of a page to be stored or copied only if they are not
+    /// written before it is notified that they are stored or copied, and pages to be fetched or
+    /// copied to only if no list names them before it is notified that they are complete.
     pub(crate) unsafe fn of(plan: &Plan, memories: &Arc<Memories>) -> Option<PageCopies> {
         let runs = (0..plan.shape.batches).map(|batch| PageRuns::of(plan, batch));
         let runs = runs.collect::<Option<Vec<_>>>()?;
@@ -36,7 +36,7 @@ impl PageCopies {
         Some(PageCopies { view, runs, page_positions: plan.shape.page_positions as usize })
     }
 
-    /// The pages for somebody else who carries out orders.
+    /// Returns the pages for another thread that executes orders.
     pub(crate) fn pages(&self) -> (View, Vec<PageRuns>) {
         (self.view.clone(), self.runs.clone())
     }
@@ -44,7 +44,7 @@ impl PageCopies {
     /// Copies the first positions of a page of a batch to another page. Allocates nothing.
     pub(crate) fn copy(&self, batch: u16, (from, to): (u32, u32), positions: u32) {
         let Some(runs) = self.runs.get(usize::from(batch)).filter(|_| from != to) else { return };
-        // A run has its positions one behind the other.
+        // The positions of a run are consecutive.
         let size_bytes = runs.size_bytes / self.page_positions * positions as usize;
         for ((cache, from), (_, to)) in runs.of_page(from).zip(runs.of_page(to)) {
             let from: &[u8] = self.view.read(cache, from, size_bytes);

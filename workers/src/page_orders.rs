@@ -1,9 +1,9 @@
-//! Orders to store and to fetch pages, between the thread that hears the coordinator and the one
-//! that waits for files.
+//! Orders to store and to fetch pages, passed from the thread that receives the coordinator's
+//! messages to the thread that waits for files.
 //!
-//! A drive may not answer for as long as it likes, and a thread that waits for it cannot be woken.
-//! So an order can be taken back from that thread: it touches the pages of the caches only within
-//! [`PageOrders::copy`], which refuses once the order was answered by somebody else.
+//! A drive may take any time to answer, and a thread that waits for it cannot be woken. Therefore
+//! an order can be withdrawn from that thread: it touches the pages of the caches only within
+//! [`PageOrders::copy`], which fails once another thread has answered the order.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,17 +15,18 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::shared::protocol::{FromWorker, ToWorker};
 
-/// Longest silence of the store while pages are read: who waits for them computes them then.
+/// Maximum silence of the store while pages are read. After it, the waiting sequences compute the
+/// pages.
 pub(crate) const READ_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Longest silence while a page is written, for which nobody waits.
+/// Maximum silence while a page is written, for which no sequence waits.
 pub(crate) const WRITE_SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// See the module header.
+/// Queue of orders and answers; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct PageOrders {
     state: Mutex<State>,
     added: Condvar,
-    /// Readable when there are answers to send.
+    /// Event descriptor that is readable if there are answers to send.
     wake: OwnedFd,
     read_silence_max: Duration,
     write_silence_max: Duration,
@@ -38,24 +39,24 @@ struct State {
     answers: Vec<FromWorker>,
 }
 
-/// The order that is being carried out.
+/// The order that is being executed.
 #[derive(Debug)]
 struct Current {
     number: u32,
     is_fetch: bool,
-    /// Pages that were read, and their bytes in files.
+    /// Number of pages read, and of the bytes read from files.
     pages: u32,
     bytes: u64,
     progressed: Instant,
-    /// It was answered by another thread than that which carries it out.
+    /// Set if a thread other than the executing one has answered the order.
     is_withdrawn: bool,
 }
 
 impl PageOrders {
-    /// None yet.
+    /// Returns an empty queue.
     ///
     /// # Errors
-    /// No descriptor left.
+    /// Returns an error if no descriptor is available.
     pub(crate) fn new() -> std::io::Result<PageOrders> {
         Ok(PageOrders {
             state: Mutex::default(),
@@ -66,7 +67,7 @@ impl PageOrders {
         })
     }
 
-    /// Orders behind others, those to fetch before those to store: sequences wait for them.
+    /// Enqueues an order. Fetches come before stores, since sequences wait for them.
     pub(crate) fn push(&self, order: ToWorker) {
         let mut state = self.lock();
         let is_store = |order: &ToWorker| matches!(order, ToWorker::Store { .. });
@@ -80,7 +81,7 @@ impl PageOrders {
         self.added.notify_one();
     }
 
-    /// Answers an order to fetch with what was read by now, unless it was answered.
+    /// Answers an order to fetch with the pages read so far, unless it has been answered.
     pub(crate) fn give_up(&self, number: u32) {
         let mut state = self.lock();
         let is_it = |order: &ToWorker| match order {
@@ -95,7 +96,8 @@ impl PageOrders {
         }
     }
 
-    /// Gives up what the store has been silent for too long for, `directory` in its sentence.
+    /// Gives up the orders for which the store has been silent for too long; the message names
+    /// `directory`.
     pub(crate) fn expire(&self, directory: &std::path::Path) {
         let mut state = self.lock();
         let Some(current) = &state.current else { return };
@@ -121,20 +123,20 @@ impl PageOrders {
         }
     }
 
-    /// What is to be sent. Allocates nothing where there is nothing.
+    /// Takes the answers to send. Allocates nothing if there are none.
     pub(crate) fn answers(&self) -> Vec<FromWorker> {
         let mut woken = [0; 8];
-        // Nothing to read: nobody has woken.
+        // The read fails if there is nothing to read, which is expected.
         let _ = rustix::io::read(&self.wake, &mut woken);
         std::mem::take(&mut self.lock().answers)
     }
 
-    /// Readable when there may be answers.
+    /// Returns a descriptor that is readable when there may be answers.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Waits for the next order, which is the current one from now on.
+    /// Waits for the next order and makes it the current one.
     pub(crate) fn next(&self) -> ToWorker {
         let mut state = self.lock();
         loop {
@@ -158,15 +160,16 @@ impl PageOrders {
         }
     }
 
-    /// Copies between a page of the current order and memory of the caller's own.
+    /// Runs `copy`, which copies between a page of the current order and private memory of the
+    /// caller.
     ///
     /// # Errors
-    /// The order was answered: `copy` is not called.
+    /// Returns an error, without calling `copy`, if the order has been answered.
     pub(crate) fn copy(&self, copy: impl FnOnce()) -> Result<(), Withdrawn> {
         let mut state = self.lock();
         match &mut state.current {
             Some(current) if !current.is_withdrawn => {
-                // Under the lock, so that nobody answers meanwhile.
+                // Holding the lock prevents any other thread from answering meanwhile.
                 copy();
                 current.progressed = Instant::now();
                 Ok(())
@@ -175,8 +178,8 @@ impl PageOrders {
         }
     }
 
-    /// A page of the current order was read from so many bytes; the pages that were by now, and the
-    /// bytes of all.
+    /// Records that a page of the current order was read from `bytes` bytes, and returns the
+    /// numbers of pages and bytes read so far.
     pub(crate) fn page_done(&self, bytes: u64) -> (u32, u64) {
         let mut state = self.lock();
         let Some(current) = &mut state.current else { return (0, 0) };
@@ -188,7 +191,7 @@ impl PageOrders {
         (current.pages, current.bytes)
     }
 
-    /// The current order is carried out; `answer` is sent unless it was answered.
+    /// Completes the current order; `answer` is sent unless the order has been answered.
     pub(crate) fn finish(&self, answer: FromWorker) {
         let mut state = self.lock();
         let current = state.current.take();
@@ -196,7 +199,8 @@ impl PageOrders {
             state.answers.push(answer);
         }
         drop(state);
-        // Full means that there is something to read.
+        // The write fails only if the counter is full, in which case the descriptor is readable
+        // already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -206,7 +210,7 @@ impl PageOrders {
 }
 
 impl State {
-    /// Answers the current order, which from now on touches no page.
+    /// Answers the current order, which touches no page from now on.
     fn withdraw(&mut self, reason: Option<&str>) {
         let Some(current) = &mut self.current else { return };
         if std::mem::replace(&mut current.is_withdrawn, true) {
@@ -221,7 +225,7 @@ impl State {
     }
 }
 
-/// The answer to an order that was not begun.
+/// Returns the answer to an order that was not begun.
 fn unanswered(order: ToWorker, reason: Option<&str>) -> Option<FromWorker> {
     let (reason, is_silent) = (reason.map(str::to_owned), reason.is_some());
     match order {

@@ -1,5 +1,4 @@
-//! The threads of a worker's process: one for each lane, and what becomes of the run when one of
-//! them fails.
+//! Threads of a worker process, one for each lane, and the handling of their failures.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,27 +15,28 @@ use crate::pulse::Pulse;
 use crate::shared::protocol::FromWorker;
 use crate::standby::Standby;
 
-/// Between two looks at reads in progress.
+/// Interval between checks of reads in progress.
 const PULSE_SLICE: Duration = Duration::from_millis(100);
-/// Of a thread beside the lanes: what reads a form of answers recurses, within the bounds on forms.
+/// Stack size of a background thread: the parser of grammars recurses, within the bounds on
+/// grammars.
 const ERRANDS_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;
 
-/// What a worker runs.
+/// Lanes and background tasks of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     pub(crate) own: Vec<LaneRunner>,
     pub(crate) standbys: Vec<Standby>,
-    /// Of lanes that read storages.
+    /// Watchdogs of the lanes that read storages.
     pub(crate) pulses: Vec<Arc<Pulse>>,
-    /// A drive that has not answered for so long is given up.
+    /// Maximum time that a drive may take to answer before it is given up.
     pub(crate) silence_max: Duration,
-    /// Of a run that serves.
+    /// Background tasks of a serving run.
     pub(crate) errands: Errands,
 }
 
-/// What a thread runs.
+/// Body of a lane's thread.
 enum Body {
     Own(LaneRunner),
     Standby(Standby),
@@ -58,7 +58,7 @@ impl Body {
     }
 }
 
-/// What a worker has once its control segment is attached.
+/// State of a worker once its control segment is attached.
 #[derive(Clone, Copy)]
 pub(crate) struct Worker<'a> {
     pub(crate) channel: &'a Channel,
@@ -72,7 +72,7 @@ impl Worker<'_> {
         self.control.worker(self.id.index()).set_state(state);
     }
 
-    /// Runs each lane on a thread of its own until the coordinator lets them leave.
+    /// Runs each lane on a thread of its own until the coordinator ends the run.
     pub(crate) fn run_lanes(
         &self,
         lanes: Lanes,
@@ -95,7 +95,7 @@ impl Worker<'_> {
                 let (name, thread) = (lane.runner().lane(), lane.runner().name().to_owned());
                 let body = move || {
                     arrived.signal();
-                    // Poison is seen again, and answered, by the lane's first wait.
+                    // The lane's first wait sees and handles poison again.
                     let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
                     if let Err(error) = lane.run() {
                         let error = WorkerError::Lane(error);
@@ -119,15 +119,15 @@ impl Worker<'_> {
                 self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
-            // A thread that starts allocates a little; only then does counting begin. Nobody else
-            // poisons before the first group, and a failed wait shows in the lanes.
+            // Counting begins once all threads run, since a starting one allocates. No other thread
+            // poisons the run before the first group, and the lanes detect a failed wait.
             let _ = arrived.wait_at_least(threads, poison, MESSAGE_SLICE);
             self.state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
             if let Err(error) = &sent {
                 self.report(error, PoisonCode::Setup, culprit);
             }
-            // From here on nothing is allocated: the lanes start behind the gate.
+            // Nothing is allocated from here on: the lanes start after the gate.
             counting::arm();
             gate.signal();
             if !pulses.is_empty() {
@@ -144,7 +144,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Where the system refused a thread, the run ends and the others are let go.
+    /// Reports a failure to start a thread: the run ends and the threads already started are
+    /// released.
     fn begin<T>(
         &self,
         spawned: std::io::Result<T>,
@@ -159,11 +160,12 @@ impl Worker<'_> {
         })
     }
 
-    /// DeviceResident until the last group or poison: to the coordinator a worker that leaves early
-    /// has failed, also one for which the plan has no work.
+    /// Waits until the last group or poison. The coordinator treats a worker that leaves early as
+    /// failed, even one for which the plan has no work.
     ///
     /// # Errors
-    /// Poison, like a lane's: who leaves at once would be taken for the one that failed.
+    /// Returns poison like a lane, which delays the exit: a worker that leaves at once would be
+    /// taken for the one that failed.
     fn idle(&self) -> Result<(), LaneError> {
         let (groups, poison) = (self.control.groups(), self.control.poison());
         let mut group = 1;
@@ -171,14 +173,14 @@ impl Worker<'_> {
             match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
                 Ok(()) if self.control.stages().next().is_none() => return Ok(()),
                 Ok(()) => group += 1,
-                // Nothing is late: the coordinator may have nothing to do.
+                // A timeout is no failure: the coordinator may have nothing to do.
                 Err(WaitError::TimedOut { .. }) => {}
                 Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
             }
         }
     }
 
-    /// Looks after reads until all lanes have ended; a drive that answers no more ends the process,
+    /// Monitors reads until all lanes have ended. A drive that no longer answers ends the process,
     /// since the thread that waits for it cannot be woken.
     fn watch(
         &self,
@@ -198,16 +200,17 @@ impl Worker<'_> {
         }
     }
 
-    /// Says what happened, then ends the run for everybody. Who only follows another's poison says
-    /// nothing. Saying it twice does no harm: the coordinator takes the first.
+    /// Reports an error and then ends the run for all workers. A worker that only follows another's
+    /// poison reports nothing. Repeated reports are harmless, since the coordinator takes the
+    /// first.
     pub(crate) fn report(&self, error: &WorkerError, code: PoisonCode, lane: LaneId) {
         if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
             return;
         }
         tell(self.channel, error);
         if let WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) = error {
-            // The coordinator decides whether another worker goes on with its lane. Until this
-            // process is gone a read may be under way: the system waits for it.
+            // The coordinator decides whether another worker resumes the lane. Until this process
+            // has ended a read may be in progress: the system waits for it.
             #[expect(
                 clippy::disallowed_methods,
                 reason = "threads wait for a drive, perhaps for ever"

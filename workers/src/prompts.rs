@@ -1,4 +1,4 @@
-//! Beginnings of prompts between this worker's caches and the prompt store.
+//! Transfers of prompt prefixes between this worker's caches and the prompt store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::memory::View;
 use crate::page_orders::PageOrders;
 use crate::shared::protocol::{FromWorker, PromptsAt, StoredPage, ToWorker};
 
-/// The pages of the caches, and the store, which is opened with the first order: a drive that does
-/// not answer holds up no start.
+/// The pages of the caches, and the store. The store is opened with the first order, so that a
+/// drive that does not answer does not delay the start.
 #[derive(Debug)]
 pub(crate) struct Prompts {
     at: PromptsAt,
     store: Option<Store>,
     view: View,
-    /// Of each batch.
+    /// Page runs of each batch.
     runs: Vec<PageRuns>,
     orders: Arc<PageOrders>,
 }
 
 impl Prompts {
-    /// Pages of `view` that are read and written as `orders` say.
+    /// Returns a value that reads and writes pages of `view` according to `orders`.
     pub(crate) fn new(
         at: PromptsAt,
         (view, runs): (View, Vec<PageRuns>),
@@ -32,17 +32,17 @@ impl Prompts {
         Prompts { at, store: None, view, runs, orders }
     }
 
-    /// The orders that it carries out.
+    /// Returns the queue of orders.
     pub(crate) fn orders(&self) -> &Arc<PageOrders> {
         &self.orders
     }
 
-    /// The folder of the store.
+    /// Returns the directory of the store.
     pub(crate) fn directory(&self) -> &Path {
         &self.at.directory
     }
 
-    /// Carries out orders for as long as the process lives.
+    /// Executes orders for as long as the process lives.
     pub(crate) fn run(mut self) {
         loop {
             let answer = match self.orders.next() {
@@ -61,7 +61,7 @@ impl Prompts {
         }
     }
 
-    /// The store, which is opened where it is not yet.
+    /// Opens the store if it is not open yet.
     fn open(at: &PromptsAt, store: &mut Option<Store>) -> Result<(), OpenError> {
         if store.is_none() {
             *store = Some(Store::open(&at.directory, at.origin.clone(), at.most_bytes)?);
@@ -99,7 +99,7 @@ impl Prompts {
     }
 }
 
-/// A page of the caches, as long as the order lasts that names it.
+/// A page of the caches, valid while the order that names it is current.
 struct Memory<'a> {
     view: &'a View,
     runs: &'a PageRuns,

@@ -1,30 +1,31 @@
-//! How long a read has not got on: a drive that fell silent answers no call, so another thread of
-//! the worker has to notice.
+//! Watchdog of reads: a silent drive answers no call, so another thread of the worker has to detect
+//! that a read makes no progress.
 
 use std::time::Duration;
 
 use shm::now_ns;
 use shm::sync::{AtomicU64, Ordering};
 
-/// What a lane that reads says of itself.
+/// Progress of a lane's read, published by the lane.
 #[derive(Debug, Default)]
 pub struct Pulse {
-    /// When the read in progress last got on, on the clock of traces; 0: there is none.
+    /// Time of the last progress of the read in progress, on the clock of traces; 0 if there is
+    /// none.
     since_ns: AtomicU64,
 }
 
 impl Pulse {
-    /// A read begins, or gets on.
+    /// Records that a read begins or makes progress.
     pub fn begin(&self) {
         self.since_ns.store(now_ns().max(1), Ordering::Relaxed);
     }
 
-    /// The read has ended.
+    /// Records that the read has ended.
     pub fn end(&self) {
         self.since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// For how long the read in progress has not got on.
+    /// Returns the time since the read in progress last made progress; 0 if there is none.
     pub fn silence(&self) -> Duration {
         match self.since_ns.load(Ordering::Relaxed) {
             0 => Duration::ZERO,

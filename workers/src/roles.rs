@@ -1,9 +1,9 @@
 //! A worker process from start to exit: handshake, segments, weights, lanes.
 //!
 //! A worker ends in one of three ways: with the last group (exit code 0); with an error, which it
-//! says over the channel before it poisons the run (1); or with the run that another process
-//! poisoned, quietly, after giving the coordinator time to find the culprit (1). A panic aborts:
-//! a process that lost a lane must not signal anything again.
+//! reports over the channel before it poisons the run (1); or because another process poisoned the
+//! run, silently, after giving the coordinator time to identify the failed worker (1). A panic
+//! aborts: a process that lost a lane must not signal anything again.
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::panic::PanicHookInfo;
@@ -41,22 +41,22 @@ use crate::shared::forms::{Forms, ReadyForms};
 use crate::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::storage::Store;
 
-/// How long a worker that only follows another's failure stays, so that the coordinator finds the
-/// one that failed dead first.
+/// Time for which a worker that only follows another's failure stays alive, so that the coordinator
+/// finds the failed worker dead first.
 const LINGER: Duration = Duration::from_secs(20);
-/// Set to anything: a panic prints one line to stderr.
+/// Environment variable that makes a panic print one line to stderr, whatever its value.
 const DEBUG_ENV: &str = "TANDEM_DEBUG";
-/// Smallest segment: a plan may need none of a memory, a mapping needs a page.
+/// Minimum size of a segment: a plan may need no bytes of a memory, but a mapping needs a page.
 const SEGMENT_BYTES_MIN: u64 = 4096;
-/// Pages of a mapping that are looked at, to see that they lie on the nodes they should.
+/// Number of pages of a mapping that are checked to be on the specified nodes.
 const PAGES_LOOKED_AT: usize = 4096;
 
-/// Opens the weights a `Setup` names, for workers that load.
+/// Opens the weights that a `Setup` specifies, for workers that load.
 pub type OpenWeights =
     dyn Fn(&WeightsFrom, &ModelConfig) -> Result<Box<dyn WeightSource>, SourceError>;
 
-/// Runs a worker over the inherited descriptor `channel_number`, on the main thread. Returns the
-/// exit code of the process.
+/// Runs a worker over the inherited descriptor `channel_number`, on the main thread, and returns
+/// the exit code of the process.
 ///
 /// # Safety
 /// `channel_number` was inherited from the coordinator and nothing else in this process owns it.
@@ -64,14 +64,14 @@ pub unsafe fn worker_main(channel_number: RawFd, open: &OpenWeights) -> u8 {
     if follow_parent().is_err() {
         return 1;
     }
-    // SAFETY: the caller says that the number is ours.
+    // SAFETY: the caller guarantees that the number is ours.
     let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
     let channel = Arc::new(channel);
     install_panic_hook(&channel);
     match run(&channel, open) {
         Ok(()) => 0,
         Err(WorkerError::Lane(LaneError::Poisoned)) => {
-            // Nothing is expected; the coordinator kills this process or closes the channel.
+            // No message is expected; the coordinator kills this process or closes the channel.
             let _ = channel.recv(LINGER);
             1
         }
@@ -79,8 +79,8 @@ pub unsafe fn worker_main(channel_number: RawFd, open: &OpenWeights) -> u8 {
     }
 }
 
-/// Asks for SIGKILL when the coordinator dies. If it died before, its end of the channel is closed,
-/// which the first message shows.
+/// Requests SIGKILL for the death of the coordinator. If it died before, its end of the channel is
+/// closed, which the first message detects.
 fn follow_parent() -> Result<(), WorkerError> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -96,14 +96,15 @@ fn install_panic_hook(channel: &Arc<Channel>) {
         if std::env::var_os(DEBUG_ENV).is_some() {
             eprintln!("{message}");
         }
-        // If the coordinator cannot be told, it sees the abort.
+        // If the coordinator cannot be reached, it observes the abort.
         let kind = FailureKind::Other;
         let _ = send(&channel, &FromWorker::Failed { kind, message }, &[]);
         std::process::abort();
     }));
 }
 
-/// Asks for the pages that are used from the start, and checks that they lie where they should.
+/// Faults in the pages that are used from the start, and checks that they are on the specified
+/// nodes.
 fn populate(setup: &Setup, memories: &Memories) -> Result<(), WorkerError> {
     if setup.durations.is_none() {
         memories.populate();
@@ -114,7 +115,7 @@ fn populate(setup: &Setup, memories: &Memories) -> Result<(), WorkerError> {
     Ok(())
 }
 
-/// Everything after the channel is there; an error has been reported and has poisoned the run.
+/// Runs a worker once the channel is open. An error has been reported and has poisoned the run.
 fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     let (setup, descriptors) = receive_setup(channel).inspect_err(|error| tell(channel, error))?;
     let mut descriptors = descriptors.into_iter();
@@ -143,7 +144,7 @@ fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     outcome
 }
 
-/// Lanes of a worker with a CUDA device.
+/// Returns the lanes of a worker with a CUDA device.
 fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) -> Vec<LaneId> {
     let mut lanes = topology.lanes_of(worker);
     let copies = cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker);
@@ -154,8 +155,8 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
     lanes
 }
 
-/// Where lanes find the forms of answers, and what compiles those that come later; a setup gives
-/// its grammars away.
+/// Returns the source from which lanes take grammars, and the compiler of those that arrive later.
+/// Takes the grammars out of the setup.
 fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     let grammars = setup.grammars.take().map(Arc::new);
     if !setup.plan.shape.serves {
@@ -166,7 +167,7 @@ fn forms(setup: &mut Setup) -> (Option<Forms>, Option<FormCompiler>) {
     (Some(Forms::Coming(Arc::clone(&ready))), Some(FormCompiler::new(grammars, ready)))
 }
 
-/// What a worker does beside its lanes.
+/// Returns the background tasks of a worker.
 fn errands(
     setup: &Setup,
     forms: Option<FormCompiler>,
@@ -174,7 +175,7 @@ fn errands(
 ) -> Result<Errands, WorkerError> {
     let keeps =
         setup.plan.shape.serves && setup.plan.topology.worker(setup.worker).role == Role::Cpu;
-    // SAFETY: the coordinator says which pages are whose (`engine/serving` there).
+    // SAFETY: the coordinator determines which pages belong to which user (`engine/serving` there).
     let copies = keeps.then(|| unsafe { PageCopies::of(&setup.plan, memories) }).flatten();
     let prompts = match (&setup.prompts, &copies) {
         (Some(at), Some(copies)) => {
@@ -186,7 +187,7 @@ fn errands(
     Ok(Errands { forms, copies, prompts })
 }
 
-/// What a setup says of a worker's lanes.
+/// Returns the options of a worker's lanes according to the setup.
 fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
     LaneOptions {
         variant,
@@ -203,17 +204,17 @@ fn lane_options(setup: &Setup, variant: Variant) -> LaneOptions {
     }
 }
 
-/// Whom poison blames for a failure outside the lanes: the worker's first lane.
+/// Returns the lane that poison blames for a failure outside the lanes: the worker's first lane.
 fn setup_culprit(plan: &Plan, worker: WorkerId) -> LaneId {
     plan.topology.lanes_of(worker).first().copied().unwrap_or(LaneId(0))
 }
 
-/// Whether a storage's worker reads to a device too.
+/// Returns true if the worker of a storage reads to a device too.
 fn reads_to_device(plan: &Plan, worker: WorkerId) -> bool {
     plan.topology.device().is_some_and(|device| plan.topology.maps(worker, device))
 }
 
-/// Why a second process cannot use the device, for reports.
+/// Returns the reason why a second process cannot use the device, for reports.
 fn unshared(error: &CudaError) -> String {
     match error.is_about_ipc() {
         true => "CUDA IPC is refused here".to_owned(),
@@ -224,7 +225,7 @@ fn unshared(error: &CudaError) -> String {
     }
 }
 
-/// The arena of a device whose memory the worker maps.
+/// Returns the arena of a device whose memory the worker maps.
 fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
     let topology = &plan.topology;
     let own = topology.worker(worker).memories.iter().find(|memory| topology.is_vram(**memory));
@@ -233,7 +234,7 @@ fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
 }
 
 impl Worker<'_> {
-    /// Map, Load, Ready, Run, Drain.
+    /// Runs the states Map, Load, Ready, Run and Drain.
     fn live(
         &self,
         mut setup: Setup,
@@ -283,15 +284,15 @@ impl Worker<'_> {
             }
             (None, device, Some(store)) => {
                 let from = (store, device.as_ref());
-                // SAFETY: as below; the coordinator hands a lane over once its worker is gone.
+                // SAFETY: as below; the coordinator hands a lane over once its worker has ended.
                 let built = unsafe { build_storage_lanes(building, &memories, from, &options) }?;
                 how = built.1;
                 (built.0, how.as_str())
             }
             (None, None, None) => {
                 // SAFETY: the coordinator sends plans that the validator has accepted, starts each
-                // of the plan's workers once, and releases groups only after all said that they are
-                // ready.
+                // of the plan's workers once, and releases groups only after all have reported that
+                // they are ready.
                 (own(unsafe { build_lanes(building, &memories, &options) }?), variant.name())
             }
         };
@@ -303,7 +304,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The host's memory: what this worker has for itself, and segments, one descriptor each.
+    /// Maps the host's memory: the private memory of this worker, and segments, one descriptor
+    /// each.
     fn mappings(
         &self,
         setup: &Setup,
@@ -327,8 +329,8 @@ impl Worker<'_> {
         Ok(mappings)
     }
 
-    /// Opens the CUDA device: the gpu worker makes its arena, who copies or reads to it opens it.
-    /// Whoever copies pins its host memory.
+    /// Opens the CUDA device. The gpu worker creates its arena; workers that copy or read to the
+    /// device open it. Workers that copy also pin their host memory.
     fn cuda(
         &self,
         plan: &Plan,
@@ -340,11 +342,11 @@ impl Worker<'_> {
             Role::Storage if !reads_to_device(plan, self.id) => return Ok(None),
             Role::Gpu => {
                 check(plan)?;
-                // A channel that is closed shows with the next message.
+                // A closed channel is detected with the next message.
                 let tell = || drop(send(self.channel, &FromWorker::Compiles, &[]));
                 let device = Device::create(plan, cuda, self.control, &tell)?;
                 if !cuda.copies_in_gpu_worker {
-                    // Refused exports are for the coordinator to judge: it can do without.
+                    // The coordinator handles a refused export, since it can do without.
                     let exported = device.export();
                     let message = FromWorker::ExportedDevice {
                         size_bytes: exported.as_ref().map_or(0, |exported| exported.size_bytes),
@@ -364,7 +366,7 @@ impl Worker<'_> {
                     })?;
                     let exported = Exported { handle, size_bytes };
                     let device = Device::open(plan, cuda, &exported, self.control);
-                    // One process can do what two may not, so it is for the coordinator to judge.
+                    // One process can do what two may not, so the coordinator handles the refusal.
                     let refusal = device.as_ref().err().map(unshared);
                     send(self.channel, &FromWorker::AttachedDevice { refusal }, &[])?;
                     device?
@@ -378,7 +380,8 @@ impl Worker<'_> {
         Ok(Some(Arc::new(device)))
     }
 
-    /// The gpu worker makes the device's memory; who copies or reads to it gets it.
+    /// Maps the emulated device's memory. The gpu worker creates it; workers that copy or read to
+    /// it attach it.
     fn device(&self, setup: &Setup) -> Result<Option<(SegmentId, Segment)>, WorkerError> {
         match self.role {
             Role::Cpu => Ok(None),
@@ -404,7 +407,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Fills what this worker loads; the staging that it reads from then on.
+    /// Loads the weights of this worker and returns the staging that it reads from afterwards, if
+    /// any.
     fn load(
         &self,
         setup: &Setup,
@@ -438,7 +442,7 @@ impl Worker<'_> {
         Ok(store)
     }
 
-    /// Reads the model's weights to where `memories` keep them.
+    /// Reads the model's weights to their places in `memories`.
     fn load_weights(
         &self,
         setup: &Setup,
@@ -454,7 +458,7 @@ impl Worker<'_> {
             words.load_done_bytes.store(done, Ordering::Relaxed);
         };
         let threads = match setup.weights {
-            // They are computed, and until they are nobody else needs a core.
+            // These weights are generated, and no other worker needs a core until they are.
             WeightsFrom::Dummy { .. } | WeightsFrom::EvenlyRouted { .. } => {
                 std::thread::available_parallelism().map_or(1, usize::from)
             }

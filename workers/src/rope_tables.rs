@@ -1,12 +1,12 @@
-//! Inverse frequencies of rotary positions: for each kind of layer the tables of all classes of
-//! sequences, side by side.
+//! Inverse frequencies of rotary positions: for each kind of layer, the consecutive tables of all
+//! classes of sequences.
 
 use model::config::ModelConfig;
 use model::layers::LayerKind;
 use model::rope::{Rope, RopeScaling, SequenceLength};
 
-/// `[tables, rotary_dim / 2]` of each kind of layer: one table, or two that are chosen by a
-/// sequence's length; empty where nothing is rotated.
+/// Returns `[tables, rotary_dim / 2]` for each kind of layer: one table, or two from which a
+/// sequence's length selects; empty if nothing is rotated.
 pub(crate) fn of_kinds(config: &ModelConfig) -> Vec<Vec<f32>> {
     let of = |kind: &LayerKind| {
         let rope = kind.rope.as_ref();
@@ -15,7 +15,7 @@ pub(crate) fn of_kinds(config: &ModelConfig) -> Vec<Vec<f32>> {
     config.layers.kinds().iter().map(of).collect()
 }
 
-/// How many tables a kind of layer has that are made once.
+/// Returns the number of tables of a kind of layer that are created once.
 pub(crate) fn count(rope: &Rope) -> usize {
     if matches!(rope.scaling, RopeScaling::Longrope { .. }) { 2 } else { 1 }
 }
@@ -29,7 +29,8 @@ fn of_rope(rope: &Rope, head_dim: usize) -> Vec<f32> {
     frequencies
 }
 
-/// Whether each length of a sequence has frequencies of its own, so that no tables hold them all.
+/// Returns true if each length of a sequence has its own frequencies, so that they cannot be
+/// tabulated.
 pub(crate) fn has_a_table_each(rope: &Rope) -> bool {
     matches!(rope.scaling, RopeScaling::Dynamic { .. })
 }

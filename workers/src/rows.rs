@@ -1,7 +1,7 @@
-//! Which rows and units an instruction works on, from the work lists of the step table.
+//! Rows and units of an instruction, derived from the work lists of the step table.
 //!
-//! Fresh rows of a sequence stand behind the positions before them, which lie in the cache or,
-//! where a prompt begins like another one of its stream, are rows of the stream. Programs differ in
+//! Fresh rows of a sequence follow the earlier positions, which are in the cache or, if a prompt
+//! shares its prefix with another one of its stream, are rows of the stream. Programs differ in
 //! nothing but the list.
 
 use std::ops::Range;
@@ -18,17 +18,17 @@ use crate::shared::table::{Item, StepTable};
 /// The rows of one sequence in an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceRows {
-    /// First row.
+    /// Index of the first row.
     pub row0: usize,
     pub item: Item,
 }
 
-/// The work list of an instruction.
+/// Returns the work list of an instruction.
 pub const fn list_of(program: ProgramId, at: At) -> List {
     List { program, stream: at.stream }
 }
 
-/// Sequences of an instruction with their rows. Those that lag stand behind all that do not.
+/// Returns the sequences of an instruction with their rows. Deferred ones follow all others.
 pub fn sequences(
     table: &StepTable,
     program: ProgramId,
@@ -51,18 +51,18 @@ pub fn sequences(
         })
 }
 
-/// Whether rows of a program lag.
+/// Returns true if rows of a program are deferred.
 pub fn lags(table: &StepTable, program: ProgramId) -> bool {
     table.program(program).attending == Attending::Lagging
 }
 
-/// Whether an instruction attends for rows that lag: its values are where these are kept, a row for
-/// each slot.
+/// Returns true if an instruction attends for deferred rows: its values are then at the places
+/// where these are kept, a row for each slot.
 pub fn attends_kept(table: &StepTable, program: ProgramId, chunk: Option<Chunk>) -> bool {
     chunk == Some(HOST) && lags(table, program)
 }
 
-/// The rows of an instruction that lag, which are behind all others.
+/// Returns the deferred rows of an instruction, which follow all others.
 pub fn lagging(
     table: &StepTable,
     program: ProgramId,
@@ -77,16 +77,16 @@ pub fn lagging(
 /// A row whose logits are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitsRow {
-    /// Among the rows of the stream.
+    /// Index among the rows of the stream.
     pub row: usize,
-    /// The piece of a sequence that it is of.
+    /// Work item that contains the row.
     pub item: Item,
     pub position: usize,
-    /// Whether the sequence's next token is drawn from it.
+    /// True if the sequence's next token is drawn from this row.
     pub is_drawn: bool,
 }
 
-/// The rows of an instruction's stream whose logits are computed, in the order of these.
+/// Returns the rows of an instruction's stream whose logits are computed, in order.
 pub fn logits_rows(
     table: &StepTable,
     program: ProgramId,
@@ -102,14 +102,15 @@ pub fn logits_rows(
     })
 }
 
-/// How many rows an instruction's stream has whose logits are computed, and how many in all.
+/// Returns the number of rows of an instruction's stream whose logits are computed, and the number
+/// of all rows.
 pub fn counts(table: &StepTable, program: ProgramId, at: At) -> (usize, usize) {
     sequences(table, program, at).fold((0, 0), |(logits, rows), SequenceRows { item, .. }| {
         (logits + item.logits_rows, rows + item.rows)
     })
 }
 
-/// Heads of a sequence that lie in a range of units.
+/// Returns the heads of a sequence that are within a range of units.
 pub fn heads_in(table: &StepTable, sequence: usize, units: &Range<usize>) -> Range<usize> {
     let kv_heads = table.kv_heads();
     let first = sequence * kv_heads;
@@ -117,8 +118,9 @@ pub fn heads_in(table: &StepTable, sequence: usize, units: &Range<usize>) -> Ran
     start..units.end.saturating_sub(first).clamp(start, kv_heads)
 }
 
-/// Units of the instruction's sequences in `chunk`, in order. Cache offsets count from the chunk's
-/// first unit, and so do offsets in the scores, which are laid out for decode only.
+/// Returns the units of the instruction's sequences in `chunk`, in order. Cache offsets are
+/// relative to the chunk's first unit, and so are offsets in the scores, which are laid out for
+/// decode only.
 pub fn units(
     table: &StepTable,
     program: ProgramId,
@@ -143,9 +145,9 @@ struct ChunkUnits<'a> {
     table: &'a StepTable,
     at: At,
     range: Range<usize>,
-    /// Elements before the first.
+    /// Number of elements before the first unit.
     origin: usize,
-    /// The chunk, where sequences have owners.
+    /// The chunk, if sequences have owners.
     owner: Option<Chunk>,
 }
 
@@ -165,13 +167,13 @@ impl<'a> ChunkUnits<'a> {
         slot * self.table.kv_heads() + head
     }
 
-    /// Those of a sequence.
+    /// Returns the units of a sequence.
     fn of_sequence(self, sequence: SequenceRows) -> impl Iterator<Item = Unit> + use<'a> {
         let heads = heads_in(self.table, sequence.item.slot, &self.range);
         heads.map(move |head| self.unit(sequence, head))
     }
 
-    /// A head of a sequence, which is one of them.
+    /// Returns the unit of a head of a sequence.
     fn unit(&self, SequenceRows { row0, item }: SequenceRows, head: usize) -> Unit {
         let is_paged = self.table.page_positions(self.at.layer) > 0;
         let extent = || match self.owner {
@@ -192,15 +194,16 @@ impl<'a> ChunkUnits<'a> {
         }
     }
 
-    /// Places of a sequence in the layer's caches, where these are rings.
+    /// Returns the number of places of a sequence in the layer's caches if these are rings, or else
+    /// 0.
     fn places(&self, slot: usize) -> u32 {
         let batch = usize::from(self.at.batch);
         let is_ring = self.table.is_windowed(self.at.layer);
         if is_ring { self.table.kept_positions(batch, slot, self.at.layer) as u32 } else { 0 }
     }
 
-    /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins
-    /// alike.
+    /// Returns the rows of an owner that also belong in the cache of the sequence in a slot, with
+    /// which it shares a prefix.
     fn left_to(&self, owner: SequenceRows, slot: usize) -> Option<SequenceRows> {
         let batch = usize::from(self.at.batch);
         let is_owned = self.table.field(batch, slot, Field::Owner) as usize == owner.item.slot + 1;
@@ -211,8 +214,8 @@ impl<'a> ChunkUnits<'a> {
     }
 }
 
-/// Lists the pages of the cached positions of an instruction's sequences, where their units'
-/// `first_page` says; none where the layer's caches are not in pages.
+/// Lists the pages of the cached positions of an instruction's sequences, at the indices given by
+/// `first_page` of their units; lists none if the layer's caches are not paged.
 pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec<u32>) {
     pages.clear();
     let page_positions = table.page_positions(at.layer) as usize;
@@ -229,7 +232,7 @@ pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec
     }
 }
 
-/// Where a unit's cache has a place that `Unit::appended` says, in elements.
+/// Returns the element of a unit's cache at a place returned by `Unit::appended`.
 pub fn cache_element(table: &StepTable, at: At, unit: &Unit, place: usize) -> usize {
     let page_positions = table.page_positions(at.layer);
     if page_positions == 0 {
@@ -240,8 +243,8 @@ pub fn cache_element(table: &StepTable, at: At, unit: &Unit, place: usize) -> us
     paged_place(page, page_positions, table.kv_heads(), unit.kv_head, place) * table.head_dim()
 }
 
-/// Units whose fresh rows an append takes: the instruction's, and where prompts are cut into chunks
-/// those of the sequences that leave their beginnings to one of these.
+/// Returns the units whose fresh rows an append takes: those of the instruction and, if prompts are
+/// split into chunks, those of the sequences that share a prefix owned by one of these.
 pub fn appended_units(
     table: &StepTable,
     program: ProgramId,

@@ -1,16 +1,16 @@
-//! Where the tokens of a step are drawn, as far as a lane has to know.
+//! Places at which the tokens of a step are drawn, as far as a lane depends on them.
 
 use program::ir::{Instruction, LaneProgram, Program, Wait};
 use program::topology::LaneId;
 
-/// Where a batch's last `Sample` of a program is.
+/// Place of a batch's last `Sample` of a program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sampled {
     /// In this lane's own list.
     Here,
     /// Before this signal of another lane.
     By(Wait),
-    /// No signal follows it: only the end of the step tells.
+    /// Followed by no signal, so that only the end of the step implies it.
     Step,
 }
 
@@ -38,7 +38,7 @@ impl Sampled {
     }
 }
 
-/// The batch whose part of the step table an instruction reads.
+/// Returns the batch whose part of the step table an instruction reads.
 pub(crate) fn table_batch(instruction: &Instruction) -> Option<u16> {
     match instruction {
         Instruction::Compute(compute) => Some(compute.at.batch),

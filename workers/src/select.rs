@@ -1,6 +1,6 @@
-//! Decode that attends to selected positions of the CPU's caches (`program::select`): partial
-//! keys, which an append writes beside the keys, and the rows that choose by them. The skew of
-//! each KV head is found at load (`calibrate.rs`).
+//! Decode with attention to selected positions of the CPU's caches (`program::select`): partial
+//! keys, which an append writes next to the keys, and the rows that select by them. The skew of
+//! each KV head is computed at load (`calibrate.rs`).
 
 use half::bf16;
 use kernels::{Element, Partial, ScratchLimits, SelectRule, Selection, partial_key};
@@ -14,7 +14,7 @@ use crate::rows::list_of;
 use crate::shared::table::StepTable;
 use crate::skew::Skew;
 
-/// The rule of a plan's selection, and scratch for it.
+/// Returns the selection rule of a plan with its scratch; `None` if the plan does not select.
 pub(crate) fn selection(plan: &Plan, threads: usize, limits: &ScratchLimits) -> Option<Selection> {
     let KvSelect { alpha_thousandths, max_thousandths, .. } = plan.map.kv_select?;
     let rule = SelectRule {
@@ -26,19 +26,19 @@ pub(crate) fn selection(plan: &Plan, threads: usize, limits: &ScratchLimits) -> 
     Some(Selection::new(rule, threads, limits, position_bytes))
 }
 
-/// Columns of the partial keys of a plan that selects.
+/// Returns the number of columns of the partial keys of a plan that selects, or 0.
 pub(crate) fn columns(plan: &Plan) -> usize {
     plan.map.kv_select.map_or(0, |select| select.partial_columns(plan.config.head_dim))
 }
 
-/// Where a cache of keys has its partial keys, bytes.
+/// Returns the offset of the partial keys in a cache of keys, in bytes.
 fn first_partial(plan: &Plan, view: &View, cache: BufferId) -> usize {
     let position_bytes = plan.map.kv_format.position_bytes(plan.config.head_dim, plan.shape.dtype);
     let partial_bytes = columns(plan) * size_of::<bf16>();
     partial_keys_offset(view.size_bytes(cache), position_bytes, partial_bytes)
 }
 
-/// The operands of selection over the keys in a cache of a layer.
+/// Returns the operands of selection over the keys in a cache of a layer.
 pub(crate) fn partial<'a>(
     (plan, view): (&Plan, &'a View),
     skew: &'a Skew,
@@ -54,8 +54,8 @@ pub(crate) fn partial<'a>(
     }
 }
 
-/// Writes the partial key of a fresh key into a cache, where the key's own place begins at element
-/// `to` of it.
+/// Writes the partial key of a fresh key into a cache and returns the number of bytes written. The
+/// key itself starts at element `to` of the cache.
 pub(crate) fn append<T: Element>(
     (plan, view): (&Plan, &View),
     skew: &[f32],
@@ -70,8 +70,8 @@ pub(crate) fn append<T: Element>(
     columns * size_of::<bf16>()
 }
 
-/// Whether the item of an instruction's work list at an index is a new token, which chooses what
-/// it attends to, and not of a prompt.
+/// Returns true if the item at an index of an instruction's work list is a new token, which selects
+/// what it attends to, rather than part of a prompt.
 pub(crate) fn chooses(table: &StepTable, program: ProgramId, at: At, index: usize) -> bool {
     let batch = usize::from(at.batch);
     let item = table.item(batch, list_of(program, at), index);

@@ -1,4 +1,4 @@
-//! From a `Setup` to a worker with all its lanes built: what processes and in-process tests share.
+//! Construction of a worker's lanes from a `Setup`, shared by processes and in-process tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,20 +31,20 @@ use crate::timed::Timed;
 #[derive(Debug, Clone)]
 pub struct LaneOptions {
     pub variant: Variant,
-    /// Compute threads, of each lane that computes.
+    /// Compute threads of each lane that computes.
     pub pool: PoolOptions,
     pub link_bytes_per_s: Option<u64>,
     pub wait_timeout: Duration,
-    /// What answers may have to follow.
+    /// Grammars that answers may have to follow.
     pub forms: Option<Forms>,
-    /// Routers pick experts at random, all of them equally often.
+    /// Routers select experts at random, all of them equally often.
     pub routes_evenly: bool,
-    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
 }
 
 impl LaneOptions {
-    /// A lane that runs operations.
+    /// Creates the state of a lane that runs operations.
     pub(crate) fn compute_state(
         &self,
         plan: &Plan,
@@ -58,19 +58,20 @@ impl LaneOptions {
     }
 }
 
-/// What the lanes of a worker share.
+/// Everything that the lanes of a worker share.
 #[derive(Debug, Clone, Copy)]
 pub struct Building<'a> {
     pub worker: WorkerId,
     pub plan: &'a Arc<Plan>,
     pub control: &'a Control,
     pub trace: &'a TraceSegment,
-    /// How long all lanes may stand still in the first steps; `None`: as long as later.
+    /// Maximum time without progress of any lane in the first steps; `None` to use the bound of
+    /// later steps.
     pub start_timeout: Option<Duration>,
 }
 
 impl Building<'_> {
-    /// Those of `lanes` that have work in the plan.
+    /// Returns those of `lanes` that have work in the plan.
     fn with_work(&self, lanes: Vec<LaneId>) -> impl Iterator<Item = LaneId> + use<> {
         let with_work = self.plan.lanes();
         lanes.into_iter().filter(move |lane| with_work.contains(lane))
@@ -94,13 +95,13 @@ impl Building<'_> {
     }
 }
 
-/// What carries out the work of a lane of the host or of an emulated device.
+/// Creates the executor of a lane of the host or of an emulated device.
 ///
 /// # Errors
-/// No threads.
+/// Returns an error if no threads can be started.
 ///
 /// # Safety
-/// As [`build_lanes`].
+/// The requirements of [`build_lanes`] apply.
 pub(crate) unsafe fn lane_executor(
     lane: LaneId,
     plan: &Arc<Plan>,
@@ -124,10 +125,10 @@ pub(crate) unsafe fn lane_executor(
     Ok(Box::new(executor.with_skew(skew.cloned())))
 }
 
-/// By what a plan that selects positions turns queries and keys, once the weights are in place.
+/// Computes the skew for a plan that selects positions, once the weights are in place.
 ///
 /// # Errors
-/// No memory or threads, or a text that cannot be computed.
+/// Returns an error if memory or threads are unavailable, or the text cannot be computed.
 pub(crate) fn skew(
     plan: &Plan,
     memories: &Memories,
@@ -139,11 +140,11 @@ pub(crate) fn skew(
     Ok(found.map(Arc::new))
 }
 
-/// Builds the lanes of a worker that have work in the plan. All that they will ever allocate is
-/// allocated here.
+/// Builds the lanes of a worker that have work in the plan. Everything that they will ever allocate
+/// is allocated here.
 ///
 /// # Errors
-/// No threads, or trace rings that are taken.
+/// Returns an error if no threads can be started or trace rings are already in use.
 ///
 /// # Safety
 /// The plan is valid, every lane is built once in all processes, and the lanes run only after the
@@ -170,14 +171,16 @@ pub unsafe fn build_lanes(
     .collect()
 }
 
-/// Builds the lane of a storage worker, and those of all other storages to stand by for; and says
-/// how it reads. `device` is the one that it reads straight to, if that is a CUDA device.
+/// Builds the lane of a storage worker and standby lanes for all other storages, and returns them
+/// with a description of the reads. `device` is the CUDA device to which the worker reads directly,
+/// if any.
 ///
 /// # Errors
-/// As [`build_lanes`], or a staging that cannot be read.
+/// Returns an error in the same cases as [`build_lanes`], or if the staging cannot be read.
 ///
 /// # Safety
-/// As [`build_lanes`]; lanes that stand by run only once their own workers are gone.
+/// The requirements of [`build_lanes`] apply; standby lanes run only once their own workers have
+/// ended.
 pub(crate) unsafe fn build_storage_lanes(
     building: Building<'_>,
     memories: &Arc<Memories>,
@@ -218,10 +221,10 @@ pub(crate) unsafe fn build_storage_lanes(
     Ok((lanes, how))
 }
 
-/// Builds the same lanes to last as long as they are told; they touch no memory but the step table.
+/// Builds timed lanes, which only let time pass; they touch no memory except the step table.
 ///
 /// # Errors
-/// Trace rings that are taken.
+/// Returns an error if trace rings are already in use.
 pub fn build_timed_lanes(
     building: Building<'_>,
     wait_timeout: Duration,
@@ -241,10 +244,11 @@ pub fn build_timed_lanes(
 /// segments that this worker maps.
 ///
 /// # Errors
-/// The driver's refusal, no threads, or trace rings that are taken.
+/// Returns the driver's error, or an error if no threads can be started or trace rings are already
+/// in use.
 ///
 /// # Safety
-/// As [`build_lanes`].
+/// The requirements of [`build_lanes`] apply.
 pub unsafe fn build_device_lanes(
     building: Building<'_>,
     lanes: Vec<LaneId>,

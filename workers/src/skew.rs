@@ -1,11 +1,12 @@
-//! The skew of every KV head: an orthogonal matrix that turns queries and keys so that the first
-//! columns say most of their products.
+//! The skew of every KV head: an orthogonal matrix that rotates queries and keys so that their
+//! first columns account for most of their products.
 //!
-//! A product of two heads is a sum over any orthonormal directions. Along one of them its size is,
-//! on average, the root of what the queries and the keys have along it: `s_q * s_k`. The directions
-//! are the principal ones of the queries that share the KV head (InfiniGen: the right singular
-//! vectors of Q), the largest `s_q * s_k` first. Of the keys what all have alike counts nothing:
-//! it adds the same to every score of a query, and the softmax leaves it out.
+//! A product of two heads is a sum over any orthonormal directions. Its size along one of them is,
+//! on average, the root of the product of the second moments of queries and keys along it, written
+//! `s_q * s_k`. The directions are the principal ones of the queries that share the KV head
+//! (InfiniGen: the right singular vectors of Q), with the largest `s_q * s_k` first. The component
+//! that all keys have in common is ignored: it adds the same to every score of a query, which
+//! cancels in the softmax.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
@@ -18,18 +19,19 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// Of heads in the order of layers, `[head_dim, columns]` each, `kv_heads` to a layer.
+    /// Creates the skew from heads in the order of layers, `[head_dim, columns]` each, `kv_heads`
+    /// per layer.
     pub(crate) fn new(kv_heads: usize, of_heads: &[Vec<f32>]) -> Skew {
         let layer_len = kv_heads * of_heads.first().map_or(0, Vec::len);
         Skew { matrices: of_heads.concat(), layer_len }
     }
 
-    /// Those of a layer, `[kv head, head_dim, columns]`.
+    /// Returns the matrices of a layer, `[kv head, head_dim, columns]`.
     pub fn layer(&self, layer: usize) -> &[f32] {
         &self.matrices[layer * self.layer_len..][..self.layer_len]
     }
 
-    /// That of a KV head of a layer.
+    /// Returns the matrix of a KV head of a layer.
     pub fn head(&self, layer: usize, kv_heads: usize, kv_head: usize) -> &[f32] {
         let len = self.layer_len / kv_heads;
         &self.layer(layer)[kv_head * len..][..len]
@@ -62,8 +64,9 @@ impl Moments {
         self.key_count += 1;
     }
 
-    /// Of the same queries and keys at their positions and behind so many more: rope turns a pair
-    /// of elements by its frequency, in radians, from one position to the next.
+    /// Returns the moments of the same queries and keys at their positions and additionally shifted
+    /// by each of `shifts` positions: from one position to the next, rope rotates a pair of
+    /// elements by its frequency, in radians.
     pub(crate) fn shifted(&self, frequencies: &[f32], shifts: &[usize]) -> Moments {
         let mut all = self.clone();
         for shift in shifts {
@@ -91,7 +94,7 @@ impl Moments {
         all
     }
 
-    /// The first columns of the skew, `[head_dim, columns]`.
+    /// Returns the first columns of the skew, `[head_dim, columns]`.
     pub(crate) fn skew(&self, columns: usize) -> Vec<f32> {
         let head_dim = self.key_sum.len();
         let SymmetricEigen { eigenvectors, eigenvalues } =
@@ -107,7 +110,7 @@ impl Moments {
         let weights: Vec<f64> = (0..head_dim).map(weight).collect();
         let mut order: Vec<usize> = (0..head_dim).collect();
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
-        // Heads of fewer elements than columns have columns of zeros.
+        // Columns beyond the number of a head's elements are zero.
         let element = |row: usize, column: usize| {
             order.get(column).map_or(0.0, |direction| eigenvectors[(row, *direction)] as f32)
         };
@@ -118,7 +121,7 @@ impl Moments {
     }
 }
 
-/// Adds the product of a vector with itself.
+/// Adds the outer product of a vector with itself.
 fn add_square(to: &mut DMatrix<f64>, vector: &[f32]) {
     for (mut column, factor) in to.column_iter_mut().zip(vector) {
         for (sum, element) in column.iter_mut().zip(vector) {
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn columns_are_orthonormal_and_the_first_say_most() {
-        // Queries and keys vary along one direction most, and keys have another in common.
+        // Queries and keys vary mostly along one direction, and keys have another one in common.
         let mut moments = Moments::new(8);
         let mut state = 3u64;
         let mut random = || {
@@ -174,7 +177,7 @@ mod tests {
             }
             out
         };
-        // Of the eight elements of a head the first six are turned.
+        // The first six of the eight elements of a head are rotated.
         let head = |seed: usize| -> Vec<f32> {
             (0..8).map(|i| ((seed * 13 + i * 5) % 11) as f32 - 4.0).collect()
         };

@@ -1,10 +1,10 @@
-//! A lane of another worker, ready to be run here should that worker be lost.
+//! A standby lane: a lane of another worker, which runs here if that worker is lost.
 //!
-//! Every storage holds all that the others hold, so any storage worker can run any other's list.
-//! How far the lost one came is in shared memory: the ends of stages at which it arrived, and its
-//! timeline, which counts the signals it gave. Work behind its last signal is done again; nobody
-//! relies on it yet, and whoever did it is gone, with all that it had under way, before the
-//! coordinator hands its lane over.
+//! Every storage has the same contents, so any storage worker can run any other's list. The
+//! progress of the lost worker is in shared memory: the ends of stages at which it arrived, and its
+//! timeline, which counts the signals it gave. Work after its last signal is repeated; no lane
+//! relies on it yet, and the worker that did it has ended, with all its work in progress, before
+//! the coordinator hands its lane over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +17,32 @@ use crate::error::LaneError;
 use crate::lane::{LaneRunner, Resumed};
 use crate::lead::{Lead, StageStart};
 
-/// Between two looks at what a handover or the end of the run would have signalled.
+/// Interval between checks for a handover or the end of the run, which are normally signalled.
 const SLICE: Duration = Duration::from_millis(500);
-/// Between two looks at the own lane, which is about to reach the stage of the lost one.
+/// Interval between checks of the worker's own lane, which is about to reach the stage of the lost
+/// one.
 const STAGE_SLICE: Duration = Duration::from_millis(1);
-/// How long those that have counted their arrival at the end of a stage may take to get there.
+/// Maximum time in which lanes that have counted their arrival at the end of a stage reach it.
 const ARRIVAL_MAX: Duration = Duration::from_secs(10);
-/// Steps from one in which a lane is, to the first that no other lane can have begun: they run at
-/// most one step ahead of each other.
+/// Number of steps from a lane's current step to the first one that no other lane can have begun:
+/// lanes are at most one step ahead of each other.
 const STEPS_AHEAD: u32 = 2;
 
-/// See the module header.
+/// A standby lane; see the module documentation.
 #[derive(Debug)]
 pub struct Standby {
-    /// The worker that stands by.
+    /// Worker that stands by.
     worker: WorkerId,
     runner: LaneRunner,
-    /// Of the worker's own lane.
+    /// Checkpoint of the worker's own lane.
     lead: Arc<Lead>,
     trace: TraceSegment,
     control: Control,
 }
 
 impl Standby {
-    /// `runner` is another worker's lane, built for `worker`, whose own lane says to `lead` where
-    /// it is.
+    /// Creates a standby lane. `runner` is another worker's lane, built for `worker`, whose own
+    /// lane publishes its stage in `lead`.
     pub fn new(
         worker: WorkerId,
         runner: LaneRunner,
@@ -51,15 +52,15 @@ impl Standby {
         Standby { worker, runner, lead, trace, control }
     }
 
-    /// The lane.
+    /// Returns the lane.
     pub fn runner(&self) -> &LaneRunner {
         &self.runner
     }
 
-    /// Waits until the lane is handed over and runs it from there, or until the run ends.
+    /// Waits until the lane is handed over and resumes it, or until the run ends.
     ///
     /// # Errors
-    /// As [`LaneRunner::run`].
+    /// Returns an error in the same cases as [`LaneRunner::run`].
     pub fn run(&mut self) -> Result<(), LaneError> {
         if !self.wait_for_handover()? {
             return Ok(());
@@ -71,18 +72,19 @@ impl Standby {
         let resumed = self.resumed(stage);
         let step = resumed.stage.begun + resumed.step;
         let from = StepOfGroup { group: resumed.stage.group, step: step + STEPS_AHEAD };
-        // A lane that was handed over before is idle from a step that others may be in by now.
+        // A lane that was handed over before is already idle from a step that others may have
+        // reached.
         if self.control.lane(lane).idle_from().is_none() {
             self.control.lane(lane).set_idle_from(from);
         }
-        // SAFETY: needed to go on with the lost worker's ring. The coordinator hands a lane over
-        // once the process that ran it has ended.
+        // SAFETY: needed to continue the lost worker's ring. The coordinator hands a lane over once
+        // the process that ran it has ended.
         let trace = unsafe { self.trace.inherit(lane) };
         self.runner.set_trace(trace.ok());
         self.runner.run_from(Some(resumed))
     }
 
-    /// False at the end of the run.
+    /// Waits for the handover. Returns false at the end of the run.
     fn wait_for_handover(&self) -> Result<bool, LaneError> {
         let words = self.control.lane(self.runner.lane().index());
         let mut seen = 0;
@@ -103,11 +105,12 @@ impl Standby {
         }
     }
 
-    /// The stage of this number, once the own lane is there; `None`: there is none any more.
+    /// Returns the stage of this number once the worker's own lane is in it, or `None` if the run
+    /// ended before.
     ///
     /// # Errors
-    /// Poison; or a worker that was lost between counting its arrival and arriving, so that the
-    /// others wait for it at the end of a stage.
+    /// Returns poison, or an error if a worker was lost between counting its arrival and arriving,
+    /// so that the others wait for it at the end of a stage.
     fn wait_for_stage(&self, number: u32) -> Result<Option<StageStart>, LaneError> {
         let lanes = self.runner.plan().lanes();
         let mut waited = Duration::ZERO;
@@ -120,7 +123,8 @@ impl Standby {
             if self.control.poison().check().is_err() {
                 return Err(LaneError::Poisoned);
             }
-            // All have counted themselves, so all are there in a moment, or one never will be.
+            // All lanes have counted their arrival, so they will all arrive shortly, or one never
+            // will.
             let have_arrived = lanes.iter().all(|lane| {
                 self.control.lane(lane.index()).arrivals().wrapping_sub(number) as i32 >= 0
             });
@@ -142,7 +146,7 @@ impl Standby {
         }
     }
 
-    /// Where the lost worker was in a stage, by the signals it gave.
+    /// Returns the position of the lost worker in a stage, according to the signals it gave.
     fn resumed(&self, stage: StageStart) -> Resumed {
         let lane = self.runner.lane();
         let program = self.control.stages().nth(stage.index).map_or(0, |stage| stage.program);
@@ -154,7 +158,7 @@ impl Standby {
     }
 }
 
-/// The step, and the instruction of the list in it, behind so many signals of a stage.
+/// Returns the step, and the instruction of the list in it, that follow `given` signals of a stage.
 fn place_of(list: Option<&LaneProgram>, given: u32) -> (u32, usize) {
     let Some(list) = list.filter(|list| list.signals_per_step > 0) else { return (0, 0) };
     let (step, of_step) = (given / list.signals_per_step, given % list.signals_per_step);

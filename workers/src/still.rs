@@ -1,26 +1,26 @@
-//! How long no lane has moved on, as far as this process could see.
+//! Stall detection: the time for which no lane has made progress, as observed by this process.
 
 use program::topology::LANES_MAX;
 use std::time::{Duration, Instant};
 
 use shm::{Control, Position};
 
-/// Looks within a bound.
+/// Number of checks within a bound.
 const LOOKS: u32 = 8;
-/// Steps of a run after which it is known to get on.
+/// Number of steps after which a run is known to make progress.
 const START_STEPS: u32 = 2;
 
-/// For how long all lanes may stand where they are.
+/// Bounds on the time for which no lane makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StillBounds {
-    /// While the run goes on.
+    /// Bound during the run.
     pub run: Duration,
-    /// In the first steps of a run that could be started another way; `None`: as later.
+    /// Bound in the first steps of a run that could be started in another way; `None` to use `run`.
     pub start: Option<Duration>,
 }
 
 impl StillBounds {
-    /// The bound of a wait that begins now.
+    /// Returns the bound of a wait that begins now.
     pub(crate) fn now(self, control: &Control) -> Duration {
         match self.start {
             Some(start) if control.steps().value() < START_STEPS => start.min(self.run),
@@ -29,14 +29,13 @@ impl StillBounds {
     }
 }
 
-/// Counts the time in which every lane stood where it was. Between two looks at most an eighth of
-/// the bound counts: a process that was stopped, or a machine that was, saw nothing stand still
-/// meanwhile.
+/// Measures the time for which no lane has moved. Between two checks at most an eighth of the bound
+/// counts: a process or a machine that was suspended observed no stall meanwhile.
 #[derive(Debug)]
 pub(crate) struct Stillness<'a> {
     control: &'a Control,
     lanes: usize,
-    /// Of the first `lanes`; nothing is allocated while lanes run.
+    /// Positions of the first `lanes`; an array, since nothing is allocated while lanes run.
     positions: [Position; LANES_MAX],
     looked: Instant,
     still: Duration,
@@ -44,20 +43,20 @@ pub(crate) struct Stillness<'a> {
 }
 
 impl<'a> Stillness<'a> {
-    /// Begins to count of a run with so many lanes; `bound` is what [`Stillness::look`] will be
-    /// compared with.
+    /// Starts a measurement for a run with `lanes` lanes. `bound` is the value with which
+    /// [`Stillness::look`] will be compared.
     pub(crate) fn new(control: &'a Control, lanes: usize, bound: Duration) -> Stillness<'a> {
         let (positions, slice) = (positions(control, lanes), bound / LOOKS);
         let (looked, still) = (Instant::now(), Duration::ZERO);
         Stillness { control, lanes, positions, looked, still, slice }
     }
 
-    /// The longest time between two looks that counts in full.
+    /// Returns the maximum time between two checks that counts in full.
     pub(crate) fn slice(&self) -> Duration {
         self.slice
     }
 
-    /// For how long nothing has moved.
+    /// Returns the time for which nothing has moved.
     pub(crate) fn look(&mut self) -> Duration {
         let positions = positions(self.control, self.lanes);
         if positions == self.positions {

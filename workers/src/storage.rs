@@ -1,10 +1,10 @@
-//! Lanes that read weights from a staging on a drive into slots of host memory, or straight into
-//! those of a device.
+//! Lanes that read weights from a staging on a drive into slots of host memory, or directly into
+//! slots of a device.
 //!
-//! Every storage's staging holds the same, so a lane's list can be run from any of them: a worker
-//! runs its own lane from its own staging, and those of workers that are lost ([`crate::standby`])
-//! from its own too. Which part of a weight a lane reads follows from the map's shares and from
-//! which lanes have no work any more.
+//! Every storage's staging has the same contents, so a lane's list can be run from any of them: a
+//! worker runs its own lane, and those of workers that are lost ([`crate::standby`]), from its own
+//! staging. The part of a weight that a lane reads follows from the map's shares and from the lanes
+//! that no longer have work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,22 +30,23 @@ use crate::shared::protocol::StagedAt;
 const _: () = assert!(BLOCK_BYTES == staging::BLOCK_BYTES);
 const _: () = assert!(READ_ALIGN_BYTES == staging::PAGE_BYTES);
 
-/// A worker's staging, and where the plan's weights lie in it.
+/// A worker's staging, and the blobs of the plan's weights in it.
 #[derive(Debug)]
 pub struct Store {
     staged: Staged,
-    /// A drive that has not answered for so long is given up.
+    /// Maximum time that a drive may take to answer before it is given up.
     pub(crate) silence_max: Duration,
     options: ReaderOptions,
-    /// By buffer: the blob of a replica on any storage.
+    /// Blob of a weight on any storage, by buffer.
     blobs: Vec<Option<BlobId>>,
 }
 
 impl Store {
-    /// Opens a staging and finds all that the plan keeps on storages.
+    /// Opens a staging and locates everything that the plan keeps on storages.
     ///
     /// # Errors
-    /// A staging that cannot be opened, is damaged, or holds other weights than the plan's.
+    /// Returns an error if the staging cannot be opened, is damaged, or contains other weights than
+    /// the plan's.
     pub fn open(plan: &Plan, at: &StagedAt) -> Result<Store, WorkerError> {
         let staged = Staged::open(Path::new(&at.path))
             .map_err(|error| WorkerError::Staging { reason: error.to_string() })?;
@@ -87,31 +88,31 @@ impl Store {
     }
 }
 
-/// Reads of one lane.
+/// Executor of the reads of one lane.
 #[derive(Debug)]
 pub struct StorageLane {
     lane: LaneId,
     plan: Arc<Plan>,
     control: Control,
-    /// The host's slots, and those of an emulated device that it reads to.
+    /// Slots of the host, and those of an emulated device that the lane reads to.
     view: View,
     reader: Reader,
-    /// To a CUDA device.
+    /// CUDA device and the reader to it, for direct reads.
     direct: Option<(Arc<DirectDevice>, Reader)>,
     blobs: Vec<Option<BlobId>>,
     /// All storages with their lanes, in the order of the shares.
     storages: Vec<(MemoryId, LaneId)>,
-    /// By storage: its lane has no work in this step.
+    /// Set for each storage whose lane has no work in this step.
     is_idle: Vec<bool>,
     pulse: Arc<Pulse>,
 }
 
 impl StorageLane {
-    /// The lane's reads from `store`, whoever's lane it is, to the host's slots and to those of a
-    /// CUDA device, if `direct` is there.
+    /// Returns an executor of the lane's reads from `store`, regardless of which worker the lane
+    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device.
     ///
     /// # Errors
-    /// A staging that cannot be read, or not straight to the device.
+    /// Returns an error if the staging cannot be read, or not directly to the device.
     ///
     /// # Safety
     /// No lane runs before all are built.
@@ -127,7 +128,7 @@ impl StorageLane {
         let slots = slots(plan, lane, &view);
         if !slots.is_empty() {
             // SAFETY: needed so that drives write to memory that is pinned once. The lane's view
-            // keeps the slots mapped, and it outlives the reader beside it.
+            // keeps the slots mapped, and it outlives the reader next to it.
             let _ = unsafe { reader.register(&slots) };
         }
         watch(&mut reader, pulse);
@@ -158,7 +159,7 @@ impl StorageLane {
         })
     }
 
-    /// How it reads, for people.
+    /// Returns a description of how the lane reads, for users.
     pub fn describe(&self) -> String {
         let reads_to = |on_host| {
             let lists = self.plan.programs.iter().filter_map(|program| program.lane(self.lane));
@@ -202,7 +203,7 @@ impl StorageLane {
         }
         self.pulse.begin();
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
-        // after its waits (contract of `View::new`), so nobody reads the slot, and other lanes
+        // after its waits (contract of `View::new`), so nothing reads the slot, and other lanes
         // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
         let outcome = unsafe { reader.read(blob, blocks, slot) };
         self.pulse.end();
@@ -228,7 +229,7 @@ fn watch(reader: &mut Reader, pulse: &Arc<Pulse>) {
     }));
 }
 
-/// The slot and the weight of the plan's first read to a device.
+/// Returns the slot and the weight of the plan's first read to a device.
 fn first_direct(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, BlobId)> {
     let lists = plan.programs.iter().flat_map(|program| &program.lanes);
     lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
@@ -241,7 +242,8 @@ fn first_direct(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, Blob
     })
 }
 
-/// The mapped memory that a lane reads into: of each segment from the first slot to the last.
+/// Returns the mapped memory that a lane reads into: of each segment, the range from the first slot
+/// to the last.
 fn slots(plan: &Plan, lane: LaneId, view: &View) -> Vec<(NonNull<u8>, usize)> {
     let lists = plan.programs.iter().filter_map(|program| program.lane(lane));
     let slots =
@@ -276,7 +278,7 @@ impl LaneExecutor for StorageLane {
     }
 
     /// # Panics
-    /// Work that is no read: a plan that the validator would have refused.
+    /// Panics on work that is not a read, as in a plan that the validator would have refused.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
         let Instruction::Read(read) = task.instruction else {
             panic!("a lane of a storage only reads")

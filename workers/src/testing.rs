@@ -1,9 +1,10 @@
-//! All lanes of a plan in one process, over real segments: for tests here and for tests of
-//! placement elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
+//! Harness that runs all lanes of a plan in one process, over real segments: for tests here and for
+//! tests of placement elsewhere. The gpu worker's lane has access to the device's memory only, as
+//! in its process.
 //!
 //! [`InProcess`] runs the workers' own lanes, one thread each. [`Interleaved`] executes the same
 //! instructions on the calling thread in an order of the test's choosing. Both begin with memory
-//! full of NaN, so that whatever is read before it was written shows.
+//! full of NaN, so that reads of unwritten memory show.
 
 mod group;
 mod interleaved;
@@ -30,7 +31,7 @@ pub use interleaved::{Interleaved, Sampled, Stuck};
 
 use prepare::Prepared;
 
-/// A run that takes longer is stuck.
+/// Duration after which a run is considered stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// A running set of lanes.
@@ -45,12 +46,12 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Creates the segments, loads weights from `source` and starts all lanes. The plan is a
+    /// Creates the segments, loads weights from `source` and starts all lanes. The plan must be a
     /// compiled one, or one whose lanes wait for no less: copies may be missing and signals lost,
     /// but a plan that lacks a wait would race ([`Interleaved`] is for those).
     ///
     /// # Errors
-    /// What a worker would have reported.
+    /// Returns the error that a worker would have reported.
     pub fn start(
         plan: Plan,
         source: &dyn WeightSource,
@@ -92,17 +93,17 @@ impl InProcess {
         Ok(InProcess { plan, control, table, view, readers, threads })
     }
 
-    /// The plan in use.
+    /// Returns the plan in use.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The control segment.
+    /// Returns the control segment.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// The step table.
+    /// Returns the step table.
     pub fn table(&self) -> &StepTable {
         &self.table
     }
@@ -110,7 +111,7 @@ impl InProcess {
     /// Runs one group to its end.
     ///
     /// # Panics
-    /// If the lanes do not drain within the watchdog's time, or one of them fails.
+    /// Panics if the lanes do not drain within the watchdog's time, or one of them fails.
     pub fn run_group(&mut self, group: &[Placed]) -> Vec<Outcome> {
         match self.try_group(group) {
             Ok(outcomes) => outcomes,
@@ -124,34 +125,37 @@ impl InProcess {
     /// Runs one group to its end.
     ///
     /// # Errors
-    /// A lane failed; [`InProcess::finish`] says which and why. Or the watchdog's time is up.
+    /// Returns an error if a lane failed, in which case [`InProcess::finish`] returns which and
+    /// why, or if the watchdog's time is up.
     pub fn try_group(&mut self, group: &[Placed]) -> Result<Vec<Outcome>, WaitError> {
         fill(&self.table, &self.plan, group);
         self.release()?;
         Ok(group.iter().map(|placed| Outcome::read(&self.table, placed)).collect())
     }
 
-    /// Runs the group that stands in the table to its end.
+    /// Runs the group in the table to its end.
     ///
     /// # Errors
-    /// As [`InProcess::try_group`].
+    /// Returns an error in the same cases as [`InProcess::try_group`].
     pub fn release(&mut self) -> Result<(), WaitError> {
         let last_step = list_work(&self.table);
         self.release_listed(last_step)
     }
 
-    /// The same with work lists as they stand in the table, for at most so many decode steps.
+    /// Runs the group in the table with its current work lists, for at most `last_step` decode
+    /// steps.
     ///
     /// # Errors
-    /// As [`InProcess::try_group`].
+    /// Returns an error in the same cases as [`InProcess::try_group`].
     pub fn release_listed(&mut self, last_step: u32) -> Result<(), WaitError> {
         self.release_stages(&BATCH, last_step)
     }
 
-    /// The same with other stages, for at most so many steps behind the first.
+    /// Runs the group in the table with the given stages, for at most `last_step` steps after the
+    /// first.
     ///
     /// # Errors
-    /// As [`InProcess::try_group`].
+    /// Returns an error in the same cases as [`InProcess::try_group`].
     pub fn release_stages(&mut self, stages: &[Stage], last_step: u32) -> Result<(), WaitError> {
         let drained = self.control.drained().value();
         self.control.release(stages, last_step);
@@ -159,8 +163,8 @@ impl InProcess {
         self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)
     }
 
-    /// The first `rows` rows of the logits that the last `Sample` of `program` for a stream read;
-    /// valid between groups, until another step overwrites them.
+    /// Returns the first `rows` rows of the logits that the last `Sample` of `program` for a stream
+    /// read. They are valid between groups, until another step overwrites them.
     pub fn logits(&self, program: ProgramId, batch: u16, stream: u16, rows: usize) -> Vec<f32> {
         let program = self.plan.program(program);
         let instructions = program.lanes.iter().flat_map(|list| &list.instructions);
@@ -177,7 +181,7 @@ impl InProcess {
             .unwrap_or_default()
     }
 
-    /// Trace records published since the last call.
+    /// Returns the trace records published since the last call.
     pub fn drain_trace(&mut self) -> Vec<(LaneId, TraceRecord)> {
         let mut records = Vec::new();
         for (lane, reader) in &mut self.readers {
@@ -186,10 +190,10 @@ impl InProcess {
         records
     }
 
-    /// Lets the lanes leave; how each ended.
+    /// Ends the lanes and returns how each of them ended.
     ///
     /// # Panics
-    /// If a lane panicked.
+    /// Panics if a lane panicked.
     pub fn finish(self) -> Vec<Result<(), LaneError>> {
         self.control.release(&[], 0);
         self.threads

@@ -1,4 +1,5 @@
-//! Rows, units, copies, appends and sampling against a step table in a real control segment.
+//! Tests of rows, units, copies, appends and sampling against a step table in a real control
+//! segment.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +89,7 @@ struct Run {
     table: StepTable,
 }
 
-/// A table with prompts of these lengths in the slots of batch 0; 0 leaves a slot empty.
+/// Returns a table with prompts of these lengths in the slots of batch 0; 0 leaves a slot empty.
 fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
     let control = Control::create(1, plan.table.words() * 4).unwrap();
     let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
@@ -106,7 +107,7 @@ fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
 }
 
 impl Run {
-    /// Prefill's sampling of batch 0, every sequence drawing `token`.
+    /// Performs prefill's sampling of batch 0, with every sequence drawing `token`.
     fn prefill(&self, token: u32) {
         for stream in 0..self.plan.shape.streams() {
             record(&self.table, ProgramId::PREFILL, At { stream, ..AT }, &[7], |_, _| token);
@@ -125,7 +126,7 @@ impl Run {
     }
 }
 
-/// Slots and positions of the rows of the next decode step.
+/// Returns the slots and positions of the rows of the next decode step.
 fn listed(table: &StepTable) -> Vec<(usize, usize)> {
     let item = |index| table.item(0, List::DECODE, index);
     let items = (0..table.items(0, List::DECODE)).map(item);
@@ -148,7 +149,7 @@ fn prefill_rows_are_the_prompts_of_a_micro_batch_one_behind_the_other() {
     assert_eq!(found(1), [(2, 0, 1, 0), (3, 1, 512, 0)]);
     assert_eq!(found(2), [(4, 0, 4, 0)]);
     assert_eq!(counts(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }), (2, 513));
-    // Prefill's units look at no cache: three heads, each over its sequence's rows.
+    // Prefill's units read no cache: three heads, each over its sequence's rows.
     let prefill: Vec<Unit> =
         units(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }, None).collect();
     assert_eq!(prefill.len(), 6);
@@ -165,7 +166,7 @@ fn units_of_all_chunks_tile_the_cache() {
     ] {
         let run = run(plan(1, 4, 4, chunks), &lengths, 5);
         run.prefill(1);
-        // What an obvious layout gives: every unit its capacity, one behind the other.
+        // The obvious layout: consecutive units, each of its capacity.
         let mut expected = BTreeMap::new();
         let mut elements = 0;
         for (slot, length) in lengths.iter().enumerate() {
@@ -184,7 +185,7 @@ fn units_of_all_chunks_tile_the_cache() {
             for unit in units(&run.table, ProgramId::DECODE, AT, chunk) {
                 let slot = run.table.item(0, List::DECODE, unit.row0 as usize).slot;
                 let place = expected[&(slot, unit.kv_head as usize)];
-                // Offsets count from the chunk's first unit that has an extent.
+                // Offsets are relative to the chunk's first unit that has an extent.
                 let origin = *first.get_or_insert(place - unit.cache_offset);
                 assert_eq!(unit.cache_offset + origin, place);
                 assert_eq!((unit.past as usize, unit.rows), (lengths[slot], 1));
@@ -273,7 +274,7 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     table.set_field(0, 3, Field::IgnoreEos, 1);
     run.prefill(1);
     assert_eq!(listed(table), [(0, 3), (1, 2), (3, 5)]);
-    // Sequence 0 draws an EOS; 3 draws it too but ignores it.
+    // Sequences 0 and 3 draw an EOS, and 3 ignores it.
     record(table, ProgramId::DECODE, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
     assert_eq!(table.field(0, 0, Field::Finish), Finish::Stop as u32);
     assert_eq!(table.field(0, 0, Field::Generated), 2);
@@ -290,7 +291,7 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     assert_eq!(table.field(0, 1, Field::Finish), Finish::Length as u32);
     assert_eq!(table.field(0, 1, Field::Remaining), 0);
     assert_eq!(table.token(0, 3, 7), 4, "the third behind five of the prompt");
-    // Nobody is left: drawing is not asked for.
+    // No sequence is left: nothing is drawn.
     record(table, ProgramId::DECODE, AT, &[7], |_, _| panic!("no row is active"));
 }
 
@@ -341,7 +342,7 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     record(table, ProgramId::DECODE, AT, &[7], |_, _| 2);
     announce(control, table, 2, 0);
     assert_eq!(control.last_step(), Some(2));
-    // One follows in slot 2, where the extent stays what it was.
+    // A new sequence is placed in slot 2, whose extent is unchanged.
     let extent =
         |slot| [Field::KvStart, Field::KvCapacity].map(|field| table.field(0, slot, field));
     let before = extent(2);
@@ -360,7 +361,7 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
         .map(|s| (s.item.slot, s.row0, s.item.rows, s.item.first))
         .collect();
     assert_eq!(fresh, [(2, 0, 2, 0)]);
-    // Prefill makes a token for it alone, and lists all that run.
+    // Prefill computes a token for the new sequence alone, and lists all running ones.
     run.prefill(3);
     assert_eq!(listed(table), [(1, 4), (3, 7), (2, 2)], "two of the prompt, two of decode");
     let made = [1, 2, 3].map(|slot| table.field(0, slot, Field::Generated));
@@ -384,8 +385,8 @@ fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
     assert!(!shm::timeline::reached(u32::MAX - 1, wrapped) && shm::timeline::reached(4, wrapped));
 }
 
-/// A run whose prompts are cut every `most` rows: items of its streams as slot, first position,
-/// rows.
+/// Returns the items of the streams of a run whose prompts are split every `most` rows, as slot,
+/// first position and rows.
 fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usize, usize)>> {
     let base = plan(1, prompts.len() as u16, 1, 1);
     let longest = prompts.iter().map(Vec::len).max().unwrap() as u32;
@@ -429,7 +430,7 @@ fn a_beginning_is_in_the_cache_before_the_stream_that_reads_it() {
     // Row 4 of the first prompt is in the second stream, so the others begin in the third.
     let expected: [&[_]; 6] = [&[(0, 0, 4)], &[(0, 4, 3)], &[(1, 5, 2), (2, 5, 2)], &[], &[], &[]];
     assert_eq!(found, expected);
-    // A stream that holds everything leaves none to begin later in: each is computed whole.
+    // A stream that contains all rows leaves none for a later begin: each prompt is computed whole.
     let found = chunks(&[alike(2), alike(3)], 14, true);
     assert_eq!(found, [vec![(0, 0, 7), (1, 0, 7)]]);
 }

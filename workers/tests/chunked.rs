@@ -1,4 +1,4 @@
-//! Prompts that are computed in chunks, alone or beside sequences that decode: whatever is computed
+//! Prompts computed in chunks, alone or together with sequences that decode: whatever is computed
 //! together, the bits are those of whole prompts.
 
 mod common;
@@ -31,7 +31,7 @@ fn found(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome
     found
 }
 
-/// All operations on the device, caches and residual stream in both homes.
+/// Returns maps with all operations on the device, and caches and residual stream in either tier.
 fn device_alone(config: &ModelConfig) -> Vec<DeviceMap> {
     let homes = [MemoryId::DRAM, MemoryId::VRAM];
     let all = homes.iter().flat_map(|kv| homes.iter().map(move |hidden| (*kv, *hidden)));
@@ -65,8 +65,8 @@ fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
     }
 }
 
-/// Attention of prefill on another side than what is around it: every stream passes a segment
-/// before any passes the next.
+/// Places attention of prefill on another device than the operations around it: every stream passes
+/// a segment before any stream passes the next.
 #[test]
 fn a_prefill_layer_on_both_sides_gives_the_bits_of_one_on_the_cpu() {
     let config = llama();
@@ -93,7 +93,8 @@ fn schedules_with_barriers_give_the_same_bits_in_chunks() {
     }
 }
 
-/// A prompt longer than a large chunk, in every set of kernels that this machine has.
+/// Computes a prompt longer than a large chunk, with every kernel variant that this machine
+/// supports.
 #[test]
 fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     for (config, dtype, kv_format) in [
@@ -128,13 +129,14 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     }
 }
 
-/// One sequence decodes, and its next row stands beside chunks of another one's prompt.
+/// Runs two sequences, of which one decodes in a stream that also computes a chunk of the other
+/// one's prompt.
 fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
     let table = lanes.table().clone();
     let placed = |slot: usize| Placed { batch: 0, slot, request: requests[slot].clone() };
     fill_even(&table, lanes.plan(), &[placed(0), placed(1)]);
     [Field::PromptLen, Field::Fresh].iter().for_each(|field| table.set_field(0, 1, *field, 0));
-    // The group ends after a decode step, and the first sequence goes on.
+    // The group ends after a decode step, and the first sequence continues.
     table.set_enough(1);
     lanes.release().expect("drains");
     assert!(table.is_running(0, 0), "it is to go on");
@@ -192,7 +194,8 @@ fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone(
     }
 }
 
-/// Decode attends on both sides at once, so caches lie in parts, at home on either side.
+/// Decode attends on both sides at once, so the caches are split into parts, in the tiers of either
+/// side.
 #[test]
 fn caches_in_parts_give_the_bits_of_whole_ones() {
     for (config, dtype, kv_format) in [

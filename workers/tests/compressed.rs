@@ -1,6 +1,7 @@
 //! Weights and KV caches in 4 bits: whatever the placement, the bits are those of the run on the
-//! CPU. Both multiply straight from 4 bits with f16 scales, and the CPU from every other stored
-//! form, which the device widens first; attention reads 4-bit caches directly on both.
+//! CPU. Both devices multiply directly from 4 bits with f16 scales. The CPU also does so from every
+//! other stored format, which the device widens first; attention reads 4-bit caches directly on
+//! both.
 
 mod common;
 
@@ -15,7 +16,7 @@ use program::formats::{KvFormat, WeightFormats};
 use program::map::{DeviceMap, layer_list};
 use program::topology::MemoryId;
 
-/// What is in 4 bits.
+/// Data stored in 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
     W4,
@@ -40,7 +41,7 @@ fn compressed(config: &ModelConfig, map: DeviceMap) -> DeviceMap {
     Form::W4.of(config, map)
 }
 
-/// The map with scores, softmax and weighted values as operations of their own everywhere in
+/// Returns the map with scores, softmax and weighted values as separate operations everywhere in
 /// decode.
 fn unfused(map: DeviceMap) -> DeviceMap {
     DeviceMap { fuse_attention: false, ..map }
@@ -65,7 +66,8 @@ fn every_interval_gives_the_bits_of_the_cpu() {
     }
 }
 
-/// The forms of GGUF's types that are widened; the layers' matrices in turn, as files mix them.
+/// Formats of GGUF's types that are widened; the layers' matrices use them in turn, since files mix
+/// them.
 const STORED: [Grouped; 8] = [
     Grouped::GGUF_Q4_K,
     Grouped::GGUF_Q6_K,
@@ -77,8 +79,8 @@ const STORED: [Grouped; 8] = [
     Grouped::GGUF_MXFP4,
 ];
 
-/// All matrices in stored forms, beginning with the form `first`; embedding and head too where the
-/// model has a position embedding that adds nothing to a row of the table.
+/// Returns the map with all matrices in stored formats, starting with index `first`. This includes
+/// embedding and head unless the model has learned positions, which are added to rows of the table.
 fn stored(config: &ModelConfig, first: usize, mut map: DeviceMap) -> DeviceMap {
     let form = |index: usize| WeightFormat::Grouped(STORED[(first + index) % STORED.len()]);
     let mut formats = WeightFormats::with_layers(config, form(0));

@@ -1,5 +1,5 @@
-//! What goes wrong must be told: a lane that never comes, weights that do not fit the plan, memory
-//! that a worker must not see. And the slow link that is asked for is slow.
+//! Failures that must be reported: a lane that never arrives, weights that do not fit the plan, and
+//! memory that a worker must not access. Also checks that an emulated slow link is slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,9 +106,9 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
             _ => None,
         })
         .collect();
-    // The lanes wait for one another in a chain; any of them may be the first whose time is up.
+    // The lanes wait for one another in a chain, and any of them may be the first whose time is up.
     assert!(stderr.iter().any(|text| text.contains("decode step")), "{stderr:?}");
-    // Where the lanes stand leads to the culprit: one of them waits for it.
+    // The positions of the lanes lead to the culprit: one of them waits for it.
     let waits_for_d2h = |list: &LaneProgram| {
         let position = control.lane(list.lane.index()).position();
         let instruction = list.instructions.get(position.instruction as usize);
@@ -144,7 +144,7 @@ fn a_slow_link_is_slow_for_copies_only() {
     assert!(lanes.finish().iter().all(Result::is_ok));
 }
 
-/// Passes on a source, with one tensor gone or of another shape.
+/// Source that forwards to another one, with one tensor missing or of another shape.
 #[derive(Debug)]
 struct Damaged {
     source: DummySource,
@@ -199,7 +199,7 @@ fn missing_and_misshapen_weights_are_errors() {
     }
 }
 
-/// Loads the host weights of a plan; all their bytes.
+/// Loads the host weights of a plan and returns all their bytes.
 fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
     let size_bytes = plan.segment_bytes(SegmentId::HOST_WEIGHTS) as usize;
     let mapping = Arc::new(Mapping::private(size_bytes).expect("memory"));
@@ -215,7 +215,7 @@ fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
         .expect("loads");
     let (done, total) = *last.lock().expect("no thread panics");
     assert!(done == total && done > 0, "{done} of {total}");
-    // SAFETY: loading is over, nobody else has this mapping.
+    // SAFETY: loading is over, nothing else has this mapping.
     unsafe { mapping.slice::<u8>(0, size_bytes) }.to_vec()
 }
 
@@ -225,7 +225,7 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
         let plan = plan(dtype);
         let one = loaded(&plan, 1);
         assert_eq!(one, loaded(&plan, 3));
-        // Biases lie behind the matrix as f32, in either dtype.
+        // Biases are stored after the matrix as f32, in either dtype.
         let weights = program::weights::Weights::Layer { layer: 1, op: Op::Q };
         let placed = plan.weights.iter().find(|placement| placement.weights == weights);
         let buffer = plan.buffer(placed.expect("q has weights").buffer);

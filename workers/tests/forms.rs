@@ -1,4 +1,4 @@
-//! Answers of thousands of forms through the sampler.
+//! Structured output with thousands of grammars through the sampler.
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::placed::{cpu_only, options, shape};
 
 static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Counts what the process holds.
+/// Allocator that counts the bytes held by the process.
 struct Counting;
 
 // SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged;
@@ -42,10 +42,10 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SLOTS: usize = 4;
-/// Tokens are letters, the last one ends.
+/// Token that ends an answer; all others are letters.
 const END: u32 = 60;
 
-/// The `i`-th of 26 * 26 * 26 texts, as a regular expression.
+/// Returns the `i`-th of 26 * 26 * 26 texts, as a regular expression.
 fn form(i: usize) -> Grammar {
     let letter = |value: usize| char::from(b'a' + (value % 26) as u8);
     Grammar::Regex(format!("{}{{2}}{}{}", letter(i), letter(i / 26), letter(i / 676)))

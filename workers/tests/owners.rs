@@ -1,5 +1,6 @@
-//! Sequences that belong to the device or to the host: whoever attends for them, in whichever shape
-//! of a step, and however often their caches move, their bits are those of a batch job on the CPU.
+//! Sequences owned by the device or by the host: whichever side attends for them, whatever the
+//! shape of a step, and however often their caches move, their bits are those of a batch job on the
+//! CPU.
 
 mod common;
 
@@ -25,7 +26,7 @@ use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 use workers::shared::serving::clear;
 use workers::shared::table::{Deciding, StepTable};
 
-/// Of each case.
+/// Number of seeds for each case.
 const SEEDS: u64 = 50;
 const SLOTS: u16 = 5;
 const DEVICE_SLOTS: u16 = 2;
@@ -39,14 +40,14 @@ fn owned(config: &ModelConfig, streams: bool, kv_format: KvFormat) -> DeviceMap 
     with_owners(&DeviceMap { kv_format, ..map }, config)
 }
 
-/// Two layers, of which one looks back at five positions.
+/// Returns a model of two layers, one of which has a window of five positions.
 fn windowed() -> ModelConfig {
     let all = llama().layers.kinds()[0].clone();
     let near = LayerKind { window: Some(5), ..all.clone() };
     ModelConfig { layers: Layers::each([near, all]), ..llama() }
 }
 
-/// Who decides, and costs with which each shape is best at times.
+/// Returns a policy chosen by the seed, with costs for which each shape is sometimes the best.
 fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
     let mut draw = |below: u32| random.next_u32() % below;
     let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
@@ -74,8 +75,8 @@ fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
     Deciding { policy, limits, costs }
 }
 
-/// Serves the requests of a seed; the instructions that ran, by program, and sequences that began
-/// again.
+/// Serves the requests of a seed. Returns the number of instructions that ran, by program, and of
+/// sequences that began again.
 fn serve(
     config: &ModelConfig,
     map: &DeviceMap,
@@ -96,7 +97,7 @@ fn serve(
     table.set_deciding(&first);
     let least = u32::from(first.policy == Policy::GpuOnly);
     let mut serve = Serve::new(&mut lanes, config, seed);
-    // The device's caches have room for more sequences at times, and for fewer at others.
+    // The capacity of the device's caches grows and shrinks during the run.
     let found = serve.run(|table: &StepTable, random: &mut ChaCha8Rng| {
         let device_pages = least + random.next_u32() % (u32::from(DEVICE_SLOTS) + 1 - least);
         let limits = Limits { device_pages, ..first.limits };
@@ -132,7 +133,8 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
     assert!(restarts > 20, "sequences were called off and begun again: {all:?}");
 }
 
-/// Where the host's append is lost, a sequence of the host attends to what nobody wrote.
+/// If the host's append is missing, a sequence of the host attends to positions that were never
+/// written.
 #[test]
 fn what_is_not_appended_shows() {
     let programs = [ProgramId::STEP, ProgramId::PIPELINED];
@@ -143,7 +145,7 @@ fn what_is_not_appended_shows() {
     assert!(answers_without(&programs, LaneId::CPU_APPEND, |_| false, deciding));
 }
 
-/// Where a row that lags does not find again what it left, its token is another.
+/// If a deferred row does not find the values that it left for its next layer, its token differs.
 #[test]
 fn what_a_row_leaves_for_its_next_layer_is_needed() {
     let mut device = Costs::NONE;
@@ -169,8 +171,8 @@ fn what_a_row_leaves_for_its_next_layer_is_needed() {
     assert!(answers_without(&[ProgramId::ASYNC], LaneId::D2H, |_| false, deciding));
 }
 
-/// Whether answers are the batch job's where a lane leaves some instructions out, in each of a few
-/// orders in which requests come.
+/// Returns true if the answers equal those of the batch job although a lane omits some
+/// instructions, in each of several arrival orders of the requests.
 fn answers_without(
     programs: &[ProgramId],
     lane: LaneId,
@@ -201,7 +203,7 @@ fn answers_without(
         let table = lanes.table().clone();
         clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
         table.set_deciding(&deciding);
-        // Caches leave the device, and come back.
+        // Caches leave the device and return.
         let found = Serve::new(&mut lanes, &config, seed).run(|table, random| {
             let device_pages = random.next_u32() % (u32::from(DEVICE_SLOTS) + 1);
             let limits = Limits { device_pages, ..deciding.limits };

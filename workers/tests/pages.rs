@@ -1,4 +1,4 @@
-//! Caches in pages: whichever pages a sequence's positions lie in, the bits are those of extents.
+//! Paged caches: whichever pages contain a sequence's positions, the bits are those of extents.
 
 mod common;
 
@@ -17,10 +17,10 @@ use program::topology::MemoryId;
 use workers::shared::prefix_sharing::share;
 use workers::testing::{Outcome, Placed, Request, fill_even};
 
-/// Pages of a batch that no sequence has.
+/// Number of pages of a batch that belong to no sequence.
 const SPARE: u32 = 3;
 
-/// Prompts around the ends of pages, which answers go beyond.
+/// Returns requests whose prompts end near the ends of pages, which the answers cross.
 fn requests() -> Vec<Placed> {
     let lengths = [15, 1, 16, 33, 47, 60];
     let placed = |(index, length): (usize, usize)| {
@@ -42,13 +42,14 @@ fn in_pages(extents: &RunShape, page_positions: u32) -> RunShape {
     RunShape { page_positions, kv_pages, ..*extents }
 }
 
-/// What becomes of the requests; with pages they have these in an order of that seed.
+/// Returns the results of the requests. With paged caches, the order of their pages depends on a
+/// seed.
 fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, variant: Variant) -> Vec<Outcome> {
     let mut lanes = start(config, shape, map, variant);
     let requests = requests();
     let table = lanes.table().clone();
     let mut outcomes = Vec::new();
-    // The second group finds the pages full of what the first one left.
+    // The second group starts with pages full of the first group's data.
     for seed in [1u64, 5] {
         fill_even(&table, lanes.plan(), &requests);
         if shape.page_positions > 0 {
@@ -75,7 +76,7 @@ fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, variant: Variant
     outcomes
 }
 
-/// A layer with a ring beside one with pages.
+/// Returns a model with a layer whose cache is a ring and one whose cache is paged.
 fn with_window() -> ModelConfig {
     let global = llama().layers.of(0).clone();
     let local = LayerKind { window: Some(21), ..global.clone() };
@@ -93,7 +94,8 @@ fn pages_in_any_order_give_the_bits_of_extents() {
         (&with_window(), Dtype::F32, KvFormat::Four),
     ] {
         let map = DeviceMap { kv_format, ..cpu_only(config) };
-        // Prefill whole, in chunks that begin within pages, and in one that is longer than any.
+        // Prefill of whole prompts, in chunks that begin within pages, and in one chunk longer than
+        // any prompt.
         for chunk in [0, 7, 256] {
             let extents = extents(dtype, chunk);
             let expected = run(config, &extents, &map, Variant::best());

@@ -1,5 +1,5 @@
-//! Linears split between the devices by their output rows: whatever piece the boundary is before,
-//! the bits are those of the run on the CPU alone.
+//! Linears split between the devices by their output rows: wherever the boundary is, the bits are
+//! those of the run on the CPU alone.
 
 mod common;
 
@@ -15,7 +15,7 @@ use workers::error::WorkerError;
 
 const LINEARS: Chunking = Chunking { order: ChunkOrder::Linears, chunks: 3 };
 
-/// Wide enough for three pieces.
+/// Returns a model wide enough for three pieces.
 fn wide(config: ModelConfig) -> ModelConfig {
     let hidden_size = config.num_heads * config.head_dim;
     let hidden_size = hidden_size.next_multiple_of(48);
@@ -30,7 +30,7 @@ fn formed(config: &ModelConfig, format: WeightFormat, mut map: DeviceMap) -> Dev
 #[test]
 fn every_piece_gives_the_bits_of_the_cpu() {
     let w4 = WeightFormat::Grouped(Grouped::W4);
-    // Grouped heads; as many KV heads as heads, where queries go in pieces too.
+    // Grouped heads, and as many KV heads as heads, with which queries are split into pieces too.
     let many = ModelConfig { num_heads: 6, num_kv_heads: 6, ..opt() };
     for (config, dtype, format, linears) in [
         (wide(llama()), Dtype::Bf16, WeightFormat::Plain, 4),
@@ -56,7 +56,8 @@ fn every_piece_gives_the_bits_of_the_cpu() {
     }
 }
 
-/// Kernels for CUDA write whole linears; the operation is named before a device is opened.
+/// Kernels for CUDA write whole linears only; the error names the operation before a device is
+/// opened.
 #[test]
 fn a_cuda_device_refuses_pieces_by_name() {
     let config = wide(llama());
@@ -68,7 +69,7 @@ fn a_cuda_device_refuses_pieces_by_name() {
     let refused = workers::device::check(&plan("scores:up.1", LINEARS)).expect_err("up in pieces");
     assert!(matches!(refused, WorkerError::PieceOnDevice { op: "up" }), "{refused}");
     assert!(refused.to_string().contains("--split-chunks"), "{refused}");
-    // Whole linears, and attention in parts.
+    // Whole linears, and attention in chunks.
     assert!(workers::device::check(&plan("scores:up", LINEARS)).is_ok());
     let attention = Chunking { order: ChunkOrder::Attention, chunks: 3 };
     assert!(workers::device::check(&plan("scores.1:up", attention)).is_ok());
@@ -89,7 +90,7 @@ fn what_pieces_do_not_go_with_is_refused() {
     assert!(!refused(&split(1)));
     let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
     assert!(refused(&formed(&config, widened, split(1))));
-    // Nothing is widened in pieces where all of a linear is on one device.
+    // Nothing is widened in pieces if each linear is on one device as a whole.
     assert!(!refused(&formed(&config, widened, split(0))));
     assert!(refused(&DeviceMap { schedule: Schedule::Barrier, ..split(1) }));
     assert!(refused(&DeviceMap { direct_reads: true, ..split(1) }));

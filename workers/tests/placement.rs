@@ -75,7 +75,7 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
             let mut map = device_map(&Policy::GpuOnly, &config, false, homes);
             let streamed = run(&config, &shape, &map);
             assert!(streamed == expected, "{homes:?}");
-            // One batch's caches on the device, the other's streamed to it.
+            // One batch's caches are on the device, and the other's are streamed to it.
             map.kv.iter_mut().for_each(|kv| kv.device_batches = 1);
             assert!(run(&config, &shape, &map) == expected, "{homes:?}, one batch on the device");
             map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
@@ -133,7 +133,7 @@ fn eos_ends_a_sequence_and_the_others_go_on() {
             let stop = free.tokens.iter().position(|token| config.eos_token_ids.contains(token));
             let expected = stop.map_or(free.tokens.len(), |stop| stop + 1);
             assert_eq!(ended.tokens, free.tokens[..expected]);
-            // A token that is both EOS and the last allowed one counts as a stop.
+            // A token that is both an EOS and the last allowed one counts as a stop.
             let finish = if stop.is_some() { Finish::Stop } else { Finish::Length };
             assert_eq!(ended.finish, finish as u32);
         }
@@ -178,7 +178,7 @@ fn the_trace_counts_what_is_active_and_no_more() {
     let append = |i: &Instruction| matches!(i, Instruction::Append(_));
     assert_eq!(sum(ProgramId::PREFILL, &append).1, 2 * layers * 513 * row_bytes);
     let streamed = |i: &Instruction| matches!(i, Instruction::Copy(c) if matches!(c.moved, program::ir::Moved::Cache(_)));
-    // One decode step streams what was cached before it.
+    // One decode step streams the positions cached before it.
     assert_eq!(sum(ProgramId::DECODE, &streamed).1, 2 * layers * 513 * row_bytes);
     assert!(records.iter().any(|(lane, _)| *lane == LaneId::D2H));
     assert!(lanes.finish().iter().all(Result::is_ok));

@@ -1,6 +1,6 @@
-//! The three workers as processes, driven as the coordinator drives them: the handshake, groups, no
-//! allocation, and how a worker says that it failed. The test program starts itself again for each
-//! worker, see [`worker_child`].
+//! The three workers as processes, driven as the coordinator drives them: the handshake, groups,
+//! the absence of allocations, and the report of a worker's failure. The test program starts itself
+//! again for each worker, see [`worker_child`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const TRACE_CAPACITY: usize = 4096;
 const SEED: u64 = 3;
 
-/// Not a test of its own: what a worker process of the tests below runs.
+/// Runs a worker process of the tests below; not a test of its own.
 #[test]
 #[ignore = "started by the other tests, with a channel"]
 fn worker_child() {
@@ -48,8 +48,8 @@ fn worker_child() {
     std::process::exit(i32::from(code));
 }
 
-/// Waits until the harness's main thread sleeps: it allocates on its way there, which would count
-/// as the worker's.
+/// Waits until the harness's main thread sleeps: its allocations before that would count as the
+/// worker's.
 fn settle_harness() {
     let stat = format!("/proc/self/task/{}/stat", std::process::id());
     let until = Instant::now() + LIMIT;
@@ -192,20 +192,21 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Errors mean that it has ended, which is what is wanted.
+        // An error means that the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The workers that a plan has lanes for, set up but not answered yet.
+/// Starts the workers that have lanes in a plan and sends their setup, without handling their
+/// answers.
 fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
     let works = |id: &WorkerId| lanes.iter().any(|lane| plan.topology.lane(*lane).worker == *id);
     start_workers(plan, plan.topology.worker_ids().filter(works), weights, link)
 }
 
-/// These workers, also where the plan has no work for them.
+/// Starts the given workers, even those without work in the plan.
 fn start_workers(
     plan: &Plan,
     ids: impl IntoIterator<Item = WorkerId>,
@@ -255,7 +256,7 @@ fn start_workers(
     (control, workers)
 }
 
-/// The rest of the handshake, up to all workers being ready.
+/// Performs the rest of the handshake, until all workers are ready.
 fn make_ready(workers: &[Worker]) {
     let find = |id| workers.iter().find(|worker| worker.id == id);
     if let (Some(gpu), Some(transfer)) = (find(WorkerId::GPU), find(WorkerId::TRANSFER)) {
@@ -350,7 +351,8 @@ fn poison_ends_idle_workers_quietly() {
     control.stop(99, 7);
     for worker in &mut workers {
         let id = worker.id;
-        // They linger for the coordinator to find the culprit, and leave when it closes.
+        // Workers stay alive so that the coordinator finds the culprit, and leave when the channel
+        // closes.
         let (_, spare) = Channel::pair().expect("a channel");
         drop(std::mem::replace(&mut worker.channel, spare));
         assert_eq!(worker.wait().code(), Some(1), "{id:?}");

@@ -1,6 +1,6 @@
-//! Row independence of the whole model: a sequence's logits are the same bits alone and in every
-//! slot of every batch shape, whoever its neighbours are, for every kernel variant and any number
-//! of threads. Variants differ among themselves; each is compared with itself.
+//! Row independence of the whole model: a sequence's logits have the same bits alone and in every
+//! slot of every batch shape, whatever its neighbours, for every kernel variant and any number of
+//! threads. Variants may differ among themselves; each is compared with itself.
 
 mod common;
 
@@ -20,23 +20,23 @@ use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
 const NEW: u32 = 4;
-/// Batches, batch size, sequences of a stream of prefill.
+/// Numbers of batches, of slots of a batch, and of sequences in a stream of prefill.
 const SHAPES: [(u16, u16, u16); 3] = [(1, 1, 1), (1, 5, 2), (2, 3, 3)];
 
-/// Sums over more than one block of a linear's inputs (the feed-forward size) and of attention's
-/// positions (the prompt), and columns enough for several tasks.
+/// Returns a model with sums over more than one block of a linear's inputs (the feed-forward size)
+/// and of attention's positions (the prompt), and with enough columns for several tasks.
 fn larger(config: ModelConfig) -> ModelConfig {
     ModelConfig { hidden_size: 40, ffn_size: 530, max_positions: 96, ..config }
 }
 
-/// The sequence that is looked at. With its new tokens it crosses a block of 64 positions.
+/// Returns the sequence under test. With its new tokens it crosses a block of 64 positions.
 fn subject(config: &ModelConfig) -> Request {
     let vocab = config.vocab_size as u32;
     Request::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
 }
 
-/// Neighbours of all lengths around the subject, which end before it or with it; one slot of a
-/// batch with several neighbours stays empty.
+/// Returns the subject among neighbours of all lengths, which end before it or with it; one slot of
+/// a batch with several neighbours stays empty.
 fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfig) -> Vec<Placed> {
     let (batches, batch_size) = (usize::from(shape.0), usize::from(shape.1));
     let mut group = Vec::new();
@@ -57,7 +57,8 @@ fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfi
     group
 }
 
-/// Bits of the logits of prefill and of every decode step, for the sequence in one place.
+/// Returns the bits of the logits of prefill and of every decode step, for the sequence in one
+/// place.
 fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
     let own: Vec<&Sampled> =
         sampled.iter().filter(|other| (other.batch, other.slot) == (batch, slot)).collect();
@@ -80,9 +81,9 @@ fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Everything on the CPU with fused attention; or softmax and what follows of attention on the
-/// device, so that attention runs in its separate stages and two workers compute. The two may
-/// differ from each other.
+/// Returns a map with everything on the CPU and fused attention, and one with softmax and the
+/// subsequent operations of attention on the device, so that attention runs in its separate stages
+/// and two workers compute. The results of the two maps may differ from each other.
 fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let split = parse_split("softmax:out", config, None).expect("a split");
@@ -93,7 +94,8 @@ fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
     ]
 }
 
-/// Puts the subject into every place of a shape, in one set of lanes. Returns how many places.
+/// Runs the subject in every place of a shape, in one set of lanes, and returns the number of
+/// places.
 fn every_place(
     config: &ModelConfig,
     map: &DeviceMap,

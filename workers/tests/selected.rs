@@ -1,6 +1,6 @@
 //! New tokens that select what they attend to: with everything selected a run has the bits of one
-//! without; and whatever is selected, a sequence's bits do not depend on its batch, slot, chunks,
-//! pages or threads, nor on having given its caches back.
+//! without selection. Whatever is selected, a sequence's bits do not depend on its batch, slot,
+//! chunks, pages or threads, nor on a previous return of its caches.
 
 mod common;
 
@@ -32,7 +32,7 @@ const EVERYTHING: KvSelect = KvSelect {
     columns_thousandths: COLUMNS_THOUSANDTHS,
     text: 0,
 };
-/// Of 94 positions at most.
+/// Selection from at most 94 positions.
 const FEW: KvSelect = KvSelect { alpha_thousandths: 500, max_thousandths: 150, ..EVERYTHING };
 
 fn models() -> [ModelConfig; 2] {
@@ -80,7 +80,7 @@ fn selecting(config: &ModelConfig, kv_format: KvFormat, kv_select: Option<KvSele
     DeviceMap { kv_format, kv_select, ..cpu_only(config) }
 }
 
-/// Each sequence alone, in slot 0 of a batch of one.
+/// Returns the results of each sequence alone, in slot 0 of a batch of one.
 fn alone(config: &ModelConfig, map: &DeviceMap, dtype: Dtype) -> Vec<Outcome> {
     let mut lanes = start(config, &run_shape(1, dtype, 0), map, 1);
     let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
@@ -89,7 +89,7 @@ fn alone(config: &ModelConfig, map: &DeviceMap, dtype: Dtype) -> Vec<Outcome> {
     found
 }
 
-/// All sequences beside each other, from the last slot on.
+/// Runs all sequences together, placed from the last slot on.
 fn together(lanes: &mut InProcess) -> Vec<Outcome> {
     let requests = requests(lanes.plan().config.vocab_size);
     let last = requests.len() - 1;
@@ -161,7 +161,7 @@ fn what_is_selected_depends_on_the_sequence_alone() {
     }
 }
 
-/// Offers a sequence that has so many of its answer's tokens, none of them computed.
+/// Offers a sequence that already has some of its answer's tokens, none of them computed.
 fn offer_again(table: &StepTable, placed: &Placed, answered: &[u32], room: u32) {
     let said = PromptLogprobs::default();
     let (computed, arrival) = (0, placed.slot as u32);
@@ -242,8 +242,8 @@ fn a_plan_has_room_for_partial_keys_and_for_nothing_else() {
     assert!(found.abs_diff(expected) <= 64 * config.num_layers as u64, "{found} of {expected}");
 }
 
-/// Runs of a page are keys and values, so a page that is stored would come back without what new
-/// tokens select by.
+/// Runs of a page consist of keys and values, so a stored page would come back without the partial
+/// keys by which new tokens select.
 #[test]
 fn pages_with_partial_keys_are_not_stored() {
     let [config, _] = models();

@@ -1,6 +1,6 @@
-//! Sequences that come while a run goes on, into slots that others leave: whatever is computed
-//! beside them, in whatever chunks, and however often they are called off and begun again, their
-//! bits are those of a batch job.
+//! Sequences that arrive during a run, into slots that others leave: whatever is computed together
+//! with them, in whatever chunks, and however often they are cancelled and begun again, their bits
+//! are those of a batch job.
 
 mod common;
 
@@ -19,7 +19,7 @@ use schedule::Costs;
 use workers::shared::serving::clear;
 use workers::testing::Outcome;
 
-/// What a step costs: anything that makes chunks of many lengths.
+/// Returns pseudorandom costs of a step, which lead to chunks of many lengths.
 fn costs(seed: u64) -> (u32, Costs) {
     let mut costs = Costs { position_ps: (seed % 3) as u32 * 100_000, ..Costs::NONE };
     costs.points[0] = (1, 100);
@@ -27,7 +27,7 @@ fn costs(seed: u64) -> (u32, Costs) {
     ([100, 400, 2000][(seed % 3) as usize], costs)
 }
 
-/// The outcomes, and how many sequences began again.
+/// Returns the outcomes, and the number of sequences that began again.
 fn serve(
     config: &ModelConfig,
     shape: &RunShape,

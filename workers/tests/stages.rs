@@ -1,4 +1,4 @@
-//! A group is any sequence of programs: how the steps are dealt out to groups and stages changes no
+//! A group is any sequence of programs: the distribution of steps over groups and stages changes no
 //! token.
 
 mod common;
@@ -44,10 +44,10 @@ fn steps_may_be_dealt_out_to_groups_and_stages() {
         };
         let last = begin(&lanes);
         assert!(last >= 3, "{last} decode steps are too few to deal out");
-        // Decode in two stages of one group, the second as long as it takes.
+        // Decode in two stages of one group, the second of which ends with the sequences.
         let stages = [once, decode(2), decode(u32::MAX)];
         assert_eq!(run(&mut lanes, &full, &[(&stages, last)]), expected, "{}", map.policy);
-        // Each program in groups of its own, the last of which is over before its stage is.
+        // Each program in groups of its own, the last of which ends before its stage does.
         begin(&lanes);
         let groups: [(&[Stage], u32); 3] =
             [(&[once], 0), (&[decode(1), decode(1)], 1), (&[decode(u32::MAX)], last - 3)];

@@ -1,5 +1,6 @@
-//! Models of which some layers keep a state: whatever the placement and however prompts are cut,
-//! the bits are those of whole prompts on the CPU, and a slot's next sequence begins with nothing.
+//! Models some layers of which have a state: whatever the placement and the chunks of prompts, the
+//! bits are those of whole prompts on the CPU, and a slot's next sequence begins with an empty
+//! state.
 
 mod common;
 
@@ -41,7 +42,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
     }
 }
 
-/// All but the first layer's, a state on each side.
+/// Covers placements that keep states on either side.
 #[test]
 fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
     for (config, dtype) in [(delta(), Dtype::F32), (delta_experts(), Dtype::Bf16)] {
@@ -92,7 +93,7 @@ fn schedules_parts_and_resident_layers_give_the_same_bits() {
     }
 }
 
-/// A state is brought up to date on one device, whatever a policy says of prompts.
+/// A state is updated on one device, even if the policy places operations of prefill elsewhere.
 #[test]
 fn prompts_update_states_where_decode_does() {
     let config = delta();
@@ -105,8 +106,8 @@ fn prompts_update_states_where_decode_does() {
     }
 }
 
-/// Of every variant, a prompt longer than a large chunk beside a short one, and another sequence
-/// afterwards in the same slots.
+/// Runs every variant with a prompt longer than a large chunk together with a short one, and then
+/// with another sequence in the same slots.
 #[test]
 fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     for (config, dtype) in [(delta(), Dtype::Bf16), (delta(), Dtype::F32)] {
@@ -138,8 +139,8 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     }
 }
 
-/// CUDA's kernels have no states yet: a plan that needs them there is refused before a device is
-/// opened.
+/// CUDA's kernels do not support states: a plan that needs them on the device is refused before a
+/// device is opened.
 #[test]
 fn states_on_a_cuda_device_are_refused_by_name() {
     let config = delta();

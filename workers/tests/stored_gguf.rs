@@ -1,5 +1,5 @@
-//! A GGUF file as people have them, Q4_K and Q6_K among others: run from the file's own blocks, it
-//! computes what its expanded weights do, and the same bits wherever its operations are.
+//! A typical GGUF file, with Q4_K and Q6_K among other types: run from the file's own blocks, it
+//! computes what its expanded weights do, with the same bits wherever its operations are placed.
 
 mod common;
 
@@ -25,7 +25,7 @@ const FFN: usize = 512;
 const VOCAB: usize = 48;
 const LAYERS: usize = 2;
 
-/// A file in the making: its head and its tensors' data.
+/// Writer of a GGUF file: its header and its tensors' data.
 #[derive(Default)]
 struct Writer {
     metadata: Vec<u8>,
@@ -64,7 +64,7 @@ impl Writer {
         self.tensors.push((name.to_owned(), vec![HIDDEN], 0, gains.collect()));
     }
 
-    /// Random blocks, whose scales make values of about `0.5 / sqrt(k)`.
+    /// Adds a matrix of random blocks, whose scales lead to values of about `0.5 / sqrt(k)`.
     fn matrix(&mut self, name: &str, (n, k): (usize, usize), stored: StoredType) {
         let (code, at, halves, size) = match stored {
             StoredType::Q4K => (12, 0, 2, 256.0),
@@ -106,7 +106,7 @@ impl Writer {
     }
 }
 
-/// A small LLaMA, its types mixed as Q4_K_M mixes them.
+/// Writes a small LLaMA whose types are mixed as in Q4_K_M files, and opens it.
 fn model(path: &Path) -> GgufSource {
     let mut file = Writer { state: 7, ..Writer::default() };
     file.key("general.architecture", 8);
@@ -143,7 +143,7 @@ fn model(path: &Path) -> GgufSource {
     GgufSource::open(path).expect("a good file")
 }
 
-/// The forms in which the file holds its matrices.
+/// Returns the formats in which the file stores its matrices.
 fn stored(source: &GgufSource, config: &ModelConfig) -> WeightFormats {
     let form = |id| {
         let stored = source.stored_type(id).expect("it is there");
@@ -161,7 +161,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> WeightFormats {
     formats
 }
 
-/// The tokens of a group, and the logits of a batch's prefill.
+/// Returns the tokens of a group, and the logits of a batch's prefill.
 fn run(source: &GgufSource, dtype: Dtype, map: DeviceMap) -> (Vec<Vec<u32>>, Vec<f32>) {
     let config = source.config();
     let shape = shape(2, 3, 3, dtype);
@@ -185,7 +185,8 @@ fn a_file_of_k_types_runs_from_its_blocks() {
     let formats = stored(&source, config);
     let of_blocks = |map: DeviceMap| DeviceMap { weight_formats: formats.clone(), ..map };
 
-    // In f32 the blocks mean what they expand to; sums are ordered otherwise.
+    // In f32 the blocks have the values to which they expand, but sums are computed in another
+    // order.
     let (_, expanded) = run(&source, Dtype::F32, cpu_only(config));
     let (_, exact) = run(&source, Dtype::F32, of_blocks(cpu_only(config)));
     let largest = expanded.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
@@ -193,7 +194,7 @@ fn a_file_of_k_types_runs_from_its_blocks() {
     for (a, b) in expanded.iter().zip(&exact) {
         assert!((a - b).abs() <= 2e-5 * largest, "{a} and {b} of {largest}");
     }
-    // In bf16 weights are not rounded, where expanded ones are.
+    // In bf16 the weights of blocks are not rounded, whereas expanded ones are.
     let expected = run(&source, Dtype::Bf16, of_blocks(cpu_only(config)));
     for (a, b) in expanded.iter().zip(&expected.1) {
         assert!((a - b).abs() <= 0.03 * largest, "{a} and {b} of {largest}");

@@ -1,5 +1,5 @@
-//! Timed lanes in one process: they keep the order that the program demands, last no less than they
-//! are told, and give every sequence its tokens.
+//! Timed lanes in one process: they keep the order that the program requires, last at least as long
+//! as specified, and give every sequence its tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const GEN_LEN: u32 = 5;
 const TRACE_CAPACITY: usize = 1 << 14;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Two batches whose layer both devices share, in fractions of a millisecond.
+/// Two batches whose layer runs on both devices, in fractions of a millisecond.
 const TABLE: &str = r#"{"batches": 2, "ops": [
     {"name": "ln0", "cpu_ms": 0.01, "gpu_ms": 0.01},
     {"name": "q", "cpu_ms": 0.2, "gpu_ms": 0.02, "h2d_ms": 0.2},
@@ -47,7 +47,7 @@ fn span(lane: LaneId, record: &shm::TraceRecord) -> Span {
     }
 }
 
-/// The spans of two groups, and the step table behind them.
+/// Returns the spans of two groups, and the step table after them.
 fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let plan = Arc::new(programs.plan.clone());
     let lanes = plan.lanes();

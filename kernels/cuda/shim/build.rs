@@ -1,4 +1,4 @@
-//! Compiles the CUDA sources as C++, with the shim in the place of the CUDA compiler's built-ins.
+//! Compiles the CUDA sources as C++, with the shim replacing the CUDA compiler's built-ins.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn main() {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(2).debug(false).warnings(false);
     let compiler = build.get_compiler();
-    // cc's own complaint is long and does not say what to install.
+    // cc's own error message is long and does not name the package to install.
     let works = Command::new(compiler.path()).arg("--version").output();
     if !works.is_ok_and(|output| output.status.success()) {
         let name = compiler.path().display();
@@ -20,7 +20,7 @@ fn main() {
     build
         .include("cpp")
         .include("../source")
-        // Sums are fused where the source says so and nowhere else, as in the PTX.
+        // Multiply-adds are fused only where the source requests it, as in the PTX.
         .flag("-ffp-contract=off")
         .flag("-fno-strict-aliasing")
         .flag("-fno-exceptions")

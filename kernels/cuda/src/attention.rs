@@ -1,7 +1,7 @@
 //! Attention over units, and appending to caches.
 //!
-//! **The order of every sum** depends on positions alone: they are taken in fixed blocks from
-//! position 0 on, and the blocks are put together in order.
+//! **The order of every sum** depends on positions alone: they are taken in fixed blocks, counted
+//! from position 0, and the blocks are combined in order.
 
 use bytemuck::{Pod, Zeroable};
 use model::config::Dtype;
@@ -19,9 +19,9 @@ const TILE_QUERIES: u32 = 16;
 const MATRIX_TILE: u32 = 64;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Query heads that share one reading of K and V in a block of decode attention.
+/// Maximum number of query heads that share one read of K and V in a block of decode attention.
 const HEADS_MAX: u32 = 8;
-/// Longest head that the kernels' registers and shared memory hold.
+/// Length of the longest head that the kernels' registers and shared memory hold.
 pub const HEAD_DIM_MAX: u32 = 256;
 
 /// Shape and scale shared by all units of a launch.
@@ -34,13 +34,13 @@ pub struct AttentionShape {
     pub head_dim: u32,
     /// Factor of every score, normally `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Positions that a row sees at most, at least one: its own and those right before it. `None`:
-    /// all before it.
+    /// Maximum number of positions that a row sees, at least one: its own and those right before
+    /// it. `None`: all before it.
     pub window: Option<u32>,
 }
 
 impl AttentionShape {
-    /// Query heads that share a KV head.
+    /// Returns the number of query heads that share a KV head.
     pub const fn group(&self) -> u32 {
         self.heads / self.kv_heads
     }
@@ -52,14 +52,15 @@ impl AttentionShape {
         assert!(self.window != Some(0), "a window has a position");
     }
 
-    /// Blocks of positions that a row sees, at most.
+    /// Returns the maximum number of blocks of positions that a row sees.
     fn splits(&self, positions_max: u32) -> u32 {
         let all = positions_max.div_ceil(SPLIT);
         self.window.map_or(all, |window| all.min((window - 1).div_ceil(SPLIT) + 1))
     }
 }
 
-/// One (sequence, KV head) as it lies in device memory: `kernels::Unit`, field by field.
+/// One (sequence, KV head) in the layout of device memory: corresponds to `kernels::Unit`, field by
+/// field.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Unit {
@@ -67,26 +68,27 @@ pub struct Unit {
     pub row0: u32,
     /// Fresh rows.
     pub rows: u32,
-    /// Positions before them.
+    /// Number of positions before them.
     pub past: u32,
     pub kv_head: u32,
-    /// Element offset of the first place in the K and V caches, a multiple of `head_dim`, which
-    /// places are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of the first place in the K and V caches, a multiple of `head_dim`, which is
+    /// the distance between places; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: u64,
     /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
     pub scores_offset: u64,
-    /// The first of the rows that hold the positions before the fresh ones, or [`Unit::CACHED`].
+    /// First of the rows that hold the positions before the fresh ones, or [`Unit::CACHED`].
     pub shared_row: u32,
-    /// Places in each cache, at least the window: position `p` lies at place `p % cache_positions`.
-    /// 0: at place `p`.
+    /// Number of places in each cache, at least the window: position `p` is stored at place `p %
+    /// cache_positions`. 0: at place `p`.
     pub cache_positions: u32,
 }
 
 impl Unit {
-    /// For `shared_row`: the positions before the fresh ones lie in the caches.
+    /// Value of `shared_row` if the positions before the fresh ones are in the caches.
     pub const CACHED: u32 = u32::MAX;
 
-    /// Rows that [`append`] writes: all, or the last ones where the cache has no places for more.
+    /// Returns the number of rows that [`append`] writes: all, or the last ones if the cache has
+    /// too few places.
     pub fn appended(&self) -> u32 {
         let all = if self.shared_row == Unit::CACHED { self.rows } else { self.past + self.rows };
         if self.cache_positions == 0 { all } else { all.min(self.cache_positions) }
@@ -95,28 +97,28 @@ impl Unit {
 
 const _: () = assert!(size_of::<Unit>() == 40, "the kernels' Unit has this size");
 
-/// The units of a launch, in device memory, and bounds that size its grid.
+/// Units of a launch, in device memory, and bounds that size its grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
     /// `[count]` of [`Unit`], on an 8-byte boundary.
     pub pointer: DevicePointer,
     pub count: u32,
-    /// At least the largest `rows` of a unit; 1 in decode.
+    /// Upper bound on `rows` of a unit; 1 in decode.
     pub rows_max: u32,
-    /// At least the largest number of rows of a unit that belong into its cache.
+    /// Upper bound on the number of rows of a unit that are stored in its cache.
     pub appended_max: u32,
-    /// At least the largest `past + rows` of a unit. A larger bound changes no bit.
+    /// Upper bound on `past + rows` of a unit. A larger bound changes no bit.
     pub positions_max: u32,
 }
 
-/// K or V: the fresh rows of this step and what is cached before them.
+/// K or V: the fresh rows of this step and the cached rows before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeysOrValues {
     /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
-    /// `cache_offset` counts in (0 where nothing is cached).
+    /// `cache_offset` refers to (0 if nothing is cached).
     Plain { fresh: DevicePointer, cache: DevicePointer },
-    /// 4-bit records, on 8-byte boundaries, or 4-byte ones where their size is no multiple of 8:
-    /// fresh `[rows * kv_heads]`, made by [`quantise_kv`](crate::quantise_kv), and the cache.
+    /// 4-bit records, on 8-byte boundaries, or 4-byte ones if their size is no multiple of 8: fresh
+    /// `[rows * kv_heads]`, made by [`quantise_kv`](crate::quantise_kv), and the cache.
     Four { fresh: DevicePointer, cache: DevicePointer },
 }
 
@@ -143,7 +145,7 @@ fn with_shape(args: Args, shape: &AttentionShape) -> Args {
     args.u32(shape.heads).u32(shape.kv_heads).u32(shape.head_dim).u32(window)
 }
 
-/// `q · k * scale` of every unit and row: f32 at each unit's `scores_offset`. `q` is
+/// Computes `q · k * scale` of every unit and row: f32 at each unit's `scores_offset`. `q` is
 /// `[rows, heads * head_dim]` of `dtype`. Entries that a row does not see are not written.
 pub fn scores(
     dtype: Dtype,
@@ -166,9 +168,9 @@ pub fn scores(
     }
 }
 
-/// Softmax over the visible positions of every (row, head) of every unit, and over its head's sink,
-/// whose probability is dropped: `sinks` are `[heads]` of f32, or 0. Scores and probabilities are
-/// f32 at each unit's `scores_offset`, and may be the same memory.
+/// Computes the softmax over the visible positions of every (row, head) of every unit, and over its
+/// head's sink, whose probability is dropped: `sinks` are `[heads]` of f32, or 0. Scores and
+/// probabilities are f32 at each unit's `scores_offset`, and may be the same memory.
 pub fn softmax(
     shape: &AttentionShape,
     units: &Units,
@@ -183,7 +185,8 @@ pub fn softmax(
     Launch { name: "softmax", grid, block: [THREADS, 1, 1], shared_bytes: 32 * 8, args }
 }
 
-/// `probabilities · v` of every unit and row. `out` is `[rows, heads * head_dim]` of `dtype`.
+/// Computes `probabilities · v` of every unit and row. `out` is `[rows, heads * head_dim]` of
+/// `dtype`.
 pub fn weighted_values(
     dtype: Dtype,
     shape: &AttentionShape,
@@ -208,17 +211,17 @@ pub fn weighted_values(
     }
 }
 
-/// Elements of a head that a thread takes at a time.
+/// Number of elements of a head that a thread processes at a time.
 const VECTOR: u32 = 8;
 
-/// Shared memory for the sums of one query head over the positions of each team of threads that
-/// together hold a head.
+/// Returns the bytes of shared memory for the sums of one query head over the positions of each
+/// team of threads that together hold a head.
 const fn value_parts_bytes(head_dim: u32) -> u32 {
     let padded = head_dim.next_multiple_of(VECTOR);
     THREADS / (padded / VECTOR) * padded * 4
 }
 
-/// Bytes of scratch for [`attention_decode`].
+/// Returns the bytes of scratch for [`attention_decode`].
 pub fn attention_decode_scratch_bytes(
     shape: &AttentionShape,
     units: u32,
@@ -228,15 +231,15 @@ pub fn attention_decode_scratch_bytes(
     parts * u64::from(shape.head_dim + 2) * 4
 }
 
-/// Attention of one fresh row per unit, scores never in memory: blocks of 256 positions apart, then
-/// put together in order. Launch both, in order.
+/// Computes attention of one fresh row per unit without scores in memory: first blocks of 256
+/// positions separately, then their combination in order. Launch both, in order.
 ///
 /// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
 /// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
-/// `sinks` as for [`softmax`]. The result is near that of [`scores`], [`softmax`] and
-/// [`weighted_values`], not bit-equal to it. In bf16 and heads of 64 or 128 elements, 4-bit caches
-/// and plain ones that query heads share are worked on by tensor cores, with weights in two parts
-/// of bf16.
+/// See [`softmax`] for `sinks`. The result is near that of [`scores`], [`softmax`] and
+/// [`weighted_values`], not bit-equal to it. In bf16 and with heads of 64 or 128 elements, 4-bit
+/// caches and plain ones that query heads share are processed by tensor cores, with weights in two
+/// parts of bf16.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
@@ -265,10 +268,10 @@ pub fn attention_decode(
     };
     let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(scratch);
-    // The queries' place is taken by the sums of values later.
+    // The sums of values later replace the queries.
     let queries_bytes = heads * shape.head_dim * 4;
     let plain_bytes = heads * SPLIT * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
-    // On tensor cores: all records of K and V, in whose place come the warps' values, weights, and
+    // On tensor cores: all records of K and V, later replaced by the warps' values; weights; and
     // eight highest scores and sums of each warp.
     let records_bytes = 2 * SPLIT * (shape.head_dim / 2 + shape.head_dim / 16);
     let values_bytes = 4 * heads * shape.head_dim * 4;
@@ -309,12 +312,12 @@ pub fn attention_decode(
     [part, whole]
 }
 
-/// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory.
-/// Operands as in [`attention_decode`].
+/// Computes attention of any number of fresh rows per unit, causal and ragged, without scores in
+/// memory. Operands are those of [`attention_decode`].
 ///
-/// In bf16 and heads of 64 or 128 elements it runs on tensor cores, with weights, and elements of
-/// 4-bit caches, rounded to bf16, and another elementary function for weights: results near the
-/// CPU's, not bit-equal. K and V of all fresh rows must then be finite.
+/// In bf16 and with heads of 64 or 128 elements it runs on tensor cores, with weights, and elements
+/// of 4-bit caches, rounded to bf16, and a different exponential function for weights: results are
+/// near the CPU's, not bit-equal. K and V of all fresh rows must then be finite.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_prefill(
     dtype: Dtype,
@@ -342,7 +345,7 @@ pub fn attention_prefill(
         shared_bytes,
         args,
     };
-    // A tile of K and one of V; beside 4-bit caches their records too.
+    // A tile of K and one of V; for 4-bit caches their records too.
     let record_bytes = if four { head_dim / 2 + head_dim / 16 } else { 0 };
     let matrix_bytes = 2 * MATRIX_TILE * (head_dim * 2 + record_bytes);
     // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
@@ -364,9 +367,9 @@ pub fn attention_prefill(
     }
 }
 
-/// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, behind its `past`
-/// positions, and those where they are rows too. In a ring they take the places of the oldest,
-/// which the rows may still have to see: attention first.
+/// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, after its `past`
+/// positions, which are copied too if they are rows. In a ring they replace the oldest positions,
+/// which the rows may still have to see: run attention first.
 pub fn append(
     dtype: Dtype,
     shape: &AttentionShape,
@@ -379,7 +382,7 @@ pub fn append(
     append_launch(named!(dtype, "append"), shape, units, args)
 }
 
-/// As [`append`], quantised to 4-bit records: the same bytes as the CPU's.
+/// Appends rows like [`append`], quantised to 4-bit records: the same bytes as the CPU's.
 pub fn append_four(
     dtype: Dtype,
     shape: &AttentionShape,

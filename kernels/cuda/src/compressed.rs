@@ -8,10 +8,10 @@ use crate::named;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Records that a block works on.
+/// Number of records that a block processes.
 const BLOCK_RECORDS: u32 = 4;
 
-/// The records of a matrix, a few for each block.
+/// Launches a kernel over the records of a matrix, a few for each block.
 fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
     let records = u32::try_from(records).expect("a matrix has fewer than 2^32 records");
     let grid = [records.div_ceil(BLOCK_RECORDS), 1, 1];
@@ -19,10 +19,10 @@ fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
     Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// A grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
+/// Decompresses a grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
 /// [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded to `dtype`. In
 /// f32 a [`linear`](crate::linear) over the result gives the same bits as one straight from the
-/// records; in bf16 that one does not round the weights.
+/// records; in bf16 the latter does not round the weights.
 pub fn decompress(
     dtype: Dtype,
     format: Grouped,
@@ -37,10 +37,10 @@ pub fn decompress(
     over_records(named!(dtype, "decompress"), format.blocks(n_len) * format.groups(k_len), args)
 }
 
-/// Whether a form that linears read has scales of f32.
+/// Returns true if a format that linears read has scales of f32.
 ///
 /// # Panics
-/// A form that they do not read.
+/// If linears do not read the format.
 pub(crate) fn has_floats(format: Grouped) -> bool {
     match (format.bits, format.scales) {
         (Bits::Four | Bits::Eight, Scales::Halves) => false,
@@ -49,7 +49,7 @@ pub(crate) fn has_floats(format: Grouped) -> bool {
     }
 }
 
-/// The numbers of `source/compressed/stored.cuh` of integers and scales.
+/// Returns the codes of integers and scales in `source/compressed/stored.cuh`.
 fn stored_codes(format: Grouped) -> (u32, u32) {
     let codes = match format.bits {
         Bits::Four => 0,
@@ -71,8 +71,8 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
     (codes, scales)
 }
 
-/// Records of `format`, not of 8 bits, of a matrix `[n, k]` to records of `format.widened()`: the
-/// same scales, minimums and integers, one a byte.
+/// Widens records of `format`, not of 8 bits, of a matrix `[n, k]` to records of
+/// `format.widened()`: the same scales, minimums and integers, one per byte.
 pub fn widen(
     format: Grouped,
     (n, k): (u32, u32),
@@ -91,8 +91,9 @@ pub fn widen(
     over_records("widen", count, args)
 }
 
-/// Positions of heads to 4-bit KV records, the same bytes as the CPU's: `x` is
-/// `[positions, head_dim]` of `dtype`, `out` as many records of `kv4_position_bytes(head_dim)`.
+/// Quantises positions of heads to 4-bit KV records, the same bytes as the CPU's: `x` is
+/// `[positions, head_dim]` of `dtype`, `out` the same number of records of
+/// `kv4_position_bytes(head_dim)`.
 ///
 /// Attention over a 4-bit cache takes its fresh rows as such records too: `[rows * kv_heads]` of
 /// them.
@@ -104,7 +105,7 @@ pub fn quantise_kv(
 ) -> Launch {
     check_four(head_dim);
     let args = Args::new().u64(x).u64(out).u32(positions).u32(head_dim);
-    // A warp for each position.
+    // One warp for each position.
     let grid = [positions.div_ceil(THREADS / 32), 1, 1];
     let name = named!(dtype, "quantise_kv");
     Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }

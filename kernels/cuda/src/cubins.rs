@@ -1,8 +1,8 @@
-//! The kernels compiled ahead for known devices, so that a first start need not.
+//! Kernels compiled ahead for known devices, so that the first start is fast.
 //!
-//! `scripts/ptx.sh --cubins` makes them of the committed PTX. A device runs what was compiled for
-//! its major compute capability and for no later minor one; for any other the driver compiles
-//! [`crate::PTX`].
+//! `scripts/ptx.sh --cubins` builds them from the committed PTX. A device runs kernels that were
+//! compiled for its major compute capability and no later minor one; for any other device the
+//! driver compiles [`crate::PTX`].
 
 use std::io::Read;
 
@@ -16,10 +16,10 @@ pub struct Cubin {
     compressed: &'static [u8],
 }
 
-/// Bytes that a cubin has at most: far more than any, so that a damaged one ends.
+/// Maximum bytes of a cubin: far more than any has, so that decompression of a damaged one ends.
 const CUBIN_BYTES_MAX: u64 = 64 << 20;
 
-/// Memory that decompression takes at most, KiB.
+/// Maximum memory that decompression uses, in KiB.
 const MEMORY_KIB_MAX: u32 = 64 << 10;
 
 macro_rules! cubins {
@@ -31,7 +31,7 @@ macro_rules! cubins {
     };
 }
 
-/// Ampere's two, Ada, Hopper, Blackwell's two.
+/// Two for Ampere, one each for Ada and Hopper, two for Blackwell.
 static CUBINS: &[Cubin] = cubins! {
     8 0 "sm_80";
     8 6 "sm_86";
@@ -42,18 +42,18 @@ static CUBINS: &[Cubin] = cubins! {
 };
 
 impl Cubin {
-    /// All there are, in ascending order.
+    /// Returns all cubins, in ascending order.
     pub fn all() -> &'static [Cubin] {
         CUBINS
     }
 
-    /// The best for a device of a compute capability, if one runs on it.
+    /// Returns the best cubin for a device of a compute capability, if one runs on it.
     pub fn find((major, minor): (u32, u32)) -> Option<Cubin> {
         let runs = |cubin: &&Cubin| cubin.capability.0 == major && cubin.capability.1 <= minor;
         CUBINS.iter().rev().find(runs).copied()
     }
 
-    /// The image for the driver; `None` if it is damaged.
+    /// Returns the image for the driver; `None` if it is damaged.
     pub fn image(self) -> Option<Vec<u8>> {
         let mut image = Vec::new();
         let reader = LzmaReader::new_mem_limit(self.compressed, MEMORY_KIB_MAX, None).ok()?;

@@ -13,10 +13,10 @@ use crate::linear::{
     warps_of_segments,
 };
 
-/// Most experts of a row: each is a lane's.
+/// Maximum number of experts of a row: each has its own lane.
 pub const EXPERTS_PER_ROW_MAX: u32 = 32;
 
-/// How many rows, experts of a row and experts a mixture has.
+/// Numbers of rows, experts of a row and experts of a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertShape {
     pub rows: u32,
@@ -24,12 +24,12 @@ pub struct ExpertShape {
     pub experts: u32,
 }
 
-/// The routing of each row of `logits`, f32 `[rows, experts]`, to `routed`, every weight times
-/// `factor`. Of equal logits the lower expert's goes first; NaN counts as minus infinity; where a
-/// row's largest logit is infinite all its weights are NaN.
+/// Computes the routing of each row of `logits`, f32 `[rows, experts]`, to `routed`, with every
+/// weight times `factor`. Among equal logits the lower expert's comes first; NaN counts as minus
+/// infinity; if a row's largest logit is infinite all its weights are NaN.
 ///
 /// # Panics
-/// More experts of a row than there are, or more than [`EXPERTS_PER_ROW_MAX`].
+/// If a row has more experts than there are, or more than [`EXPERTS_PER_ROW_MAX`].
 pub fn route(
     shape: ExpertShape,
     scoring: Scoring,
@@ -49,13 +49,13 @@ pub fn route(
     };
     let args = Args::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k);
     let args = args.u32(scoring).f32(factor);
-    // A warp for each row.
+    // One warp for each row.
     let grid = [rows.div_ceil(8), 1, 1];
     Launch { name: "route", grid, block: [256, 1, 1], shared_bytes: 0, args }
 }
 
-/// The places of a routing by expert: `slots`, u32 `[rows * top_k]`, each expert's in ascending
-/// order, and where they begin, `starts`, u32 `[experts + 1]`.
+/// Groups the places of a routing by expert: `slots`, u32 `[rows * top_k]`, each expert's in
+/// ascending order, and the beginning of each expert's in `starts`, u32 `[experts + 1]`.
 pub fn group_experts(
     shape: ExpertShape,
     routed: DevicePointer,
@@ -71,19 +71,19 @@ pub fn group_experts(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertLinear {
     pub shape: ExpertShape,
-    /// What [`group_experts`] wrote.
+    /// `starts` of [`group_experts`].
     pub starts: DevicePointer,
-    /// What [`group_experts`] wrote.
+    /// `slots` of [`group_experts`].
     pub slots: DevicePointer,
     /// Output width.
     pub n: u32,
     /// Input width.
     pub k: u32,
-    /// Of the dtype, on a 16-byte boundary: `[rows, k]`, or `[rows, top_k, k]`.
+    /// `[rows, k]` or `[rows, top_k, k]` of the dtype, on a 16-byte boundary.
     pub x: DevicePointer,
-    /// Whether each place has a row of x of its own.
+    /// True if each place has its own row of x.
     pub x_by_place: bool,
-    /// The experts' matrices behind each other, each of grouped ones padded to whole records.
+    /// Consecutive matrices of the experts; each grouped one is padded to whole records.
     pub weight: Weight,
     /// f32 `[experts, n]`, or 0.
     pub bias: DevicePointer,
@@ -91,8 +91,8 @@ pub struct ExpertLinear {
     pub out: LinearOut,
 }
 
-/// The one launch of all experts' linears. Kernels follow from how many rows an expert has on
-/// average, and change no bit.
+/// Returns the single launch of all experts' linears. The kernel is chosen by the average number of
+/// rows of an expert, which changes no bit.
 pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     let ExpertLinear { shape, n, k, x, weight, bias, out, .. } = *linear;
     let ExpertShape { rows, top_k, experts } = shape;
@@ -106,7 +106,7 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     let args = args.u32(n).u32(k).u32(number).u32(group).f32(factor).f32(limit);
     let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
         name,
-        // An expert may get every row.
+        // A single expert may get every row.
         grid: [n.div_ceil(cols), rows.div_ceil(tile_rows), experts],
         block: [256, 1, 1],
         shared_bytes,
@@ -146,9 +146,9 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     }
 }
 
-/// `hidden += sum of weight * part` over each row's places: products are rounded, then added up in
-/// ascending order of experts, and the sum is added to `hidden` once. `parts` is f32
-/// `[rows, top_k, n]`, as [`expert_linear`] stores with [`LinearOut::StoreF32`], `hidden` f32
+/// Computes `hidden += sum of weight * part` over each row's places: products are rounded, then
+/// added up in ascending order of experts, and the sum is added to `hidden` once. `parts` is f32
+/// `[rows, top_k, n]`, as stored by [`expert_linear`] with [`LinearOut::StoreF32`], `hidden` f32
 /// `[rows, n]`.
 pub fn expert_combine(
     (rows, top_k, n): (u32, u32, u32),

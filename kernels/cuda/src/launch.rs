@@ -1,11 +1,11 @@
-//! One launch: a kernel's name, its grid and block, and its parameters in order.
+//! A launch: a kernel's name, its grid and block, and its parameters in order.
 
 use std::ffi::c_void;
 
 /// An address in device memory; 0 is "none".
 pub type DevicePointer = u64;
 
-/// The most parameters that a kernel has.
+/// Maximum number of parameters of a kernel.
 pub const MAX_ARGS: usize = 20;
 
 /// A kernel's parameters, each in a slot of eight bytes. Machines with CUDA are little-endian, so
@@ -27,7 +27,7 @@ impl Args {
         self
     }
 
-    /// A device address or another number of 64 bits.
+    /// Adds a device address or another number of 64 bits.
     pub(crate) fn u64(self, value: u64) -> Args {
         self.push(value)
     }
@@ -40,18 +40,18 @@ impl Args {
         self.push(u64::from(value.to_bits()))
     }
 
-    /// How many parameters there are.
+    /// Returns the number of parameters.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The parameters, one in the low bytes of each word.
+    /// Returns the parameters, one in the low bytes of each word.
     pub fn slots(&self) -> &[u64] {
         &self.slots[..self.count]
     }
 
-    /// What `cuLaunchKernel` takes as `kernelParams`: the address of each parameter, the rest null.
-    /// They point into `self`, which must stay where it is until the launch returned.
+    /// Returns the `kernelParams` of `cuLaunchKernel`: the address of each parameter, the rest
+    /// null. They point into `self`, which must not move until the launch has returned.
     pub fn pointers(&mut self) -> [*mut c_void; MAX_ARGS] {
         let mut pointers = [std::ptr::null_mut(); MAX_ARGS];
         for (pointer, slot) in pointers.iter_mut().zip(&mut self.slots).take(self.count) {
@@ -62,7 +62,7 @@ impl Args {
 }
 
 /// One launch of a kernel of [`PTX`](crate::PTX). An empty one (see [`Launch::is_empty`]) must be
-/// left out: the driver refuses a grid of 0 blocks.
+/// omitted: the driver refuses a grid of 0 blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
     /// Name of the entry in the module.
@@ -71,13 +71,13 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a block in x, y and z.
     pub block: [u32; 3],
-    /// Dynamic shared memory, at most 48 KiB.
+    /// Bytes of dynamic shared memory, at most 48 KiB.
     pub shared_bytes: u32,
     pub args: Args,
 }
 
 impl Launch {
-    /// Whether there is nothing to do.
+    /// Returns true if the grid has no blocks.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!((args.count(), args.slots()), (3, &[1 << 40, 7, 0x3fc0_0000][..]));
         let pointers = args.pointers();
         assert!(pointers[3..].iter().all(|pointer| pointer.is_null()));
-        // SAFETY: needed to read as the driver does; the pointers lead into `args`, which lives.
+        // SAFETY: needed to read like the driver; the pointers lead into `args`, which is alive.
         unsafe {
             assert_eq!(*pointers[0].cast::<u64>(), 1 << 40);
             assert_eq!(*pointers[1].cast::<u32>(), 7);

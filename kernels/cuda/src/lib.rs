@@ -1,18 +1,19 @@
-//! CUDA kernels of every operation in the model's table: their PTX and how each is launched.
+//! CUDA kernels of every operation in the model's table: their PTX and the launch of each.
 //!
 //! The sources are in `source/`, CUDA C++ without any header; `scripts/ptx.sh` compiles them to the
-//! committed [`PTX`]. The gpu worker loads that module and launches what the functions here
-//! describe; the tests run the same sources on the CPU through `cuda_shim`.
+//! committed [`PTX`]. The gpu worker loads that module and launches the kernels that the functions
+//! here describe; the tests run the same sources on the CPU through `cuda_shim`.
 //!
 //! Invariants:
 //! - **Row independence.** The bits of a row of output depend on that row's inputs alone, never on
 //!   batch size, neighbours or which kernel a batch size selects. Every sum has one order, fixed by
 //!   its length.
-//! - Every pointer is a device address; 0 stands for an operand that is not there. Nothing here
-//!   dereferences one, and nothing allocates.
-//! - Matrices, activations and caches lie on 16-byte boundaries; records of grouped weights on 64.
+//! - Every pointer is a device address; 0 represents an absent operand. Nothing here dereferences
+//!   one, and nothing allocates.
+//! - Matrices, activations and caches are aligned to 16 bytes; records of grouped weights to 64.
 //! - No launch needs more than 48 KiB of shared memory, so no kernel needs an attribute set.
-//! - Shapes are checked here and panic when wrong: they are the caller's program.
+//! - Shapes are checked here, and functions panic if they are wrong: they come from the caller's
+//!   program.
 
 mod attention;
 mod compressed;
@@ -39,10 +40,10 @@ pub use rows::{
 };
 
 /// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for a
-/// device that no [`Cubin`] is for. Every kernel is an entry of the name that its [`Launch`] has.
+/// device that has no [`Cubin`]. Every kernel is an entry with the name in its [`Launch`].
 pub static PTX: &str = include_str!("../ptx/tandem.ptx");
 
-/// Elements of `dtype` in kernels' names.
+/// Appends the element type of `dtype` to a kernel's name.
 macro_rules! named {
     ($dtype:expr, $name:literal) => {
         match $dtype {

@@ -5,12 +5,12 @@
 //! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
 //! is a chain of fused multiply-adds per segment, the segments added in order.
 //!
-//! Grouped weights are multiplied in bf16 as the integers that they are. Of each group of inputs, a
-//! group of 64 counting as two of 32, `scale * (sum of q * x) + minimum * (sum of x)` is added to
-//! its segment's sum in order: both sums are chains of tensor-core steps from zero, and both
-//! products are fused into f32 additions. So weights of 4 bits have the bits of the same widened to
-//! 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded to bf16, has
-//! others. In f32 both are the same.
+//! Grouped weights are multiplied in bf16 as their integers. For each group of inputs, where a
+//! group of 64 counts as two of 32, `scale * (sum of q * x) + minimum * (sum of x)` is added to its
+//! segment's sum in order: both sums are chains of tensor-core steps from zero, and both products
+//! are fused into f32 additions. Weights of 4 bits therefore have the bits of the same weights
+//! widened to 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded
+//! to bf16, has others. In f32 both are the same.
 
 use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
@@ -19,21 +19,23 @@ use crate::compressed::has_floats;
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::named;
 
-/// Rows up to which weights go from memory straight to registers.
+/// Maximum number of rows for which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
-/// Columns from which on half as many rows are enough for tiles of 64: they fill the device.
+/// Minimum number of columns for which half the rows suffice for tiles of 64: they fill the device.
 const MANY_COLUMNS: u32 = 16_384;
 
-/// Tiles that keep all multiprocessors of a large device busy; of fewer, smaller ones are made.
+/// Number of tiles that keeps all multiprocessors of a large device busy; if there are fewer,
+/// smaller tiles are used.
 const TILES_ENOUGH: u32 = 256;
 
-/// Where the result of a linear goes: `[rows, n]`, of the linear's dtype where nothing is said.
+/// Destination of the result of a linear: `[rows, n]`, of the linear's dtype unless stated
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinearOut {
     Store(DevicePointer),
     /// `max(result, 0)`; NaN stays.
     Relu(DevicePointer),
-    /// The erf form.
+    /// GELU by erf.
     Gelu(DevicePointer),
     /// `silu(gate) * result`; `out` may be `gate`.
     SiluMul {
@@ -45,8 +47,8 @@ pub enum LinearOut {
         gate: DevicePointer,
         out: DevicePointer,
     },
-    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit` and u the result
-    /// within `-limit..=limit`; `out` may be `gate`.
+    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate clamped to at most `limit` and u the
+    /// result clamped to `-limit..=limit`; `out` may be `gate`.
     ClampedSwiGlu {
         gate: DevicePointer,
         out: DevicePointer,
@@ -60,7 +62,7 @@ pub enum LinearOut {
         out: DevicePointer,
         factor: f32,
     },
-    /// f32.
+    /// The result in f32.
     StoreF32(DevicePointer),
     /// `factor * result`, f32.
     StoreScaled {
@@ -69,9 +71,9 @@ pub enum LinearOut {
     },
 }
 
-/// A [`LinearOut`] as the kernels take it.
+/// Parameters of the kernels for a [`LinearOut`].
 pub(crate) struct Form {
-    /// Number of the form in `source/linear/finish.cuh`.
+    /// Number of the epilogue in `source/linear/finish.cuh`.
     pub(crate) number: u32,
     pub(crate) out: DevicePointer,
     pub(crate) gate: DevicePointer,
@@ -106,11 +108,11 @@ pub enum Weight {
     /// Row-major, of the linear's dtype, on a 16-byte boundary.
     Plain(DevicePointer),
     /// Records of 4 or 8 bits with ranges of f16, or of 8 bits with ranges of f32, on a 64-byte
-    /// boundary. Other forms are widened first ([`widen`](crate::widen)).
+    /// boundary. Other formats are widened first ([`widen`](crate::widen)).
     Grouped(Grouped, DevicePointer),
 }
 
-/// Which kernels read a weight.
+/// Selects the kernels that read a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
@@ -121,7 +123,7 @@ pub(crate) enum Kind {
 }
 
 impl Weight {
-    /// Where it is, which kernels read it, and the inputs of a group or 0.
+    /// Returns its address, the kernels that read it, and the inputs of a group or 0.
     pub(crate) fn parts(self) -> (DevicePointer, Kind, u32) {
         match self {
             Weight::Plain(weight) => (weight, Kind::Plain, 0),
@@ -140,7 +142,7 @@ impl Weight {
     }
 }
 
-/// `out = epilogue(x · weightᵀ + bias)`.
+/// Operands of `out = epilogue(x · weightᵀ + bias)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Linear {
     pub rows: u32,
@@ -156,7 +158,7 @@ pub struct Linear {
     pub out: LinearOut,
 }
 
-/// The linear's one launch.
+/// Returns the linear's single launch.
 pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
@@ -213,7 +215,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     }
 }
 
-/// Columns of a block of at most eight rows.
+/// Returns the columns of a block of at most eight rows.
 pub(crate) fn few_columns(kind: Kind) -> u32 {
     match kind {
         Kind::Plain => 16,
@@ -221,7 +223,7 @@ pub(crate) fn few_columns(kind: Kind) -> u32 {
     }
 }
 
-/// The most warps of such a block.
+/// Returns the maximum number of warps of such a block.
 pub(crate) fn few_warps(kind: Kind) -> u32 {
     match kind {
         Kind::Plain | Kind::Four => 14,
@@ -229,27 +231,28 @@ pub(crate) fn few_warps(kind: Kind) -> u32 {
     }
 }
 
-/// Warps of a block to which segments are given in turn: as few turns as can be, and no more warps
-/// than they need.
+/// Returns the number of warps of a block that take segments in turn: the minimum number of turns,
+/// and no more warps than these need.
 pub(crate) fn warps_of_segments(k: u32, most: u32) -> u32 {
     let segments = k.div_ceil(512);
     segments.div_ceil(segments.div_ceil(most))
 }
 
-/// The sums of each warp, and their totals.
+/// Returns the bytes of the sums of each warp, and their totals.
 pub(crate) const fn segments_bytes(warps: u32, cols: u32, tile_rows: u32) -> u32 {
     (warps + 1) * cols * tile_rows * 4
 }
 
-/// All stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of 32, or
-/// four of 64 + 128 rows of 32.
+/// Bytes of all stages of a wide kernel: three of 64 + 64 rows of 64 bf16 or of 128 + 128 rows of
+/// 32, or four of 64 + 128 rows of 32.
 pub(crate) const WIDE_BYTES: u32 = 48 << 10;
 
-/// Four stages of 64 rows of 64 bf16, and sums of 32 inputs of those rows in two of them.
+/// Bytes of four stages of 64 rows of 64 bf16, and of the sums of 32 inputs of those rows in two of
+/// them.
 const GROUPED_WIDE_BYTES: u32 = 4 * 64 * 64 * 2 + 4 * 64 * 4;
 
-/// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]`
-/// or 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.
+/// Completes a linear whose sums another library computed: `sums` is f32 `[rows, n]`, `bias` f32
+/// `[n]` or 0; see [`linear`] for `out`. `sums` may be the destination of `StoreF32`.
 pub fn epilogue(
     dtype: Dtype,
     (rows, n): (u32, u32),

@@ -1,4 +1,4 @@
-//! Operations on rows: embedding, norms, rope, the largest logit.
+//! Operations on rows: embedding, norms, rope, argmax.
 
 use model::compressed::Grouped;
 use model::config::Dtype;
@@ -7,11 +7,11 @@ use crate::compressed::has_floats;
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::named;
 
-/// Threads of a block that works on one row.
+/// Threads of a block that processes one row.
 const ROW_THREADS: u32 = 256;
-/// Bytes of shared memory in which the warps of a block leave their parts of a sum.
+/// Bytes of shared memory in which the warps of a block store their parts of a sum.
 const REDUCTION_BYTES: u32 = 32 * 8;
-/// Elements up to which a warp norms a row in place; a wider one takes a block.
+/// Maximum number of elements for which a warp norms a row in place; a wider one takes a block.
 const WARP_WIDTH: u32 = 512;
 
 fn one_block_per_row(name: &'static str, rows: u32, args: Args) -> Launch {
@@ -24,7 +24,7 @@ fn one_block_per_row(name: &'static str, rows: u32, args: Args) -> Launch {
     }
 }
 
-/// `out[i] = table[tokens[i]]`, plus `position_table[positions[i] + offset]` with
+/// Computes `out[i] = table[tokens[i]]`, plus `position_table[positions[i] + offset]` with
 /// `Some((positions, position_table, offset))`.
 ///
 /// `tokens` and `positions` are u32 `[rows]`; `table` is `[vocab, hidden]` and `position_table`
@@ -43,11 +43,11 @@ pub fn embed(
     one_block_per_row(named!(dtype, "embed"), rows, args)
 }
 
-/// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded to f32. `tokens` is u32
-/// `[rows]`, `records` the whole table, `out` f32 `[rows, hidden]`.
+/// Writes row `tokens[i]` of a grouped table `[*, hidden]`, decoded to f32, to `out[i]`. `tokens`
+/// is u32 `[rows]`, `records` the whole table, `out` f32 `[rows, hidden]`.
 ///
 /// # Panics
-/// A form that is not of 4 or 8 bits with scales of f16.
+/// If the format is not of 4 or 8 bits with scales of f16.
 pub fn embed_grouped(
     (rows, hidden): (u32, u32),
     format: Grouped,
@@ -61,11 +61,11 @@ pub fn embed_grouped(
     one_block_per_row("embed_grouped", rows, args)
 }
 
-/// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i` when
-/// `row_index` is 0.
+/// Computes `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i`
+/// if `row_index` is 0.
 ///
-/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out`
-/// `[rows, hidden]` of `dtype`.
+/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out` `[rows,
+/// hidden]` of `dtype`.
 pub fn rms_norm(
     dtype: Dtype,
     (rows, hidden): (u32, u32),
@@ -78,8 +78,8 @@ pub fn rms_norm(
     layer_norm(dtype, (rows, hidden), x, gain, 0, eps, row_index, out)
 }
 
-/// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in [`rms_norm`], `bias`
-/// f32 `[hidden]`. A bias of 0 makes it [`rms_norm`].
+/// Computes `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes are those of
+/// [`rms_norm`], `bias` is f32 `[hidden]`. With a bias of 0 it computes [`rms_norm`].
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn layer_norm(
     dtype: Dtype,
@@ -96,8 +96,8 @@ pub fn layer_norm(
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
 }
 
-/// `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place: each head by itself. One head as wide
-/// as a row norms whole rows.
+/// Computes `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place: each head separately. A single
+/// head with the width of a row normalises whole rows.
 ///
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `gain` f32 `[head_dim]`.
 pub fn head_norm(
@@ -117,8 +117,8 @@ pub fn head_norm(
     Launch { name, grid, block: [ROW_THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// `out[i] += x[i] / sqrt(mean(x[i]²) + eps) * gain`: a norm behind a block, added to the residual
-/// stream.
+/// Computes `out[i] += x[i] / sqrt(mean(x[i]²) + eps) * gain`: a norm after a block, added to the
+/// residual stream.
 ///
 /// `x` is `[rows, hidden]` of `dtype`, `gain` f32 `[hidden]`, `out` f32 `[rows, hidden]`.
 pub fn add_rms_norm(
@@ -134,23 +134,22 @@ pub fn add_rms_norm(
     one_block_per_row(named!(dtype, "add_norm"), rows, args)
 }
 
-/// How the rows of a call are rotated.
+/// Parameters of the rotation of a call's rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RopeTables {
-    /// f32 `[tables, rotary_dim / 2]`, the model's scaling applied
+    /// f32 `[tables, rotary_dim / 2]`, with the model's scaling applied
     /// (`Rope::inverse_frequencies_for`).
     pub inverse_frequencies: DevicePointer,
-    /// Elements of each head that are rotated, those at its start; even.
+    /// Number of elements rotated at the start of each head; even.
     pub rotary_dim: u32,
     /// Factor of every sine and cosine.
     pub attention_factor: f32,
-    /// The table of each row, u32 `[rows]`; 0: the first is everyone's.
+    /// Index of the table of each row, u32 `[rows]`; 0: the first one for all rows.
     pub table_of_row: DevicePointer,
 }
 
 /// Rotates each pair `(x[i], x[i + rotary_dim/2])` of every head by `position * frequency[i]`, in
-/// place, and multiplies it by the attention factor. Elements from `rotary_dim` on stay as they
-/// are.
+/// place, and multiplies it by the attention factor. Elements from `rotary_dim` on are unchanged.
 ///
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`.
 pub fn rope(
@@ -169,9 +168,9 @@ pub fn rope(
     one_block_per_row(named!(dtype, "rope"), rows, args)
 }
 
-/// `tokens[i]` is the index of the largest logit of row `i`, the lowest one on ties; NaN never
-/// wins, and 0 stands for a row of nothing else. `logits` is f32 `[rows, vocab]`, `tokens` u32
-/// `[rows]`.
+/// Writes the index of the largest logit of row `i` to `tokens[i]`, the lowest one on ties; NaN
+/// never wins, and the result is 0 for a row of nothing else. `logits` is f32 `[rows, vocab]`,
+/// `tokens` u32 `[rows]`.
 pub fn argmax((rows, vocab): (u32, u32), logits: DevicePointer, tokens: DevicePointer) -> Launch {
     one_block_per_row("argmax", rows, Args::new().u64(logits).u64(tokens).u32(vocab))
 }

@@ -1,5 +1,5 @@
-//! Attention against the scalar reference: decode fused and apart, prefill, 4-bit caches,
-//! appending; and the independence of rows.
+//! Tests of attention against the scalar reference: decode fused and separate, prefill, 4-bit
+//! caches, appending; and the independence of rows.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]
@@ -18,15 +18,15 @@ use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
 use model::compressed::kv4_position_bytes;
 
-/// Of the root mean square of a head's output: sums in f32 over a few hundred positions.
+/// Tolerance relative to the root mean square of a head's output: sums in f32 over a few hundred
+/// positions.
 const TOLERANCE: f64 = 1e-5;
 
-/// The same for prefill in bf16 on tensor cores, where weights are rounded to bf16: up to 2^-9 of
-/// each term, and the terms are larger than what is left of them in the sum.
+/// Tolerance for prefill in bf16 on tensor cores, where weights are rounded to bf16: up to 2^-9 of
+/// each term, and the terms are larger than their sum, in which they partly cancel.
 const MATRIX_TOLERANCE: f64 = 2e-2;
 
-/// The same for decode on tensor cores, where a weight is two bf16:
-/// up to 2^-17 of each term.
+/// Tolerance for decode on tensor cores, where a weight is two bf16: up to 2^-17 of each term.
 const PARTS_TOLERANCE: f64 = 5e-5;
 
 /// Heads, KV heads and elements of a head.
@@ -77,7 +77,7 @@ fn every_length_of_decode_matches_the_reference() {
     assert_close(&fused, &plainly(&batch), (16, 0.1), TOLERANCE, "all lengths");
 }
 
-/// Ragged prompts without a cache, and a few behind one.
+/// Ragged prompts without a cache, and a few after cached positions.
 const PREFILL: [(u32, u32); 7] = [(1, 0), (2, 0), (5, 0), (17, 0), (33, 0), (3, 40), (20, 31)];
 
 fn prefill_matches<T: Element>() {
@@ -92,7 +92,7 @@ fn prefill_matches<T: Element>() {
     }
 }
 
-/// Tiles of 64 queries and positions, and a prompt's last tile and its neighbours.
+/// Tests tiles of 64 queries and positions, and a prompt's last tile and its neighbours.
 #[test]
 fn prefill_on_tensor_cores_matches_the_reference() {
     for (order, (heads, kv_heads, head_dim)) in
@@ -131,7 +131,7 @@ fn neighbours_do_not_count(all: &mut Batch<Half>, k: KeysOrValues, v: KeysOrValu
     let units = all.units.clone();
     let width = 4 * 64;
     for pair in units.chunks(2) {
-        // The first rows without the later ones of their sequence, too.
+        // Also the first rows without the later ones of their sequence.
         for rows in [pair[0].rows, pair[0].rows / 2] {
             all.units = pair.iter().map(|unit| cuda_kernels::Unit { rows, ..*unit }).collect();
             let alone = bits(&prefilled(all, &all.listed(9), k, v));
@@ -193,7 +193,7 @@ fn attention_over_4_bit_caches_matches_the_reference_over_what_they_hold() {
     four_matches::<f32>();
 }
 
-/// Every number of heads that share K and V, and lengths around the ends of tiles, warps and
+/// Tests every number of heads that share K and V, and lengths around the ends of tiles, warps and
 /// blocks.
 #[test]
 fn decode_on_tensor_cores_matches_the_reference() {
@@ -232,7 +232,8 @@ fn decode_on_tensor_cores_matches_the_reference() {
     }
 }
 
-/// Rows of one sequence, in the batch and alone, in every form, with wider bounds too.
+/// Tests rows of one sequence, in the batch and alone, in every variant of attention, with wider
+/// bounds too.
 #[test]
 fn a_rows_bits_do_not_depend_on_its_neighbours() {
     let sequences = [(1, 300), (1, 20), (1, 0), (1, 256)];
@@ -269,7 +270,7 @@ fn later_rows_of_a_prompt_do_not_reach_earlier_ones() {
     assert!(poisoned[first * width..].iter().all(|bits| f32::from_bits(*bits).is_nan()));
 }
 
-/// Two prompts that begin alike: with rows of their own, and with the first one's rows.
+/// Two prompts with the same beginning: with rows of their own, and with the first one's rows.
 fn shares<T: Element>() {
     for (heads, kv_heads, head_dim) in [(4, 2, 80), (3, 1, 64), (2, 2, 128), (5, 5, 16)] {
         let rows = 90;

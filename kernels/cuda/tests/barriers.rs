@@ -1,6 +1,6 @@
-//! Every barrier of every kernel is needed and its absence is seen: each is removed in turn, and
-//! some order of threads must then give other bits or an error. Kernels with all their barriers
-//! give the same bits in every order.
+//! Tests that every barrier of every kernel is needed and that its absence is detected: each is
+//! removed in turn, and some order of threads must then give other bits or an error. Kernels with
+//! all their barriers give the same bits in every order.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]
@@ -20,12 +20,12 @@ use device::{Half, Output, dtype, of, try_run};
 use kernels::{Element, Routed};
 use model::compressed::Grouped;
 
-/// Runs launches with this many barriers between them, and returns the last one's output.
+/// Runs one kernel's launches, and returns the last one's output.
 type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
 
 const ORDERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/// One launch whose f32 output has `len` elements.
+/// Returns one launch whose f32 output has `len` elements.
 fn one(len: usize, launch: impl Fn(u64) -> Launch + 'static) -> Run {
     Box::new(move || {
         let mut out = Output::<f32>::new(len);
@@ -43,7 +43,7 @@ fn norm() -> Run {
     })
 }
 
-/// Norms of wide rows in place, and of rows that are added.
+/// Returns norms of wide rows in place, or of rows that are added.
 fn rms(in_place: bool) -> Run {
     let mut random = Random::new(7);
     let (x, gain) = (random.vector::<f32>(1400), random.vector::<f32>(700));
@@ -64,7 +64,7 @@ fn largest() -> Run {
     one(4, move |out| argmax((4, 500), of(&logits), out))
 }
 
-/// The places of a routing by expert.
+/// Returns the grouping of a routing's places by expert.
 fn places() -> Run {
     let shape = ExpertShape { rows: 300, top_k: 2, experts: 5 };
     let mut random = Random::new(9);
@@ -86,7 +86,7 @@ fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
     })
 }
 
-/// Over records of 4 bits, of any bytes but for small ranges.
+/// Returns a product over records of 4 bits with arbitrary integers and small ranges.
 fn grouped_product(rows: usize, n: usize, k: usize) -> Run {
     let mut random = Random::new(10);
     let x = random.vector::<Half>(rows * k);
@@ -132,8 +132,7 @@ fn attention(which: &'static str) -> Run {
             _ => {
                 let scratch = scratch.pointer();
                 let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, 0, to, scratch);
-                // The second has no barrier, and the sites of the last launch are what is asked
-                // for.
+                // The second has no barrier, and only the sites of the last launch are reported.
                 let result = try_run(&[part]);
                 let sites = barrier_sites();
                 try_run(&[whole])?;
@@ -161,7 +160,7 @@ fn matrix_attention(four: bool) -> Run {
     })
 }
 
-/// The first of decode attention's launches on tensor cores; its output is the scratch.
+/// Returns the first of decode attention's launches on tensor cores; its output is the scratch.
 fn decode_on_matrices(four: bool) -> Run {
     let batch = batch::<Half>(4, shape(11, 1, 64), &[(1, 300), (1, 40)]);
     let k_records = Four::of(&batch, &batch.k_fresh, &batch.k_cache);
@@ -226,7 +225,7 @@ fn barriers_of_linears() {
     check("small", 2, &product::<Half>(3, 16, 7700));
     check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
     check("f32", 2, &product::<f32>(17, 70, 100));
-    // The last tile lies where the results are turned.
+    // The last tile is stored in the memory in which the results are transposed.
     check("wide, 64 rows", 4, &product::<Half>(40, 130, 256));
     check("wide, 4 bits", 5, &grouped_product(60, 40, 320));
     check("wide, 128 rows", 4, &product::<Half>(130, 40, 160));

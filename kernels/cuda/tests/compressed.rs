@@ -1,4 +1,4 @@
-//! The compressed formats, byte for byte as the CPU makes them.
+//! Tests that the compressed formats are equal byte for byte to the CPU's.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ fn widened_records_are_those_of_the_cpu() {
     for (format, n, k) in cases {
         let mut records = random_records(&mut random, format, n, k);
         if format == Grouped::GGUF_MXFP4 {
-            // Every power of two, also those below the least normal number.
+            // Every power of two, including subnormal ones.
             records[..16].copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| 120 + i as u8));
         }
         let wide = format.widened();

@@ -1,4 +1,4 @@
-//! The committed cubins are compiled from the committed PTX.
+//! Tests that the committed cubins are compiled from the committed PTX.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use cuda_kernels::Cubin;
 use sha2::{Digest, Sha256};
 
-/// The script's status when a package is missing.
+/// The script's status if a package is missing.
 const MISSING: i32 = 77;
 
 fn root() -> PathBuf {
@@ -17,7 +17,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The checksum of a file, as the script has noted it.
+/// Returns the checksum of a file that the script recorded.
 fn noted(name: &str) -> String {
     let lines = std::fs::read_to_string(root().join("kernels/cuda/cubin/made_of")).expect("a file");
     let of = |line: &str| {
@@ -50,7 +50,7 @@ fn cubins_are_of_this_ptx_and_have_every_kernel() {
     }
 }
 
-/// Compiles one generation anew, where the compiler is.
+/// Recompiles one generation, if the compiler is available.
 #[test]
 fn a_cubin_is_reproduced() {
     let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());

@@ -1,5 +1,5 @@
-//! Mixtures of experts: the router against the reference, rows by expert, linears that have the
-//! bits of ordinary ones, weighted sums.
+//! Tests of mixtures of experts: the router against the reference, rows by expert, linears that
+//! have the bits of ordinary ones, weighted sums.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -29,7 +29,7 @@ fn routed_by(shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed
 }
 
 fn routed_times(factor: f32, shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed> {
-    // An entry is two words, as f32 for the guard behind the output.
+    // An entry is two words, as f32 for the guard after the output.
     let mut out = Output::<f32>::new(2 * (shape.rows * shape.top_k) as usize);
     run(&[route(shape, scoring, factor, of(logits), out.pointer())]);
     cast_slice(&out.take()).to_vec()
@@ -102,7 +102,7 @@ fn a_factor_multiplies_every_weight() {
     }
 }
 
-/// Neighbouring experts for each row, some with none and some with many rows.
+/// Returns adjacent experts for each row, some with none and some with many rows.
 fn routing(random: &mut Random, shape: ExpertShape) -> Vec<Routed> {
     let ExpertShape { rows, top_k, experts } = shape;
     let mut routed = Vec::new();
@@ -117,7 +117,7 @@ fn routing(random: &mut Random, shape: ExpertShape) -> Vec<Routed> {
     routed
 }
 
-/// Where each expert's places begin, and all places.
+/// Returns the beginning of each expert's places, and all places.
 fn grouped_places(shape: ExpertShape, routed: &[Routed]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = Output::<f32>::new(shape.experts as usize + 1);
     let mut slots = Output::<f32>::new(routed.len());
@@ -146,7 +146,7 @@ fn places_are_sorted_by_expert_and_ascend() {
     }
 }
 
-/// The experts' matrices in a format, and where each begins.
+/// The experts' matrices in a format, and the distance between them.
 struct Matrices<T> {
     plain: Vec<T>,
     records: Vec<u8>,
@@ -179,7 +179,7 @@ impl<T: Element> Matrices<T> {
     }
 }
 
-/// All places in one launch have the bits of ordinary linears one by one.
+/// Checks that all places in one launch have the bits of ordinary linears one by one.
 fn check<T: Element>(
     random: &mut Random,
     shape: ExpertShape,

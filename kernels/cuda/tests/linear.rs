@@ -1,5 +1,5 @@
-//! Linears against the scalar reference, and the independence of rows across batch sizes and
-//! kernels.
+//! Tests of linears against the scalar reference, and of the independence of rows across batch
+//! sizes and kernels.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -13,7 +13,8 @@ use kernels::grouped::{decode_row, quantise};
 use kernels::{Element, Variant, reference};
 use model::compressed::{Bits, Grouped, Scales};
 
-/// Of the rows' root mean square. Chains of 512 f32 sums; the last rounding is counted apart.
+/// Tolerance relative to the rows' root mean square. Chains of 512 f32 sums; the last rounding is
+/// counted separately.
 const TOLERANCE: f64 = 1e-5;
 
 /// `(rows, n, k)` around the edges of tiles, segments and rounds of segments.
@@ -49,7 +50,7 @@ fn operands<T: Element>(seed: u64, shape: (usize, usize, usize)) -> Operands<T> 
 }
 
 impl<T: Element> Operands<T> {
-    /// The linear of the rows from `first` to the last.
+    /// Returns the linear of the rows from `first` to the last.
     fn linear(
         &self,
         first: usize,
@@ -68,7 +69,7 @@ impl<T: Element> Operands<T> {
         Weight::Plain(of(&self.weight))
     }
 
-    /// Results in f32, without bias.
+    /// Returns results in f32, without bias.
     fn results(&self, weight: Weight) -> Vec<f32> {
         let (rows, n, _) = self.shape;
         let mut out = Output::<f32>::new(rows * n);
@@ -123,7 +124,7 @@ fn the_widest_tiles_have_the_bits_of_the_narrowest() {
     }
 }
 
-/// Every epilogue, of the linear's own kernels and of sums made elsewhere.
+/// Checks every epilogue, of the linear's own kernels and of sums computed elsewhere.
 fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     let (rows, n, _) = shape;
     let operands = operands::<T>(7, shape);
@@ -182,7 +183,7 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     scaled(&operands, &residual);
 }
 
-/// Forms with a factor have the bits of those without, times it.
+/// Checks that outputs with a factor have the bits of those without, times it.
 fn scaled<T: Element>(operands: &Operands<T>, residual: &[f32]) {
     let (rows, n, _) = operands.shape;
     let factor = 0.22f32;
@@ -200,7 +201,7 @@ fn scaled<T: Element>(operands: &Operands<T>, residual: &[f32]) {
     assert_eq!(bits(&added.take()), bits(&sums), "{}", operands.context());
 }
 
-/// What limits values does not hide NaN, in gate or sum.
+/// Limits on values do not hide NaN, in gate or sum.
 #[test]
 fn nan_is_not_hidden() {
     let sums = [f32::NAN, 1.0];
@@ -225,7 +226,7 @@ fn every_epilogue_matches_the_reference() {
     }
 }
 
-/// A row alone gives the bits that it has in batches of every kernel's size.
+/// Checks that a row alone has the bits that it has in batches of every kernel's size.
 fn rows_are_independent<T: Element>(weight_of: impl Fn(&Operands<T>) -> (Weight, Vec<u8>)) {
     let (most, n, k) = (130, 24, 1064);
     let operands = operands::<T>(11, (most, n, k));
@@ -257,7 +258,7 @@ fn a_rows_bits_do_not_depend_on_the_batch() {
     }
 }
 
-/// The operands' weight in `format`.
+/// Returns the operands' weight in `format`.
 fn grouped<T: Element>(operands: &Operands<T>, format: Grouped) -> (Weight, Vec<u8>) {
     let (_, n, k) = operands.shape;
     let narrow = match (format.scales, format.group) {

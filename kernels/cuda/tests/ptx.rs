@@ -1,17 +1,18 @@
-//! The committed PTX is what the sources give, byte for byte, and every supported GPU takes it.
-//! Both need NVIDIA's compilers, which come as Python packages and are not fetched by a test.
+//! Tests that the committed PTX equals the output of the sources, byte for byte, and that every
+//! supported GPU accepts it. Both need NVIDIA's compilers, which come as Python packages and are
+//! not downloaded by a test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The script's status when a package is missing.
+/// The script's status if a package is missing.
 const MISSING: i32 = 77;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two up").to_path_buf()
 }
 
-/// Runs the script without network; `None`, said loudly, when it cannot run here.
+/// Runs the script without network; `None`, with a printed reason, if it cannot run here.
 fn script(test: &str, argument: Option<&str>, out: Option<&Path>) -> Option<Output> {
     let mut command = Command::new("sh");
     command.arg(root().join("scripts/ptx.sh")).arg("--offline").args(argument);

@@ -1,4 +1,5 @@
-//! Operations on rows against the scalar reference, over awkward shapes, outputs poisoned with NaN.
+//! Tests of operations on rows against the scalar reference, over awkward shapes, with outputs
+//! initialised to NaN.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -14,7 +15,7 @@ use kernels::grouped::{decode_row, quantise};
 use kernels::{Element, Variant, reference};
 use model::compressed::Grouped;
 
-/// Rounding of sums of this length in f32.
+/// Rounding error of sums of this length in f32.
 const TOLERANCE: f64 = 2e-6;
 
 fn embeds<T: Element>() {
@@ -224,7 +225,7 @@ fn argmax_is_that_of_the_cpu() {
         [vec![1.0; 300]].concat(),
     ];
     for _ in 0..20 {
-        // Few different values, so that there are ties.
+        // Few distinct values, so that there are ties.
         let mut row: Vec<f32> = (0..300).map(|_| random.below(40) as f32 - 20.0).collect();
         row[random.below(300)] = nan;
         rows.push(row);

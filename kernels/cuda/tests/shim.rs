@@ -1,5 +1,5 @@
-//! The shim itself: what it must report, and that its barriers, copies and tensor-core step are
-//! right.
+//! Tests of the shim itself: the errors that it must report, and the correctness of its barriers,
+//! copies and tensor-core step.
 
 mod device;
 
@@ -48,7 +48,7 @@ fn a_barrier_is_kept_in_every_order_and_its_absence_shows() {
 
 #[test]
 fn a_wrong_stride_shows() {
-    // Within the shared memory, but another row.
+    // Within the shared memory, but in another row.
     assert_eq!(neighbours(7), Ok(false));
     assert_eq!(neighbours(0), Ok(false));
 }

@@ -1,5 +1,5 @@
-//! Attention over windows, with full caches and rings, and with sinks: against the scalar
-//! reference, and with the same bits wherever the past lies and however a prompt is cut.
+//! Tests of attention over windows, with full caches and rings, and with sinks: against the scalar
+//! reference, and with the same bits for any location of the past and any partition of a prompt.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]
@@ -15,7 +15,7 @@ use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
 use model::compressed::kv4_position_bytes;
 
-/// As in `attention.rs`.
+/// Tolerance of `attention.rs`.
 const TOLERANCE: f64 = 1e-5;
 const MATRIX_TOLERANCE: f64 = 2e-2;
 const PARTS_TOLERANCE: f64 = 5e-5;
@@ -32,7 +32,8 @@ fn windowed(dims: (u32, u32, u32), window: u32) -> AttentionShape {
 
 type Form<T> = fn(&Batch<T>, &Units, KeysOrValues, KeysOrValues) -> Vec<T>;
 
-/// A batch over a full cache and over rings: each form near the reference, rings with its bits.
+/// Checks a batch over a full cache and over rings: each variant of attention is near the
+/// reference, and rings have the bits of the full cache.
 fn check<T: Element>(
     shape: AttentionShape,
     sequences: &[(u32, u32)],
@@ -99,7 +100,7 @@ fn prefill_over_windows_matches_the_reference() {
     }
 }
 
-/// Sinks with no window.
+/// Sinks without a window.
 #[test]
 fn sinks_take_their_part() {
     let sequences = [(1, 0), (1, 255), (1, 530)];
@@ -115,7 +116,7 @@ fn sinks_take_their_part() {
             let row = (dims.2 as usize, 0.1);
             assert_close(&run(&batch), &plainly(&batch), row, MATRIX_TOLERANCE, "sinks");
             assert_ne!(bits(&run(&batch)), without);
-            // A sink that weighs nothing is no sink.
+            // A sink of zero weight has no effect.
             batch.sinks = Some(vec![f32::NEG_INFINITY; dims.0 as usize]);
             assert_eq!(bits(&run(&batch)), without);
             batch.sinks = None;
@@ -160,7 +161,7 @@ fn windows_over_4_bit_caches_match_the_reference_over_what_they_hold() {
     }
 }
 
-/// A prompt at once, and in pieces over a ring that the kernels append to.
+/// Compares a prompt at once with pieces over a ring that the kernels append to.
 fn cut<T: Element>(dims: (u32, u32, u32), window: u32) {
     let rows = 90;
     let whole = ring_batch::<T>(5, windowed(dims, window), &[(rows, 0)], 0);

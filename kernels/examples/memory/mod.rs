@@ -1,16 +1,16 @@
-//! Memory that weights rotate through, and how fast this machine reads it.
+//! Memory that weights rotate through, and the speed at which this machine reads it.
 #![allow(dead_code, reason = "each example uses its part")]
 
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
 
-/// Memory on the boundary where loaders place weights.
+/// Memory with the alignment at which loaders place weights.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Line(pub [u16; 32]);
 
-/// Seconds that all threads together take for `work`, which gets their numbers.
+/// Returns the seconds that all threads together take for `work`, which receives their numbers.
 pub fn on_all(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     let begin = Instant::now();
     std::thread::scope(|scope| {
@@ -22,7 +22,8 @@ pub fn on_all(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// Plain read of memory by all threads, GB/s: four runs a thread, the best of three passes.
+/// Measures the plain read of memory by all threads, in GB/s: four runs per thread, the best of
+/// three passes.
 pub fn read_speed(pool: &[u16], threads: usize) -> f64 {
     let part = pool.len().min(32 << 20) / threads / 128 * 128;
     let once = || {

@@ -1,10 +1,10 @@
-//! The list of cases in `kernels/cases.txt`: what is measured here, and checked in
+//! The list of cases in `kernels/cases.txt`, which are measured here and checked in
 //! `tests/cases.rs`.
 
-/// The list itself.
+/// Text of the list.
 pub const LIST: &str = include_str!("../../cases.txt");
 
-/// How weights or caches lie in memory.
+/// Format of weights or caches in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Bf16,
@@ -26,7 +26,7 @@ impl Format {
     }
 }
 
-/// One thing to measure.
+/// An operation to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Linear {
@@ -34,7 +34,7 @@ pub enum Work {
         k: usize,
         rows: usize,
     },
-    /// One new row for each of `sequences` behind `first..=last` cached positions, evenly between.
+    /// One new row for each of `sequences` after `first..=last` cached positions, evenly spaced.
     Decode {
         heads: usize,
         kv_heads: usize,
@@ -43,7 +43,7 @@ pub enum Work {
         first: usize,
         last: usize,
     },
-    /// `rows` rows of one prompt behind `past` cached positions.
+    /// `rows` rows of one prompt after `past` cached positions.
     Prefill {
         heads: usize,
         kv_heads: usize,
@@ -61,7 +61,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// What tells cases apart, e.g. `linear bf16 opt-30b 7168x7168 rows 25`.
+    /// Returns the unique name of the case, e.g. `linear bf16 opt-30b 7168x7168 rows 25`.
     pub fn name(&self) -> String {
         let (model, format) = (&self.model, self.format.name());
         match self.work {
@@ -79,7 +79,7 @@ impl Case {
         }
     }
 
-    /// Cached positions of every sequence; empty for a linear.
+    /// Returns the cached positions of every sequence; empty for a linear.
     pub fn cached(&self) -> Vec<usize> {
         let (sequences, first, last) = match self.work {
             Work::Linear { .. } => return Vec::new(),
@@ -91,10 +91,10 @@ impl Case {
     }
 }
 
-/// The cases of one line; none for a comment.
+/// Returns the cases of one line; none for a comment.
 ///
 /// # Errors
-/// The line is none of the forms above; the text says which line.
+/// If the line has none of the formats above; the text names the line.
 pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
     let line = line.split('#').next().unwrap_or_default();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -147,10 +147,10 @@ pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
     Ok(works.into_iter().map(|work| Case { model: (*model).to_owned(), format, work }).collect())
 }
 
-/// All cases of a list, in its order.
+/// Returns all cases of a list, in its order.
 ///
 /// # Errors
-/// The first line that is not a case.
+/// The error of the first line that is not a case.
 pub fn parse(list: &str) -> Result<Vec<Case>, String> {
     let lines: Result<Vec<_>, _> = list.lines().map(parse_line).collect();
     Ok(lines?.into_iter().flatten().collect())

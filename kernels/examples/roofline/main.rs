@@ -1,6 +1,6 @@
-//! Measures the kernels over `kernels/cases.txt`, each case beside what memory and arithmetic allow
-//! in the same process at the same moment (`peaks.rs`). A sample around which the machine changed
-//! is discarded and taken again.
+//! Measures the kernels over `kernels/cases.txt`, and compares each case with the limits of memory
+//! and arithmetic in the same process at the same moment (`peaks.rs`). A sample during which the
+//! machine changed is discarded and taken again.
 //!
 //!     cargo run --release -p kernels --example roofline -- [options] [part of a name]...
 //!     (all parts must be in a case's name; "rows 1 " is not in "rows 16")
@@ -77,7 +77,7 @@ fn run(options: &Options) -> Result<(), String> {
     let variant = Variant::from_env().map_err(|error| error.to_string())?;
     let memory = Memory::new();
     let mut meter = Meter::new(options.threads, variant);
-    // The first measurement brings up pages and clocks.
+    // The first measurement warms up pages and clocks.
     meter.measure(memory.words());
     if options.check {
         let several = [(); 5].map(|()| meter.measure(memory.words()));
@@ -118,7 +118,7 @@ fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Samples that may be discarded for each that is wanted.
+/// Maximum number of discarded samples for each requested one.
 const MOST_DISCARDED: usize = 10;
 
 fn measure(
@@ -139,7 +139,7 @@ fn measure(
     };
     let mut row = Row::new(case.clone(), subject.bytes, subject.flops);
     let mut before = meter.measure(memory.words());
-    // A machine that never rests must not keep this from ending.
+    // A machine that never becomes idle must not prevent this from ending.
     while row.samples.len() < options.samples
         && row.discarded.len() < MOST_DISCARDED * options.samples
     {
@@ -157,13 +157,13 @@ fn measure(
     Ok(row)
 }
 
-/// The bf16 case that a compressed one is compared with, sample by sample.
+/// Returns the bf16 case that a compressed one is compared with, sample by sample.
 fn plain_twin(case: &Case) -> Option<Case> {
     let compressed = matches!(case.format, Format::W4 | Format::Kv4);
     compressed.then(|| Case { format: Format::Bf16, ..case.clone() })
 }
 
-/// Answers each line of stdin, a case as in `cases.txt`, with a sample.
+/// Answers each line of stdin, a case in the format of `cases.txt`, with a sample.
 fn serve(
     options: &Options,
     variant: Variant,

@@ -1,5 +1,5 @@
-//! What this machine can do at this moment, measured in the same process as the kernels: the speed
-//! of reading memory, the peak of multiply-adds, and how far apart the cores are.
+//! Current capabilities of this machine, measured in the same process as the kernels: the speed of
+//! reading memory, the peak of multiply-adds, and how far apart the cores are.
 
 mod memory;
 mod multiply;
@@ -16,8 +16,7 @@ use shm::sync::{AtomicU32, Ordering, spin_loop};
 
 /// Bytes that one measurement of memory reads: beyond any cache, and one step of the rotation.
 const READ_BYTES: usize = 320 << 20;
-/// About 4 ms of multiply-adds; the best of three counts, because a vCPU is taken away now and
-/// then.
+/// About 4 ms of multiply-adds; the best of three counts, because a vCPU is preempted now and then.
 const FMA_ROUNDS: u64 = 1_000_000;
 
 /// Limits of the machine at one moment, all threads together.
@@ -25,23 +24,24 @@ const FMA_ROUNDS: u64 = 1_000_000;
 pub struct Peaks {
     /// The best of three read loops, bytes per second.
     pub dram_bytes_per_s: f64,
-    /// Of the instructions that the variant's bf16 linears are made of.
+    /// Peak of the instructions that the variant's bf16 linears use.
     pub flops_per_s: f64,
-    /// A word from one core to another and back. None on a single core.
+    /// Round trip of a word from one core to another. `None` on a single core.
     pub spin_ns: Option<f64>,
-    /// f32 multiply-adds that load what they multiply, over those that do not, of the core where
-    /// this is least: 1 on a core that is alone, less where its other thread works for somebody
-    /// else.
+    /// Rate of f32 multiply-adds that load their operands over that of those that do not, on the
+    /// core with the lowest ratio: 1 on a core that is alone, less if its sibling thread runs other
+    /// work.
     pub alone: f64,
-    /// f32 multiply-adds of all threads at once, over as many times those of one by itself: 1 on
-    /// cores of their own, half on the two threads of one core.
+    /// Rate of f32 multiply-adds of all threads at once over the sum of their individual rates: 1
+    /// on separate cores, half on the two threads of one core.
     pub scaling: f64,
-    /// What the host had taken of the cores when this began and when it ended, in clock ticks.
+    /// Steal time of the cores when this measurement began and when it ended, in clock ticks.
     pub steal_ticks: Range<u64>,
 }
 
-/// What [`Peaks::alone`] is on a core that is alone, at least. It tells a shared core from one
-/// alone on Ice Lake, and nothing on processors with AMX, where it is lower at any time.
+/// Returns the minimum of [`Peaks::alone`] on a core that is alone. It distinguishes a shared core
+/// from one that is alone on Ice Lake, but not on processors with AMX, where the ratio is always
+/// lower.
 fn least_alone() -> f64 {
     if Variant::Amx.is_available() { 0.0 } else { 0.93 }
 }
@@ -58,7 +58,7 @@ impl Peaks {
         }
     }
 
-    /// The median of each figure.
+    /// Returns the median of each figure.
     pub fn median(several: &[Peaks]) -> Peaks {
         let middle = |figure: fn(&Peaks) -> f64| median(several.iter().map(figure));
         let spin_ns = middle(|peaks| peaks.spin_ns.unwrap_or(f64::NAN));
@@ -77,14 +77,14 @@ impl Peaks {
         }
     }
 
-    /// Why a sample between these two measurements is no share of either, if so. Pairs need not be
-    /// so particular: whoever shares a core slows both.
+    /// Returns the reason why a sample between these two measurements is no share of either, if
+    /// any. Pairs can be less strict: a process that shares a core slows both.
     pub fn sharing(&self, after: &Peaks) -> Option<&'static str> {
         (self.alone.min(after.alone) < least_alone())
             .then_some("a core's other thread works for somebody else")
     }
 
-    /// Why a sample between these two measurements says nothing, if so.
+    /// Returns the reason why a sample between these two measurements is meaningless, if any.
     pub fn contention(&self, after: &Peaks) -> Option<&'static str> {
         let moved = |a: f64, b: f64| (a / b).max(b / a) - 1.0;
         // Two threads of one core answer within 80 ns, and so do neighbours on some processors.
@@ -119,7 +119,7 @@ impl Meter {
         Meter { threads, variant, next_window: 0 }
     }
 
-    /// `memory` is larger than any cache.
+    /// Measures the peaks; `memory` is larger than any cache.
     pub fn measure(&mut self, memory: &[u64]) -> Peaks {
         let steal_ticks = steal_time::ticks();
         let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
@@ -183,7 +183,7 @@ fn on_each<I>(
         Done { amount, time: begin.elapsed() }
     };
     std::thread::scope(|scope| {
-        // Each on a core of its own: the scheduler starts a thread beside the one that made it.
+        // Each on a separate core: the scheduler starts a thread near the one that created it.
         let threads: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
@@ -196,7 +196,7 @@ fn on_each<I>(
     })
 }
 
-/// What a thread did, and in which time.
+/// Work of a thread, and its time.
 #[derive(Debug, Clone, Copy)]
 struct Done {
     amount: f64,
@@ -209,7 +209,7 @@ impl Done {
     }
 }
 
-/// Keeps this thread on one of the cores it may use, where the system allows it.
+/// Pins this thread to one of the cores it may use, if the system allows it.
 fn pin(thread: usize) {
     if let Ok(allowed) = sched_getaffinity(None) {
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
@@ -219,13 +219,13 @@ fn pin(thread: usize) {
     }
 }
 
-/// What all did, over the time until the last one ended.
+/// Returns the work of all threads over the time until the last one ended.
 fn total_rate(threads: &[Done]) -> f64 {
     let slowest = threads.iter().map(|done| done.time).max().unwrap_or_default();
     threads.iter().map(|done| done.amount).sum::<f64>() / slowest.as_secs_f64()
 }
 
-/// The middle of a few: an interrupted one says nothing about the cores.
+/// Returns the median of a few round trips: an interrupted one says nothing about the cores.
 fn spin_round_trip_ns() -> f64 {
     const TRIPS: u32 = 1000;
     let word = AtomicU32::new(0);
@@ -253,7 +253,7 @@ fn spin_round_trip_ns() -> f64 {
     })
 }
 
-/// The middle value; NaN of nothing.
+/// Returns the median; NaN for an empty iterator.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,10 +1,9 @@
-//! Rows of the table, JSON lines, and the goals that the means are held to.
+//! Rows of the table, JSON lines, and the goals for the means.
 
 use crate::cases::{Case, Work};
 use crate::peaks::{Peaks, median};
 
-/// Share of the roofline that a bf16 linear of OPT-30B must reach and should reach: rows, must,
-/// goal.
+/// Shares of the roofline that a bf16 linear of OPT-30B must and should reach: rows, must, goal.
 const LINEAR_GOALS: [(usize, f64, f64); 8] = [
     (1, 0.88, 0.93),
     (4, 0.78, 0.90),
@@ -15,7 +14,8 @@ const LINEAR_GOALS: [(usize, f64, f64); 8] = [
     (100, 0.80, 0.90),
     (240, 0.80, 0.90),
 ];
-/// How many times as fast as our bf16 linear the 4-bit one must and should be: rows, must, goal.
+/// Speed-ups of the 4-bit linear over the bf16 linear that it must and should reach: rows, must,
+/// goal.
 const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
     (1, 2.6, 3.2),
     (4, 2.0, 2.0),
@@ -26,15 +26,14 @@ const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
     (100, 0.9, 1.1),
     (240, 0.9, 1.1),
 ];
-/// Share of DRAM read that decode attention must reach.
+/// Share of DRAM read speed that decode attention must reach.
 const DECODE_GOAL: f64 = 0.90;
-/// Share of the peak of bf16 products that prefill attention over bf16 caches must and should
+/// Shares of the peak of bf16 products that prefill attention over bf16 caches must and should
 /// reach.
 const PREFILL_GOALS: (f64, f64) = (0.50, 0.65);
-/// What part of that of equal lengths it must reach with lengths that differ.
+/// Fraction of the speed at equal lengths that must be reached with different lengths.
 const RAGGED_GOAL: f64 = 0.95;
-/// How many times as fast as over bf16 decode attention over 4-bit caches must be at 8192
-/// positions.
+/// Minimum speed-up of decode attention over 4-bit caches relative to bf16 at 8192 positions.
 const CACHE_GOAL: f64 = 2.5;
 
 /// The kept samples of one case.
@@ -43,11 +42,11 @@ pub struct Row {
     pub case: Case,
     pub bytes: f64,
     pub flops: f64,
-    /// Seconds of one call, and the machine around that moment.
+    /// Seconds of one call, and the peaks of the machine at that moment.
     pub samples: Vec<(f64, Peaks)>,
-    /// Time of our own bf16 over this, one for each sample; empty where this is bf16.
+    /// Time of bf16 over that of this case, one for each sample; empty for bf16 cases.
     pub ratios: Vec<f64>,
-    /// Why samples were not kept.
+    /// Reasons why samples were discarded.
     pub discarded: Vec<&'static str>,
 }
 
@@ -56,7 +55,7 @@ impl Row {
         Row { case, bytes, flops, samples: Vec::new(), ratios: Vec::new(), discarded: Vec::new() }
     }
 
-    /// How many times as fast as our own bf16; NaN where this is bf16.
+    /// Returns the speed-up over bf16; NaN for bf16 cases.
     pub fn over_plain(&self) -> f64 {
         median(self.ratios.iter().copied())
     }
@@ -65,7 +64,7 @@ impl Row {
         median(self.samples.iter().map(|sample| sample.0))
     }
 
-    /// The time that memory and arithmetic must take at least, over the time taken.
+    /// Returns the minimum time that memory and arithmetic allow, over the time taken.
     pub fn share(&self) -> f64 {
         median(self.shares())
     }
@@ -144,7 +143,8 @@ impl Row {
         );
     }
 
-    /// For lengths that differ the case of equal ones, the same heads and the nearest bytes.
+    /// Returns, for a case with different lengths, that of equal ones with the same heads and the
+    /// nearest bytes.
     fn uniform_twin<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
         let heads_of = |row: &Row| match row.case.work {
             Work::Decode { heads, kv_heads, head_dim, first, last, .. } => {
@@ -160,7 +160,7 @@ impl Row {
         if is_uniform { None } else { twins.min_by(|a, b| distance(a).total_cmp(&distance(b))) }
     }
 
-    /// One line, every value a number, a string or null.
+    /// Returns one line, in which every value is a number, a string or null.
     pub fn json(&self, variant: &str, threads: usize) -> String {
         let (low, high) = self.share_range();
         let seconds = self.seconds();
@@ -198,7 +198,7 @@ impl Row {
     }
 }
 
-/// What the rows come to beside what they are held to.
+/// Prints the results of the rows next to their goals.
 pub fn print_goals(rows: &[Row]) {
     println!("\n{:52} {:>6} {:>6} {:>6}", "share of the roofline", "", "least", "goal");
     for (batch, must, goal) in LINEAR_GOALS {
@@ -228,7 +228,7 @@ pub fn print_goals(rows: &[Row]) {
         }
     }
     for row in rows {
-        // A cache that fits the processor's is no question of memory.
+        // A case that fits in the processor's cache does not measure memory.
         let of_memory = row.case.model != "smollm2" && row.ratios.is_empty();
         if matches!(row.case.work, Work::Decode { .. }) && of_memory {
             let (name, value, must) = match row.uniform_twin(rows) {

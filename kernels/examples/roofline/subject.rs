@@ -1,5 +1,5 @@
-//! A case ready to be called again and again: operands in memory, weights and caches in rotation,
-//! so that every call finds them in DRAM as a model larger than the caches does.
+//! A case that is ready to be called repeatedly: operands in memory, weights and caches in
+//! rotation, so that every call finds them in DRAM like those of a model larger than the caches.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use shm::Mapping;
 
 use crate::cases::{Case, Format, Work};
 
-/// Weights and caches together, at least.
+/// Minimum bytes of weights and caches together.
 const ROTATION_BYTES: usize = 1280 << 20;
-/// Workers let idle threads look out for the next operation as long.
+/// Duration for which idle threads poll for the next operation, the same as in workers.
 const SPIN: Duration = Duration::from_micros(100);
 /// Calls are repeated until a sample takes this long.
 const SAMPLE_S: f64 = 0.05;
 
-/// Memory on the boundary where loaders place weights.
+/// Memory with the alignment at which loaders place weights.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Line([u8; 64]);
 
-/// The memory that all cases take their weights and caches from, mapped as a worker maps its own:
-/// seeded small numbers, the same bytes a sensible bf16 and a sensible f32.
+/// Memory that all cases take their weights and caches from, mapped in the same way as a worker's:
+/// seeded small numbers whose bytes are ordinary values both as bf16 and as f32.
 #[derive(Debug)]
 pub struct Memory(Mapping);
 
@@ -45,7 +45,7 @@ impl Memory {
         };
         let seeded: Vec<Line> = (0..1 << 16).map(|_| line()).collect();
         let mapping = Mapping::private(ROTATION_BYTES).expect("a machine to measure has memory");
-        // SAFETY: nobody else has the mapping yet.
+        // SAFETY: no other code has the mapping yet.
         let lines = unsafe { mapping.slice_mut::<Line>(0, ROTATION_BYTES / 64) };
         for (index, line) in lines.iter_mut().enumerate() {
             *line = seeded[index % seeded.len()];
@@ -58,7 +58,7 @@ impl Memory {
     }
 
     fn elements<T: Pod>(&self) -> &[T] {
-        // SAFETY: nothing writes the memory after `new`.
+        // SAFETY: the memory is not written after `new`.
         unsafe { self.0.slice(0, ROTATION_BYTES / size_of::<T>()) }
     }
 }
@@ -66,14 +66,14 @@ impl Memory {
 /// One timed sample of a case.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Of one call.
+    /// Seconds of one call.
     pub seconds: f64,
 }
 
 /// A case with its operands.
 pub struct Subject<'a> {
     call: Box<dyn FnMut() + 'a>,
-    /// Weights, or K and V, that one call must read.
+    /// Bytes of weights, or of K and V, that one call must read.
     pub bytes: f64,
     /// Multiplications and additions of one call.
     pub flops: f64,
@@ -82,7 +82,7 @@ pub struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     /// # Errors
-    /// The kernels' threads did not start.
+    /// If the kernels' threads do not start.
     pub fn new(
         case: &Case,
         variant: Variant,
@@ -97,7 +97,7 @@ impl<'a> Subject<'a> {
             _ => operands::<bf16>(case, variant, threads, memory)?,
         };
         let mut subject = Subject { call, bytes, flops, calls: 1 };
-        // The first calls bring up pages and threads and tell how many make a sample.
+        // The first calls warm up pages and threads and determine the number of calls per sample.
         (subject.call)();
         let begin = Instant::now();
         (subject.call)();
@@ -169,7 +169,8 @@ fn grouped(
     let x: Vec<bf16> =
         (0..rows * k).map(|i| bf16::from_f32((i % 31) as f32 / 31.0 - 0.5)).collect();
     let mut out = vec![bf16::ZERO; rows * n];
-    // The seeded bytes are ordinary numbers also as the f16 scales and minima of records.
+    // The seeded bytes are ordinary numbers also when read as the f16 scales and minimums of
+    // records.
     let mut weights = memory.elements::<u8>().chunks_exact(size_bytes).cycle();
     let call = move || {
         let records = weights.next().expect("the memory holds at least one weight");
@@ -230,7 +231,7 @@ fn attention<'a, T: Element>(
             cache_len += past * head_dim;
         }
     }
-    // What a row sees of the cache, and of the rows before it.
+    // Positions that a row sees in the cache and among the rows before it.
     let seen: usize = cached.iter().map(|past| past * rows + rows * (rows - 1) / 2).sum();
     let value = |i: usize| T::from_f32((i % 31) as f32 / 31.0 - 0.5);
     let q: Vec<T> = (0..all_rows * heads * head_dim).map(value).collect();
@@ -240,7 +241,8 @@ fn attention<'a, T: Element>(
     let record_bytes = kv4_position_bytes(head_dim).expect("an even head");
     let cache_bytes =
         if four { cache_len / head_dim * record_bytes } else { cache_len * size_of::<T>() };
-    // The seeded bytes are ordinary numbers also as the f16 scales and minima of records.
+    // The seeded bytes are ordinary numbers also when read as the f16 scales and minimums of
+    // records.
     let mut caches = memory.elements::<u8>().chunks_exact(2 * cache_bytes).cycle();
     let view = move |bytes: &'a [u8]| -> Cache<'a, T> {
         if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::cast_slice(bytes)) }

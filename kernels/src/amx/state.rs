@@ -1,20 +1,20 @@
-//! Whether this process may use AMX-BF16: the processor has it, the system saves its state, and the
-//! kernel has granted the permission that Linux requires.
+//! Detection of whether this process may use AMX-BF16: the processor has it, the system saves its
+//! state, and the kernel has granted the permission that Linux requires.
 //!
-//! Used by [`crate::Variant`] alone. The standard library does not detect AMX, hence the leaves
-//! here.
+//! Used only by [`crate::Variant`]. The standard library does not detect AMX, so this module reads
+//! the CPUID leaves.
 
 use std::sync::OnceLock;
 
-/// Whether tile instructions on bf16 work in this process. The first call asks Linux for the
-/// permission to use tile data, which then holds for all threads of the process; later calls only
-/// repeat the answer.
+/// Returns true if tile instructions on bf16 work in this process. The first call requests from
+/// Linux the permission to use tile data, which then holds for all threads of the process; later
+/// calls only repeat the answer.
 pub(crate) fn is_usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
     *USABLE.get_or_init(|| has_instructions() && system_saves_tiles() && permission_granted())
 }
 
-/// CPUID leaf 7: AMX-BF16, AMX-TILE and AMX-INT8 (which every processor with tiles has, and whose
+/// Reads CPUID leaf 7: AMX-BF16, AMX-TILE and AMX-INT8 (which every processor with tiles has; its
 /// absence means that a hypervisor hides a part).
 fn has_instructions() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -22,7 +22,7 @@ fn has_instructions() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & AMX == AMX
 }
 
-/// XCR0 bits 17 and 18: tile configuration and tile data are saved when threads are switched.
+/// Reads XCR0 bits 17 and 18: tile configuration and tile data are saved when threads are switched.
 fn system_saves_tiles() -> bool {
     use std::arch::x86_64::__cpuid;
     const OSXSAVE: u32 = 1 << 27;
@@ -30,26 +30,27 @@ fn system_saves_tiles() -> bool {
     if __cpuid(1).ecx & OSXSAVE == 0 {
         return false;
     }
-    // SAFETY: XCR0 can only be read by an instruction; OSXSAVE says that it exists and is enabled.
+    // SAFETY: XCR0 can only be read by an instruction; OSXSAVE indicates that it exists and is
+    // enabled.
     let xcr0 = unsafe { read_xcr0() };
     xcr0 & TILES == TILES
 }
 
 #[target_feature(enable = "xsave")]
 fn read_xcr0() -> u64 {
-    // SAFETY: the intrinsic is unsafe for want of a check of OSXSAVE, which the caller has made.
+    // SAFETY: the intrinsic is unsafe because it does not check OSXSAVE, which the caller has done.
     unsafe { std::arch::x86_64::_xgetbv(0) }
 }
 
-/// Linux grants tile data (state component 18) on request only: `arch_prctl(ARCH_REQ_XCOMP_PERM)`.
+/// Requests tile data (state component 18) from Linux: `arch_prctl(ARCH_REQ_XCOMP_PERM)`.
 #[cfg(target_os = "linux")]
 fn permission_granted() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
     let result: i64;
-    // SAFETY: no library wraps this call. It touches no memory of ours; the kernel changes only
-    // rax, rcx and r11.
+    // SAFETY: no library wraps this call. It accesses no memory of this process; the kernel changes
+    // only rax, rcx and r11.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -81,7 +82,7 @@ mod tests {
             return;
         }
         let flag = listed.split_whitespace().any(|word| word == "amx_bf16");
-        // The permission may be refused where the processor has AMX, never the other way round.
+        // The permission may be refused on a processor with AMX, but never granted without it.
         assert!(flag || !is_usable());
         assert_eq!(flag, has_instructions() && system_saves_tiles());
         assert_eq!(is_usable(), is_usable());

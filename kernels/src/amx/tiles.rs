@@ -1,13 +1,13 @@
-//! Shapes of the tile registers. Compiled code never touches them: what one `asm!` block leaves in
-//! them the next one finds, if no other kernel that uses tiles was called between.
+//! Shapes of the tile registers. Compiled code never uses them: values that one `asm!` block leaves
+//! in them are available to the next one, if no other kernel that uses tiles was called in between.
 
 use std::arch::asm;
 use std::marker::PhantomData;
 
-/// Rows of a tile, and dwords of its rows.
+/// Number of rows of a tile, and dwords of each row.
 pub(crate) const TILE: usize = 16;
 
-/// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
+/// Operand of `ldtilecfg`: palette 1, then bytes per row and rows of each tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
@@ -21,7 +21,8 @@ pub(crate) struct Config {
 const _: () = assert!(size_of::<Config>() == 64);
 
 impl Config {
-    /// Tiles by rows and dwords per row. A tile without rows is not used.
+    /// Creates a configuration from the rows and dwords per row of each tile. A tile without rows
+    /// is unused.
     pub(crate) fn new(shapes: [(usize, usize); 8]) -> Self {
         let mut config = Config {
             palette: 1,
@@ -41,7 +42,7 @@ impl Config {
     }
 }
 
-/// The configuration of this thread's tiles, until dropped.
+/// The configuration of this thread's tiles, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Tiles {
     configured: bool,
@@ -49,12 +50,12 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Nothing is configured yet.
+    /// Creates an empty configuration.
     pub(crate) fn new() -> Self {
         Tiles { configured: false, _thread_bound: PhantomData }
     }
 
-    /// Gives the tiles other shapes; what they held is lost.
+    /// Changes the shapes of the tiles; their contents are lost.
     ///
     /// # Safety
     /// AMX may be used by this process, or is emulated.
@@ -68,8 +69,8 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         if self.configured {
-            // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is
-            // switched faster.
+            // SAFETY: tiles were configured, so the instruction exists. Threads without tile state
+            // are switched faster.
             unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
         }
     }

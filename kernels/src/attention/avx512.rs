@@ -1,10 +1,10 @@
-//! Scores of a few queries over bf16 keys with AVX-512, whose chains are the four dwords of a
-//! quarter of a vector: sixteen bytes each of four positions are a vector, which takes half of the
-//! shuffles that whole columns take. What a query is multiplied by is loaded for two vectors at
-//! once; columns would load it for each product, and the machines give fewer loads than that.
+//! Scores of a few queries over bf16 keys with AVX-512. The chains are the four dwords of a quarter
+//! of a vector: sixteen bytes of each of four positions make up a vector, which takes half of the
+//! shuffles that whole columns take. The query's factors are loaded once for two vectors; columns
+//! would load them for each product, and loads are the bottleneck on these machines.
 //!
-//! The products are assembly, because the compiler keeps what it loaded for eight positions for the
-//! next eight, and the sums go through memory.
+//! The products are assembly, because the compiler would keep the values loaded for eight positions
+//! for the next eight, and the sums would go through memory.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -19,13 +19,13 @@ use crate::simd::quarters::add_chains;
 
 /// Positions of a call.
 const POSITIONS: usize = Avx512::LANES;
-/// Elements of a position in a vector.
+/// Elements of one position that a vector holds.
 const SLAB: usize = 2 * Avx512::LANES;
 const QUARTERS: usize = 4;
-/// Queries of a call at most.
+/// Maximum number of queries of a call.
 const MOST_QUERIES: usize = 4;
 
-/// Sums of `MR` queries and up to sixteen positions, a lane each.
+/// Returns the sums of `MR` queries and up to sixteen positions, one position per lane.
 ///
 /// # Safety
 /// The machine has AVX-512; the positions are readable; `queries` are `MR` packed heads.
@@ -69,7 +69,7 @@ pub(super) unsafe fn scores<const MR: usize>(
     out
 }
 
-/// Sixteen bytes of each of four rows in each of four vectors.
+/// Loads sixteen bytes of each of four rows into each of four vectors.
 macro_rules! quarters {
     ($rows:literal: $v0:literal $v1:literal $v2:literal $v3:literal) => {
         concat!(
@@ -135,7 +135,7 @@ macro_rules! quarters {
     };
 }
 
-/// One half of the dwords of a quarter of both vectors, times that of each query.
+/// Multiplies one half of the dwords of a quarter of both vectors by that of each query.
 macro_rules! products {
     ($widen:literal $by:literal, $a:literal $b:literal, $at:literal; $([$q:ident $f:ident $l:ident])*) => {
         concat!(
@@ -182,14 +182,14 @@ macro_rules! add_products {
     };
 }
 
-/// A slab of eight positions, and the queries' part of it.
+/// A slab of eight positions and the matching part of the queries.
 #[derive(Clone, Copy)]
 struct Slab {
     rows: *const u8,
     stride: usize,
     /// Even elements of each query.
     q: [*const f32; MOST_QUERIES],
-    /// From them to the odd ones.
+    /// Distance in bytes from the even elements to the odd ones.
     odd_bytes: usize,
 }
 
@@ -197,7 +197,7 @@ impl Slab {
     /// Adds the products of the first four positions and of the last four.
     ///
     /// # Safety
-    /// The rows are readable for a vector each, `MR` queries for a slab.
+    /// A vector of each row and a slab of each of `MR` queries are readable.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn add_products<const MR: usize>(
@@ -205,7 +205,7 @@ impl Slab {
         first: &mut [__m512; MOST_QUERIES],
         last: &mut [__m512; MOST_QUERIES],
     ) {
-        // SAFETY: the caller's promise; nothing is written but registers.
+        // SAFETY: the caller's promise; only registers are written.
         unsafe {
             match MR {
                 1 => add_products!(self, first, last; [0 q0 f0 l0]),

@@ -1,10 +1,10 @@
-//! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a
-//! lane to every sixteenth pair of elements, so that keys are multiplied straight from memory, with
-//! nothing to transpose.
+//! Scores over bf16 keys with AVX512-BF16. A position is stored in memory in the order that
+//! `vdpbf16ps` takes, with every sixteenth pair of elements in the same lane, so that keys are
+//! multiplied straight from memory without transposition.
 //!
-//! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the
-//! lanes are added within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not
-//! enter.
+//! **Order of the sum.** Each lane is a chain of dot products of pairs along head_dim; the lanes
+//! are added within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not influence
+//! the order.
 
 #![allow(
     clippy::needless_range_loop,
@@ -22,16 +22,16 @@ use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::simd::lanes::{add_quarters, add_to_quarters};
 
-/// Positions of a call, and those that are multiplied together.
+/// Positions of a call, and the number of positions that are multiplied together.
 const POSITIONS: usize = Avx512::LANES;
 const TOGETHER: usize = 4;
-/// Elements of a line.
+/// Elements of a cache line.
 const LINE: usize = 32;
 
-/// A query as it is, in whole lines: zeros behind it.
+/// Copies a query unchanged into whole lines, padded with zeros.
 ///
 /// # Safety
-/// `from` holds `head_dim` elements; `to` has room for whole lines.
+/// `from` holds `head_dim` elements; `to` has space for whole lines.
 pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
     // SAFETY: the caller's promise; zero bits are zero.
     unsafe {
@@ -40,25 +40,25 @@ pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
     }
 }
 
-/// Where the scores of some queries at the positions of a call go.
+/// Destination of the scores of some queries at the positions of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
-    /// Of the first query and position.
+    /// Score of the first query and position.
     pub to: *mut f32,
-    /// Floats from one query to the next.
+    /// Distance in floats from one query to the next.
     pub stride: usize,
-    /// What each is multiplied by.
+    /// Factor of each score.
     pub scale: f32,
 }
 
-/// The positions of a call that each of `MR` queries sees.
+/// Positions of a call that each of `MR` queries sees.
 pub(super) struct Seen<const MR: usize> {
     by_each: [Range<usize>; MR],
     by_all: Range<usize>,
 }
 
 impl<const MR: usize> Seen<MR> {
-    /// Of `width` positions query `i` sees those that `visible` says.
+    /// Returns, for each query `i`, the subset `visible(i)` of `width` positions.
     #[inline(always)]
     pub(super) fn new(width: usize, visible: impl Fn(usize) -> Range<usize>) -> Seen<MR> {
         let by_each: [_; MR] = std::array::from_fn(visible);
@@ -71,11 +71,11 @@ impl<const MR: usize> Seen<MR> {
 }
 
 impl Scores {
-    /// Writes sums of `MR` queries at the sixteen positions from `first` on, as far as they are
-    /// seen.
+    /// Writes the sums of `MR` queries at the sixteen positions starting at `first`, omitting
+    /// positions that a query does not see.
     ///
     /// # Safety
-    /// There is room for what each query sees.
+    /// `to` has space for the visible positions of each query.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn store<const MR: usize>(
@@ -100,17 +100,17 @@ impl Scores {
                 (1u32 << lanes).wrapping_sub(1) as u16
             };
             let mask = before(seen.by_each[i].end) & !before(seen.by_each[i].start);
-            // SAFETY: what is masked is not touched; the query sees the rest.
+            // SAFETY: masked lanes are not accessed; the query sees the rest.
             unsafe { _mm512_mask_storeu_ps(to, mask, scores) };
         }
     }
 }
 
-/// Writes the scores of `MR` queries at all positions of `keys`, as far as they are seen.
+/// Writes the scores of `MR` queries at all visible positions of `keys`.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack`
-/// leaves them; `out` has room for every query's visible positions.
+/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as written by
+/// `pack`; `out` has space for every query's visible positions.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn scores<const MR: usize>(
@@ -136,11 +136,11 @@ pub(super) unsafe fn scores<const MR: usize>(
     }
 }
 
-/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not
-/// there mean nothing.
+/// Returns the sums of `MR` queries and up to sixteen positions, one position per lane; lanes of
+/// positions that do not exist are meaningless.
 ///
 /// # Safety
-/// As [`scores`].
+/// Same contract as [`scores`].
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn of_block<const MR: usize>(
@@ -158,14 +158,14 @@ unsafe fn of_block<const MR: usize>(
     let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
     for four in 0..TOGETHER {
         if let (None, Some(prefetcher)) = (lines, prefetcher.as_mut()) {
-            // A part at a time: prefetches stall where too many are issued at once.
+            // One part at a time: prefetches stall if too many are issued at once.
             for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
                 keys.prefetch(s, 0, at, prefetcher);
             }
         }
         let mut at = [std::ptr::null(); TOGETHER];
         for i in 0..TOGETHER {
-            // The last position stands for those behind it.
+            // The last position substitutes for positions after the end.
             let position = (four * TOGETHER + i).min(keys.width - 1);
             at[i] = keys.from.wrapping_add(position * keys.stride);
         }
@@ -182,10 +182,10 @@ unsafe fn of_block<const MR: usize>(
     sums
 }
 
-/// Lanes of sums of `MR` queries and some positions.
+/// Returns the lanes of the sums of `MR` queries and some positions.
 ///
 /// # Safety
-/// `at` points to `head_dim` elements each; the queries are packed in whole lines.
+/// Each pointer of `at` points to `head_dim` elements; the queries are packed in whole lines.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn multiply<const MR: usize>(
@@ -199,7 +199,7 @@ unsafe fn multiply<const MR: usize>(
     for element in (0..head_dim).step_by(LINE) {
         let left = head_dim - element;
         let mask = if left >= LINE { u32::MAX } else { (1 << left) - 1 };
-        // SAFETY: what is masked is not touched; the rest is the caller's promise.
+        // SAFETY: masked elements are not accessed; the rest is the caller's promise.
         unsafe {
             let mut q = [_mm512_setzero_ps(); MR];
             for i in 0..MR {

@@ -1,8 +1,8 @@
-//! A block: some rows of one unit, where their K and V lie, and their scores.
+//! A block: some rows of one unit, the location of their K and V, and their scores.
 //!
 //! A *query* is one (row, head of the group); queries of a block are numbered row by row. Query `r`
 //! sees positions `start(r)..limit(r)`: those of its window, or all, up to its own row's. Neither
-//! end falls from one query to the next.
+//! bound decreases from one query to the next.
 
 use std::ops::Range;
 
@@ -18,11 +18,11 @@ use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_between;
 
-/// Positions whose K stays in L1 while many queries are multiplied with it in pairs.
+/// Number of positions whose K stays in L1 while many queries are multiplied with it in pairs.
 pub(super) const PAIRS_POSITIONS: usize = 128;
 
-/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
-/// records of 4-bit integers.
+/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, either as elements or
+/// as records of 4-bit integers.
 #[derive(Debug)]
 pub(super) enum Source<T> {
     Plain { fresh: *const T, cache: *const T },
@@ -43,15 +43,16 @@ pub(super) struct Block<'a, S> {
     pub unit: Unit,
     pub pages: PageLists<'a>,
     pub rows: Range<usize>,
-    /// Query heads that share the KV head; dividing for it each time would show.
+    /// Number of query heads that share the KV head; stored because dividing each time is
+    /// measurably slower.
     pub group: usize,
-    /// Positions that a query sees at most.
+    /// Maximum number of positions that a query sees.
     pub window: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores and weighted values are dot products of pairs of bf16.
+    /// True if scores and weighted values are dot products of pairs of bf16.
     pub pairs: bool,
-    /// Room for a transposed block of K.
+    /// Space for a transposed block of K.
     pub transposed: *mut f32,
 }
 
@@ -61,44 +62,44 @@ impl<S: Simd> Block<'_, S> {
         self.rows.len() * self.group
     }
 
-    /// Where the positions that query `query` sees begin.
+    /// Returns the first position that query `query` sees.
     #[inline(always)]
     pub(super) fn start(&self, query: usize) -> usize {
         self.limit(query).saturating_sub(self.window)
     }
 
-    /// Where the positions that query `query` sees end.
+    /// Returns the end of the positions that query `query` sees.
     #[inline(always)]
     pub(super) fn limit(&self, query: usize) -> usize {
         let row = if self.rows.len() == 1 { 0 } else { query / self.group };
         self.unit.past as usize + self.rows.start + row + 1
     }
 
-    /// Positions that query `query` sees.
+    /// Returns the positions that query `query` sees.
     #[inline(always)]
     pub(super) fn seen(&self, query: usize) -> Range<usize> {
         self.start(query)..self.limit(query)
     }
 
-    /// Whether one of queries `queries` sees one of `positions`.
+    /// Returns true if any of queries `queries` sees any of `positions`.
     #[inline(always)]
     pub(super) fn sees(&self, queries: Range<usize>, positions: Range<usize>) -> bool {
         self.limit(queries.end - 1) > positions.start && self.start(queries.start) < positions.end
     }
 
-    /// Positions that queries of the block see.
+    /// Returns the positions that queries of the block see.
     #[inline(always)]
     pub(super) fn positions(&self) -> Range<usize> {
         self.unit.seen(self.shape, &self.rows)
     }
 
-    /// A query's head.
+    /// Returns a query's head.
     #[inline(always)]
     pub(super) fn head(&self, query: usize) -> usize {
         self.unit.kv_head as usize * self.group + query % self.group
     }
 
-    /// Offset of a query's head in a `[rows, heads * head_dim]` tensor.
+    /// Returns the offset of a query's head in a `[rows, heads * head_dim]` tensor.
     #[inline(always)]
     pub(super) fn head_offset(&self, query: usize) -> usize {
         let AttentionShape { heads, head_dim, .. } = *self.shape;
@@ -106,7 +107,8 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + self.head(query)) * head_dim
     }
 
-    /// The first of `positions`, as many as lie at one stride: `size` of `T` each.
+    /// Returns the longest prefix of `positions` that is stored at one stride, with `size` elements
+    /// of `T` per position.
     #[inline(always)]
     pub(super) fn segment<T>(
         &self,
@@ -132,7 +134,7 @@ impl<S: Simd> Block<'_, S> {
             return of_rows(row as usize + first, before.end);
         }
         let (place, end) = self.pages.run(&self.unit, kv_heads, &before);
-        // Elements lie at any offset, records at whole ones.
+        // Elements may be at any offset, records only at multiples of their size.
         let offset = if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
         let base = cache.wrapping_add(offset + place * size);
         Segment { first, end, base, stride: size, cached: true }
@@ -141,7 +143,7 @@ impl<S: Simd> Block<'_, S> {
     /// Packs the block's queries as f32, padded with zeros.
     ///
     /// # Safety
-    /// The unit lies within q.
+    /// The unit is within q.
     #[inline(always)]
     pub(super) unsafe fn pack_queries<T: Number>(&self, q: *const T) {
         let head_dim = self.shape.head_dim;
@@ -149,7 +151,7 @@ impl<S: Simd> Block<'_, S> {
             let packed = self.packed_queries(query);
             #[cfg(target_arch = "x86_64")]
             if self.pairs {
-                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it
+                // SAFETY: only bf16 has pairs; the head is within q, and scratch has space for it
                 // as f32.
                 unsafe {
                     let from = q.add(self.head_offset(query)).cast();
@@ -157,7 +159,7 @@ impl<S: Simd> Block<'_, S> {
                 }
                 continue;
             }
-            // SAFETY: the head lies within q; scratch has room for every query's head.
+            // SAFETY: the head is within q; scratch has space for every query's head.
             unsafe {
                 let (from, to) = (q.add(self.head_offset(query)), packed.from.cast_mut());
                 std::ptr::write_bytes(to, 0, packed.stride);
@@ -168,7 +170,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// The packed queries from `query` on.
+    /// Returns the packed queries starting at `query`.
     #[inline(always)]
     pub(super) fn packed_queries(&self, query: usize) -> Queries {
         let stride = head_stride(self.shape.head_dim);
@@ -176,11 +178,11 @@ impl<S: Simd> Block<'_, S> {
         Queries { from, stride, odd: stride / 2 }
     }
 
-    /// Writes the scores of the packed queries at `positions`, `stride` apart, to where position 0
-    /// of `out` says.
+    /// Writes the scores of the packed queries at `positions`, `stride` apart; `out` is the address
+    /// of position 0.
     ///
     /// # Safety
-    /// The unit lies within k; `out` has room for every query's visible positions.
+    /// The unit is within k; `out` has space for every query's visible positions.
     #[inline(always)]
     pub(super) unsafe fn scores<T: Number>(
         &self,
@@ -189,8 +191,8 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        // Few queries take a transposed vector of K straight from its register, or in pairs all of
-        // a segment at once.
+        // A few queries take a transposed vector of K straight from its register or, in pairs, all
+        // of a segment at once.
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,
@@ -213,7 +215,7 @@ impl<S: Simd> Block<'_, S> {
                     head_dim: self.shape.head_dim,
                     fresh_distance,
                 };
-                // SAFETY: the positions lie within the segment.
+                // SAFETY: the positions are within the segment.
                 unsafe {
                     if self.pairs {
                         #[cfg(target_arch = "x86_64")]
@@ -234,8 +236,8 @@ impl<S: Simd> Block<'_, S> {
     }
 
     /// # Safety
-    /// As [`Block::scores_direct`]; `T` is bf16, the machine has AVX512-BF16, and there are four
-    /// queries at most.
+    /// Same contract as [`Block::scores_direct`]; in addition, `T` is bf16, the machine has
+    /// AVX512-BF16, and there are at most four queries.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn scores_of_pairs<T: Number>(
@@ -268,7 +270,7 @@ impl<S: Simd> Block<'_, S> {
     }
 
     /// # Safety
-    /// As [`Block::scores`]; `keys` are those from position `first` on.
+    /// Same contract as [`Block::scores`]; `keys` starts at position `first`.
     #[inline(always)]
     unsafe fn scores_direct<T: Number>(
         &self,
@@ -279,9 +281,9 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let queries = self.packed_queries(0);
         if keys.width == 1 {
-            // The fresh row of a decode step is not worth a transposition.
+            // Transposition does not pay off for the fresh row of a decode step.
             for query in 0..self.queries() {
-                // SAFETY: the caller's promise; the score goes where it is visible.
+                // SAFETY: the caller's promise; the score is written only where it is visible.
                 unsafe {
                     let sum = keys.single(self.s, self.packed_queries(query));
                     self.store_scores(&[[sum]], (query, first), 1, (out, stride));
@@ -307,7 +309,7 @@ impl<S: Simd> Block<'_, S> {
     }
 
     /// # Safety
-    /// As [`Block::scores_direct`].
+    /// Same contract as [`Block::scores_direct`].
     #[inline(always)]
     unsafe fn scores_blocked<T: Number>(
         &self,
@@ -317,17 +319,17 @@ impl<S: Simd> Block<'_, S> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let odd = self.packed_queries(0).odd;
-        // SAFETY: scratch has room for a block of whole slabs.
+        // SAFETY: scratch has space for a block of whole slabs.
         unsafe { keys.transpose_block(self.s, self.transposed, odd, prefetcher) };
         let count = keys.half_elements::<S>();
         let queries = self.queries();
-        // What four chains are added to takes registers too.
+        // The result that four chains are added to takes registers too.
         let most = match (S::LANES, chains::<S, T>()) {
             (16, 4) => 6,
             (16, _) => 8,
             _ => 4,
         };
-        // As even as they can be, so that no tile is left with too few accumulators.
+        // As even as possible, so that no tile has too few accumulators.
         let tiles = queries.div_ceil(most);
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
@@ -342,8 +344,8 @@ impl<S: Simd> Block<'_, S> {
                     self.store_scores(sums, (query, first), keys.width, (out, stride));
                 }};
             }
-            // SAFETY: the caller's promise; behind the packed queries, which are padded, lies
-            // other scratch: a tile with too many rows computes something that is not stored.
+            // SAFETY: the caller's promise; the packed queries are padded and are followed by other
+            // scratch: a tile with too many rows computes values that are not stored.
             unsafe {
                 match (S::LANES, end - query) {
                     (16, 7..) => tile!(8),
@@ -354,10 +356,10 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Writes the scores of a tile, of which only the visible ones are there.
+    /// Writes the visible scores of a tile.
     ///
     /// # Safety
-    /// `out` has room for every query's visible positions.
+    /// `out` has space for every query's visible positions.
     #[inline(always)]
     pub(super) unsafe fn store_scores<const NR: usize>(
         &self,
@@ -395,7 +397,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Which of `width` positions from `first` on a query sees.
+    /// Returns the subset of the `width` positions starting at `first` that a query sees.
     #[inline(always)]
     pub(super) fn visible(&self, query: usize, first: usize, width: usize) -> Range<usize> {
         let before = |position: usize| position.saturating_sub(first).min(width);

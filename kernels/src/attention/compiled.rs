@@ -1,4 +1,4 @@
-//! The task of attention for each number format.
+//! The attention task, compiled for each number format.
 
 use half::bf16;
 
@@ -6,7 +6,8 @@ use super::task::BlockTask;
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
-/// A block of attention, compiled in this crate once per number format; see `linear::compiled`.
+/// Attention block task that is compiled in this crate once per number format; see
+/// `linear::compiled`.
 pub trait AttentionTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.

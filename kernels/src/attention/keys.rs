@@ -1,10 +1,10 @@
-//! Some positions of K, and the queries that they are multiplied with.
+//! K of some positions, and the queries that it is multiplied with.
 
 use super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 
-/// Elements of one position that one transposition takes: a dword of them in every vector.
+/// Elements of one position that one transposition takes: one dword per vector.
 #[inline(always)]
 pub(super) const fn slab<S: Simd, T>() -> usize {
     S::LANES * 4 / size_of::<T>()
@@ -14,13 +14,13 @@ pub(super) const fn slab<S: Simd, T>() -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Queries {
     pub from: *const f32,
-    /// Floats from one to the next.
+    /// Distance in floats from one query to the next.
     pub stride: usize,
-    /// Floats from the even elements to the odd ones.
+    /// Distance in floats from the even elements to the odd ones.
     pub odd: usize,
 }
 
-/// A slab of the widest vectors' worth of positions.
+/// One slab of as many positions as the widest vectors have lanes.
 pub(super) type Rows = [[u8; 4 * MAX_LANES]; MAX_LANES];
 
 /// K of some positions, `stride` elements apart.
@@ -31,13 +31,14 @@ pub(super) struct Keys<T> {
     /// Positions, at least one.
     pub width: usize,
     pub head_dim: usize,
-    /// Elements from a fresh position to the one to prefetch meanwhile; cached ones leave it to
-    /// [`Prefetcher`].
+    /// Distance in elements from a fresh position to the one to prefetch when it is read; cached
+    /// positions are prefetched by [`Prefetcher`].
     pub fresh_distance: Option<usize>,
 }
 
 impl<T: Number> Keys<T> {
-    /// Prefetches what follows the elements from `at` on of positions `first..first + LANES`.
+    /// Prefetches the memory that follows the elements from `at` of positions `first..first +
+    /// LANES`.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(
         &self,
@@ -60,8 +61,8 @@ impl<T: Number> Keys<T> {
         }
     }
 
-    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one
-    /// position to the next, if all of it is there.
+    /// Returns a slab of positions `first..first + LANES` starting at element `at`, and the
+    /// distance in bytes from one position to the next, if the slab is complete.
     #[inline(always)]
     pub(super) fn whole<S: Simd>(&self, first: usize, at: usize) -> Option<(*const u8, usize)> {
         let there = self.width >= first + S::LANES && self.head_dim >= at + slab::<S, T>();
@@ -69,7 +70,7 @@ impl<T: Number> Keys<T> {
         there.then_some((from.cast(), self.stride * size_of::<T>()))
     }
 
-    /// As [`Keys::whole`], of which only some is there, and zeros.
+    /// Returns a copy of the incomplete slab of [`Keys::whole`], padded with zeros.
     ///
     /// # Safety
     /// The positions are readable.

@@ -1,26 +1,26 @@
-//! Attention over a cache and the fresh rows behind it, causal, grouped-query.
+//! Causal grouped-query attention over a cache and the fresh rows that follow it.
 //!
-//! Where the shape has a **window** a row sees the positions of it only; what lies before is
-//! neither read nor computed. A cache may then be a ring of as many positions
-//! (`Unit::cache_positions`), of which two runs follow each other. Other caches may be in **pages**
-//! (`pages.rs`), a run each. **Sinks** are one more score for each head, which takes its part of
-//! the softmax and has no value (`probabilities.rs`).
+//! If the shape has a **window**, a row sees only the positions within it; earlier ones are neither
+//! read nor computed. A cache may then be a ring with that number of positions
+//! (`Unit::cache_positions`), which consists of two consecutive runs. Other caches may be in
+//! **pages** (`pages.rs`), one run each. **Sinks** are one additional score for each head, which
+//! takes part in the softmax and has no value (`probabilities.rs`).
 //!
-//! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. Positions
-//! are cut into **chunks**, counted from position 0 on, each a softmax and weighted values by
-//! itself; a block of rows takes chunk after chunk through scratch that stays in cache, and adds up
-//! at its end what came of them (`run.rs`). The three operations `scores`, `softmax`,
-//! `weighted_values` and the fused `attention` are the same steps, so both give the same bits
-//! (`softmax.rs` says how). Where there are fewer units than the threads need, each chunk of a unit
-//! is a task (`schedule.rs`).
+//! A **unit** is one (sequence, KV head). Its query heads share one read of K and V. Positions are
+//! cut into **chunks**, counted from position 0, each with its own softmax and weighted values; a
+//! block of rows takes chunk after chunk through scratch that stays in cache, and adds up their
+//! results at its end (`run.rs`). The three operations `scores`, `softmax`, `weighted_values` and
+//! the fused `attention` run the same steps, so both give the same bits (`softmax.rs` explains
+//! how). If there are fewer units than the threads need, each chunk of a unit is a task
+//! (`schedule.rs`).
 //!
 //! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
-//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the sum of a chunk's weights takes the positions that
-//! a row sees in lanes in turn (`softmax.rs`); a weighted value adds position after position
-//! (`values.rs`), or pair after pair (`pair_values.rs`, as for scores); the chunks are added in
-//! order. A position gives the same terms whether its K and V are cached, in a ring or not, or
-//! fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are summed as
-//! integers (`four/`), in the same frame.
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the sum of a chunk's weights distributes the
+//! positions that a row sees over the lanes round-robin (`softmax.rs`); a weighted value adds
+//! position after position (`values.rs`), or pair after pair (`pair_values.rs`, under the same
+//! condition as scores); the chunks are added in order. A position gives the same terms whether its
+//! K and V are cached, in a ring or not, or fresh, so prefill and decode agree bit for bit. Over a
+//! 4-bit cache the products are summed as integers (`four/`), within the same structure.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -68,7 +68,7 @@ const VALUES: Steps = Steps { scores: false, softmax: false, values: true };
 const FUSED: Steps = Steps { scores: true, softmax: true, values: true };
 
 impl<T> Tensors<T> {
-    /// Tensors of which nothing is read or written yet.
+    /// Returns null tensors.
     fn none() -> Self {
         let none = Source::Plain { fresh: std::ptr::null(), cache: std::ptr::null() };
         Tensors {
@@ -84,8 +84,8 @@ impl<T> Tensors<T> {
 }
 
 impl Kernels {
-    /// `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh`
-    /// `[rows, kv_heads * head_dim]`.
+    /// Computes `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh` `[rows,
+    /// kv_heads * head_dim]`.
     pub fn scores<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
@@ -104,8 +104,8 @@ impl Kernels {
         self.attention_steps(shape, units, SCORES, &tensors);
     }
 
-    /// Softmax over the visible positions of every (row, head) of every unit, and over the head's
-    /// sink, `[heads]`, whose probability is dropped.
+    /// Computes the softmax over the visible positions of every (row, head) of every unit,
+    /// including the head's sink, `[heads]`, whose probability is dropped.
     pub fn softmax(
         &self,
         shape: &AttentionShape,
@@ -125,8 +125,8 @@ impl Kernels {
         self.attention_steps(shape, units.into(), SOFTMAX, &tensors);
     }
 
-    /// `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`, `out`
-    /// `[rows, heads * head_dim]`.
+    /// Computes `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`,
+    /// `out` `[rows, heads * head_dim]`.
     pub fn weighted_values<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
@@ -148,8 +148,8 @@ impl Kernels {
         self.attention_steps(shape, units, VALUES, &tensors);
     }
 
-    /// The three operations in one pass, bit-equal to them, without scores in memory; `sinks` as
-    /// for [`Kernels::softmax`].
+    /// Computes the three operations in one pass, bit-equal to them, without scores in memory; see
+    /// [`Kernels::softmax`] for `sinks`.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
     pub fn attention<'a, T: AttentionTasks>(
         &self,
@@ -177,9 +177,9 @@ impl Kernels {
         self.attention_steps(shape, units, FUSED, &tensors);
     }
 
-    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past`
-    /// positions, which are copied too where they are rows of this call. Where the cache is a ring
-    /// they take the places of the oldest, which the rows may still have to see: attention first.
+    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, after its `past`
+    /// positions, which are copied too if they are rows of this call. In a ring they replace the
+    /// oldest positions, which the rows may still have to see: run attention first.
     pub fn append<'a, T: Number>(
         &self,
         shape: &AttentionShape,
@@ -198,8 +198,8 @@ impl Kernels {
         }
     }
 
-    /// Checks one of K and V (`place` 0 or 1) and says where it lies; fresh rows beside a 4-bit
-    /// cache are quantised first.
+    /// Checks K or V (`place` 0 or 1) and returns its location; fresh rows for a 4-bit cache are
+    /// quantised first.
     fn source<T: Number>(
         &self,
         shape: &AttentionShape,
@@ -258,7 +258,7 @@ impl Kernels {
     }
 }
 
-/// Rows of a `[rows, heads * head_dim]` slice.
+/// Returns the number of rows of a `[rows, heads * head_dim]` slice.
 fn check_rows(shape: &AttentionShape, len: usize) -> usize {
     let row = shape.heads * shape.head_dim;
     assert!(row > 0 && len.is_multiple_of(row), "rows of heads * head_dim elements");
@@ -269,7 +269,7 @@ fn check_window(shape: &AttentionShape) {
     assert!(shape.most_seen() > 0, "a window has a position");
 }
 
-/// Where the sinks lie; null for none.
+/// Returns the address of the sinks; null if there are none.
 fn check_sinks(shape: &AttentionShape, sinks: Option<&[f32]>) -> *const f32 {
     sinks.map_or(std::ptr::null(), |sinks| {
         assert_eq!(sinks.len(), shape.heads, "there is a sink for each query head");

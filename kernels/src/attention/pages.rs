@@ -1,31 +1,31 @@
-//! Caches in pages: which units a call has, and where the pages lie that their positions are in.
+//! Caches in pages: the units of a call, and the pages that hold their positions.
 //!
 //! A page holds some positions of all KV heads of a layer, `(page, kv head, position, d)`. Within a
-//! page a head's positions lie one behind the other, so attention reads them as it reads a ring:
-//! run by run, and where runs meet changes no bit.
+//! page a head's positions are contiguous, so attention reads them like a ring: run by run. The
+//! boundaries between runs do not change any bit.
 
 use std::ops::Range;
 
 use super::shape::Unit;
 
-/// Positions of a page are a multiple of this, so that pages end where vectors of positions do.
+/// Alignment of the positions of a page, so that pages end where vectors of positions do.
 const PAGE_STEP: u32 = 16;
 
-/// Lists of the pages of caches.
+/// Page lists of the caches.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PageLists<'a> {
-    /// Positions of a page, a multiple of 16; 0: caches are not in pages.
+    /// Positions of a page, a multiple of 16; 0 if caches are not in pages.
     pub page_positions: u32,
-    /// The pages of each sequence in the order of its positions, from [`Unit::first_page`] on;
-    /// places in the caches count in pages from 0.
+    /// Pages of each sequence in the order of its positions, starting at [`Unit::first_page`];
+    /// indices into the caches, in pages from 0.
     pub pages: &'a [u32],
 }
 
-/// The units of a call, with the pages of their caches.
+/// Units of a call, with the pages of their caches.
 #[derive(Debug, Clone, Copy)]
 pub struct Units<'a> {
     pub units: &'a [Unit],
-    /// Where there are any, no unit's cache is a ring.
+    /// If there are any pages, no unit's cache is a ring.
     pub pages: PageLists<'a>,
 }
 
@@ -47,8 +47,8 @@ impl<'a, const N: usize> From<&'a [Unit; N]> for Units<'a> {
     }
 }
 
-/// The place of a position that lies in `page`: heads of positions before it in a cache whose pages
-/// hold `page_positions` positions of each of `kv_heads` heads.
+/// Returns the place of a position that is stored in `page`: the number of head vectors before it
+/// in a cache whose pages hold `page_positions` positions of each of `kv_heads` heads.
 pub const fn paged_place(
     page: u32,
     page_positions: u32,
@@ -61,13 +61,14 @@ pub const fn paged_place(
 }
 
 impl PageLists<'_> {
-    /// Whether caches are in pages.
+    /// Returns true if caches are in pages.
     #[inline(always)]
     pub(super) const fn is_paged(&self) -> bool {
         self.page_positions > 0
     }
 
-    /// Where a unit has a place that [`Unit::appended`] says: heads from the cache's first place.
+    /// Returns the location of a unit's place as returned by [`Unit::appended`], in head vectors
+    /// from the cache's first place.
     #[inline(always)]
     pub(super) fn place(&self, unit: &Unit, kv_heads: usize, place: usize) -> usize {
         if !self.is_paged() {
@@ -77,8 +78,8 @@ impl PageLists<'_> {
         paged_place(page, self.page_positions, kv_heads, unit.kv_head, place)
     }
 
-    /// The place of the first of `positions`, which are cached, and how far they lie one behind the
-    /// other: to the end of the page or of the ring, or all.
+    /// Returns the place of the first of `positions`, which are cached, and the end of those that
+    /// follow it contiguously: the end of the page or of the ring, or all.
     #[inline(always)]
     pub(super) fn run(
         &self,
@@ -94,7 +95,8 @@ impl PageLists<'_> {
         (self.place(unit, kv_heads, positions.start), positions.end.min(end))
     }
 
-    /// Places of the caches up to the end of the last page that a unit's cached positions are in.
+    /// Returns the places of the caches up to the end of the last page that holds cached positions
+    /// of a unit.
     pub(super) fn end(&self, unit: &Unit, kv_heads: usize) -> usize {
         if !self.is_paged() {
             return unit.cached() as usize;

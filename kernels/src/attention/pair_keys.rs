@@ -1,9 +1,9 @@
-//! Scores of many queries over bf16 keys with AVX512-BF16 (prefill): a block of positions is put
-//! in scratch so that a vector holds a pair of elements of sixteen positions.
+//! Scores of many queries over bf16 keys with AVX512-BF16 (prefill). A block of positions is stored
+//! in scratch so that a vector holds one pair of elements of sixteen positions.
 //!
-//! Then no lanes are left to be added within a vector, which costs `avx512_bf16.rs` more than its
-//! products where heads are short. **The order of the sum** is the one there: a chain for every
-//! sixteenth pair, and chains are added as its lanes are ([`sums`]).
+//! No lanes then remain to be added within a vector, which costs `avx512_bf16.rs` more than its
+//! products if heads are short. **Order of the sum:** that of `avx512_bf16.rs`, with a chain for
+//! every sixteenth pair, and chains added like its lanes ([`sums`]).
 
 #![allow(
     clippy::needless_range_loop,
@@ -21,20 +21,21 @@ use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::unroll::unroll_16;
 
-/// Positions of a tile: two vectors of them.
+/// Positions of a tile: two vectors.
 const TILE: usize = 2 * Avx512::LANES;
 const _: () = assert!(PAIRS_POSITIONS.is_multiple_of(TILE));
-/// Queries of a tile at most.
+/// Maximum number of queries of a tile.
 const QUERIES: usize = 4;
-/// Elements of a line, of which a vector takes a pair.
+/// Elements of a line, of which a vector holds one pair.
 const LINE: usize = 32;
 
 impl<S: Simd> Block<'_, S> {
-    /// Writes the scores of all queries at the positions of `keys`, the first of which is position
-    /// `first`, to where position 0 of `out` says.
+    /// Writes the scores of all queries at the positions of `keys`, which start at position
+    /// `first`; `out` is the address of position 0.
     ///
     /// # Safety
-    /// As [`Block::scores`]; `T` is bf16, the machine has AVX512-BF16, and the queries are packed.
+    /// Same contract as [`Block::scores`]; in addition, `T` is bf16, the machine has AVX512-BF16,
+    /// and the queries are packed.
     #[inline(always)]
     pub(super) unsafe fn scores_of_many_pairs<T: Number>(
         &self,
@@ -45,7 +46,7 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let queries = self.queries();
         let tiles = queries.div_ceil(QUERIES);
-        // SAFETY: the caller's promise; scratch has room for a block of pairs.
+        // SAFETY: the caller's promise; scratch has space for a block of pairs.
         unsafe {
             keys.transpose_pairs(self.s, self.transposed, prefetcher);
             for number in 0..tiles {
@@ -87,10 +88,10 @@ impl<S: Simd> Block<'_, S> {
 
 impl<T: Number> Keys<T> {
     /// Writes pair after pair of every two vectors of positions to `to`, line after line; vectors
-    /// of positions that are not there are left as they were.
+    /// of positions that do not exist are left unchanged.
     ///
     /// # Safety
-    /// The positions are readable; `to` has room for them, two vectors at a time, in whole lines.
+    /// The positions are readable; `to` has space for them, two vectors at a time, in whole lines.
     #[inline(always)]
     unsafe fn transpose_pairs<S: Simd>(&self, s: S, to: *mut f32, prefetcher: &mut Prefetcher<'_>) {
         let of_tile = lines(self.head_dim) * LINE / 2 * TILE;
@@ -116,8 +117,8 @@ fn lines(head_dim: usize) -> usize {
 /// Writes the scores of `MR` queries at the positions of a tile.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; `keys` is a tile as `transpose_pairs` leaves it, `queries` are `MR`
-/// heads as `pack` leaves them; `scores` has room for every query's visible positions.
+/// The machine has AVX512-BF16; `keys` is a tile as written by `transpose_pairs`; `queries` are
+/// `MR` heads as written by `pack`; `scores` has space for every query's visible positions.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn tile<const MR: usize>(
@@ -145,11 +146,11 @@ unsafe fn tile<const MR: usize>(
     }
 }
 
-/// Sums of `MR` queries and the two vectors of a tile. Chains two apart are added within quarters
-/// of them, then neighbours; then quarters two apart, then neighbours.
+/// Returns the sums of `MR` queries and the two vectors of a tile. Chains two apart are added
+/// within quarters, then neighbours; then quarters two apart, then neighbours.
 ///
 /// # Safety
-/// As [`tile`]; `LINES` is `lines`, or 0.
+/// Same contract as [`tile`]; `LINES` is `lines`, or 0.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn sums<const MR: usize, const LINES: usize>(
@@ -161,7 +162,7 @@ unsafe fn sums<const MR: usize, const LINES: usize>(
     let lines = if LINES == 0 { lines } else { LINES };
     let mut quarters = [[[s.zero(); 2]; MR]; 4];
     for quarter in 0..4 {
-        // Products of pair `$number` of the quarter, of every line one added to the other.
+        // Adds the products of pair `$number` of the quarter over all lines.
         macro_rules! chain {
             ($number:literal) => {{
                 let mut sums = [[s.zero(); 2]; MR];

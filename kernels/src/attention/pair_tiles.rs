@@ -1,5 +1,5 @@
-//! The register tiles of weighted values in pairs (`pair_values.rs`): over values as they lie in
-//! memory, and over a block of pairs side by side in scratch.
+//! Register tiles of weighted values in pairs (`pair_values.rs`): over values in place in memory,
+//! and over a block of interleaved pairs in scratch.
 
 #![allow(
     clippy::needless_range_loop,
@@ -15,38 +15,40 @@ use super::prefetch::Next;
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
-/// Elements of a line of memory, and floats of its sums.
+/// Elements of a cache line, and floats of its sums.
 pub(super) const LINE: usize = 32;
 /// Positions of a block in scratch.
 pub(super) const BLOCK: usize = 128;
 
-/// Pairs of positions that lie at one distance from each other in memory.
+/// Pairs of positions at a constant distance in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
-    /// The even position of the first pair, and the odd one; null where it is not there.
+    /// Addresses of the even position of the first pair and of the odd one; null if it does not
+    /// exist.
     pub low: *const bf16,
     pub high: *const bf16,
-    /// Elements from a pair to the next.
+    /// Distance in elements from one pair to the next.
     pub step: usize,
     pub count: usize,
-    /// Of the positions that are there.
+    /// End of the positions that exist.
     pub end: usize,
-    /// Whether [`Prefetcher`] prefetches them.
+    /// True if [`Prefetcher`] prefetches them.
     pub cached: bool,
 }
 
 impl Run {
-    /// Masks of the two positions of its pairs: all, or nothing of one that is not there.
+    /// Returns the masks of the two positions of its pairs: all ones, or zero for one that does not
+    /// exist.
     #[inline(always)]
     fn there(self) -> [u32; 2] {
         [self.low, self.high].map(|at| if at.is_null() { 0 } else { u32::MAX })
     }
 }
 
-/// Queries whose weights and sums lie at one distance from each other.
+/// Queries whose weights and sums are at constant distances.
 #[derive(Clone, Copy)]
 pub(super) struct Queries {
-    /// Pairs of weights, from that of the first pair on.
+    /// Pairs of weights, starting with that of the first pair.
     pub weights: *const u32,
     pub weights_stride: usize,
     pub sums: *mut f32,
@@ -54,7 +56,7 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// From query `query` and pair `pair` on.
+    /// Returns the queries starting at `query`, with weights starting at pair `pair`.
     #[inline(always)]
     pub(super) fn from(self, query: usize, pair: usize) -> Queries {
         Queries {
@@ -64,14 +66,14 @@ impl Queries {
         }
     }
 
-    /// From line `line` of the sums on.
+    /// Returns the queries with sums starting at line `line`.
     #[inline(always)]
     pub(super) fn line(self, line: usize) -> Queries {
         Queries { sums: self.sums.wrapping_add(line * LINE), ..self }
     }
 }
 
-/// The elements that are there of each line of a head: all, and those of the last one.
+/// Returns the mask of the elements that exist in the last line of a head.
 #[inline(always)]
 pub(super) fn last_line(head_dim: usize) -> u32 {
     match head_dim % LINE {
@@ -80,25 +82,25 @@ pub(super) fn last_line(head_dim: usize) -> u32 {
     }
 }
 
-/// Zeros for the sums of a head.
+/// Zeroes the sums of a head.
 ///
 /// # Safety
-/// There is room for whole lines.
+/// There is space for whole lines.
 #[inline(always)]
 pub(super) unsafe fn clear(query: Queries, head_dim: usize) {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::write_bytes(query.sums, 0, head_dim.next_multiple_of(LINE)) };
 }
 
-/// One line of a pair's positions, element by element side by side: those without a 4 in their
-/// number, and those with it.
+/// Loads one line of both positions of a pair with their elements interleaved: first the elements
+/// whose index has bit 2 clear, then those whose index has it set.
 ///
 /// # Safety
-/// What the masks name is readable.
+/// The elements that the masks select are readable.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn load_line(low: (*const bf16, u32), high: (*const bf16, u32)) -> [__m512; 2] {
-    // SAFETY: what is masked is not touched; the rest is the caller's promise.
+    // SAFETY: masked elements are not accessed; the rest is the caller's promise.
     let (low, high) = unsafe {
         (
             _mm512_maskz_loadu_epi16(low.1, low.0.cast()),
@@ -116,7 +118,7 @@ struct Sums<const MR: usize, const NL: usize>([[[__m512; 2]; NL]; MR]);
 
 impl<const MR: usize, const NL: usize> Sums<MR, NL> {
     /// # Safety
-    /// The sums of `queries` are lines.
+    /// The sums of `queries` are whole lines.
     #[inline(always)]
     unsafe fn load(s: Avx512, queries: Queries) -> Self {
         let mut sums = [[[s.zero(); 2]; NL]; MR];
@@ -132,7 +134,7 @@ impl<const MR: usize, const NL: usize> Sums<MR, NL> {
         Sums(sums)
     }
 
-    /// Adds the lines of a pair, each query's times its weight.
+    /// Adds the lines of a pair, multiplied by the weight of each query.
     ///
     /// # Safety
     /// The machine has AVX512-BF16; the weights of `queries` are readable.
@@ -152,7 +154,7 @@ impl<const MR: usize, const NL: usize> Sums<MR, NL> {
     }
 
     /// # Safety
-    /// As [`Sums::load`].
+    /// Same contract as [`Sums::load`].
     #[inline(always)]
     unsafe fn store(self, s: Avx512, queries: Queries) {
         for i in 0..MR {
@@ -172,7 +174,7 @@ impl<const MR: usize, const NL: usize> Sums<MR, NL> {
 /// last line.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; the pairs are readable, and so are their weights; sums are lines.
+/// The machine has AVX512-BF16; the pairs and their weights are readable; sums are whole lines.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn add_run<const MR: usize, const NL: usize>(
@@ -207,11 +209,11 @@ pub(super) unsafe fn add_run<const MR: usize, const NL: usize>(
     }
 }
 
-/// Puts the pairs of a run side by side in scratch, from pair `pair` of the block on: line by line,
-/// of each all pairs of the block.
+/// Interleaves the pairs of a run in scratch, starting with pair `pair` of the block: line by line,
+/// with all pairs of the block for each line.
 ///
 /// # Safety
-/// The pairs are readable; `scratch` has room for a block.
+/// The pairs are readable; `scratch` has space for a block.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn interleave(run: Run, head_dim: usize, scratch: *mut f32, pair: usize) {
@@ -239,7 +241,7 @@ pub(super) unsafe fn interleave(run: Run, head_dim: usize, scratch: *mut f32, pa
 /// Adds pairs of a block in scratch to the sums of `count` queries.
 ///
 /// # Safety
-/// As [`add_run`]; weights are those of the block's first pair on.
+/// Same contract as [`add_run`]; weights start with the block's first pair.
 #[inline(always)]
 pub(super) unsafe fn add_scratch(
     scratch: *const f32,
@@ -274,7 +276,7 @@ pub(super) unsafe fn add_scratch(
 /// Adds pairs of a block to `NL` lines of the sums of `MR` queries.
 ///
 /// # Safety
-/// As [`add_scratch`].
+/// Same contract as [`add_scratch`].
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn add_tile<const MR: usize, const NL: usize>(
@@ -298,10 +300,10 @@ pub(super) unsafe fn add_tile<const MR: usize, const NL: usize>(
     }
 }
 
-/// Rounds the sums of a head to bf16, elements in their order.
+/// Rounds the sums of a head to bf16, with elements in their original order.
 ///
 /// # Safety
-/// `from` holds whole lines, `to` has room for `head_dim` elements.
+/// `from` holds whole lines, `to` has space for `head_dim` elements.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn store_head(from: *const f32, head_dim: usize, to: *mut bf16) {

@@ -1,13 +1,14 @@
 //! Weighted values over bf16 caches with AVX512-BF16: the weights of two positions are a pair, and
 //! so are their values, element by element, so that one instruction adds 32 products.
 //!
-//! A pair is an even position and the one behind it. Few queries (decode) multiply values as they
-//! lie in memory; more share a block of pairs that were put side by side in scratch.
+//! A pair is an even position and the next one. A few queries (decode) multiply values in place in
+//! memory; more queries share a block of pairs that were interleaved in scratch.
 //!
-//! **The order of the sum.** Within a chunk a weighted value adds pair after pair, from the first
-//! that its query sees; of a pair of which it sees one position, the other one counts as zeros.
-//! Tiles and blocks do not enter. Elements lie in sums as `unpack` puts them: of each line of 32
-//! elements first those whose number has no 4 in it, then those that have (`store_pair_heads`).
+//! **Order of the sum.** Within a chunk a weighted value adds pair after pair, from the first that
+//! its query sees; in a pair of which it sees only one position, the other counts as zeros. Tiles
+//! and blocks do not influence the order. Sums have the order of elements that `unpack` defines: in
+//! each line of 32 elements first those whose index has bit 2 clear, then those whose index has it
+//! set (`store_pair_heads`).
 
 #![allow(
     clippy::needless_range_loop,
@@ -28,17 +29,18 @@ use super::shape::{CHUNK, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
 
-/// Positions that few queries pass over before the next ones.
+/// Number of positions that a few queries pass over before the next ones.
 const TOGETHER: usize = 64;
-/// Queries of a tile over values as they lie in memory, and over a block in scratch.
+/// Queries of a tile over values in place in memory, and over a block in scratch.
 const FEW: usize = 4;
 const MANY: usize = 6;
 
 impl<S: Simd> Block<'_, S> {
-    /// Weighted values of `positions` of one chunk, a head of sums per query.
+    /// Computes the weighted values of `positions` of one chunk, one head of sums per query.
     ///
     /// # Safety
-    /// As [`Block::values`](super::values); the machine has AVX512-BF16, and weights are pairs.
+    /// Same contract as [`Block::values`](super::values); in addition, the machine has AVX512-BF16,
+    /// and weights are pairs.
     #[inline(always)]
     pub(super) unsafe fn pair_values<T: Number>(
         &self,
@@ -49,7 +51,7 @@ impl<S: Simd> Block<'_, S> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let v = (v.0.cast::<bf16>(), v.1.cast::<bf16>());
-        // Pairs lie at the beginning of the room of the chunk's scores.
+        // Pairs are at the beginning of the space of the chunk's scores.
         let chunk = positions.start / CHUNK * CHUNK;
         let queries = Queries {
             weights: weights.wrapping_add(chunk).cast(),
@@ -70,7 +72,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// The next pairs of `positions`, as many as lie at one distance.
+    /// Returns the longest prefix of the pairs of `positions` at a constant distance.
     #[inline(always)]
     fn pair_run(&self, v: (*const bf16, *const bf16), positions: Range<usize>) -> Run {
         let size = self.shape.head_dim;
@@ -99,7 +101,7 @@ impl<S: Simd> Block<'_, S> {
     /// Adds values to the sums of up to four queries, whose rows may see different positions.
     ///
     /// # Safety
-    /// As [`Block::pair_values`].
+    /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn few_values(
         &self,
@@ -128,10 +130,10 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds `positions`, all of which `count` queries see, as they lie in memory.
+    /// Adds `positions`, all of which `count` queries see, in place in memory.
     ///
     /// # Safety
-    /// As [`Block::pair_values`].
+    /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn add_range(
         &self,
@@ -162,10 +164,10 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds a pair of which one position is there, and the weights of that one.
+    /// Adds a pair with only one existing position, and the weights of that position.
     ///
     /// # Safety
-    /// As [`Block::pair_values`].
+    /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn add_half(&self, run: Run, queries: Queries, count: usize) {
         let mut weights = [0; FEW];
@@ -182,7 +184,7 @@ impl<S: Simd> Block<'_, S> {
     /// Adds the pairs of a run to the sums of `count` queries, some lines of each at a time.
     ///
     /// # Safety
-    /// As [`Block::pair_values`].
+    /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn add_lines(
         &self,
@@ -238,7 +240,7 @@ impl<S: Simd> Block<'_, S> {
     /// Adds values to the sums of many queries, which share blocks of pairs in scratch.
     ///
     /// # Safety
-    /// As [`Block::pair_values`].
+    /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn many_values(
         &self,
@@ -249,7 +251,7 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let count = self.queries();
         let head_dim = self.shape.head_dim;
-        // SAFETY: the caller's promise; scratch has room for a block of pairs.
+        // SAFETY: the caller's promise; scratch has space for a block of pairs.
         unsafe {
             let begin = positions.start / BLOCK * BLOCK;
             for first in (begin..positions.end).step_by(BLOCK) {
@@ -272,11 +274,11 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds a block in scratch to the sums of a tile of queries: what all of them see together,
-    /// and what one sees besides, before that and behind it.
+    /// Adds a block in scratch to the sums of a tile of queries: the positions that all of them see
+    /// together, and those before and after that only some see, query by query.
     ///
     /// # Safety
-    /// As [`Block::pair_values`]; scratch holds the pairs of the block.
+    /// Same contract as [`Block::pair_values`]; scratch holds the pairs of the block.
     #[inline(always)]
     unsafe fn add_block(
         &self,
@@ -307,10 +309,10 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds positions of the block in scratch from position `first` on that one query sees.
+    /// Adds positions of the block in scratch, starting at position `first`, that one query sees.
     ///
     /// # Safety
-    /// As [`Block::add_block`].
+    /// Same contract as [`Block::add_block`].
     #[inline(always)]
     unsafe fn add_own(
         &self,
@@ -338,11 +340,11 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds whole pairs of the block in scratch from position `first` on, all of which `count`
+    /// Adds whole pairs of the block in scratch, starting at position `first`, all of which `count`
     /// queries see.
     ///
     /// # Safety
-    /// As [`Block::add_block`].
+    /// Same contract as [`Block::add_block`].
     #[inline(always)]
     unsafe fn add_pairs(
         &self,
@@ -359,12 +361,12 @@ impl<S: Simd> Block<'_, S> {
     /// Writes the sums to the block's heads in `out`, `[rows, heads * head_dim]`.
     ///
     /// # Safety
-    /// As [`Block::store_heads`](super::values).
+    /// Same contract as [`Block::store_heads`](super::values).
     #[inline(always)]
     pub(super) unsafe fn store_pair_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         let head_dim = self.shape.head_dim;
         for query in 0..self.queries() {
-            // SAFETY: the head lies within `out`; sums are whole lines.
+            // SAFETY: the head is within `out`; sums are whole lines.
             unsafe {
                 let from = sums.add(query * head_stride(head_dim));
                 store_head(from, head_dim, out.add(self.head_offset(query)).cast());

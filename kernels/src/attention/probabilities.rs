@@ -1,7 +1,7 @@
 //! Weights and factors of a task's block; see `softmax.rs`.
 //!
-//! A sink is one more score of its head, whose probability belongs to no position: it takes part in
-//! the row's highest score, and is added to its sum behind all chunks.
+//! A sink is one additional score of its head, whose probability belongs to no position: it takes
+//! part in the row's highest score, and is added to its sum after all chunks.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::task::{BlockTask, Scores};
 use crate::number::Number;
 use crate::simd::Simd;
 
-/// Some positions of a query within a chunk.
+/// Positions of a query within a chunk.
 struct Row {
     query: usize,
     chunk: usize,
@@ -21,11 +21,12 @@ struct Row {
 }
 
 impl<S: Simd> Block<'_, S> {
-    /// Weights of a row's first position; those of a chunk lie from its first position on, in pairs
-    /// at the beginning of the room for as many f32. What a pair has before the row is 0.
+    /// Returns the location of the weight of a row's first position. The weights of a chunk are
+    /// stored from its first position; pairs are stored at the beginning of the space for the same
+    /// number of f32. The weight of a pair before the row is 0.
     ///
     /// # Safety
-    /// `to` has room for all of the chunk, and for two vectors behind it.
+    /// `to` has space for all of the chunk, and for two vectors after it.
     #[inline(always)]
     unsafe fn weights_at(&self, to: *mut f32, row: &Row) -> Weights {
         if !self.pairs {
@@ -44,7 +45,7 @@ impl<S: Simd> Block<'_, S> {
 }
 
 impl<T: Number> BlockTask<'_, T> {
-    /// Every query's rows of some chunks.
+    /// Returns every query's rows of some chunks.
     #[inline(always)]
     fn rows_of<S: Simd>(
         &self,
@@ -63,10 +64,10 @@ impl<T: Number> BlockTask<'_, T> {
         })
     }
 
-    /// Scores of some chunks become weights; each row's highest score and sum are kept.
+    /// Converts the scores of some chunks to weights; stores each row's highest score and sum.
     ///
     /// # Safety
-    /// As [`SimdTask::run`](crate::variant::SimdTask::run); `scores` are the block's.
+    /// Same contract as [`SimdTask::run`](crate::variant::SimdTask::run); `scores` are the block's.
     #[inline(always)]
     pub(super) unsafe fn run_weights<S: Simd>(
         &self,
@@ -78,8 +79,8 @@ impl<T: Number> BlockTask<'_, T> {
         for row in self.rows_of(block, chunks) {
             let from = scores.from.wrapping_add(row.query * scores.stride + row.seen.start);
             let to = scores.to.wrapping_add(row.query * scores.stride_to);
-            // SAFETY: the caller's promise: a chunk of visible positions, and a place for the
-            // results of every query of every chunk.
+            // SAFETY: the caller's promise: a chunk of visible positions, and space for the results
+            // of every query of every chunk.
             unsafe {
                 let out = if self.steps.values {
                     block.weights_at(to, &row)
@@ -95,10 +96,10 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Probabilities of some chunks become weights again; each row's factor is kept.
+    /// Converts the probabilities of some chunks back to weights; stores each row's factor.
     ///
     /// # Safety
-    /// As [`BlockTask::run_weights`].
+    /// Same contract as [`BlockTask::run_weights`].
     #[inline(always)]
     pub(super) unsafe fn recover_weights<S: Simd>(
         &self,
@@ -114,7 +115,7 @@ impl<T: Number> BlockTask<'_, T> {
                 let from = (from, row.seen.len());
                 let largest = maximum(block.s, from.0, from.1);
                 *self.results(block.queries(), row.chunk).factors.add(row.query) = largest;
-                // Probabilities that are no numbers have a maximum below 0, and give such weights.
+                // NaN probabilities have a maximum below 0, and give NaN weights.
                 if largest != 0.0 {
                     let out = block.weights_at(scores.to.wrapping_add(at), &row);
                     recover(block.s, from, out, largest);
@@ -123,11 +124,11 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Highest scores and sums of all chunks become the rows' factors; where no values follow,
+    /// Converts highest scores and sums of all chunks to the rows' factors; if no values follow,
     /// weights become probabilities.
     ///
     /// # Safety
-    /// As [`BlockTask::run_weights`], after it.
+    /// Same contract as [`BlockTask::run_weights`], which must have run before.
     #[inline(always)]
     pub(super) unsafe fn run_factors<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
         let (s, queries) = (block.s, block.queries());
@@ -160,7 +161,7 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// The sink of a query's head; below all scores where there is none.
+    /// Returns the sink of a query's head; a value below all scores if there is none.
     ///
     /// # Safety
     /// There is a sink for each head, or none.

@@ -1,4 +1,4 @@
-//! What one task runs: scores, weights and weighted values of its block, as far as its part goes.
+//! The work of one task: scores, weights and weighted values of the part of its block.
 
 use std::ops::Range;
 
@@ -52,8 +52,8 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
 }
 
 impl<T: Number> BlockTask<'_, T> {
-    /// Whether scores and weighted values are dot products of pairs: over bf16, on a machine that
-    /// has them. It never depends on the batch, so that a row keeps its bits.
+    /// Returns true if scores and weighted values are dot products of pairs: over bf16, on a
+    /// machine that supports them. Independent of the batch, so that a row keeps its bits.
     #[inline(always)]
     fn multiplies_pairs(&self) -> bool {
         let is_four = matches!(self.tensors.k, Source::Four { .. })
@@ -62,7 +62,7 @@ impl<T: Number> BlockTask<'_, T> {
     }
 
     /// # Safety
-    /// As the caller, [`SimdTask::run`].
+    /// Same contract as [`SimdTask::run`].
     #[inline(always)]
     unsafe fn run_chunks<S: Simd>(
         &self,
@@ -75,7 +75,7 @@ impl<T: Number> BlockTask<'_, T> {
         if self.steps.scores {
             let (to, positions) = ((scores.to, scores.stride_to), self.positions());
             let prefetcher = &mut *prefetcher;
-            // SAFETY: the caller's promise: scratch has room for the block's queries.
+            // SAFETY: the caller's promise: scratch has space for the block's queries.
             unsafe {
                 match self.tensors.k {
                     Source::Plain { fresh, cache } => {
@@ -117,7 +117,7 @@ impl<T: Number> BlockTask<'_, T> {
     }
 
     /// # Safety
-    /// As the caller, [`SimdTask::run`]; `totals` has room for a head of every query.
+    /// Same contract as [`SimdTask::run`]; `totals` has space for a head of every query.
     #[inline(always)]
     unsafe fn finish<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, totals: *mut f32) {
         // SAFETY: the caller's promise.
@@ -137,10 +137,10 @@ impl<T: Number> BlockTask<'_, T> {
     }
 
     /// Adds up the weighted values of all chunks, in order, each times its factor; those of a chunk
-    /// whose factor is 0 may be anything.
+    /// whose factor is 0 may have any value.
     ///
     /// # Safety
-    /// As [`BlockTask::finish`].
+    /// Same contract as [`BlockTask::finish`].
     #[inline(always)]
     unsafe fn add_results<S: Simd>(&self, block: &Block<'_, S>, totals: *mut f32) {
         let (s, queries) = (block.s, block.queries());

@@ -1,5 +1,6 @@
-//! Cuts a call into tasks and shares them out: blocks of rows, heaviest first, each some chunks of
-//! positions at a time; and where too few blocks would leave threads idle, chunks of each block.
+//! Cuts a call into tasks and distributes them over threads: blocks of rows, heaviest first, each
+//! some chunks of positions at a time; or chunks of each block if too few blocks would leave
+//! threads idle.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -18,18 +19,19 @@ use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
 use crate::simd::MAX_LANES;
 use crate::variant::Variant;
 
-/// Most queries (row by head of the group) of a block, unless one row has more.
+/// Maximum number of queries (row by head of the group) of a block, unless one row has more.
 const BLOCK_QUERIES: usize = 64;
-/// Floats of scores that stay in L2 beside what is read: of a chunk of so many queries.
+/// Floats of scores that stay in L2 in addition to the data being read: those of a chunk for a
+/// limited number of queries.
 const SCORES: usize = 96 << 10;
-/// Fresh rows of heads that one task quantises.
+/// Number of fresh head rows that one task quantises.
 const TASK_RECORDS: usize = 64;
-/// Blocks, or chunks of blocks, that are shared out in one run.
+/// Maximum number of blocks, or chunks of blocks, that are distributed in one run.
 const ITEMS: usize = 8192;
-/// Most KV heads whose fresh rows have room as records: a limit on address space, which costs no
-/// memory before it is used.
+/// Maximum number of KV heads whose fresh rows fit as records: a limit on address space, which
+/// costs no memory before it is used.
 const MOST_KV_HEADS: usize = 128;
-/// Calls that touch fewer bytes are not worth two runs.
+/// Calls that access fewer bytes do not justify two runs.
 const SPLIT_BYTES: usize = 1 << 20;
 
 /// A block of rows of a unit.
@@ -38,11 +40,11 @@ struct Item {
     unit: u32,
     first: u32,
     rows: u32,
-    /// Positions that its rows see.
+    /// Number of positions that its rows see.
     positions: u32,
-    /// The thread that it is dealt to.
+    /// Thread that the item is assigned to.
     thread: usize,
-    /// Where its results start in the shared scratch.
+    /// Offset of its results in the shared scratch.
     at: usize,
 }
 
@@ -56,27 +58,27 @@ impl Item {
     }
 }
 
-/// A chunk of the item of that number.
+/// One chunk of an item.
 #[derive(Debug, Clone, Copy)]
 struct ItemChunk {
     item: u32,
     chunk: u32,
 }
 
-/// The lists and the shared scratch of attention, allocated once.
+/// Lists and shared scratch of attention, allocated once.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     items: RefCell<Vec<Item>>,
     chunks: RefCell<Vec<ItemChunk>>,
     /// Results of chunks that several threads share.
     results: AlignedBuffer,
-    /// Fresh rows of K, then of V, as records beside a 4-bit cache.
+    /// Fresh rows of K, then of V, as records for a 4-bit cache.
     fresh: AlignedBuffer,
 }
 
 impl Workspace {
     pub(crate) fn new(threads: usize, limits: &ScratchLimits) -> Self {
-        // One block has to fit; more are worked on at a time for the threads to share.
+        // One block has to fit; more are processed at a time so that the threads can share them.
         let chunks = most_chunks(limits);
         let block = results_len(limits.group, chunks, limits.head_dim);
         let record = kv4_position_bytes(limits.head_dim.next_multiple_of(2)).unwrap_or(0);
@@ -89,27 +91,27 @@ impl Workspace {
     }
 }
 
-/// Chunks of a unit's positions.
+/// Returns the maximum number of chunks of a unit's positions.
 fn most_chunks(limits: &ScratchLimits) -> usize {
     limits.positions.div_ceil(CHUNK)
 }
 
-/// Floats of a thread's scratch before the results of a block.
+/// Returns the floats of a thread's scratch before the results of a block.
 fn before_results(limits: &ScratchLimits) -> usize {
     let queries = limits.group.max(BLOCK_QUERIES);
     let scores = SCORES.max(limits.group * score_stride(CHUNK)) + queries * 2 * MAX_LANES;
     (heads_len(queries, limits.head_dim) + scores).next_multiple_of(16)
 }
 
-/// Floats of scratch per thread.
+/// Returns the floats of scratch per thread.
 pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     let queries = limits.group.max(BLOCK_QUERIES);
     before_results(limits) + results_len(queries, most_chunks(limits), limits.head_dim)
 }
 
-/// Orders items as the threads take them: each thread takes as many, all of about the same weight,
-/// heaviest first. Of equal items a thread takes those that lie one behind the other: two threads
-/// that read neighbours slow each other down.
+/// Orders items as the threads take them: every thread takes the same number, all of about the same
+/// weight, heaviest first. Among equal items a thread takes consecutive ones: two threads that read
+/// neighbours slow each other down.
 fn deal(items: &mut [Item], threads: usize) {
     items.sort_unstable_by_key(|item| (item.heaviest_first(), item.unit, item.first));
     let mut odd = 0;
@@ -128,17 +130,17 @@ fn deal(items: &mut [Item], threads: usize) {
     items.sort_unstable_by_key(|item| (item.thread, item.heaviest_first(), item.unit, item.first));
 }
 
-/// Rows of a block.
+/// Returns the maximum number of rows of a block.
 fn block_rows(shape: &AttentionShape) -> usize {
     (BLOCK_QUERIES / shape.group()).max(1)
 }
 
-/// Chunks of so many queries whose scores there is room for.
+/// Returns the number of chunks whose scores fit in scratch for that number of queries.
 fn chunks_at_once(queries: usize) -> usize {
     (SCORES / (queries * CHUNK)).max(1)
 }
 
-/// A call while it is shared out: what every thread needs of it.
+/// Data of a call that every thread needs while it is distributed.
 struct Call<'a, T> {
     variant: Variant,
     per_thread: &'a ThreadScratch,
@@ -227,12 +229,13 @@ impl Kernels {
 }
 
 impl<T: AttentionTasks> Call<'_, T> {
-    /// Bytes of K and V that one position stands for.
+    /// Returns the bytes of K and V of one position.
     fn position_bytes(&self) -> usize {
         2 * self.shape.head_dim * size_of::<T>()
     }
 
-    /// Whether whole items could leave the threads idle for more than a twentieth of the run.
+    /// Returns true if whole items could leave the threads idle for more than a twentieth of the
+    /// run.
     fn is_unbalanced(&self, threads: usize, items: &[Item]) -> bool {
         let positions =
             |items: &[Item]| -> usize { items.iter().map(|item| item.positions as usize).sum() };
@@ -268,25 +271,25 @@ impl<T: AttentionTasks> Call<'_, T> {
         });
     }
 
-    /// Whether results of chunks are put together; scores by themselves have none.
+    /// Returns true if the results of chunks are combined; scores alone have none.
     fn has_finish(&self) -> bool {
         self.steps.softmax || self.steps.values
     }
 
-    /// The first chunks of an item, as many as are worked on at once.
+    /// Returns the first chunks of an item, as many as are processed at once.
     fn first_part(&self, item: &Item) -> Option<Part> {
         let first = self.chunks(item).start;
         self.part_behind(item, Part::Chunks(first, first))
     }
 
-    /// The chunks of an item behind those of a part.
+    /// Returns the chunks of an item after those of a part.
     fn part_behind(&self, item: &Item, part: Part) -> Option<Part> {
         let (all, Part::Chunks(_, first)) = (self.chunks(item), part) else { return None };
         let most = chunks_at_once(item.rows as usize * self.shape.group());
         (first < all.end).then(|| Part::Chunks(first, all.end.min(first + most)))
     }
 
-    /// Runs as many items at a time as the scratch has room for.
+    /// Runs as many items at a time as fit in the scratch.
     fn run_split(&self, kernels: &Kernels, items: &mut [Item]) {
         let mut chunks = kernels.attention.chunks.borrow_mut();
         let capacity = kernels.attention.results.len();
@@ -318,7 +321,7 @@ impl<T: AttentionTasks> Call<'_, T> {
         results_len(queries, self.chunks(item).len(), self.shape.head_dim)
     }
 
-    /// The chunks that an item's positions lie in.
+    /// Returns the chunks that contain an item's positions.
     fn chunks(&self, item: &Item) -> Range<usize> {
         chunks_of(&self.units[item.unit as usize].seen(self.shape, &item.rows()))
     }
@@ -407,7 +410,7 @@ mod tests {
         for threads in [1, 2, 3, 4] {
             deal(&mut ragged, threads);
             for thread in 0..threads {
-                // What a pool gives to a thread: the first ones have one more.
+                // The share of each thread in a pool: the first ones have one more.
                 let count = ragged.len() / threads + usize::from(thread < ragged.len() % threads);
                 let own: Vec<_> = ragged.iter().filter(|item| item.thread == thread).collect();
                 assert_eq!(own.len(), count, "{threads} threads, {thread}");

@@ -1,13 +1,14 @@
-//! The register tiles of scores: vector lanes are positions.
+//! Register tiles of scores: vector lanes are positions.
 //!
-//! K lies position by position, so the elements of `LANES` positions are transposed in registers
-//! into vectors of positions. A few queries use them at once (`few`); many queries share a block
-//! of positions that was transposed to scratch (`transpose_block`, `blocked`).
+//! K is stored position by position, so the elements of `LANES` positions are transposed in
+//! registers into vectors of positions. A few queries use them at once (`few`); many queries share
+//! a block of positions that was transposed to scratch (`transpose_block`, `blocked`).
 //!
-//! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
-//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone
-//! would wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`avx512.rs`).
-//! `avx512_bf16.rs` has an order of its own. Tiles, blocks and neighbours do not enter.
+//! **Order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim, padded
+//! with zeros to whole slabs. There are two of them, its even and its odd elements, because a
+//! single one would stall on its own latency; with AVX-512 and bf16 there are four, each of every
+//! fourth dword (`avx512.rs`). `avx512_bf16.rs` defines its own order. Tiles, blocks and neighbours
+//! do not influence the order.
 
 #![allow(
     clippy::needless_range_loop,
@@ -25,15 +26,15 @@ use crate::unroll::unroll_16;
 /// Positions of a transposed block, for the widest vectors.
 pub(super) const BLOCK_POSITIONS: usize = 2 * MAX_LANES;
 
-/// Chains of a score, which are added in order.
+/// Returns the number of chains of a score, which are added in order.
 #[inline(always)]
 pub(super) const fn chains<S: Simd, T: Number>() -> usize {
     if S::LANES == 16 && !T::IS_F32 { 4 } else { 2 }
 }
 
 impl<T: Number> Keys<T> {
-    /// Dword `p` of the elements from `at` on of positions `first..first + LANES`, as vector `p`;
-    /// zeros for positions and elements that are not there.
+    /// Returns dword `p` of the elements from `at` of positions `first..first + LANES` as vector
+    /// `p`, with zeros for positions and elements that do not exist.
     ///
     /// # Safety
     /// The positions are readable.
@@ -46,7 +47,7 @@ impl<T: Number> Keys<T> {
         prefetcher: &mut Prefetcher<'_>,
     ) -> S::Block {
         self.prefetch(s, first, at, prefetcher);
-        // SAFETY: the caller's promise; the copy has room for the widest vectors.
+        // SAFETY: the caller's promise; the copy has space for the widest vectors.
         unsafe {
             match self.whole::<S>(first, at) {
                 Some((from, stride_bytes)) => s.transpose(from, stride_bytes),
@@ -58,7 +59,8 @@ impl<T: Number> Keys<T> {
         }
     }
 
-    /// The elements of a dword of every position; the second vector only if there are two.
+    /// Splits a dword of every position into elements; the second vector is used only if there are
+    /// two.
     #[inline(always)]
     fn split<S: Simd>(s: S, dwords: S::D) -> [S::F; 2] {
         if T::IS_F32 {
@@ -68,10 +70,10 @@ impl<T: Number> Keys<T> {
         }
     }
 
-    /// Scores of `MR` queries and one vector of positions.
+    /// Returns the scores of `MR` queries and one vector of positions.
     ///
     /// # Safety
-    /// As [`Keys::direct`].
+    /// Same contract as [`Keys::direct`].
     #[inline(always)]
     pub(super) unsafe fn few<S: Simd, const MR: usize>(
         &self,
@@ -94,7 +96,8 @@ impl<T: Number> Keys<T> {
         unsafe { self.direct(s, queries, prefetcher) }
     }
 
-    /// Scores of `MR` queries and one vector of positions in two chains, straight from K.
+    /// Returns the scores of `MR` queries and one vector of positions in two chains, straight from
+    /// K.
     ///
     /// # Safety
     /// The positions are readable; `queries` are `MR` packed heads.
@@ -128,7 +131,7 @@ impl<T: Number> Keys<T> {
         std::array::from_fn(|i| [s.add(even[i], odd[i])])
     }
 
-    /// Score of one query and the first position, in every lane.
+    /// Returns the score of one query and the first position, in every lane.
     ///
     /// # Safety
     /// The position is readable; `queries` is a packed head.
@@ -136,7 +139,7 @@ impl<T: Number> Keys<T> {
     pub(super) unsafe fn single<S: Simd>(&self, s: S, queries: Queries) -> S::F {
         let mut sums = [s.zero(); 4];
         for element in 0..2 * self.half_elements::<S>() {
-            // SAFETY: the caller's promise; elements behind the head are zeros.
+            // SAFETY: the caller's promise; elements after the head are zeros.
             let (k, q) = unsafe {
                 let there = element < self.head_dim;
                 let k = if there { (*self.from.add(element)).to_f32() } else { 0.0 };
@@ -150,10 +153,10 @@ impl<T: Number> Keys<T> {
     }
 
     /// Writes two vectors of positions of every element, `2 * LANES` floats each, to `to`: the even
-    /// elements, and from `odd` elements on the odd ones.
+    /// elements, and the odd ones from element `odd`.
     ///
     /// # Safety
-    /// The positions are readable; `to` has room for `2 * odd` elements, of which head_dim rounded
+    /// The positions are readable; `to` has space for `2 * odd` elements, of which head_dim rounded
     /// up to whole slabs are written.
     #[inline(always)]
     pub(super) unsafe fn transpose_block<S: Simd>(
@@ -183,18 +186,20 @@ impl<T: Number> Keys<T> {
         }
     }
 
-    /// Even, and odd, elements of a head padded to whole slabs.
+    /// Returns the number of even elements, which equals that of odd ones, of a head padded to
+    /// whole slabs.
     #[inline(always)]
     pub(super) fn half_elements<S: Simd>(&self) -> usize {
         self.head_dim.next_multiple_of(slab::<S, T>()) / 2
     }
 }
 
-/// Scores of `MR` queries and the two vectors of a block of `T` that was transposed to `keys`.
+/// Returns the scores of `MR` queries and the two vectors of a block of `T` that was transposed to
+/// `keys`.
 ///
 /// # Safety
-/// `keys` is what `transpose_block` wrote, `count` what `half_elements` says; `queries` are `MR`
-/// packed heads.
+/// `keys` was written by `transpose_block`, `count` was returned by `half_elements`; `queries` are
+/// `MR` packed heads.
 #[inline(always)]
 pub(super) unsafe fn blocked<S: Simd, T: Number, const MR: usize>(
     s: S,
@@ -224,11 +229,11 @@ pub(super) unsafe fn blocked<S: Simd, T: Number, const MR: usize>(
     sums
 }
 
-/// Products of elements `first`, `first + apart` and so on below `end`, each followed by its odd
-/// neighbour if there are `both`.
+/// Sums the products of elements `first`, `first + apart` and so on below `end`, each followed by
+/// its odd neighbour if `both`.
 ///
 /// # Safety
-/// As [`blocked`].
+/// Same contract as [`blocked`].
 #[inline(always)]
 unsafe fn chain<S: Simd, const MR: usize>(
     s: S,

@@ -1,16 +1,17 @@
-//! Positions of one unit that lie one behind the other.
+//! Contiguous positions of one unit.
 
-/// How far ahead of the reading fresh K and V, which lie row by row, are prefetched.
+/// Distance in bytes at which fresh K and V, which are stored row by row, are prefetched ahead of
+/// reading.
 const PREFETCH_DISTANCE_BYTES: usize = 8 << 10;
 
-/// A run of positions that lie at one stride in memory: cached or fresh ones.
+/// A run of cached or fresh positions that are stored at one stride in memory.
 pub(super) struct Segment<T> {
     pub first: usize,
     pub end: usize,
-    /// Position `first`.
+    /// Address of position `first`.
     pub base: *const T,
     pub stride: usize,
-    /// Cached positions, which [`Prefetcher`](super::prefetch::Prefetcher) prefetches.
+    /// True for cached positions, which [`Prefetcher`](super::prefetch::Prefetcher) prefetches.
     pub cached: bool,
 }
 
@@ -22,7 +23,8 @@ impl<T> Clone for Segment<T> {
 impl<T> Copy for Segment<T> {}
 
 impl<T> Segment<T> {
-    /// Positions from a fresh one that is read to the one to prefetch meanwhile.
+    /// Returns the distance in positions from a fresh position to the one to prefetch when it is
+    /// read.
     #[inline(always)]
     pub(super) fn distance(&self) -> usize {
         PREFETCH_DISTANCE_BYTES / (self.stride * size_of::<T>()) + 1

@@ -1,19 +1,20 @@
 //! Softmax over a row of scores, chunk by chunk of its positions.
 //!
-//! Each chunk is a softmax by itself: the **weight** of a position is e to what its score is below
-//! the chunk's highest, cut off to 20 bits, and 0 below `2^-64`. A chunk's **factor** is what its
-//! weights are multiplied by to be probabilities: e to what its highest score is below the row's,
-//! over the row's sum; 0 below `2^-60`. So no chunk needs to know of another before all are done.
+//! Each chunk has its own softmax: the **weight** of a position is the exponential of its score
+//! minus the chunk's highest score, cut off to 20 bits, and 0 below `2^-64`. A chunk's **factor**
+//! converts its weights to probabilities: the exponential of its highest score minus the row's,
+//! over the row's sum; 0 below `2^-60`. No chunk therefore needs to know of another before all are
+//! done.
 //!
-//! A weight is found again in its probability, exactly ([`recover`]): the largest probability of a
-//! chunk is its factor, since the largest weight is 1, and a quotient is near one number of 20 bits
-//! only. Nothing of it is subnormal. So values that are added up from probabilities in memory have
-//! the bits of values that are added up from the weights themselves.
+//! A weight is recovered exactly from its probability ([`recover`]): the largest probability of a
+//! chunk is its factor, since the largest weight is 1, and a quotient is near only one number of 20
+//! bits. No intermediate value is subnormal. Values that are added up from probabilities in memory
+//! therefore have the bits of values that are added up from the weights themselves.
 //!
-//! **The order of the sum.** Within a chunk, position `p` goes to lane `(p - first) % LANES`, where
+//! **Order of the sum.** Within a chunk, position `p` goes to lane `(p - first) % LANES`, where
 //! `first` is the first position of the chunk that the row sees, and the lanes are added by the
-//! tree of `Simd::sum_lanes`; the sums of the chunks are added in order, each times e to what its
-//! highest score is below the row's. A maximum has no order.
+//! tree of `Simd::sum_lanes`; the sums of the chunks are added in order, each times the exponential
+//! of its highest score minus the row's. A maximum is independent of order.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
 
@@ -23,12 +24,13 @@ use super::prefetch::Prefetcher;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{MAX_LANES, Simd, math};
 
-/// The smallest factor that is not 0: `2^-60`. Times the smallest weight it is a normal number.
+/// Smallest factor that is not 0: `2^-60`. Its product with the smallest weight is a normal number.
 const SMALLEST_FACTOR: f32 = 8.673_617_4e-19;
-/// Vectors that are worked on together.
+/// Number of vectors that are processed together.
 const TOGETHER: usize = 4;
 
-/// The largest of `len >= 1` scores. NaN is passed over here and shows in the exponentials.
+/// Returns the largest of `len >= 1` scores. NaN is ignored here and propagates through the
+/// exponentials.
 ///
 /// # Safety
 /// `scores` holds `len` values.
@@ -57,19 +59,19 @@ pub(super) unsafe fn maximum<S: Simd>(s: S, scores: *const f32, len: usize) -> f
     }
 }
 
-/// Where the weights of some positions go.
+/// Destination of the weights of some positions.
 #[derive(Clone, Copy)]
 pub(super) enum Weights {
     Plain(*mut f32),
-    /// Rounded to bf16, up to two vectors of zeros behind them.
+    /// Rounded to bf16, followed by up to two vectors of zeros.
     Rounded(*mut bf16),
 }
 
 impl Weights {
-    /// Writes vectors that are all there, from `at` on.
+    /// Writes complete vectors, starting at `at`.
     ///
     /// # Safety
-    /// There is room for them, and for two vectors if they are rounded.
+    /// There is space for them, and for two vectors if they are rounded.
     #[inline(always)]
     unsafe fn store<S: Simd, const N: usize>(self, s: S, at: usize, values: [S::F; N]) {
         // SAFETY: the caller's promise.
@@ -90,14 +92,14 @@ impl Weights {
         }
     }
 
-    /// Writes the first `width` lanes, and returns them with zeros behind them.
+    /// Writes the first `width` lanes, and returns them followed by zeros.
     ///
     /// # Safety
-    /// As [`Weights::store`].
+    /// Same contract as [`Weights::store`].
     #[inline(always)]
     unsafe fn store_some<S: Simd>(self, s: S, at: usize, value: S::F, width: usize) -> S::F {
         let mut lanes = [0.0f32; MAX_LANES];
-        // SAFETY: the caller's promise; the buffer has room for the widest vectors.
+        // SAFETY: the caller's promise; the buffer has space for the widest vectors.
         unsafe {
             store_up_to(s, lanes.as_mut_ptr(), value, width);
             let value = s.load(lanes.as_ptr());
@@ -113,7 +115,7 @@ impl Weights {
 /// Writes the weights of `len` scores, whose highest is `highest`, to `out`, and returns their sum.
 ///
 /// # Safety
-/// `scores` holds `len` values, for which there is room at `out`: the place of the scores, or
+/// `scores` holds `len` values; `out` has space for them and is the address of the scores, or
 /// before it.
 #[inline(always)]
 pub(super) unsafe fn weights<S: Simd>(
@@ -163,10 +165,11 @@ pub(super) unsafe fn weights<S: Simd>(
     s.sum_lanes(sum)
 }
 
-/// Writes the weights that `len` probabilities of a chunk were made of; `factor` is the largest.
+/// Writes the weights from which `len` probabilities of a chunk were computed; `factor` is the
+/// largest.
 ///
 /// # Safety
-/// As [`weights`].
+/// Same contract as [`weights`].
 #[inline(always)]
 pub(super) unsafe fn recover<S: Simd>(
     s: S,
@@ -174,8 +177,8 @@ pub(super) unsafe fn recover<S: Simd>(
     out: Weights,
     factor: f32,
 ) {
-    // A quotient is off by 2^-23 of it, the numbers of 20 bits are 2^-20 to 2^-19 apart; 2^-21 more
-    // of it is above its number and below the next one.
+    // The relative error of a quotient is at most 2^-23, and numbers of 20 bits are 2^-20 to 2^-19
+    // apart; adding 2^-21 of the quotient gives a value above its number and below the next one.
     let more = s.splat(1.0 / (1u32 << 21) as f32);
     let factor = s.splat(factor);
     for at in (0..len).step_by(S::LANES) {
@@ -189,21 +192,21 @@ pub(super) unsafe fn recover<S: Simd>(
     }
 }
 
-/// `e^below` of one number up to 0.
+/// Returns `e^below` of one number up to 0.
 #[inline(always)]
 pub(super) fn exponential<S: Simd>(s: S, below: f32) -> f32 {
     let [power] = math::exp(s, [s.splat(below)]);
     s.max_lanes(power)
 }
 
-/// The factor of a chunk whose highest score is `below` the row's.
+/// Returns the factor of a chunk whose highest score minus the row's is `below`.
 #[inline(always)]
 pub(super) fn factor<S: Simd>(s: S, below: f32, sum: f32) -> f32 {
     let factor = exponential(s, below) / sum;
     if factor < SMALLEST_FACTOR { 0.0 } else { factor }
 }
 
-/// `values *= factor`.
+/// Computes `values *= factor`.
 ///
 /// # Safety
 /// `values` holds `len` values.

@@ -1,6 +1,6 @@
-//! The steps of a part of a block, each compiled as a function of its own, over plain caches and
-//! over 4-bit records (`u8`). Whoever makes one answers for its pointers: they are those of the
-//! task.
+//! Steps of a part of a block, each compiled as a separate function, over plain caches and over
+//! 4-bit records (`u8`). The code that constructs one guarantees that its pointers are valid: they
+//! are those of the task.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::task::{BlockTask, Scores};
 use crate::number::Number;
 use crate::simd::{OutOfLine, Simd};
 
-/// Scores of `positions` over fresh and cached K, with packed queries.
+/// Computes the scores of `positions` over fresh and cached K, with packed queries.
 pub(super) struct ScoresOf<'a, 'p, S, E> {
     pub block: &'a Block<'a, S>,
     pub keys: (*const E, *const E),
@@ -23,7 +23,7 @@ impl<S: Simd, T: Number> OutOfLine<S> for ScoresOf<'_, '_, S, T> {
     #[inline(always)]
     fn run(self, _: S) {
         let ScoresOf { block, keys, to, positions, prefetcher } = self;
-        // SAFETY: the maker's promise.
+        // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.scores(keys, to, positions, prefetcher) }
     }
 }
@@ -32,12 +32,12 @@ impl<S: Simd> OutOfLine<S> for ScoresOf<'_, '_, S, u8> {
     #[inline(always)]
     fn run(self, _: S) {
         let ScoresOf { block, keys, to, positions, prefetcher } = self;
-        // SAFETY: the maker's promise.
+        // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.four_scores(keys, to, positions, prefetcher) }
     }
 }
 
-/// Scores of some chunks become weights, or probabilities do again.
+/// Converts the scores of some chunks to weights, or their probabilities back to weights.
 pub(super) struct Softmax<'a, 'p, T, S> {
     pub task: &'a BlockTask<'a, T>,
     pub block: &'a Block<'a, S>,
@@ -50,7 +50,7 @@ impl<T: Number, S: Simd> OutOfLine<S> for Softmax<'_, '_, T, S> {
     #[inline(always)]
     fn run(self, s: S) {
         let Softmax { task, block, scores, chunks, prefetcher } = self;
-        // SAFETY: the maker's promise.
+        // SAFETY: guaranteed by the code that constructs the step.
         unsafe {
             if task.steps.softmax {
                 prefetcher.fill_pause(s);
@@ -62,7 +62,7 @@ impl<T: Number, S: Simd> OutOfLine<S> for Softmax<'_, '_, T, S> {
     }
 }
 
-/// Weighted values of `positions` of one chunk, of fresh and cached V.
+/// Computes the weighted values of `positions` of one chunk, of fresh and cached V.
 pub(super) struct ValuesOf<'a, 'p, S, E> {
     pub block: &'a Block<'a, S>,
     pub values: (*const E, *const E),
@@ -76,7 +76,7 @@ impl<S: Simd, T: Number> OutOfLine<S> for ValuesOf<'_, '_, S, T> {
     #[inline(always)]
     fn run(self, _: S) {
         let ValuesOf { block, values, weights, positions, sums, prefetcher } = self;
-        // SAFETY: the maker's promise.
+        // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.values(values, weights, positions, sums, prefetcher) }
     }
 }
@@ -85,7 +85,7 @@ impl<S: Simd> OutOfLine<S> for ValuesOf<'_, '_, S, u8> {
     #[inline(always)]
     fn run(self, _: S) {
         let ValuesOf { block, values, weights, positions, sums, prefetcher } = self;
-        // SAFETY: the maker's promise.
+        // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.four_values(values, weights, positions, sums, prefetcher) }
     }
 }

@@ -1,9 +1,9 @@
-//! One task of a call: some chunks of the positions of a block of rows of one unit, or what all of
-//! them come to.
+//! One task of a call: some chunks of the positions of a block of rows of one unit, or the
+//! combination of the results of all of them.
 //!
-//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0 on.
-//! What comes of a chunk depends on nothing outside it, and the results of a block's chunks are put
-//! together in order; so it changes no bit which chunks a task has, and which thread.
+//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0. The
+//! results of a chunk depend on nothing outside it, and the results of a block's chunks are
+//! combined in order; the assignment of chunks to tasks and threads therefore changes no bit.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::scratch::Shared;
 use crate::simd::Simd;
 use crate::variant::Variant;
 
-/// Which of the three operations a call runs.
+/// Selects the operations that a call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Steps {
     pub scores: bool,
@@ -29,7 +29,7 @@ pub(super) struct Steps {
     pub values: bool,
 }
 
-/// The tensors of a call; those that its steps do not touch are null.
+/// Tensors of a call; those that its steps do not access are null.
 #[derive(Debug)]
 pub(super) struct Tensors<T> {
     pub q: *const T,
@@ -47,16 +47,16 @@ pub(super) struct Tensors<T> {
 // SAFETY: the pointers come from slices borrowed for the whole call; tasks write disjoint parts.
 unsafe impl<T: Send + Sync> Sync for Tensors<T> {}
 
-/// What a task does of a block.
+/// Part of a block that a task computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The chunks from the first to before the last: scores, weights, and the values they weigh.
+    /// Range of chunks, first to end: scores, weights, and weighted values.
     Chunks(usize, usize),
-    /// What the results of all chunks come to.
+    /// Combination of the results of all chunks.
     Finish,
 }
 
-/// Where the chunks of a block leave their results, from the first chunk on that the block sees:
+/// Location of the results of a block's chunks, starting with the first chunk that the block sees:
 /// weighted values of all chunks, then factors, then sums.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Results {
@@ -65,28 +65,29 @@ pub(super) struct Results {
     pub chunks: usize,
 }
 
-/// The results of a chunk, of its first query.
+/// Addresses of the results of a chunk, for its first query.
 pub(super) struct ChunkResults {
-    /// Highest scores, which become factors; see `softmax.rs`.
+    /// Highest scores, which are replaced by factors; see `softmax.rs`.
     pub factors: *mut f32,
-    /// Of the weights.
+    /// Sums of the weights.
     pub sums: *mut f32,
     /// Weighted values, a head for each query.
     pub heads: *mut f32,
 }
 
-/// Floats of [`Results`] for `queries` queries and that many chunks.
+/// Returns the floats of [`Results`] for `queries` queries and `chunks` chunks.
 pub(super) fn results_len(queries: usize, chunks: usize, head_dim: usize) -> usize {
     (chunks * queries * (2 + head_stride(head_dim))).next_multiple_of(16)
 }
 
-/// Floats of scratch for a block of K or V multiplied by up to `queries` queries.
+/// Returns the floats of scratch for a block of K or V multiplied by up to `queries` queries.
 pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
     plain.max(four::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
 }
 
-/// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.
+/// Returns the floats of a thread's scratch for blocks of up to `queries` queries, excluding their
+/// scores.
 pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
     2 * queries * head_stride(head_dim) + transposed_len(head_dim, queries)
 }
@@ -102,28 +103,28 @@ pub struct BlockTask<'a, T> {
     pub(super) steps: Steps,
     pub(super) tensors: &'a Tensors<T>,
     pub(super) part: Part,
-    /// Whether the part is the last one of the block and this thread had all others.
+    /// True if the part is the last one of the block and this thread had all others.
     pub(super) finishes: bool,
-    /// What this thread most likely does next.
+    /// Most likely next task of this thread.
     pub(super) next: Option<(Unit, Range<usize>, Part)>,
     /// This thread's scratch.
     pub(super) scratch: *mut f32,
     pub(super) results: Results,
 }
 
-/// Where scores are read, and where scores, weights or probabilities are written; position 0 of the
-/// block's first query, which need not be there.
+/// Addresses where scores are read, and where scores, weights or probabilities are written:
+/// position 0 of the block's first query, which may be outside the allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
     pub from: *const f32,
     pub to: *mut f32,
-    /// Floats from one query to the next, where they are read and where they are written.
+    /// Distance in floats from one query to the next, for reads and for writes.
     pub stride: usize,
     pub stride_to: usize,
 }
 
 impl<T: Number> BlockTask<'_, T> {
-    /// What this task reads of the caches, and first what the next one will.
+    /// Returns the prefetcher of this task's cache reads and of the beginning of the next task's.
     pub(super) fn prefetcher(&self) -> Prefetcher<'_> {
         let next = match &self.next {
             Some((unit, rows, part)) => self.cached(unit, rows, *part),
@@ -134,8 +135,9 @@ impl<T: Number> BlockTask<'_, T> {
         Prefetcher::new(self.variant, this, next, pages)
     }
 
-    /// Prefetches what the first row of the next task reads and writes besides K and V: the stream
-    /// of these evicts it from all caches, and the task stalls on each access to it.
+    /// Prefetches the data other than K and V that the first row of the next task reads and writes:
+    /// the stream of K and V evicts it from all caches, and the task would stall on each access to
+    /// it.
     #[inline(always)]
     pub(super) fn ask_for_rows<S: Simd>(&self, s: S) {
         let Some((unit, _, Part::Chunks(..))) = &self.next else { return };
@@ -157,8 +159,8 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Cached K and V of a part of rows of a unit, in the order of reading: each in two runs, or in
-    /// pages.
+    /// Returns the cached K and V of a part of rows of a unit, in the order of reading: each in two
+    /// runs, or in pages.
     fn cached(&self, unit: &Unit, rows: &Range<usize>, part: Part) -> [Stretch; OF_TASK] {
         let read = match part {
             Part::Chunks(first, end) => within_chunks(&unit.seen(self.shape, rows), &(first..end)),
@@ -195,7 +197,7 @@ impl<T: Number> BlockTask<'_, T> {
         [a, b, c, d]
     }
 
-    /// Cached positions of a unit whose caches are in pages, `place_bytes` each.
+    /// Returns the cached positions of a unit whose caches are in pages, `place_bytes` each.
     fn paged(
         &self,
         unit: &Unit,
@@ -214,7 +216,7 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Positions that the block's rows see of the part's chunks.
+    /// Returns the positions of the part's chunks that the block's rows see.
     #[inline(always)]
     pub(super) fn positions(&self) -> Range<usize> {
         let seen = self.unit.seen(self.shape, &self.rows);
@@ -224,10 +226,11 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Scores of the call, or those in `scratch`, which has room for the part's positions.
+    /// Returns the scores of the call, or those in `scratch`, which has space for the part's
+    /// positions.
     #[inline(always)]
     pub(super) fn scores(&self, scratch: *mut f32) -> Scores {
-        // Room begins with a chunk, so that vectors of positions lie on boundaries.
+        // The space begins with a chunk, so that vectors of positions are aligned.
         let Range { start, end } = self.positions();
         let start = start / CHUNK * CHUNK;
         let to = scratch.wrapping_sub(start);
@@ -249,7 +252,7 @@ impl<T: Number> BlockTask<'_, T> {
         }
     }
 
-    /// Where the results of a chunk lie.
+    /// Returns the location of the results of a chunk.
     #[inline(always)]
     pub(super) fn results(&self, queries: usize, chunk: usize) -> ChunkResults {
         let Results { at, first_chunk, chunks } = self.results;

@@ -1,10 +1,11 @@
 //! Weighted values: vector lanes run along head_dim, sums of a tile of queries stay in registers.
 //!
-//! Decode reads every V once, at the speed of memory or not at all, which `prefetch` sees to.
+//! Decode reads every V once and is bound by memory bandwidth, which `prefetch` keeps busy.
 //!
-//! **The order of the sum.** Within a chunk of positions a weighted value adds position after
-//! position, from the first that its query sees. The size of a tile does not enter. Where pairs are
-//! multiplied `pair_values.rs` has an order of its own. The chunks are added in order (`run.rs`).
+//! **Order of the sum.** Within a chunk of positions a weighted value adds position after position,
+//! from the first that its query sees. The size of a tile does not influence the order. If pairs
+//! are multiplied, `pair_values.rs` defines its own order. The chunks are added in order
+//! (`run.rs`).
 
 use std::ops::Range;
 
@@ -16,14 +17,14 @@ use crate::number::Number;
 use crate::processor::is_zen_5;
 use crate::simd::{Simd, SimdElement};
 
-/// Positions whose V stays in L1 while all queries of a block pass over it.
+/// Number of positions whose V stays in L1 while all queries of a block pass over it.
 const VALUE_POSITIONS: usize = 64;
-/// The same where a tile reads parts of them one after the other and prefetches lines meanwhile:
-/// few, so that prefetches are even. Sums are loaded and stored so much more often, for which Zen
-/// 4, with half the products in a cycle, has no time.
+/// Number of positions if a tile reads parts of them one after the other and prefetches lines
+/// meanwhile: small, so that prefetches are even. Sums are loaded and stored correspondingly more
+/// often, which Zen 4, with half the products per cycle, has no time for.
 const FEW_POSITIONS: usize = 8;
 
-/// Floats of scratch for a block of pairs of values.
+/// Returns the floats of scratch for a block of pairs of values.
 pub(super) fn pairs_len(head_dim: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     let positions = super::pair_values::BLOCK;
@@ -41,34 +42,34 @@ fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     }
 }
 
-/// What a tile prefetches ahead of its reading.
+/// Memory that a tile prefetches ahead of its reading.
 #[derive(Clone, Copy)]
 pub(super) enum Prefetch {
-    /// Another tile reads the same positions.
+    /// Nothing, because another tile reads the same positions.
     Nothing,
     /// Cached positions, through [`Prefetcher`].
     Cached,
-    /// Fresh ones, that many further on.
+    /// Fresh positions at that distance.
     Fresh(usize),
 }
 
-/// Queries times positions of weighted values: the sums stay in registers.
+/// Tile of weighted values, queries times positions: the sums stay in registers.
 pub(super) struct ValuesTile<T> {
     pub values: *const T,
     pub v_stride: usize,
     pub weights: *const f32,
     pub w_stride: usize,
-    /// In pair order.
+    /// Sums in pair order.
     pub sums: *mut f32,
     pub sums_stride: usize,
     pub positions: usize,
     pub prefetch: Prefetch,
-    /// Elements of the only, incomplete pair; 0 when pairs are whole.
+    /// Elements of the only, incomplete pair; 0 if pairs are whole.
     pub tail: usize,
 }
 
 impl<T: Number> ValuesTile<T> {
-    /// One chain of additions per element, position after position, continued from the sums.
+    /// Extends one chain of additions per element, position after position, from the existing sums.
     ///
     /// # Safety
     /// The operands cover `positions`, `MR` queries and `NP` pairs.
@@ -154,8 +155,8 @@ impl<S: Simd> Block<'_, S> {
     /// query.
     ///
     /// # Safety
-    /// The unit lies within v; `weights` holds every query's visible positions, `stride`
-    /// apart; `sums` has room for a head of every query.
+    /// The unit is within v; `weights` holds every query's visible positions, `stride` apart;
+    /// `sums` has space for a head of every query.
     #[inline(always)]
     pub(super) unsafe fn values<T: Number>(
         &self,
@@ -172,7 +173,7 @@ impl<S: Simd> Block<'_, S> {
             unsafe { self.pair_values(v, (weights, stride), positions, sums, prefetcher) };
             return;
         }
-        // SAFETY: scratch has room for every query's head in whole pairs.
+        // SAFETY: scratch has space for every query's head in whole pairs.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
@@ -190,7 +191,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Positions that all parts of all tiles pass over before the next ones.
+    /// Returns the number of positions that all parts of all tiles pass over before the next ones.
     #[inline(always)]
     fn positions_together(&self, prefetcher: &Prefetcher<'_>) -> usize {
         match (prefetcher, self.queries()) {
@@ -202,7 +203,7 @@ impl<S: Simd> Block<'_, S> {
     /// Adds the positions of `call` to every query's sums.
     ///
     /// # Safety
-    /// As [`Block::values`].
+    /// Same contract as [`Block::values`].
     #[inline(always)]
     unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher<'_>) {
         let most = if S::LANES == 16 { 4 } else { 2 };
@@ -213,10 +214,11 @@ impl<S: Simd> Block<'_, S> {
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
             let height = end - query;
-            // A whole position at a time where the registers allow it.
+            // A whole position at a time if the registers allow it.
             let most_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
-            // Positions that all queries of the tile see: what the last one begins with, until the
-            // first one ends. There may be none; each then sees what it sees on both sides.
+            // Positions that all queries of the tile see: from the start of the last one to the end
+            // of the first one. There may be none; each query then sees the positions on both
+            // sides.
             let start = self.start(end - 1).clamp(call.first, call.end);
             let common = start..self.limit(query).clamp(start, call.end);
             let mut at = 0;
@@ -232,7 +234,8 @@ impl<S: Simd> Block<'_, S> {
                     _ => Prefetch::Nothing,
                 };
                 let part = (at, pairs, tail);
-                // What a query sees alone before, what all see, what a query sees alone behind.
+                // Positions that a query sees alone before, that all see, and that a query sees
+                // alone after.
                 let is_common = common.len() == call.end - call.first;
                 let mut behind = is_common;
                 loop {
@@ -268,7 +271,7 @@ impl<S: Simd> Block<'_, S> {
     /// Adds `positions` to elements `at..` of the sums of `height` queries.
     ///
     /// # Safety
-    /// As [`Block::values`]; all these queries see all these positions.
+    /// Same contract as [`Block::values`]; all these queries see all these positions.
     #[inline(always)]
     unsafe fn values_tile<T: Number>(
         &self,
@@ -283,7 +286,7 @@ impl<S: Simd> Block<'_, S> {
         }
         let segment = call.segment;
         let head = head_stride(self.shape.head_dim);
-        // SAFETY: positions and queries lie within the tensors the caller answers for.
+        // SAFETY: positions and queries are within the tensors that the caller guarantees.
         unsafe {
             let operands = ValuesTile {
                 values: segment.base.add((positions.start - segment.first) * segment.stride + at),
@@ -315,7 +318,7 @@ impl<S: Simd> Block<'_, S> {
     /// Writes the sums, in pair order, to the block's heads in `out`, `[rows, heads * head_dim]`.
     ///
     /// # Safety
-    /// The unit lies within out, and no other task writes these rows of it.
+    /// The unit is within out, and no other task writes these rows of it.
     #[inline(always)]
     pub(super) unsafe fn store_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         #[cfg(target_arch = "x86_64")]
@@ -327,7 +330,7 @@ impl<S: Simd> Block<'_, S> {
         let (s, head_dim) = (self.s, self.shape.head_dim);
         let pair = 2 * S::LANES;
         for query in 0..self.queries() {
-            // SAFETY: the head lies within `out`; sums are whole pairs.
+            // SAFETY: the head is within `out`; sums are whole pairs.
             unsafe {
                 let from = sums.add(query * head_stride(head_dim));
                 let to = out.add(self.head_offset(query));
@@ -344,7 +347,7 @@ impl<S: Simd> Block<'_, S> {
     }
 }
 
-/// Positions `first..end` of one segment, and what their weighted values are made of.
+/// Positions `first..end` of one segment, and the operands of their weighted values.
 struct ValuesCall<T> {
     segment: Segment<T>,
     first: usize,

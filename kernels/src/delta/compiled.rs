@@ -1,4 +1,4 @@
-//! The tasks of layers with a state, compiled in this crate once per number format; see
+//! Tasks of layers with a recurrent state, compiled in this crate once per number format; see
 //! `linear::compiled`.
 
 use half::bf16;
@@ -9,16 +9,16 @@ use super::shared_gate::GatedRow;
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
-/// See the module header.
+/// Tasks of gated DeltaNet for one number format; see the module header.
 pub trait DeltaTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.
     unsafe fn convolve(variant: Variant, task: ConvolutionPart<Self>);
     /// # Safety
-    /// As [`DeltaTasks::convolve`].
+    /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>);
     /// # Safety
-    /// As [`DeltaTasks::convolve`].
+    /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn weigh(variant: Variant, task: GatedRow<'_, Self>);
 }
 

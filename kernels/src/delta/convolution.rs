@@ -1,4 +1,4 @@
-//! The causal convolution of some channels of a sequence's rows, with SiLU.
+//! Causal convolution of some channels of a sequence's rows, with SiLU.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 use crate::variant::SimdTask;
 
-/// A sequence's rows; see [`crate::Kernels::delta_convolution`].
+/// Convolution of a sequence's rows; see [`crate::Kernels::delta_convolution`].
 #[derive(Debug)]
 pub struct Convolution<T> {
     pub(super) taps: usize,
@@ -16,7 +16,7 @@ pub struct Convolution<T> {
     pub(super) x: *const T,
     /// `[taps, channels]`.
     pub(super) weight: *const f32,
-    /// `[taps - 1, channels]`: the rows before, the newest last.
+    /// `[taps - 1, channels]`: the previous rows, the newest last.
     pub(super) state: *mut f32,
     /// `[rows, channels]`.
     pub(super) out: *mut T,
@@ -24,7 +24,7 @@ pub struct Convolution<T> {
     pub(super) begins: bool,
 }
 
-/// Some of its channels.
+/// Convolution of some of its channels.
 #[derive(Debug)]
 pub struct ConvolutionPart<T> {
     pub(super) call: Convolution<T>,
@@ -37,7 +37,7 @@ impl<T: Number> SimdTask for ConvolutionPart<T> {
         let ConvolutionPart { call, columns } = self;
         for at in columns.clone().step_by(S::LANES) {
             let width = S::LANES.min(columns.end - at);
-            // SAFETY: the columns lie within the sequence's rows, its state and the weights.
+            // SAFETY: the columns are within the sequence's rows, its state and the weights.
             unsafe {
                 for row in 0..call.rows {
                     let sum = call.sum(s, row, at, width);
@@ -52,7 +52,7 @@ impl<T: Number> SimdTask for ConvolutionPart<T> {
 }
 
 impl<T: Number> Convolution<T> {
-    /// The row that is `back` rows before the sequence's first.
+    /// Returns the row that is `back` rows before the sequence's first.
     ///
     /// # Safety
     /// `1 <= back < taps`; channels `at..at + width` are the state's.
@@ -66,10 +66,10 @@ impl<T: Number> Convolution<T> {
         unsafe { load_up_to(s, from.cast_const(), width) }
     }
 
-    /// The sum over the taps, the oldest row first.
+    /// Returns the sum over the taps, the oldest row first.
     ///
     /// # Safety
-    /// The row is the sequence's; `width <= LANES` channels from `at` on are the call's.
+    /// The row is the sequence's; `width <= LANES` channels starting at `at` are the call's.
     #[inline(always)]
     unsafe fn sum<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
         let mut sum = s.zero();
@@ -88,16 +88,17 @@ impl<T: Number> Convolution<T> {
         sum
     }
 
-    /// Keeps the last rows, those of the state that are still among them moved up.
+    /// Stores the last rows in the state; rows of the state that are still among them move up.
     ///
     /// # Safety
-    /// As [`Convolution::sum`].
+    /// Same contract as [`Convolution::sum`].
     #[inline(always)]
     unsafe fn keep<S: Simd>(&self, s: S, at: usize, width: usize) {
         for place in 0..self.taps - 1 {
-            // Rows before the end of the sequence's.
+            // Number of rows before the end of the sequence's.
             let back = self.taps - 1 - place;
-            // SAFETY: what moves up lies behind its new place and was not overwritten yet.
+            // SAFETY: rows that move up are stored after their new place and were not overwritten
+            // yet.
             unsafe {
                 let value = match self.rows.checked_sub(back) {
                     Some(row) => load_up_to(s, self.x.add(row * self.channels + at), width),

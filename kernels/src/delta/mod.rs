@@ -1,8 +1,8 @@
 //! Gated DeltaNet: a causal convolution of each channel, and the recurrence of each value head.
 //!
-//! Both keep something of each sequence, in f32, and bring it up to date row by row: so a row's
-//! bits depend on its sequence alone, and not on how that is cut. What a sequence keeps lies at its
-//! slot; one that begins finds nothing there.
+//! Both store a state of each sequence, in f32, and update it row by row: a row's bits therefore
+//! depend on its sequence alone, and not on its partition. A sequence's state is stored at its
+//! slot; a sequence that begins starts from a zero state.
 
 mod compiled;
 mod convolution;
@@ -20,20 +20,20 @@ pub(crate) use rule::KEY_DIM_MAX;
 use rule::{HeadRows, Rule};
 use shared_gate::GatedRow;
 
-/// Neighbouring channels of one task.
+/// Number of adjacent channels of one task.
 const TASK_CHANNELS: usize = 512;
-/// Most slots, as many as sequences of a batch can be numbered.
+/// Maximum number of slots: the number of distinct sequences of a batch.
 const SLOTS_MAX: usize = 1 << 16;
 
-/// Rows of a sequence, one behind the other.
+/// Consecutive rows of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateRows {
-    /// The first.
+    /// First row.
     pub row0: u32,
     pub rows: u32,
-    /// Where the sequence keeps what it keeps.
+    /// Slot of the sequence's state.
     pub slot: u32,
-    /// Nothing precedes the rows.
+    /// True if nothing precedes the rows.
     pub begins: bool,
 }
 
@@ -45,7 +45,7 @@ impl StateRows {
 }
 
 /// # Panics
-/// Sequences whose rows or slots there are not, or that share rows or a slot.
+/// If rows or slots of sequences are out of range, or shared between sequences.
 fn check(sequences: &[StateRows], rows: usize, slots: usize) {
     let mut taken = [0u64; SLOTS_MAX / 64];
     let mut end = 0;
@@ -62,14 +62,14 @@ fn check(sequences: &[StateRows], rows: usize, slots: usize) {
 }
 
 impl Kernels {
-    /// `out[r] = silu(sum over t of weight[t] * x[r - taps + 1 + t])` of each channel, the rows
-    /// before a sequence's own from its state, which then holds its last `taps - 1` rows.
+    /// Computes `out[r] = silu(sum over t of weight[t] * x[r - taps + 1 + t])` of each channel.
+    /// Rows before a sequence's own come from its state, which then holds its last `taps - 1` rows.
     ///
-    /// `x` and `out` are `[rows, channels]`, `weight` `[taps, channels]`, `state`
-    /// `[slots, taps - 1, channels]`.
+    /// `x` and `out` are `[rows, channels]`, `weight` `[taps, channels]`, `state` `[slots, taps -
+    /// 1, channels]`.
     ///
     /// # Panics
-    /// Shapes that do not fit, or sequences that share rows or a slot.
+    /// If shapes do not match, or sequences share rows or a slot.
     pub fn delta_convolution<T: DeltaTasks>(
         &self,
         net: &DeltaNet,
@@ -109,13 +109,13 @@ impl Kernels {
             };
             let columns = first..channels.min(first + TASK_CHANNELS);
             // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
-            // slot lie within the slices, which was checked, and no other task touches these
+            // slot are within the slices, which was checked, and no other task accesses these
             // channels of them.
             unsafe { T::convolve(variant, ConvolutionPart { call, columns }) };
         });
     }
 
-    /// The gated delta rule of each value head, row by row:
+    /// Computes the gated delta rule of each value head, row by row:
     ///
     /// ```text
     /// S = exp(-exp(rates[0]) * softplus(a + rates[1])) * S
@@ -128,7 +128,7 @@ impl Kernels {
     /// `[slots, value_heads, key_dim, value_dim]`, `out` `[rows, value_heads, value_dim]`.
     ///
     /// # Panics
-    /// Shapes that do not fit, sequences that share a slot, or keys of more than 1024 elements.
+    /// If shapes do not match, sequences share a slot, or keys have more than 1024 elements.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
     pub fn delta_rule<T: DeltaTasks>(
         &self,
@@ -167,17 +167,18 @@ impl Kernels {
                 ),
             };
             let (rows, begins) = (sequence.rows as usize, sequence.begins);
-            // SAFETY: as above, of this head's state and its columns of the output.
+            // SAFETY: as above, for this head's state and its columns of the output.
             unsafe { T::follow_rule(variant, HeadRows { rule, rows, begins }) };
         });
     }
 
-    /// `out[r] = x[r] * sigmoid(input[r] · weight)`: what a shared expert computed, weighed.
+    /// Computes `out[r] = x[r] * sigmoid(input[r] · weight)`: the output of a shared expert times
+    /// its gate.
     ///
     /// `input` is `[rows, hidden]`, `weight` `[hidden]`, `x` and `out` are `[rows, width]`.
     ///
     /// # Panics
-    /// Shapes that do not fit.
+    /// If shapes do not match.
     pub fn shared_gate<T: DeltaTasks>(
         &self,
         rows: usize,
@@ -197,8 +198,8 @@ impl Kernels {
             let input = &input[row * weight.len()..][..weight.len()];
             let x = &x[row * width..][..width];
             let out = output.pointer().wrapping_add(row * width);
-            // SAFETY: the variant was checked when the kernels were built; the row lies within
-            // `out`, and no other task writes it.
+            // SAFETY: the variant was checked when the kernels were built; the row is within `out`,
+            // and no other task writes it.
             unsafe { T::weigh(variant, GatedRow { input, weight, x, out }) };
         });
     }

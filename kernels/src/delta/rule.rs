@@ -1,8 +1,7 @@
 //! The gated delta rule of a value head over a sequence's rows.
 //!
-//! A block of the state's columns is followed through all rows before the next one, so that it
-//! stays in the first level of cache. A column's sums go over the keys from the first to the last,
-//! whatever block it is in.
+//! A block of the state's columns passes through all rows before the next one, so that it stays in
+//! L1. A column's sums run over the keys from the first to the last, regardless of its block.
 
 use model::delta::DeltaNet;
 
@@ -11,13 +10,13 @@ use crate::simd::Simd;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::variant::SimdTask;
 
-/// Most elements of a key: there is room for one on the stack.
+/// Maximum number of elements of a key, which is stored on the stack.
 pub(crate) const KEY_DIM_MAX: usize = 1 << 10;
-/// Vectors of columns that are worked on together.
+/// Number of vectors of columns that are processed together.
 const TOGETHER: usize = 4;
 /// Added to the squared length of q and k.
 const LENGTH_EPS: f32 = 1e-6;
-/// From here on softplus is what it is of.
+/// Threshold above which softplus returns its argument.
 const SOFTPLUS_LINEAR: f32 = 20.0;
 
 /// A head of a sequence; see [`crate::Kernels::delta_rule`].
@@ -26,7 +25,7 @@ pub struct Rule<T> {
     pub(super) net: DeltaNet,
     /// The value head.
     pub(super) head: usize,
-    /// Its rate's logarithm, and what is added to a.
+    /// Logarithm of its rate, and the value added to a.
     pub(super) rates: [f32; 2],
     /// `[rows, channels]`.
     pub(super) mixed: *const T,
@@ -38,7 +37,7 @@ pub struct Rule<T> {
     pub(super) state: *mut f32,
 }
 
-/// It over its rows.
+/// A head over its rows.
 #[derive(Debug)]
 pub struct HeadRows<T> {
     pub(super) rule: Rule<T>,
@@ -46,16 +45,16 @@ pub struct HeadRows<T> {
     pub(super) begins: bool,
 }
 
-/// What a row does to all columns of a head.
+/// Effect of a row on all columns of a head.
 struct Step {
-    /// Divided by their lengths, q also by the root of `key_dim`.
+    /// q and k divided by their lengths, q also by the root of `key_dim`.
     q: [f32; KEY_DIM_MAX],
     k: [f32; KEY_DIM_MAX],
-    /// Their product.
+    /// Dot product of q and k.
     qk: f32,
-    /// What is kept of the state.
+    /// Factor by which the state decays.
     kept: f32,
-    /// How far it is corrected.
+    /// Factor of the correction.
     beta: f32,
 }
 
@@ -68,7 +67,7 @@ impl<T: Number> SimdTask for HeadRows<T> {
             Step { q: [0.0; KEY_DIM_MAX], k: [0.0; KEY_DIM_MAX], qk: 0.0, kept: 0.0, beta: 0.0 };
         let mut at = 0;
         while at < columns {
-            // SAFETY: the columns from `at` on are the head's, as many as are said.
+            // SAFETY: the columns starting at `at`, in the number passed, are the head's.
             unsafe {
                 at += match columns - at {
                     left if left >= TOGETHER * S::LANES => {
@@ -87,10 +86,11 @@ impl<T: Number> SimdTask for HeadRows<T> {
 }
 
 impl<T: Number> Rule<T> {
-    /// All rows over `N` vectors of columns from `at` on, the last of them `width` wide.
+    /// Processes all rows over `N` vectors of columns starting at `at`, the last of them `width`
+    /// wide.
     ///
     /// # Safety
-    /// So many columns are the head's; the rows are the sequence's.
+    /// These columns are the head's; the rows are the sequence's.
     #[inline(always)]
     unsafe fn follow<S: Simd, const N: usize>(
         &self,
@@ -113,7 +113,7 @@ impl<T: Number> Rule<T> {
     }
 
     /// # Safety
-    /// As [`Rule::follow`].
+    /// Same contract as [`Rule::follow`].
     #[inline(always)]
     unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
         for key in 0..self.net.key_dim {
@@ -125,7 +125,7 @@ impl<T: Number> Rule<T> {
         }
     }
 
-    /// What the row does.
+    /// Computes the effect of a row.
     ///
     /// # Safety
     /// The row is the sequence's.
@@ -136,7 +136,7 @@ impl<T: Number> Rule<T> {
         let q = self.mixed.wrapping_add(row * self.net.channels() + key_head * key_dim);
         let k = q.wrapping_add(self.net.key_size());
         let ba = self.ba.wrapping_add(row * 2 * value_heads + self.head);
-        // SAFETY: the row's q, k, b and a; both copies have room for a key.
+        // SAFETY: the row's q, k, b and a; both copies have space for a key.
         unsafe {
             let q_scale = 1.0 / (copy(s, q, &mut step.q, key_dim) + LENGTH_EPS).sqrt();
             let k_scale = 1.0 / (copy(s, k, &mut step.k, key_dim) + LENGTH_EPS).sqrt();
@@ -150,7 +150,7 @@ impl<T: Number> Rule<T> {
     }
 
     /// # Safety
-    /// As [`Rule::follow`].
+    /// Same contract as [`Rule::follow`].
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
     unsafe fn step<S: Simd, const N: usize>(
@@ -198,10 +198,10 @@ impl<T: Number> Rule<T> {
     }
 }
 
-/// Copies `len` elements; the sum of their squares.
+/// Copies `len` elements and returns the sum of their squares.
 ///
 /// # Safety
-/// `from` is valid for so many.
+/// `from` is valid for `len` elements.
 #[inline(always)]
 unsafe fn copy<S: Simd, T: Number>(
     s: S,
@@ -212,7 +212,7 @@ unsafe fn copy<S: Simd, T: Number>(
     let mut squares = s.zero();
     for at in (0..len).step_by(S::LANES) {
         let width = S::LANES.min(len - at);
-        // SAFETY: the caller's promise; lanes behind the end are zeros.
+        // SAFETY: the caller's promise; lanes after the end are zeros.
         unsafe {
             let value = load_up_to(s, from.add(at), width);
             squares = s.fma(value, value, squares);
@@ -222,7 +222,7 @@ unsafe fn copy<S: Simd, T: Number>(
     s.sum_lanes(squares)
 }
 
-/// Scales q and k; their product.
+/// Scales q and k and returns their product.
 ///
 /// # Safety
 /// `len` is at most [`KEY_DIM_MAX`].
@@ -244,7 +244,7 @@ unsafe fn scale<S: Simd>(s: S, step: &mut Step, (of_q, of_k): (f32, f32), len: u
     s.sum_lanes(product)
 }
 
-/// `ln(1 + e^x)`.
+/// Computes `ln(1 + e^x)`.
 fn softplus(x: f32) -> f32 {
     if x > SOFTPLUS_LINEAR { x } else { x.exp().ln_1p() }
 }

@@ -1,4 +1,4 @@
-//! A row of a shared expert, weighed.
+//! A row of a shared expert, multiplied by its gate.
 
 use crate::number::Number;
 use crate::simd::Simd;
@@ -11,7 +11,7 @@ pub struct GatedRow<'a, T> {
     pub(super) input: &'a [T],
     pub(super) weight: &'a [f32],
     pub(super) x: &'a [T],
-    /// As long as `x`.
+    /// Output, as long as `x`.
     pub(super) out: *mut T,
 }
 

@@ -1,5 +1,5 @@
-//! K and V to 4 bits, when they are appended to a cache, and back, plainly: what attention over the
-//! cache is compared with.
+//! Quantisation of K and V to 4 bits when they are appended to a cache, and a plain decoder, which
+//! is the reference for attention over the cache.
 
 use half::{bf16, f16};
 use model::compressed::{KV_GROUP, kv4_groups, kv4_position_bytes};
@@ -11,18 +11,19 @@ use crate::variant::{SimdTask, Variant, dispatch};
 
 const _: () = assert!(KV_GROUP <= LONGEST);
 
-/// Quantises positions of heads: `x` is `[positions, head_dim]`, and `out` as many records, written
-/// whole. Every element is then within [`error_bound`](super::error_bound) of its decoded value;
-/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number.
+/// Quantises positions of heads. `x` is `[positions, head_dim]`; `out` holds one record per
+/// position and is overwritten completely. Every element is then within
+/// [`error_bound`](super::error_bound) of its decoded value. NaN counts as 0, and a value beyond
+/// f16's range, infinities included, as the largest f16 of its sign.
 ///
 /// # Panics
-/// `head_dim` is odd or 0, the lengths do not match, or the machine lacks `variant`.
+/// Panics if `head_dim` is odd or 0, the lengths do not match, or the machine lacks `variant`.
 pub fn quantise_kv<T: Number>(variant: Variant, x: &[T], head_dim: usize, out: &mut [u8]) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
     let bytes = position_bytes(head_dim);
     assert!(x.len().is_multiple_of(head_dim), "the elements are not whole positions");
     assert_eq!(out.len(), x.len() / head_dim * bytes, "the output has another size");
-    // Not generic from here on, so that it is compiled once and in this crate.
+    // Not generic from here on, so that the code is compiled once and in this crate.
     if T::IS_F32 {
         quantise_f32(variant, Positions { x: bytemuck::cast_slice(x), head_dim, out });
     } else {
@@ -49,7 +50,7 @@ fn position_bytes(head_dim: usize) -> usize {
     bytes
 }
 
-/// `x` is `[positions, head_dim]`.
+/// Positions to quantise: `x` is `[positions, head_dim]`, and `out` holds their records.
 struct Positions<'a, T> {
     x: &'a [T],
     head_dim: usize,
@@ -83,11 +84,11 @@ impl<T: Number> SimdTask for Positions<'_, T> {
     }
 }
 
-/// The elements of positions from their records: `records` are whole positions, `out` is
+/// Decodes the elements of positions from `records`, which are whole positions. `out` is
 /// `[positions, head_dim]`.
 ///
 /// # Panics
-/// `head_dim` is odd or 0, or the lengths do not match.
+/// Panics if `head_dim` is odd or 0, or the lengths do not match.
 pub fn decode_kv(records: &[u8], head_dim: usize, out: &mut [f32]) {
     let bytes = position_bytes(head_dim);
     assert!(records.len().is_multiple_of(bytes), "the bytes are not whole positions");

@@ -1,25 +1,26 @@
-//! Rows of a weight matrix to the nearest integers of any stored form: for random weights in place
-//! of a file's, so that they take the same bytes and the same time.
+//! Quantisation of rows of a weight matrix to the nearest integers in any stored format. It is used
+//! for random weights that replace those of a file, so that they take the same bytes and the same
+//! time.
 
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS, SUPER_BLOCK, Scales};
 
 use super::record::{range, store};
 
-/// The largest number of f16.
+/// Largest finite f16.
 const LARGEST: f32 = 65504.0;
-/// The largest byte that a scale or a minimum is a multiple by.
+/// Largest byte by which a factor of scales or minimums is multiplied.
 const LARGEST_BYTE: f32 = 127.0;
-/// Groups of a record at most.
+/// Maximum number of groups in a record.
 const GROUPS: usize = SUPER_BLOCK / 16;
 
-/// Scale and minimum.
+/// Scale and minimum of a group.
 type Range = (f32, f32);
 
-/// Quantises a matrix of `rows` rows of `k` weights, of which `weight` gives each by its index.
+/// Quantises a matrix of `rows` rows of `k` weights. `weight` returns a weight by its index.
 ///
 /// # Panics
-/// A form of devices.
+/// Panics if `format` is used only on devices.
 pub(super) fn quantise_nearest(
     format: Grouped,
     weight: &dyn Fn(usize) -> f32,
@@ -47,7 +48,7 @@ pub(super) fn quantise_nearest(
     }
 }
 
-/// Writes row `row` of a record; behind `values` all is zero.
+/// Writes row `row` of a record. Inputs after `values` become zeros.
 fn quantise_record(format: Grouped, record: &mut [u8], row: usize, values: &[f32]) {
     let mut ranges = [(0.0, 0.0); GROUPS];
     for (range, values) in ranges.iter_mut().zip(values.chunks(format.group)) {
@@ -64,7 +65,7 @@ fn quantise_record(format: Grouped, record: &mut [u8], row: usize, values: &[f32
     }
 }
 
-/// The range that would hold `values` best.
+/// Returns the scale and minimum that represent `values` best.
 fn range_of(format: Grouped, values: &[f32]) -> Range {
     let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let above = values.iter().fold(0.0f32, |above, value| above.max(*value));
@@ -82,10 +83,10 @@ fn range_of(format: Grouped, values: &[f32]) -> Range {
     }
 }
 
-/// Writes the scales and minimums of a row, as near as they can be kept.
+/// Writes the scales and minimums of a row, rounded to what the format can store.
 fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) {
     let half = |value: f32| f16::from_f32(value.clamp(-LARGEST, LARGEST));
-    // A factor of f16, and the multiple of it that is nearest to a number.
+    // An f16 factor, and the multiple of it that is nearest to a number.
     let factor = |largest: f32| half(largest / LARGEST_BYTE);
     let multiple = |value: f32, factor: f16| match factor.to_f32() {
         0.0 => 0,
@@ -130,7 +131,7 @@ fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) 
     }
 }
 
-/// What is kept of the integer that is nearest to a value.
+/// Returns the stored code of the integer that is nearest to a value.
 fn nearest(bits: Bits, (scale, minimum): Range, value: f32) -> u8 {
     let steps = if scale == 0.0 { 0.0 } else { (value - minimum) / scale };
     let integer = |least: f32, most: f32| steps.round().clamp(least, most) as i32;

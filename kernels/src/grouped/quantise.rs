@@ -1,4 +1,4 @@
-//! Rows of a weight matrix to records, at load.
+//! Quantisation of rows of a weight matrix to records, at load.
 
 use half::bf16;
 use model::compressed::{Bits, Grouped, ROWS, Scales};
@@ -10,17 +10,19 @@ use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Quantises rows of `k` weights to 4 bits: `weights` is `[rows, k]`, and `out`, of
-/// `format.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks
-/// of 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded
-/// value; NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A
-/// format of 8 bits gets the same integers, a byte each; only random weights are quantised to it,
-/// in place of a file that holds 8 bits, and so they are to the forms of GGUF's other types, to
-/// the nearest integers.
+/// Quantises rows of `k` weights to 4 bits. `weights` is `[rows, k]`; `out` has
+/// `format.size_bytes(rows, k)` bytes and is overwritten completely. A matrix can be passed in
+/// pieces of whole blocks of 16 rows. Every weight is then within
+/// [`error_bound`](super::error_bound) of its decoded value. NaN counts as 0, and a value beyond
+/// f16's range, infinities included, as the largest f16 of its sign.
+///
+/// An 8-bit format stores the same integers, one per byte. Only random weights that replace those
+/// of an 8-bit file are quantised to it. Random weights are quantised to the formats of GGUF's
+/// other types as well, to the nearest integers.
 ///
 /// # Panics
-/// `format` is not of groups of 8 to 64 or is one of devices, the lengths do not match, or the
-/// machine lacks `variant`.
+/// Panics if the groups of `format` are not multiples of 8 of at most 64 inputs, if `format` is
+/// used only on devices, if the lengths do not match, or if the machine lacks `variant`.
 pub fn quantise<T: Number>(
     variant: Variant,
     format: Grouped,
@@ -41,7 +43,7 @@ pub fn quantise<T: Number>(
         quantise_nearest(format, &|at| weights[at].to_f32(), shape, out);
         return;
     }
-    // Not generic from here on, so that it is compiled once and in this crate.
+    // Not generic from here on, so that the code is compiled once and in this crate.
     if T::IS_F32 {
         quantise_f32(variant, Rows { format, weights: bytemuck::cast_slice(weights), k, out });
     } else {
@@ -61,7 +63,7 @@ fn quantise_bf16(variant: Variant, rows: Rows<'_, bf16>) {
     unsafe { dispatch(variant, rows) }
 }
 
-/// `weights` is `[rows, k]`.
+/// Rows to quantise: `weights` is `[rows, k]`, and `out` holds their records.
 struct Rows<'a, T> {
     format: Grouped,
     weights: &'a [T],

@@ -1,24 +1,27 @@
 //! The 4-bit quantiser of one group, shared by weights and KV.
 //!
-//! The minimum is rounded down and the scale up, to f16, so that 16 steps from the minimum cover
-//! the group whatever was lost in rounding; integers are chosen against the rounded pair. No value
-//! is then farther than half a step from a step ([`error_bound`]). This holds for all groups alike:
-//! - a group of one value that f16 holds (every bf16 of ordinary size) gets scale 0 and is exact;
-//! - a range too small for an f16 scale of full precision gets a subnormal scale, rounded up;
-//! - what f16 cannot hold, infinities included, counts as the largest finite f16, and NaN as 0.
+//! The minimum is rounded down to f16 and the scale up, so that 15 steps from the minimum cover the
+//! group regardless of rounding; integers are chosen against the rounded pair. No value is then
+//! farther than half a step from a multiple of the step ([`error_bound`]). This holds for all
+//! groups:
+//! - A group of one value that f16 represents (every bf16 of ordinary size) gets scale 0 and is
+//!   exact.
+//! - A range too small for an f16 scale of full precision gets a subnormal scale, rounded up.
+//! - A value beyond f16's range, infinities included, counts as the largest finite f16 of its sign,
+//!   and NaN as 0.
 
 use half::f16;
 
-/// Elements that a group has at most, and that the vector loops always work on.
+/// Maximum number of elements in a group, and the number that the vector loops always process.
 pub(super) const LONGEST: usize = 64;
 
-/// The largest integer.
+/// Largest integer.
 const STEPS: f32 = 15.0;
 
 /// Largest finite f16.
 const LARGEST: f32 = 65504.0;
 
-/// A quantised group; integers behind the group are 0.
+/// A quantised group. Integers after the end of the group are 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
     pub(super) scale: f16,
@@ -26,16 +29,17 @@ pub(super) struct Range {
     pub(super) q: [u8; LONGEST],
 }
 
-/// How far a value of a group may be from what it is decoded to, given the group's scale and
-/// minimum: half a step and the rounding of the f32 arithmetic. For values of at most 65504.
+/// Returns the maximum distance between a value of a group and its decoded value, given the group's
+/// scale and minimum: half a step, and the rounding of the f32 arithmetic. Valid for values of at
+/// most 65504.
 pub fn error_bound(scale: f16, minimum: f16) -> f32 {
     let (scale, minimum) = (scale.to_f32(), minimum.to_f32().abs());
-    // Each of a few operations on numbers up to the group's ends rounds by 2^-24 of them, and the
-    // division of a range that is subnormal in f32 can give 0.
+    // Each of a few operations on numbers within the group's range rounds by 2^-24 of them, and the
+    // division of a range that is subnormal in f32 can yield 0.
     scale / 2.0 + (minimum + 16.0 * scale) * 2f32.powi(-22) + f32::MIN_POSITIVE
 }
 
-/// Quantises the first `count` values, 1 to [`LONGEST`]; what is behind them is overwritten.
+/// Quantises the first `count` values, 1 to [`LONGEST`]. Values after them are overwritten.
 #[inline(always)]
 pub(super) fn quantise_range(values: &mut [f32; LONGEST], count: usize) -> Range {
     for value in values[..count].iter_mut() {
@@ -56,8 +60,8 @@ pub(super) fn quantise_range(values: &mut [f32; LONGEST], count: usize) -> Range
     Range { scale, minimum, q }
 }
 
-/// NaN becomes 0, what f16 cannot hold its largest number, -0 becomes 0 (so that minima of equal
-/// numbers have equal bits).
+/// Replaces NaN by 0, a value beyond f16's range by the largest f16 of its sign, and -0 by 0, so
+/// that minima of equal numbers have equal bits.
 #[inline(always)]
 fn sane(value: f32) -> f32 {
     let value = if value.is_nan() { 0.0 } else { value };
@@ -66,7 +70,7 @@ fn sane(value: f32) -> f32 {
     value + 0.0
 }
 
-/// Smallest and largest value.
+/// Returns the smallest and the largest value.
 #[inline(always)]
 fn ends(values: &[f32; LONGEST]) -> (f32, f32) {
     const WIDTH: usize = 16;
@@ -90,7 +94,7 @@ fn ends(values: &[f32; LONGEST]) -> (f32, f32) {
     (low[0], high[0])
 }
 
-/// The nearest of 0 to 15, ties to even; `steps` is not below 0.
+/// Returns the nearest integer of 0 to 15, ties to even. `steps` is not negative.
 #[inline(always)]
 fn nearest(steps: f32) -> u8 {
     // Adding 2^23 leaves the rounded integer in the low bits of the sum.
@@ -99,14 +103,15 @@ fn nearest(steps: f32) -> u8 {
     (steps + UNIT).to_bits() as u8
 }
 
-/// The largest f16 that is not above `value`, which f16 has the range of.
+/// Returns the largest f16 that is not above `value`, which is within f16's range.
 #[inline(always)]
 fn f16_below(value: f32) -> f16 {
     let near = f16::from_f32(value);
     if near.to_f32() <= value {
         return near;
     }
-    // Down is away from zero for negative numbers; below +0 comes the smallest negative one.
+    // Rounding down is away from zero for negative numbers; the next f16 below +0 is the smallest
+    // negative one.
     match near.to_bits() {
         0 => f16::from_bits(0x8001),
         bits if bits & 0x8000 == 0 => f16::from_bits(bits - 1),
@@ -114,7 +119,7 @@ fn f16_below(value: f32) -> f16 {
     }
 }
 
-/// The smallest f16 that is not below `value`, which is not negative.
+/// Returns the smallest f16 that is not below `value`, which is not negative.
 #[inline(always)]
 fn f16_above(value: f32) -> f16 {
     let near = f16::from_f32(value);
@@ -136,7 +141,7 @@ mod tests {
             }
             let below = f16_below(value);
             assert!(below.to_f32() <= value, "{value}: {below}");
-            // The next one up is above: the smallest positive for either zero.
+            // The next larger f16 is above the value: the smallest positive one for either zero.
             let up = match below.to_bits() {
                 0 | 0x8000 => 1,
                 0x7bff => continue,

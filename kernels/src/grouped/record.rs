@@ -1,18 +1,19 @@
-//! Places within a record of a grouped matrix, and the values of a row, read plainly: what the fast
-//! kernels are compared with.
+//! Positions within a record of a grouped matrix, and a plain decoder of a row's values, which is
+//! the reference for the fast kernels.
 
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS, Scales};
 
-/// Where the minimums begin, in f16 beside as many scales.
+/// Byte offset of the f16 minimums in a record that begins with as many f16 scales.
 const MINIMUMS: usize = 2 * ROWS;
 /// Bytes of a vector of dwords, one for each row.
 pub(super) const VECTOR_BYTES: usize = 4 * ROWS;
 
-/// Scale and minimum of row `row` of a record's 16, of a form with [`Scales::Halves`].
+/// Returns the scale and minimum of row `row` of a record's 16 rows, for a format with
+/// [`Scales::Halves`].
 ///
 /// # Panics
-/// When the record has no such row.
+/// Panics if the record has no such row.
 pub fn scale_and_minimum(record: &[u8], row: usize) -> (f16, f16) {
     assert!(row < ROWS, "a record has {ROWS} rows, not row {row}");
     (half(record, 2 * row), half(record, MINIMUMS + 2 * row))
@@ -22,10 +23,11 @@ fn half(record: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([record[at], record[at + 1]])
 }
 
-/// Scale and minimum of row `row` of a record's 16 and of group `group` of the record.
+/// Returns the scale and minimum of row `row` of a record's 16 rows and of group `group` of the
+/// record.
 ///
 /// # Panics
-/// When the record has no such row or group.
+/// Panics if the record has no such row or group.
 pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, f32) {
     let groups = format.scales.groups(format.group);
     assert!(row < ROWS && group < groups, "row {row}, group {group} of {format:?}");
@@ -47,12 +49,12 @@ pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, 
     }
 }
 
-/// Where the integers of a group of a record begin.
+/// Returns the byte offset of the integers of a group in its record.
 pub(super) fn integers_at(format: Grouped, group: usize) -> usize {
     format.scales.size_bytes(format.group) + group * format.group_bytes()
 }
 
-/// Vectors of upper bits with which the integers of a group begin.
+/// Returns the number of vectors of upper bits at the beginning of a group's integers.
 pub(super) fn upper_vectors(format: Grouped) -> usize {
     format.bits.upper() * format.group / 32
 }
@@ -62,10 +64,10 @@ pub(super) fn set_scale_and_minimum(record: &mut [u8], row: usize, scale: f16, m
     record[MINIMUMS + 2 * row..][..2].copy_from_slice(&minimum.to_le_bytes());
 }
 
-/// The integer of input `k` of the record and row `row` of its 16.
+/// Returns the integer of input `k` of the record and row `row` of its 16 rows.
 ///
 /// # Panics
-/// When the record has no such row or input.
+/// Panics if the record has no such row or input.
 pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
     assert!(row < ROWS && k < format.record_inputs(), "row {row}, input {k} of {format:?}");
     let (group, k) = (k / format.group, k % format.group);
@@ -73,7 +75,7 @@ pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
     let dword = |vector: usize| vector * VECTOR_BYTES + 4 * row;
     match format.bits {
         Bits::Four => {
-            // Even inputs in the low half of the dword, odd ones in the high half.
+            // Even inputs are in the low half of the dword, odd ones in the high half.
             let nibble = k % 8 / 2 + k % 2 * 4;
             i32::from(integers[dword(k / 8) + nibble / 2] >> (nibble % 2 * 4) & 15)
         }
@@ -94,7 +96,7 @@ pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
     }
 }
 
-/// Stores what is kept of a row's integers, one a byte, of group `group` of a record.
+/// Stores the codes of a row's integers, given one per byte, in group `group` of a record.
 #[inline(always)]
 pub(super) fn store(format: Grouped, record: &mut [u8], (row, group): (usize, usize), q: &[u8]) {
     let at = integers_at(format, group) + 4 * row;
@@ -133,10 +135,11 @@ pub(super) fn store(format: Grouped, record: &mut [u8], (row, group): (usize, us
     }
 }
 
-/// Eight integers below 16, one in each byte, as the dword of a record.
+/// Packs eight integers below 16, one in each byte, into a dword of a record.
 #[inline(always)]
 fn pack_nibbles(bytes: u64) -> u32 {
-    // Bytes 0, 2, 4, 6 in 16-bit fields, gathered into pairs, then into one half of the dword.
+    // Bytes 0, 2, 4, 6 are in 16-bit fields, which are gathered into pairs, then into one half of
+    // the dword.
     let gather = |fields: u64| {
         let pairs = (fields | fields >> 12) & 0x0000_00ff_0000_00ff;
         (pairs | pairs >> 24) as u32 & 0xffff
@@ -145,10 +148,11 @@ fn pack_nibbles(bytes: u64) -> u32 {
     gather(bytes & low) | gather(bytes >> 8 & low) << 16
 }
 
-/// Row `row` of a grouped matrix of `k` inputs as f32, exactly as every kernel means it.
+/// Decodes row `row` of a grouped matrix of `k` inputs to f32: the exact values that every kernel
+/// computes with.
 ///
 /// # Panics
-/// When `out` is not a row or the matrix has no such row.
+/// Panics if `out` is not one row or the matrix has no such row.
 pub fn decode_row(format: Grouped, matrix: &[u8], k: usize, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), k, "the output is not one row");
     let block = &matrix[row / ROWS * format.block_bytes(k)..][..format.block_bytes(k)];

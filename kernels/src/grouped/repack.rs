@@ -1,6 +1,6 @@
-//! GGUF's blocks of 32 elements to records, at load, without loss: a decoded value is the number
-//! that the file's own reader computes, bit for bit but for the sign of a zero. Blocks of 256 are
-//! `super_blocks`'.
+//! Lossless conversion of GGUF's blocks of 32 elements to records, at load. A decoded value is the
+//! number that the file's own reader computes, bit for bit except for the sign of a zero. Blocks of
+//! 256 elements are converted by `super_blocks`.
 
 use half::f16;
 use model::compressed::{Grouped, ROWS, Scales};
@@ -9,33 +9,33 @@ use model::source::StoredType;
 use super::record::{set_scale_and_minimum, store};
 use super::super_blocks;
 
-/// Elements of a block, and of a group of what becomes of it.
+/// Elements of a block, and of a group of the records that blocks become.
 const BLOCK: usize = 32;
-/// What the table of MXFP4 multiplies is `2^(e - 128)`.
+/// Bias of MXFP4's exponents: the values of its table are multiplied by `2^(e - 128)`.
 const MXFP4_BIAS: u8 = 128;
 
-/// Why blocks could not become records. The matrix can still be expanded.
+/// Reason for which blocks could not become records. The matrix can still be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum RepackError {
-    /// `-8 * scale` has no f16.
+    /// `-8 * scale` cannot be represented in f16.
     #[error(
         "A Q4_0 block of row {row}, block {block}, has the scale {scale}, which is too large to be kept in 4 bits with a minimum; the tensor must be expanded."
     )]
     Scale { row: usize, block: usize, scale: f16 },
-    /// A type without a grouped format.
+    /// The type has no grouped format.
     #[error("{0} has no grouped format; the tensor must be expanded.")]
     Type(&'static str),
 }
 
-/// Rows of `k` elements, stored as `stored`, to records of `stored.grouped()`: `blocks` are the
-/// rows' stored bytes, and `out` the records of as many rows, written whole. A matrix can be given
-/// in pieces of whole blocks of 16 rows.
+/// Converts rows of `k` elements of type `stored` to records of `stored.grouped()`. `blocks` holds
+/// the stored bytes of the rows; `out` holds the records of the same number of rows and is
+/// overwritten completely. A matrix can be passed in pieces of whole blocks of 16 rows.
 ///
 /// # Errors
-/// A type without a grouped format, or a Q4_0 scale beyond an eighth of f16's range.
+/// Fails if the type has no grouped format, or a Q4_0 scale is beyond an eighth of f16's range.
 ///
 /// # Panics
-/// Blocks do not divide `k`, or the lengths do not match.
+/// Panics if blocks do not divide `k`, or the lengths do not match.
 pub fn from_blocks(
     stored: StoredType,
     blocks: &[u8],
@@ -67,14 +67,14 @@ pub fn from_blocks(
     Ok(())
 }
 
-/// [`from_blocks`] for Q4_0, `scale * (q - 8)`: the minimum is `-8 * scale`, which f16 holds
-/// exactly unless it overflows.
+/// Converts Q4_0, `scale * (q - 8)`, like [`from_blocks`]. The minimum is `-8 * scale`, which f16
+/// represents exactly unless it overflows.
 ///
 /// # Errors
-/// A scale beyond an eighth of f16's range, or not finite.
+/// Fails if a scale is beyond an eighth of f16's range, or not finite.
 ///
 /// # Panics
-/// As [`from_blocks`].
+/// Panics under the conditions of [`from_blocks`].
 pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackError> {
     let mut refused = None;
     each_block(StoredType::Q4_0, blocks, k, out, |block, record, place| {
@@ -89,10 +89,10 @@ pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackEr
     refused.map_or(Ok(()), Err)
 }
 
-/// [`from_blocks`] for Q4_1, `scale * q + minimum`.
+/// Converts Q4_1, `scale * q + minimum`, like [`from_blocks`].
 ///
 /// # Panics
-/// As [`from_blocks`].
+/// Panics under the conditions of [`from_blocks`].
 pub fn from_q4_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q4_1, blocks, k, out, |block, record, place| {
         set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
@@ -100,10 +100,10 @@ pub fn from_q4_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// [`from_blocks`] for Q8_0, `scale * q`: the minimum is 0.
+/// Converts Q8_0, `scale * q`, like [`from_blocks`]. The minimum is 0.
 ///
 /// # Panics
-/// As [`from_blocks`].
+/// Panics under the conditions of [`from_blocks`].
 pub fn from_q8_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q8_0, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
@@ -112,7 +112,7 @@ pub fn from_q8_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// Q5_0, `scale * (q - 16)`.
+/// Converts Q5_0, `scale * (q - 16)`.
 fn from_q5_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q5_0, blocks, k, out, |block, record, place| {
         set_half_scale(record, place, half_at(block, 0));
@@ -121,7 +121,7 @@ fn from_q5_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// Q5_1, `scale * q + minimum`.
+/// Converts Q5_1, `scale * q + minimum`.
 fn from_q5_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q5_1, blocks, k, out, |block, record, place| {
         set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
@@ -130,7 +130,7 @@ fn from_q5_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// IQ4_NL, `scale * table[q]`.
+/// Converts IQ4_NL, `scale * table[q]`.
 fn from_iq4_nl(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Iq4Nl, blocks, k, out, |block, record, place| {
         set_half_scale(record, place, half_at(block, 0));
@@ -139,7 +139,7 @@ fn from_iq4_nl(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// MXFP4, `2^(e - 128) * table[q]`.
+/// Converts MXFP4, `2^(e - 128) * table[q]`.
 fn from_mxfp4(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Mxfp4, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
@@ -148,16 +148,16 @@ fn from_mxfp4(blocks: &[u8], k: usize, out: &mut [u8]) {
     });
 }
 
-/// Which block of the given rows.
+/// Position of a block among the given rows.
 #[derive(Clone, Copy)]
 struct Place {
     row: usize,
     block: usize,
-    /// The block's first group in its record.
+    /// Group of the record in which the block begins.
     group: usize,
 }
 
-/// Calls `convert` with each block, the record it belongs in and its place.
+/// Calls `convert` with each block, the record that it belongs to and its position.
 #[inline(always)]
 fn each_block(
     stored: StoredType,
@@ -187,8 +187,8 @@ fn each_block(
     }
 }
 
-/// Zeros where rows are missing from the last block, inputs from the last record of each, or bytes
-/// between scales and integers.
+/// Writes zeros to the rows that are missing from the last block, the inputs that are missing from
+/// the last record of each block, and the bytes between scales and integers.
 fn clear_padding(format: Grouped, rows: usize, k: usize, out: &mut [u8]) {
     let block_bytes = format.block_bytes(k);
     if !rows.is_multiple_of(ROWS) {
@@ -214,7 +214,7 @@ fn set_half_scale(record: &mut [u8], place: Place, scale: f16) {
     record[at..at + 2].copy_from_slice(&scale.to_le_bytes());
 }
 
-/// Bit `i` of four bytes as the fifth bit of integer `i`.
+/// Sets the fifth bit of integer `i` to bit `i` of four bytes.
 #[inline(always)]
 fn with_fifth_bits(mut q: [u8; BLOCK], bits: &[u8]) -> [u8; BLOCK] {
     for (i, q) in q.iter_mut().enumerate() {
@@ -227,7 +227,8 @@ fn half_at(block: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// 16 bytes to integers in the order of the elements: low halves, then high halves.
+/// Expands 16 bytes to integers in the order of the elements: first the low halves, then the high
+/// halves.
 #[inline(always)]
 fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
     let mut q = [0; BLOCK];

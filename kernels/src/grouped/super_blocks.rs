@@ -1,14 +1,14 @@
-//! GGUF's blocks of 256 elements to rows of records.
+//! Conversion of GGUF's blocks of 256 elements to rows of records.
 
 use model::compressed::{ROWS, SUPER_BLOCK};
 use model::source::StoredType;
 
 use super::record::store;
 
-/// Elements of a part of Q4_K, Q5_K and IQ4_XS, and of Q6_K.
+/// Elements of a part of Q4_K, Q5_K and IQ4_XS. A part of Q6_K has `SHORT_PART` elements.
 const PART: usize = 32;
 const SHORT_PART: usize = 16;
-/// Parts of 32.
+/// Parts of 32 elements in a block.
 const PARTS: usize = SUPER_BLOCK / PART;
 
 /// Writes a block as row `row` of a record.
@@ -67,15 +67,15 @@ fn integers(
     }
 }
 
-/// The two f16 of Q4_K and Q5_K, and their eight scales and minimums of 6 bits, as bytes. Minimums
-/// are taken away, so their bytes are negative.
+/// Stores the two f16 factors of a Q4_K or Q5_K block, and its eight scales and minimums of 6 bits
+/// as bytes. Minimums are subtracted, so their bytes are negative.
 fn ranges(block: &[u8], record: &mut [u8], row: usize) {
     record[2 * row..][..2].copy_from_slice(&block[..2]);
     record[2 * (ROWS + row)..][..2].copy_from_slice(&block[2..4]);
     let packed = &block[4..16];
     for part in 0..PARTS {
-        // Parts 0 to 3 have the low six bits of a byte; of the others two bytes' upper two bits
-        // are the upper ones, and the halves of a third byte the lower four.
+        // Parts 0 to 3 have the low six bits of a byte. Each of the other parts has the upper two
+        // bits of one byte as its upper bits, and one half of another byte as its lower four.
         let (scale, minimum) = if part < 4 {
             (packed[part] & 63, packed[part + 4] & 63)
         } else {
@@ -88,7 +88,8 @@ fn ranges(block: &[u8], record: &mut [u8], row: usize) {
     }
 }
 
-/// 32 bytes hold an even part in their low and an odd one in their high halves.
+/// Expands bytes to integers. Each 32 bytes hold an even part in their low halves and an odd part
+/// in their high halves.
 fn halves(bytes: &[u8]) -> [u8; SUPER_BLOCK] {
     let mut q = [0; SUPER_BLOCK];
     for (bytes, q) in bytes.chunks_exact(PART).zip(q.chunks_exact_mut(2 * PART)) {
@@ -100,8 +101,8 @@ fn halves(bytes: &[u8]) -> [u8; SUPER_BLOCK] {
     q
 }
 
-/// Q6_K: in each half of the block, quarter `t` of 32 elements takes the low (t < 2) or high halves
-/// of 32 bytes and bits `2t` and `2t + 1` of 32 others.
+/// Expands the integers of Q6_K. In each half of the block, quarter `t` of 32 elements consists of
+/// the low (t < 2) or high halves of 32 bytes, and bits `2t` and `2t + 1` of 32 other bytes.
 fn six_bits(block: &[u8]) -> [u8; SUPER_BLOCK] {
     let (low, upper) = block[..192].split_at(128);
     let mut q = [0; SUPER_BLOCK];

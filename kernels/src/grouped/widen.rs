@@ -1,4 +1,4 @@
-//! Stored forms to 8 bits, memory to memory: decompression on the emulated device.
+//! Conversion of stored formats to 8 bits, memory to memory: decompression on the emulated device.
 
 use model::compressed::{Bits, Grouped, ROWS, Scales};
 
@@ -6,12 +6,12 @@ use super::record::{VECTOR_BYTES, integers_at, range, upper_vectors};
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Widens a matrix of `k` inputs from records of `format` to records of `format.widened()`: the
-/// same scales, minimums and integers, so that a linear over either gives the same bits. `from` is
-/// any number of whole blocks of 16 rows, `to` as many wide ones.
+/// Widens a matrix of `k` inputs from records of `format` to records of `format.widened()`. Scales,
+/// minimums and integers stay the same, so that a linear over either matrix yields the same bits.
+/// `from` is any number of whole blocks of 16 rows, and `to` the same number of wide ones.
 ///
 /// # Panics
-/// `format` has 8 bits, the lengths do not match, or the machine lacks `variant`.
+/// Panics if `format` has 8 bits, the lengths do not match, or the machine lacks `variant`.
 pub fn widen(variant: Variant, format: Grouped, k: usize, from: &[u8], to: &mut [u8]) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
     assert_ne!(format.bits, Bits::Eight, "8 bits are not widened");
@@ -54,7 +54,7 @@ impl SimdTask for Blocks<'_> {
     }
 }
 
-/// Scales and minimums of a group.
+/// Writes the scales and minimums of a group.
 fn widen_ranges((format, wide): (Grouped, Grouped), record: &[u8], group: usize, to: &mut [u8]) {
     if wide.scales == Scales::Halves {
         to.copy_from_slice(&record[..to.len()]);
@@ -67,7 +67,7 @@ fn widen_ranges((format, wide): (Grouped, Grouped), record: &[u8], group: usize,
     }
 }
 
-/// The integers of a group.
+/// Widens the integers of a group.
 #[inline(always)]
 fn widen_integers(format: Grouped, from: &[u8], to: &mut [u8]) {
     if format.bits == Bits::Four {
@@ -103,7 +103,7 @@ fn widen_integers(format: Grouped, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// 16 dwords of eight integers to 16 dwords of the first four, then 16 of the last four.
+/// Widens 16 dwords of eight integers to 16 dwords of the first four, then 16 of the last four.
 #[inline(always)]
 fn widen_vector(from: &[u8; 64], to: &mut [u8; 128]) {
     let (first, last) = to.split_at_mut(64);

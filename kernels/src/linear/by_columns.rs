@@ -1,5 +1,5 @@
-//! Threads share the columns of a linear: all pack x, then each multiplies it by weights that no
-//! other reads.
+//! Linears whose columns are shared by threads: all threads pack x, then each multiplies it by
+//! weights that no other thread reads.
 
 use super::call::Call;
 use super::compiled::LinearTasks;
@@ -25,8 +25,8 @@ impl Kernels {
         let (tiles, blocks) = (layout.tiles, layout.blocks());
         let packed = Shared(self.packed.as_mut_ptr());
         let pack = |tile: usize, blocks: std::ops::Range<usize>| {
-            // SAFETY: the variant was checked when the kernels were built; the scratch has room for
-            // the rows of a pass, and no two tasks pack the same part.
+            // SAFETY: the variant was checked when the kernels were built; the scratch has space
+            // for the rows of a pass, and no two tasks pack the same part.
             unsafe { call.pack(variant, &layout, packed, tile, blocks) };
         };
         let [spinning, sleeping] = PARALLEL_PACK;
@@ -43,7 +43,7 @@ impl Kernels {
         let cuts = Cuts::new(call.n, tiles, self.pool.threads());
         self.run_linear(cuts.tasks(), &|task, thread| {
             let (cols, row_tiles) = cuts.of(task);
-            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
+            // SAFETY: the variant was checked when the kernels were built. Rows and columns are
             // within the shapes that were asserted, tasks write disjoint outputs, and the scratch
             // belongs to this thread.
             unsafe {

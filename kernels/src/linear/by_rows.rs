@@ -1,7 +1,10 @@
-//! Threads share the rows of a linear: each packs its own and multiplies them by all weights.
-//! Nobody waits for x that another packs, no line of x or of the outputs goes from core to core,
-//! and the norms before and after, which share rows out alike, find theirs near. Weights are read
-//! once by every thread: worth it where each has many rows.
+//! Linears whose rows are shared by threads: each thread packs its own rows and multiplies them by
+//! all weights.
+//!
+//! No thread waits for x that another thread packs, no cache line of x or of the outputs moves
+//! between cores, and the preceding and following norms, which divide rows in the same way, find
+//! their rows in nearby caches. Every thread reads all weights once, which pays off if each thread
+//! has many rows.
 
 use super::call::Call;
 use super::compiled::LinearTasks;
@@ -11,20 +14,21 @@ use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
 
-/// A share is so many rows, or a multiple: whole tiles of `avx512_bf16`.
+/// Rows per unit of a share: the rows of a whole tile of `avx512_bf16`. Every share except the last
+/// is a multiple.
 const ROWS_UNIT: usize = AVX512_BF16_ROWS;
 
-/// The rows of a call in shares.
+/// Division of a call's rows into shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// Of all shares but the last, which may have fewer.
+    /// Rows of every share except the last, which may have fewer.
     rows: usize,
     count: usize,
 }
 
 impl Shares {
-    /// Shares of `rows` rows for `threads` threads, the same number for each, of `most` rows at
-    /// most; none if they would be too small to be worth it.
+    /// Returns shares of `rows` rows for `threads` threads, the same number for each, of at most
+    /// `most` rows; `None` if they would be too small to pay off.
     fn new(rows: usize, threads: usize, most: usize) -> Option<Shares> {
         let most = most / ROWS_UNIT * ROWS_UNIT;
         if threads < 2 || most < MIN_SHARE_ROWS || rows < threads * MIN_SHARE_ROWS {
@@ -37,7 +41,7 @@ impl Shares {
 }
 
 impl Kernels {
-    /// How the rows of a call are shared out, if they are.
+    /// Returns the shares of a call's rows; `None` if they are not shared.
     pub(super) fn shares<T: LinearTasks>(&self, call: &Call<T>) -> Option<Shares> {
         let threads = self.pool.threads().min(self.thread_limits.linear);
         let len = self.packed_share().saturating_sub(MAX_LANES);
@@ -45,8 +49,8 @@ impl Kernels {
         Shares::new(call.rows, threads, room.min(PACK_ROWS))
     }
 
-    /// Floats of the scratch for packed rows that belong to one thread: a vector more than its
-    /// rows, for the last one may be read as a vector.
+    /// Returns the number of floats of the scratch for packed rows that belong to one thread: one
+    /// vector more than its rows, since the last row may be read as a vector.
     fn packed_share(&self) -> usize {
         self.packed.len() / self.pool.threads() / 16 * 16
     }
@@ -60,8 +64,8 @@ impl Kernels {
             let layout = part.layout(variant);
             let packed = Shared(all.pointer().wrapping_add(thread * len));
             // SAFETY: the variant was checked when the kernels were built. This part of the scratch
-            // is the thread's own, with room for the rows of a share; columns lie within the shapes
-            // that were asserted, and shares have no outputs in common.
+            // is the thread's own, with space for the rows of a share; columns are within the
+            // shapes that were asserted, and shares have no outputs in common.
             unsafe {
                 for tile in 0..layout.tiles.count {
                     part.pack(variant, &layout, packed, tile, 0..layout.blocks());
@@ -92,7 +96,7 @@ mod tests {
                     };
                     assert!(share <= most, "{rows} rows, {threads} threads");
                     assert!((count - 1) * share < rows && rows <= count * share);
-                    // The longest thread has at most a share of slack more than an equal part.
+                    // The busiest thread has less than a share more than an equal part.
                     let per_thread = count.div_ceil(threads) * share;
                     assert!(per_thread < rows.div_ceil(threads) + share, "{rows} of {threads}");
                 }

@@ -1,4 +1,4 @@
-//! A linear whose operands are checked, and the parts in which it is worked on.
+//! A linear with checked operands, and the parts into which its work is divided.
 
 use std::ops::Range;
 
@@ -22,8 +22,10 @@ pub(super) enum Weight<T> {
     Grouped(Grouped, *const u8),
 }
 
+/// Checks that linears can read `format`.
+///
 /// # Panics
-/// Linears do not read this form.
+/// Panics if they cannot.
 pub(super) fn check_form(format: Grouped) {
     assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
     let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
@@ -31,7 +33,7 @@ pub(super) fn check_form(format: Grouped) {
 }
 
 impl<T> Weight<T> {
-    /// Matrix `index` of several `[n, k]` that lie behind each other.
+    /// Returns matrix `index` of several consecutive matrices `[n, k]`.
     pub(super) fn matrix(self, index: usize, n: usize, k: usize) -> Weight<T> {
         match self {
             Weight::Plain(first) => Weight::Plain(first.wrapping_add(index * n * k)),
@@ -49,12 +51,13 @@ impl<T> Weight<T> {
     }
 }
 
-/// What a linear computes.
+/// The operands and the output of a linear.
 #[derive(Debug)]
 pub(super) struct Call<T> {
     pub rows: usize,
     pub n: usize,
-    /// From a row of the outputs to the next: `n`, or more where others have the other columns.
+    /// Elements from a row of the outputs to the next: `n`, or more if other columns are computed
+    /// elsewhere.
     pub stride: usize,
     pub k: usize,
     pub x: *const T,
@@ -67,16 +70,16 @@ pub(super) struct Call<T> {
 // read, and tasks write disjoint parts of the outputs.
 unsafe impl<T: Sync> Sync for Call<T> {}
 
-/// How x of a call is packed.
+/// Layout of a call's packed x.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     path: Path,
     pub tiles: RowTiles,
     /// Units of a row.
     pub units: usize,
-    /// Inputs of a group and the bits of its weights, if these are grouped.
+    /// Inputs of a group and the bits of its weights, if weights are grouped.
     group: Option<(usize, Bits)>,
-    /// Floats that a row has behind all packed rows: its sums over groups, or its factors.
+    /// Floats of a row that are stored after all packed rows: its sums over groups, or its factors.
     sums: usize,
 }
 
@@ -85,14 +88,14 @@ impl Layout {
         self.units.div_ceil(self.tiles.block)
     }
 
-    /// Floats of a packed row and what it has behind all of them.
+    /// Returns the number of floats of a packed row, including those stored after all packed rows.
     pub(super) fn row_len(&self) -> usize {
         self.units + self.sums
     }
 }
 
 impl<T: LinearTasks> Call<T> {
-    /// The same for some of its rows.
+    /// Returns the call for some of its rows.
     pub(super) fn part(&self, rows: Range<usize>) -> Call<T> {
         let Call { n, stride, k, x, weight, bias, epilogue, .. } = *self;
         Call {
@@ -126,8 +129,8 @@ impl<T: LinearTasks> Call<T> {
     /// Packs some blocks of a tile of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; `packed` has room for all rows, and nobody
-    /// else packs or reads this part meanwhile.
+    /// The machine has `variant`, for which `layout` was computed; `packed` has space for all rows,
+    /// and no other thread packs or reads this part meanwhile.
     pub(super) unsafe fn pack(
         &self,
         variant: Variant,
@@ -143,11 +146,11 @@ impl<T: LinearTasks> Call<T> {
         unsafe { T::pack(variant, layout.path, task) };
     }
 
-    /// The outputs of some columns and tiles of rows.
+    /// Computes the outputs of some columns and tiles of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; x is packed; `scratch` is the thread's own;
-    /// columns and tiles exist, and nobody else writes these outputs.
+    /// The machine has `variant`, for which `layout` was computed; x is packed; `scratch` is the
+    /// thread's own; columns and tiles exist, and no other thread writes these outputs.
     pub(super) unsafe fn outputs(
         &self,
         variant: Variant,
@@ -164,10 +167,11 @@ impl<T: LinearTasks> Call<T> {
         }
     }
 
-    /// The sums of some columns and tiles of rows, as results of the area that they are of.
+    /// Computes the sums of some columns and tiles of rows. Returns the area whose results they
+    /// are.
     ///
     /// # Safety
-    /// As [`Call::outputs`]; outputs are not touched.
+    /// The conditions of [`Call::outputs`] hold, except that outputs are not accessed.
     pub(super) unsafe fn multiply(
         &self,
         variant: Variant,
@@ -214,7 +218,7 @@ mod tests {
         let mut memory = vec![untouched; 2 * room + 1024];
         for tile in 0..layout.tiles.count {
             let packed = Shared(memory.as_mut_ptr());
-            // SAFETY: the variant is available, and there is more room than is needed.
+            // SAFETY: the variant is available, and there is more space than is needed.
             unsafe { call.pack(variant, &layout, packed, tile, 0..layout.blocks()) };
         }
         let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();
@@ -224,7 +228,7 @@ mod tests {
         assert!(end + MAX_LANES + rows > room, "{context}: {end} of {room}");
     }
 
-    /// What shares of rows rely on, where one thread's scratch ends with the next one's.
+    /// Shares of rows rely on this where one thread's scratch ends and the next one's starts.
     #[test]
     fn packed_rows_take_what_their_layout_says() {
         for variant in Variant::available() {

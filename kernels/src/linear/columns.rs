@@ -1,5 +1,6 @@
-//! Some columns of a linear: the weights and biases of these alone, into rows of which others may
-//! write other columns meanwhile. An output's bits are those of the whole linear.
+//! A range of a linear's columns, computed from the weights and biases of these columns alone.
+//! Other columns of the same rows may be written concurrently. The bits of an output are those of
+//! the whole linear.
 
 use std::ops::Range;
 
@@ -20,12 +21,12 @@ pub struct LinearColumns<'a, T> {
     pub n: usize,
     /// Input width.
     pub k: usize,
-    /// Those that are computed.
+    /// Columns to compute.
     pub columns: Range<usize>,
     /// `[rows, k]`.
     pub x: &'a [T],
     pub weight: PartWeight<'a, T>,
-    /// Of the columns that are computed.
+    /// Biases of the columns to compute.
     pub bias: Option<&'a [f32]>,
     pub out: ColumnsOut<'a, T>,
 }
@@ -39,20 +40,21 @@ pub enum PartWeight<'a, T> {
     Grouped(Grouped, &'a [u8]),
 }
 
-/// Where the results go. All operands are `[rows, n]`, of which the columns are touched.
+/// Destination of the results. All operands are `[rows, n]`, of which only the columns are
+/// accessed.
 #[derive(Debug)]
 pub enum ColumnsOut<'a, T> {
     Store(Columns<'a, T>),
     /// `max(result, 0)`.
     Relu(Columns<'a, T>),
-    /// The erf form.
+    /// GELU of the result, computed with erf.
     Gelu(Columns<'a, T>),
     /// `silu(gate) * result`.
     SiluMul {
         gate: Columns<'a, T>,
         out: Columns<'a, T>,
     },
-    /// `gelu(gate) * result`, GELU by tanh.
+    /// `gelu(gate) * result`, with the tanh approximation of GELU.
     GeluTanhMul {
         gate: Columns<'a, T>,
         out: Columns<'a, T>,
@@ -65,7 +67,8 @@ pub enum ColumnsOut<'a, T> {
 }
 
 impl<T: Number> ColumnsOut<'_, T> {
-    /// Outputs from element `first` on; checks that there are `len` elements of everything.
+    /// Returns the outputs from element `first` on, after checking that every operand has `len`
+    /// elements.
     fn epilogue(self, first: usize, len: usize) -> Epilogue<T> {
         let gated = |gate: Columns<'_, T>, out: Columns<'_, T>, with| {
             assert_eq!(gate.len(), len, "gate is [rows, n]");

@@ -1,8 +1,9 @@
 //! The tasks of a linear, compiled once per number format and in this crate.
 //!
-//! The entry points are generic, so callers compile their own copy of them; what they call here is
-//! not, so the code that matters is built once, with this crate's optimisation level, whatever the
-//! profile of the caller. Here is also where the paths of single variants are entered.
+//! The entry points are generic, so callers compile copies of them. The functions that they call
+//! are not generic, so the performance-critical code is compiled once, with this crate's
+//! optimisation level, regardless of the caller's profile. Paths of single variants are also
+//! entered here.
 
 use half::bf16;
 
@@ -13,17 +14,25 @@ use super::task::{Finish, Sums};
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
-/// The tasks for one number format.
+/// The tasks of a linear for one number format.
 pub trait LinearTasks: Number {
+    /// Packs activations.
+    ///
     /// # Safety
     /// `variant` is available, the path fits it, and the task's own conditions hold.
     unsafe fn pack(variant: Variant, path: Path, task: Pack<Self>);
+    /// Computes the sums of plain weights.
+    ///
     /// # Safety
-    /// As [`LinearTasks::pack`].
+    /// The conditions of [`LinearTasks::pack`] hold.
     unsafe fn plain(variant: Variant, path: Path, task: Sums<Plain<Self>>);
+    /// Computes the sums of grouped weights.
+    ///
     /// # Safety
-    /// As [`LinearTasks::pack`].
+    /// The conditions of [`LinearTasks::pack`] hold.
     unsafe fn grouped(variant: Variant, path: Path, task: Sums<Records>);
+    /// Computes the outputs from the sums.
+    ///
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.
     unsafe fn finish(variant: Variant, task: Finish<Self>);

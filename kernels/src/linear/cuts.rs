@@ -1,4 +1,4 @@
-//! How the outputs of a pass are cut into tasks.
+//! Division of the outputs of a pass into tasks.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use crate::simd::MAX_LANES;
 /// Columns of the narrowest task; a multiple of every variant's register tile.
 const MIN_COLS: usize = PANELS * MAX_LANES;
 
-/// Columns and rows of every task.
+/// Division of columns and rows into tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cuts {
     n: usize,
     tiles: RowTiles,
-    /// Columns that stay together, and cuts between these.
+    /// Columns per unit. Columns are cut between units, never within them.
     unit: usize,
     col_cuts: usize,
-    /// Cuts of the rows.
+    /// Number of parts into which the rows are cut.
     row_cuts: usize,
 }
 
@@ -25,10 +25,11 @@ impl Cuts {
     pub(super) fn new(n: usize, tiles: RowTiles, threads: usize) -> Self {
         let wanted = if threads == 1 { 1 } else { 8 * threads };
         let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, tiles.task_cols);
-        // Rows are cut only when there are too few columns: each cut expands the weight again.
+        // Rows are cut only if there are too few columns, since each cut expands the weight again.
         let col_cuts = n.div_ceil(cols);
         let row_cuts = (wanted / 2 / col_cuts).clamp(1, (tiles.count / 2).max(1));
-        // As many for each thread, and as equal as they can be: threads end together.
+        // Each thread gets the same number of tasks, of sizes as equal as possible, so that threads
+        // finish together.
         let unit = if cols.is_multiple_of(MIN_COLS) { MIN_COLS } else { cols };
         let col_cuts = if row_cuts > 1 { col_cuts } else { col_cuts.next_multiple_of(threads) };
         Cuts { n, tiles, unit, col_cuts: col_cuts.min(n.div_ceil(unit)), row_cuts }
@@ -38,8 +39,8 @@ impl Cuts {
         self.col_cuts * self.row_cuts
     }
 
-    /// Columns and tiles of rows of a task. Cuts of the same columns follow each other: the weight
-    /// comes from memory once.
+    /// Returns the columns and tiles of rows of a task. Row cuts of the same columns are
+    /// consecutive tasks, so that the weight is read from memory once.
     pub(super) fn of(self, task: usize) -> (Range<usize>, Range<usize>) {
         let (cut, columns) = (task % self.row_cuts, task / self.row_cuts);
         let tile = |cut: usize| cut * self.tiles.count / self.row_cuts;

@@ -1,4 +1,4 @@
-//! Few rows: weights go from memory through registers into the sums, once.
+//! Kernel for few rows: weights are read from memory once and multiplied in registers.
 
 #![allow(
     clippy::needless_range_loop,
@@ -11,32 +11,33 @@ use super::sizes::PANELS;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
-/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own,
-/// and the fewer there are at a time the better they flow; more panels share the loads of x, which
-/// count from five rows on. Grouped weights are a stream a panel, and need independent sums to hide
-/// the latency of a multiply-add.
+/// Returns the number of panels processed at a time for `rows` rows. Each row of a plain weight is
+/// a memory stream of its own, and the bandwidth is higher with fewer of them at a time; more
+/// panels share the loads of x, which matter from five rows on. Grouped weights are one stream per
+/// panel, and need independent sums to hide the latency of a multiply-add.
 pub(super) const fn panels(rows: usize, grouped: bool) -> usize {
     if grouped || rows > 4 { PANELS } else { 1 }
 }
 
-/// What a call reads and writes besides the weight.
+/// Operands of a call besides the weight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
     /// Packed x: `[unit][row]`.
     pub x: *const f32,
-    /// Sums of x, if grouped: `[segment][row]`.
+    /// Sums of x, if the weight is grouped: `[segment][row]`.
     pub sums: *const f32,
-    /// Results, rows `stride` apart.
+    /// Results, with rows `stride` apart.
     pub out: *mut f32,
     pub stride: usize,
-    /// Room for a segment of every panel.
+    /// Scratch with space for a segment of every panel.
     pub scratch: *mut f32,
 }
 
-/// All `count <= DIRECT_ROWS` rows times `panels(count, W::GROUPED)` whole panels from `panel` on.
+/// Multiplies all `count <= DIRECT_ROWS` rows by `panels(count, W::GROUPED)` whole panels from
+/// `panel` on.
 ///
 /// # Safety
-/// The panels are full, `rows` describes that many rows.
+/// The panels are full, and `rows` describes `count` rows.
 #[inline(always)]
 pub(super) unsafe fn direct<S: Simd, W: WeightReader<S>>(
     s: S,
@@ -67,8 +68,10 @@ pub(super) unsafe fn direct<S: Simd, W: WeightReader<S>>(
     }
 }
 
+/// Multiplies `P` panels by `R` rows along all of k.
+///
 /// # Safety
-/// As [`direct`], for `P` panels and `R` rows.
+/// The conditions of [`direct`] hold for `P` panels and `R` rows.
 #[inline(always)]
 unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
@@ -85,7 +88,7 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
         let mut x = rows.x.wrapping_add(segment * segment_units * R);
         let whole = units / chunk;
         if W::DWORDS > 1 && R > 2 {
-            // SAFETY: the panels are full, these chunks whole, and the scratch has room for them.
+            // SAFETY: the panels are full, these chunks whole, and the scratch has space for them.
             unsafe {
                 stage::<S, W, P>(s, reader, panel, (segment, whole), rows.scratch);
                 let next = if P == 1 {
@@ -144,12 +147,14 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     }
     for (p, totals) in totals.into_iter().enumerate() {
         for (r, total) in totals.into_iter().enumerate() {
-            // SAFETY: results have room for `P` panels of `R` rows.
+            // SAFETY: results have space for `P` panels of `R` rows.
             unsafe { s.store(rows.out.add(r * rows.stride + p * S::LANES), total) };
         }
     }
 }
 
+/// Adds the products of a chunk to `part`.
+///
 /// # Safety
 /// `x` covers the units of a chunk for `R` rows.
 #[inline(always)]
@@ -172,11 +177,11 @@ unsafe fn multiply_block<S: Simd, W: WeightReader<S>, const R: usize>(
     });
 }
 
-/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`:
-/// with more rows the registers do not hold both a chunk and the sums.
+/// Transposes the whole chunks of a segment into the scratch, panel by panel, as `[dword][panel]`:
+/// with more rows the registers cannot hold both a chunk and the sums.
 ///
 /// # Safety
-/// The panels are full and the chunks whole; `to` has room for them.
+/// The panels are full and the chunks whole; `to` has space for them.
 #[inline(always)]
 unsafe fn stage<S: Simd, W: WeightReader<S>, const P: usize>(
     s: S,
@@ -202,8 +207,10 @@ unsafe fn stage<S: Simd, W: WeightReader<S>, const P: usize>(
     }
 }
 
+/// Adds the products of transposed chunks to `parts`.
+///
 /// # Safety
-/// `dwords` holds `chunks` chunks of every panel, `x` covers their units for `R` rows.
+/// `dwords` holds `chunks` chunks of every panel, and `x` covers their units for `R` rows.
 #[inline(always)]
 unsafe fn multiply_staged<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
@@ -226,7 +233,7 @@ unsafe fn multiply_staged<S: Simd, W: WeightReader<S>, const P: usize, const R: 
     *parts = sums;
 }
 
-/// A dword vector of every panel.
+/// Adds the products of one dword vector of every panel to `parts`.
 ///
 /// # Safety
 /// `x` covers its units for `R` rows.
@@ -252,7 +259,8 @@ unsafe fn multiply_dwords<S: Simd, W: WeightReader<S>, const P: usize, const R: 
     }
 }
 
-/// The first `units` units of a chunk; the same sums, for the end of k.
+/// Adds the products of the first `units` units of a chunk to `part`: the same sums as
+/// [`multiply_block`], for the end of k.
 ///
 /// # Safety
 /// `x` covers `units` units for `R` rows.

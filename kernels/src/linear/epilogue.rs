@@ -1,42 +1,42 @@
-//! What happens to a finished sum: bias, activation, residual, rounding.
+//! Operations on a finished sum: bias, activation, residual, rounding.
 
 use super::gate::Gate;
 use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
-/// Floats of a line of memory.
+/// Floats in a cache line.
 const LINE: usize = 16;
-/// Vectors of a product with a gate that are worked on together.
+/// Number of vectors that are multiplied by a gate together.
 const TOGETHER: usize = 4;
 
-/// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
+/// Destination of a linear's results. All slices are `[rows, n]` and written in full.
 #[derive(Debug)]
 pub enum LinearOut<'a, T> {
     Store(&'a mut [T]),
     /// `max(result, 0)`.
     Relu(&'a mut [T]),
-    /// The erf form.
+    /// GELU of the result, computed with erf.
     Gelu(&'a mut [T]),
     /// `silu(gate) * result`.
     SiluMul {
         gate: &'a [T],
         out: &'a mut [T],
     },
-    /// `gelu(gate) * result`, GELU by tanh.
+    /// `gelu(gate) * result`, with the tanh approximation of GELU.
     GeluTanhMul {
         gate: &'a [T],
         out: &'a mut [T],
     },
-    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit` and u the result
-    /// within `-limit..=limit`.
+    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and u the result,
+    /// clamped to `-limit..=limit`.
     ClampedSwiGlu {
         gate: &'a [T],
         out: &'a mut [T],
         alpha: f32,
         limit: f32,
     },
-    /// `x * silu(result)`: the result is a gate.
+    /// `x * silu(result)`: the result is the gate.
     TimesSilu {
         x: &'a [T],
         out: &'a mut [T],
@@ -80,7 +80,7 @@ impl<T> Clone for Epilogue<T> {
 impl<T> Copy for Epilogue<T> {}
 
 impl<T: Number> Epilogue<T> {
-    /// Checks that every slice has `len` elements.
+    /// Converts `out` to pointers, after checking that every slice has `len` elements.
     pub(super) fn new(out: LinearOut<'_, T>, len: usize) -> Self {
         let gated = |gate: &[T], out: &mut [T], with| {
             assert_eq!(gate.len(), len, "gate is [rows, n]");
@@ -112,7 +112,7 @@ impl<T: Number> Epilogue<T> {
         epilogue
     }
 
-    /// The same outputs from element `offset` on.
+    /// Returns the outputs from element `offset` on.
     pub(super) fn skip(self, offset: usize) -> Self {
         match self {
             Epilogue::Store(out) => Epilogue::Store(out.wrapping_add(offset)),
@@ -131,9 +131,9 @@ impl<T: Number> Epilogue<T> {
         }
     }
 
-    /// Prefetches what `count` neighbouring outputs are added to, the first at element `at`: it
-    /// comes from the third level of cache, and a row's part is too short for the processor's own
-    /// prefetcher.
+    /// Prefetches the memory to which `count` neighbouring outputs are added, the first at element
+    /// `at`. It comes from the third-level cache, and a row's part is too short for the processor's
+    /// own prefetcher.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(self, s: S, at: usize, count: usize) {
         if let Epilogue::Add { out, .. } = self {
@@ -146,8 +146,8 @@ impl<T: Number> Epilogue<T> {
     /// Finishes `count` neighbouring outputs of one row, the first at element `at`.
     ///
     /// # Safety
-    /// `sums` holds `count` sums, `bias` `count` values; elements `at..at + count` lie within the
-    /// outputs, which no other thread touches.
+    /// `sums` holds `count` sums and `bias` `count` values; elements `at..at + count` are within
+    /// the outputs, and no other thread accesses them.
     #[inline(always)]
     pub(super) unsafe fn finish<S: Simd>(
         self,
@@ -162,7 +162,7 @@ impl<T: Number> Epilogue<T> {
             while done + TOGETHER * S::LANES <= count {
                 let bias = bias.map(|bias| bias.wrapping_add(done));
                 let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
-                // SAFETY: so many sums, biases and outputs remain from `done` on.
+                // SAFETY: `TOGETHER` vectors of sums, biases and outputs remain from `done` on.
                 unsafe { gated(s, with, (sums.add(done), bias), gate, out) };
                 done += TOGETHER * S::LANES;
             }
@@ -180,8 +180,10 @@ impl<T: Number> Epilogue<T> {
         }
     }
 
+    /// Applies the epilogue to `width` values and writes them.
+    ///
     /// # Safety
-    /// Elements `at..at + width` lie within the outputs; `width <= LANES`.
+    /// Elements `at..at + width` are within the outputs; `width <= LANES`.
     #[inline(always)]
     unsafe fn write<S: Simd>(self, s: S, value: S::F, at: usize, width: usize) {
         // SAFETY: the caller's promise covers every access below.
@@ -189,7 +191,7 @@ impl<T: Number> Epilogue<T> {
             match self {
                 Epilogue::Store(out) => store_up_to(s, out.add(at), value, width),
                 Epilogue::Relu(out) => {
-                    // NaN must show, not become 0.
+                    // NaN must be preserved, not become 0.
                     let relu = s.select_less(value, s.zero(), s.zero(), value);
                     store_up_to(s, out.add(at), relu, width);
                 }
@@ -212,10 +214,10 @@ impl<T: Number> Epilogue<T> {
     }
 }
 
-/// `with` of gate and `sum + bias`, of [`TOGETHER`] vectors.
+/// Applies `with` to the gates and `sum + bias` of [`TOGETHER`] vectors.
 ///
 /// # Safety
-/// Each pointer is valid for so many values.
+/// Each pointer is valid for that number of values.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
 unsafe fn gated<S: Simd, T: Number>(

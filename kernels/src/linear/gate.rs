@@ -1,5 +1,5 @@
-//! What a finished sum of the feed-forward's second matrix makes of its gate, and what one that is
-//! a gate itself makes of what it stands before.
+//! Functions of a gate and a value: the sums of the feed-forward's second matrix, multiplied by the
+//! activated gate, and sums that are themselves gates.
 
 use crate::simd::{Simd, math};
 
@@ -8,19 +8,19 @@ use crate::simd::{Simd, math};
 pub enum Gate {
     /// `silu(gate) * value`.
     Silu,
-    /// `gelu(gate) * value`, GELU by tanh.
+    /// `gelu(gate) * value`, with the tanh approximation of GELU.
     GeluTanh,
-    /// `(v + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit`, v the value within
-    /// `-limit..=limit`.
+    /// `(v + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and v the value,
+    /// clamped to `-limit..=limit`.
     Clamped { alpha: f32, limit: f32 },
-    /// `gate * silu(value)`: the value is the gate.
+    /// `gate * silu(value)`: the value acts as the gate.
     BySilu,
     /// `gate * sigmoid(value)`.
     BySigmoid,
 }
 
 impl Gate {
-    /// The function of several vectors. NaN shows.
+    /// Applies the function to several vectors. NaN is propagated.
     #[inline(always)]
     #[allow(
         clippy::needless_range_loop,
@@ -40,7 +40,7 @@ impl Gate {
             Gate::Clamped { alpha, limit } => {
                 let (low, high) = (s.splat(-limit), s.splat(limit));
                 for i in 0..N {
-                    // The second operand is the result where one is NaN.
+                    // If an operand is NaN, the result is the second operand.
                     gates[i] = s.min(high, gates[i]);
                     values[i] = s.max(low, s.min(high, values[i]));
                     values[i] = s.add(values[i], s.splat(1.0));

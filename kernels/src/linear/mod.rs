@@ -1,32 +1,33 @@
-//! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
-//! checkpoint, and for grouped low-bit weights: nothing is repacked.
+//! Linears: `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as stored
+//! in the checkpoint, and for grouped low-bit weights. No weights are repacked.
 //!
 //! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds
 //! per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in
-//! order; `avx512`, `avx512_bf16` and `integers` have orders of their own. Batch size, tiles, tasks
-//! and threads do not enter, so a row's bits depend on that row alone.
+//! order; `avx512`, `avx512_bf16`, `amx` and `integers` have orders of their own. Batch size,
+//! tiles, tasks and threads do not affect the order, so a row's bits depend on that row alone.
 //!
-//! - `reader`: how weights of a format become vectors of columns: dwords of `LANES` weight rows are
-//!   transposed in registers, or lie so already in the records of a grouped weight.
+//! - `reader`: conversion of weights of a format to vectors of columns: dwords of `LANES` weight
+//!   rows are transposed in registers, or stored in that order in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
-//! - `direct`: few rows, weights used straight from registers.
+//! - `direct`: few rows, weights used directly from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `avx512`: instead of these three, plain bf16 weights with AVX-512; `avx512_bf16`: with
-//!   AVX512-BF16.
-//! - `amx`: the same with AMX, in tiles.
-//! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
-//! - `prefetch`: memory fetched into caches before it is needed.
-//! - `path`: what each of these offers; `registry`: which of them multiplies a linear; `rows`,
-//!   `cuts`, `sizes`: how rows and columns are cut for it; `tuning`: numbers chosen for processors.
-//! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
-//! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding;
-//!   `gate`: activations of two factors.
-//! - `compiled`: every task once for each number format.
-//! - `columns`: some columns of a linear, by themselves.
-//! - `experts`: linears of a mixture of experts, each expert's rows gathered.
+//! - `avx512`, `avx512_bf16`, `amx`: paths that replace `direct` and `tiled` for plain bf16 weights
+//!   with AVX-512, AVX512-BF16 and AMX, and pack x in their own order.
+//! - `integers`: paths that do the same for grouped weights in bf16 linears with AVX512-VNNI.
+//! - `prefetch`: prefetching of memory into caches before it is needed.
+//! - `path`: the interface of these algorithms; `registry`: the choice among them for a linear;
+//!   `rows`, `cuts`, `sizes`: division of rows and columns for it; `tuning`: parameters chosen for
+//!   processors.
+//! - `call`: a linear with checked operands; `by_columns`, `by_rows`: division of its work among
+//!   threads.
+//! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding; `gate`:
+//!   activations of two factors.
+//! - `compiled`: every task, compiled once for each number format.
+//! - `columns`: a range of a linear's columns.
+//! - `experts`: linears of a mixture of experts, with the rows of each expert gathered.
 //!
-//! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line
-//! in `registry`.
+//! A new algorithm consists of a folder with a [`MultiplicationPath`](path::MultiplicationPath) and
+//! a line in `registry`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -69,7 +70,7 @@ use model::compressed::Grouped;
 pub(crate) use sizes::packed_len;
 use sizes::results_len;
 
-/// One linear operation.
+/// A linear operation.
 #[derive(Debug)]
 pub struct Linear<'a, T> {
     pub rows: usize,
@@ -105,7 +106,7 @@ pub struct LinearGrouped<'a, T> {
     pub out: LinearOut<'a, T>,
 }
 
-/// Floats of scratch per thread.
+/// Returns the number of floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
     tiled::TILE_LEN + results_len() + registry::unfinished_len()
 }
@@ -120,11 +121,12 @@ impl Kernels {
 
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
     ///
-    /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
+    /// For every group in order, `part` is the chain of fused multiply-adds of `q` and `x` from 0;
     /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16
-    /// with AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its
-    /// largest value, and `part` and `sum(x)` are exact but for one rounding each. In both cases
-    /// weights of any form and the same weights widened to 8 bits give the same bits.
+    /// with AVX512-VNNI the values of each group of x are rounded to multiples of 2^-11 of the
+    /// power of two above its largest value, and `part` and `sum(x)` are exact except for one
+    /// rounding each. In both cases weights of any format and the same weights widened to 8 bits
+    /// yield the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
         let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
         check_form(format);
@@ -144,7 +146,7 @@ impl Kernels {
         self.run_call((rows, n, k), x, weight, bias, (epilogue, n));
     }
 
-    /// Outputs that `epilogue` begins with, rows `stride` apart.
+    /// Runs a linear whose outputs start at those of `epilogue`, with rows `stride` apart.
     fn run_call<T: LinearTasks>(
         &self,
         (rows, n, k): (usize, usize, usize),

@@ -1,6 +1,6 @@
-//! Activations as the kernels read them: for every block of k and every tile of rows,
-//! `[unit][row]`, so that a kernel walks along one stream; and the sums over groups of k for
-//! grouped weights.
+//! Packs activations in the order in which the kernels read them: `[unit][row]` for every block of
+//! k and every tile of rows, so that a kernel reads one stream; and, for grouped weights, the sums
+//! over groups of k.
 
 use half::bf16;
 
@@ -13,9 +13,9 @@ use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
-/// Reads plain activations, whose inputs are added up besides.
+/// A reader of plain activations whose inputs are also added up.
 trait Packed<S: Simd>: WeightReader<S> {
-    /// `sum` plus the inputs in a dword, in order.
+    /// Returns `sum` plus the inputs in a dword, in order.
     fn add(s: S, sum: S::F, dword: S::D) -> S::F;
 }
 
@@ -45,14 +45,14 @@ impl<S: Simd> Packed<S> for PairsBf16 {
 pub struct Pack<T> {
     pub(super) x: *const T,
     pub(super) k: usize,
-    /// Units along k of the weight: those of x, or more where the weight is padded.
+    /// Units of the weight along k: those of x, or more if the weight is padded.
     pub(super) units: usize,
     pub(super) tiles: RowTiles,
     pub(super) tile: usize,
     pub(super) blocks: std::ops::Range<usize>,
     pub(super) packed: Shared<f32>,
     pub(super) sums: Shared<f32>,
-    /// Inputs of a group and the bits of its weights, if these are grouped.
+    /// Inputs of a group and the bits of its weights, if weights are grouped.
     pub(super) group: Option<(usize, Bits)>,
 }
 
@@ -72,7 +72,7 @@ impl<T: Number> SimdTask for Pack<T> {
 }
 
 impl Pack<bf16> {
-    /// Packs pairs of inputs as they are.
+    /// Packs pairs of inputs without converting them.
     #[inline(always)]
     pub(super) fn pairs<S: Simd>(&self, s: S) {
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
@@ -85,7 +85,7 @@ impl<T: Number> Pack<T> {
         self.tiles.height(self.tile)
     }
 
-    /// Rows of this tile and of those after it: a vector is read whole where there are enough.
+    /// Returns the number of rows from this tile on: a vector is read whole if there are enough.
     fn rows_left(&self) -> usize {
         self.tiles.rows - self.tiles.start(self.tile)
     }
@@ -94,7 +94,7 @@ impl<T: Number> Pack<T> {
     fn run_as<S: Simd, X: Packed<S>>(&self, s: S, reader: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
-        // A unit is an input wherever weights are grouped, and groups are powers of two.
+        // A unit is an input whenever weights are grouped, and groups are powers of two.
         let per_group = self.group.map(|(group, _)| group);
         let mut sum = s.zero();
         for block in self.blocks.clone() {
@@ -111,14 +111,14 @@ impl<T: Number> Pack<T> {
                     // SAFETY: the row tile and this unit of it exist.
                     unsafe { reader.edge(s, 0, block, at / chunk) }
                 } else {
-                    // SAFETY: zeros to read as a vector.
+                    // SAFETY: the zeros can be read as a vector.
                     s.repeat(unsafe { s.load_dwords([0u8; 64].as_ptr()) })
                 };
                 for (i, &dword) in dwords.as_ref().iter().enumerate().take(X::DWORDS) {
                     for j in 0..X::UNITS {
                         let unit = i * X::UNITS + j;
                         if unit < count {
-                            // SAFETY: packed rows have room for `units` units of this tile.
+                            // SAFETY: packed rows have space for `units` units of this tile.
                             unsafe {
                                 let to = to.add((at + unit) * rows);
                                 store_some(s, to, X::unit(s, dword, j), rows);
@@ -141,14 +141,14 @@ impl<T: Number> Pack<T> {
         }
     }
 
-    /// A row alone is packed by reading it.
+    /// Packs a single row, which needs no transposition.
     #[inline(always)]
     fn one_row<S: Simd>(&self, s: S, x: *const T) {
         let first = self.blocks.start * BLOCK_UNITS;
         let end = self.units.min(self.blocks.end * BLOCK_UNITS);
         let to = self.packed.pointer();
         let mut at = first;
-        // SAFETY: x has `k` elements, packed rows and sums have room for all units and groups.
+        // SAFETY: x has `k` elements, packed rows and sums have space for all units and groups.
         unsafe {
             while at + S::LANES <= end.min(self.k) {
                 s.store(to.add(at), T::load(s, x.add(at)));
@@ -179,6 +179,8 @@ impl<T: Number> Pack<T> {
     }
 }
 
+/// Stores the first `count` lanes of `value`.
+///
 /// # Safety
 /// `to` is valid for `count <= LANES` f32.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! What an algorithm that multiplies linears has to offer. `registry` lists them.
+//! The interface of an algorithm that multiplies linears. `registry` lists them.
 
 use half::bf16;
 use model::compressed::WeightFormat;
@@ -8,7 +8,7 @@ use super::rows::RowTiles;
 use super::task::Sums;
 use crate::variant::Variant;
 
-/// What a pass multiplies.
+/// Operands of a pass, as far as they determine its path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub rows: usize,
@@ -17,31 +17,32 @@ pub(super) struct Shape {
     pub format: WeightFormat,
 }
 
-/// How x of a pass is packed for a path.
+/// Layout of a pass's packed x for a path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PackedLayout {
     pub tiles: RowTiles,
     /// Units of a row.
     pub units: usize,
-    /// Floats that a row has behind all packed rows: its sums over groups, or its factors.
+    /// Floats of a row that are stored after all packed rows: its sums over groups, or its factors.
     pub sums: usize,
 }
 
-/// A path: an algorithm that multiplies linears in bf16. It takes the place of the vectors of
-/// `task` and leaves its sums where these do.
+/// A path: an algorithm that multiplies linears in bf16. It replaces the vector kernels of `task`
+/// and stores its sums in the same memory.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) trait MultiplicationPath {
-    /// Reads the weights: [`Plain`](super::reader::Plain) or [`Records`](super::reader::Records).
+    /// Reader of the weights: [`Plain`](super::reader::Plain) or
+    /// [`Records`](super::reader::Records).
     type Reader;
 
-    /// Floats of a thread's scratch for sums that are not results yet.
+    /// Floats of a thread's scratch for sums that are not yet results.
     const UNFINISHED_LEN: usize = 0;
 
-    /// Whether it multiplies this shape with these instructions. Its format is one that `Reader`
-    /// reads.
+    /// Returns true if the path multiplies this shape with the instructions of `variant`. The
+    /// format of `shape` is one that `Reader` reads.
     fn fits(variant: Variant, shape: Shape) -> bool;
 
-    /// The tiles and packed rows of a pass of a shape that fits.
+    /// Returns the tiles and packed rows of a pass of a shape that fits.
     fn layout(shape: Shape) -> PackedLayout;
 
     /// Packs a range of blocks of one tile of rows.
@@ -50,9 +51,10 @@ pub(super) trait MultiplicationPath {
     /// The machine has the instructions of a variant that fits; the task's own conditions hold.
     unsafe fn pack(task: &Pack<bf16>);
 
-    /// Leaves the sums of the task's columns and rows in its results.
+    /// Computes the sums of the task's columns and rows and stores them in its results.
     ///
     /// # Safety
-    /// As [`MultiplicationPath::pack`], which has packed x. Instructions may be emulated.
+    /// The conditions of [`MultiplicationPath::pack`] hold, and it has packed x. Instructions may
+    /// be emulated.
     unsafe fn multiply(task: &Sums<Self::Reader>);
 }

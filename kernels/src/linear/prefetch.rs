@@ -1,15 +1,15 @@
-//! Prefetching of weights while the ones before them are multiplied.
+//! Prefetching of weights while the preceding ones are multiplied.
 
 use super::tuning::BURST_LINES;
 use crate::simd::Simd;
 
-/// Lines of memory to prefetch, a few at a time: `rows` runs, `stride` bytes apart.
+/// Cache lines to prefetch, a few at a time: `rows` runs, `stride` bytes apart.
 #[derive(Debug, Clone, Copy)]
 pub struct Lines {
     pub at: *const u8,
     pub stride: usize,
     pub rows: usize,
-    /// Lines of a run.
+    /// Lines per run.
     pub lines: usize,
 }
 
@@ -22,32 +22,34 @@ impl Lines {
     }
 }
 
-/// Lines prefetched in bursts at some of the steps of a product. A step without a burst is a count
-/// and a branch, for the product needs the other issue slots.
+/// Prefetches lines in bursts at some of the steps of a product. A step without a burst is only a
+/// count and a branch, since the product needs the other issue slots.
 #[derive(Debug)]
 pub(super) struct Prefetcher {
     at: *const u8,
-    /// Bursts left of the run, of all runs, and in a run.
+    /// Bursts left in the current run. `left` are left in all runs, and `run` is the number per
+    /// run.
     left_of_run: usize,
     left: usize,
     run: usize,
-    /// From the last burst of a run to the next run.
+    /// Bytes from the last burst of a run to the next run.
     jump: usize,
-    /// Steps until the next burst, and between bursts.
+    /// Steps until the next burst. `pause` is the number of steps between bursts.
     wait: usize,
     pause: usize,
-    /// What is prefetched after these.
+    /// Lines that are prefetched after these.
     then: Lines,
 }
 
 impl Prefetcher {
-    /// All of `lines` within `steps` steps, as far as a burst a step reaches.
+    /// Prefetches all of `lines` within `steps` steps, as far as one burst per step permits.
     #[inline(always)]
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
         Prefetcher::of_both(lines, Lines::NONE, steps)
     }
 
-    /// All of `lines`, then all of `then`, within `steps` steps, as far as a burst a step reaches.
+    /// Prefetches all of `lines`, then all of `then`, within `steps` steps, as far as one burst per
+    /// step permits.
     #[inline(always)]
     pub(super) fn of_both(lines: Lines, then: Lines, steps: usize) -> Self {
         let bursts = lines.bursts() + then.bursts();
@@ -78,7 +80,7 @@ impl Prefetcher {
         self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST_LINES * 64);
     }
 
-    /// Goes on to the lines that come after these.
+    /// Advances to the lines that follow these.
     #[inline(always)]
     fn advance(&mut self) {
         let then = std::mem::replace(&mut self.then, Lines::NONE);

@@ -1,4 +1,4 @@
-//! The paths that multiply linears, and which of them multiplies one.
+//! The paths that multiply linears, and the choice among them.
 
 use half::bf16;
 use model::compressed::WeightFormat;
@@ -17,7 +17,7 @@ use super::{amx, avx512, avx512_bf16, integers};
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
-/// From the paths for each kind of weight, in the order in which they are tried: their enum, and
+/// Defines the enum of the paths for each kind of weight, in the order in which they are tried, and
 /// static dispatch to them.
 macro_rules! registry {
     (
@@ -34,7 +34,7 @@ macro_rules! registry {
         }
 
         impl Path {
-            /// The first path that fits.
+            /// Returns the first path that fits.
             pub(super) fn of<T: Number>(variant: Variant, shape: Shape) -> Path {
                 let _ = variant;
                 match shape.format {
@@ -61,6 +61,8 @@ macro_rules! registry {
                 }
             }
 
+            /// Packs with this path.
+            ///
             /// # Safety
             /// The path fits `variant`, which is available; the task's own conditions hold.
             #[inline(always)]
@@ -75,8 +77,10 @@ macro_rules! registry {
                 }
             }
 
+            /// Computes the sums of plain weights with this path.
+            ///
             /// # Safety
-            /// As [`Path::pack`].
+            /// The conditions of [`Path::pack`] hold.
             #[inline(always)]
             pub(super) unsafe fn plain(self, variant: Variant, task: Sums<Plain<bf16>>) {
                 // SAFETY: the caller's promise.
@@ -88,8 +92,10 @@ macro_rules! registry {
                 }
             }
 
+            /// Computes the sums of grouped weights with this path.
+            ///
             /// # Safety
-            /// As [`Path::pack`].
+            /// The conditions of [`Path::pack`] hold.
             #[inline(always)]
             pub(super) unsafe fn grouped(self, variant: Variant, task: Sums<Records>) {
                 // SAFETY: the caller's promise.
@@ -102,7 +108,8 @@ macro_rules! registry {
             }
         }
 
-        /// Floats of a thread's scratch for sums that are not results yet, whatever the path.
+        /// Returns the number of floats of a thread's scratch for sums that are not yet results,
+        /// sufficient for every path.
         pub(super) fn unfinished_len() -> usize {
             let lens: &[usize] = &[
                 $(<$plain_path>::UNFINISHED_LEN,)*

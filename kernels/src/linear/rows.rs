@@ -1,37 +1,37 @@
-//! The rows of a pass in tiles.
+//! Division of the rows of a pass into tiles.
 
-/// Rows of a pass in tiles: of nearly equal height, or whole ones and what is left.
+/// Tiles of a pass's rows: of nearly equal height, or whole tiles and a remainder.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     pub(super) rows: usize,
     pub(super) count: usize,
-    /// Rows of a whole tile; `None` where all are of nearly equal height.
+    /// Rows of a whole tile; `None` if all tiles are of nearly equal height.
     whole: Option<usize>,
-    /// Columns of a task at most.
+    /// Maximum number of columns in a task.
     pub(super) task_cols: usize,
-    /// Units of a block of packed x.
+    /// Units in a block of packed x.
     pub(super) block: usize,
 }
 
 impl RowTiles {
-    /// As few tiles of at most `highest` rows as possible, of nearly equal height.
+    /// Returns as few tiles of at most `highest` rows as possible, of nearly equal height.
     pub(super) fn even(rows: usize, highest: usize, task_cols: usize, block: usize) -> RowTiles {
         RowTiles { rows, count: rows.div_ceil(highest), whole: None, task_cols, block }
     }
 
-    /// Tiles of `height` rows, and what is left.
+    /// Returns tiles of `height` rows, and one of the remainder.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) fn whole(rows: usize, height: usize, task_cols: usize, block: usize) -> RowTiles {
         RowTiles { rows, count: rows.div_ceil(height), whole: Some(height), task_cols, block }
     }
 
-    /// Rows of a tile.
+    /// Returns the number of rows in a tile.
     #[inline(always)]
     pub(super) fn height(self, tile: usize) -> usize {
         self.start(tile + 1) - self.start(tile)
     }
 
-    /// First row of a tile, or of the one after it.
+    /// Returns the first row of a tile, or the end of the last one.
     #[inline(always)]
     pub(super) fn start(self, tile: usize) -> usize {
         match self.whole {
@@ -40,8 +40,8 @@ impl RowTiles {
         }
     }
 
-    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row
-    /// this is.
+    /// Returns the number of dwords of packed x before block `block` of the tile whose first row is
+    /// `first_row`. Each row has `units` units.
     #[inline(always)]
     pub(super) fn packed_before(self, units: usize, block: usize, first_row: usize) -> usize {
         let first = block * self.block;

@@ -1,4 +1,4 @@
-//! One task of a linear: the sums of some columns and rows, then what becomes of them.
+//! A task of a linear: the sums of some columns and rows, and their conversion to outputs.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::simd::{OutOfLine, Simd};
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
-/// What a task works on.
+/// Operands of a task.
 #[derive(Debug, Clone)]
 pub struct Area {
     pub(super) packed: Shared<f32>,
@@ -27,8 +27,8 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what
-    /// `unfinished` holds.
+    /// Scratch of the thread: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and
+    /// the memory of `unfinished`.
     pub(super) scratch: *mut f32,
 }
 
@@ -37,14 +37,15 @@ impl Area {
         self.scratch.wrapping_add(TILE_LEN)
     }
 
-    /// Sums that are not results yet: the chains of `avx512`, the tiles of `amx`.
+    /// Returns the memory for sums that are not yet results: the chains of `avx512`, the tiles of
+    /// `amx`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn unfinished(&self) -> *mut f32 {
         self.results().wrapping_add(results_len())
     }
 
-    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns
-    /// use it; whether a run is the last.
+    /// Returns runs of blocks of k with `units` units each, whose packed x stays in the
+    /// second-level cache while all columns use it, each with true if it is the last.
     #[inline(always)]
     pub(super) fn runs(
         &self,
@@ -58,9 +59,9 @@ impl Area {
         })
     }
 
-    /// Packed x of `units` units of the block that has the place of `block` in the next run: the
-    /// last panels of a run prefetch it, since it comes from the third level, or from the core that
-    /// packed it.
+    /// Returns the lines of packed x of the block in the next run that corresponds to `block`; a
+    /// row has `units` units. The last panels of a run prefetch them, since they come from the
+    /// third-level cache, or from the core that packed them.
     #[inline(always)]
     pub(super) fn x_after(&self, run: &Range<usize>, block: usize, units: usize) -> Lines {
         let first = (block + run.len()) * self.tiles.block;
@@ -93,7 +94,8 @@ impl Area {
                 panel += step;
             }
         }
-        // `tiled` writes whole register tiles, which fit the results only at their own multiples.
+        // `tiled` writes whole register tiles, which fit the results only at multiples of their own
+        // width.
         let start = if panel == end { end } else { panel - (panel - first) % PANELS };
         let blocks = reader.units().div_ceil(BLOCK_UNITS);
         for (run, is_last) in self.runs(BLOCK_UNITS, blocks) {
@@ -134,7 +136,7 @@ impl Area {
     }
 }
 
-/// The sums of a task, from weights as `P` describes them.
+/// The sums of a task, with the weights read by `P`.
 #[derive(Debug, Clone)]
 pub struct Sums<P> {
     pub(super) reader: P,
@@ -181,7 +183,7 @@ pub struct Finish<T> {
     pub(super) n: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) epilogue: Epilogue<T>,
-    /// Which row of the outputs each row is, if they lie in another order.
+    /// Output row of each row, if the outputs are in another order.
     pub(super) output_rows: Option<*const u32>,
 }
 
@@ -192,7 +194,7 @@ impl<T: Number> SimdTask for Finish<T> {
         let cols = area.cols.clone();
         let first_row = area.tiles.start(area.row_tiles.start);
         for row in first_row..area.tiles.start(area.row_tiles.end) {
-            // SAFETY: the sums of this row are complete; row and columns lie within the outputs,
+            // SAFETY: the sums of this row are complete; row and columns are within the outputs,
             // and there is an output row for every row.
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);

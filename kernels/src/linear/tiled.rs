@@ -1,5 +1,5 @@
-//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of
-//! some rows by `PANELS` vectors runs over it for every tile of rows.
+//! Kernel for more rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a
+//! register tile of some rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
@@ -13,34 +13,34 @@ use super::sizes::{BLOCK_UNITS, PANELS};
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
-/// Segments of a block at most: groups of 32 inputs, two inputs to a unit.
+/// Maximum number of segments in a block: groups of 16 inputs, one input per unit.
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;
-/// Units of an unrolled step of the product.
+/// Units in an unrolled step of the product.
 const STEP: usize = 4;
 /// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its
-/// scales and minimums, or less where `avx512` and `amx` keep something there.
+/// scales and minimums. `avx512` and `amx` use it for less data.
 pub(super) const TILE_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
 
-/// Where the parts of a product lie.
+/// Operands of a product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     /// Packed x of all rows of the pass; see `pack`.
     pub x: *const f32,
-    /// Sums of x, `[segment][row]`, if grouped.
+    /// Sums of x, `[segment][row]`, if the weight is grouped.
     pub sums: *const f32,
-    /// Tiles of rows of the pass, and which of them.
+    /// Tiles of rows of the pass. The product covers `first_tile..end_tile`.
     pub tiles: RowTiles,
     pub first_tile: usize,
     pub end_tile: usize,
-    /// Results of the first tile's first row, rows `stride` apart.
+    /// Results of the first tile's first row, with rows `stride` apart.
     pub out: *mut f32,
     pub stride: usize,
-    /// `TILE_LEN` floats of the thread's own.
+    /// `TILE_LEN` floats of the thread's own scratch.
     pub scratch: *mut f32,
 }
 
-/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block
-/// sets. `next` is prefetched meanwhile, in this order.
+/// Adds the products of block `block` of k with `PANELS` panels from `panel` on to the results; the
+/// first block sets them. Meanwhile prefetches `next`, in this order.
 ///
 /// # Safety
 /// The first panel exists; `parts` describes packed rows and results of `PANELS` panels.
@@ -56,7 +56,7 @@ pub(super) unsafe fn tiled<S: Simd, W: WeightReader<S>>(
     let units = BLOCK_UNITS.min(reader.units() - block * BLOCK_UNITS);
     for p in 0..PANELS {
         if (panel + p) * S::LANES < reader.columns() {
-            // SAFETY: the panel exists; the scratch has room for every panel.
+            // SAFETY: the panel exists; the scratch has space for every panel.
             unsafe { expand(s, reader, panel + p, block, units, parts.scratch.add(p * S::LANES)) };
         }
     }
@@ -78,15 +78,16 @@ pub(super) unsafe fn tiled<S: Simd, W: WeightReader<S>>(
             segment: reader.segment(),
             is_first: block == 0,
         };
-        // SAFETY: packed rows, results and the expanded block hold what `product` says.
+        // SAFETY: packed rows, results and the expanded block are as described by `product`.
         unsafe { by_rows::<S, W>(s, count, product, &mut prefetcher) };
     }
 }
 
-/// Writes the units of a block of one panel as f32, `2 * LANES` apart, then scales and minimums.
+/// Expands the units of a block of one panel to f32, `PANELS * LANES` apart, followed by scales and
+/// minimums.
 ///
 /// # Safety
-/// The panel's first column and the block's first unit exist; `to` has room for them.
+/// The panel's first column and the block's first unit exist; `to` has space for them.
 #[inline(always)]
 unsafe fn expand<S: Simd, W: WeightReader<S>>(
     s: S,
@@ -118,7 +119,7 @@ unsafe fn expand<S: Simd, W: WeightReader<S>>(
             }
         }
         if W::GROUPED {
-            // SAFETY: the segment exists, and the scratch has room for its scale and minimum.
+            // SAFETY: the segment exists, and the scratch has space for its scale and minimum.
             unsafe {
                 let (scale, min) = reader.scale(s, panel, first + segment);
                 let to = to.add((BLOCK_UNITS + 2 * segment) * width);
@@ -129,10 +130,10 @@ unsafe fn expand<S: Simd, W: WeightReader<S>>(
     }
 }
 
-/// The units of a chunk as f32, `2 * LANES` apart.
+/// Stores the units of a chunk as f32, `PANELS * LANES` apart.
 ///
 /// # Safety
-/// `to` has room for them.
+/// `to` has space for them.
 #[inline(always)]
 unsafe fn store_units<S: Simd, W: WeightReader<S>>(s: S, dwords: S::Block, to: *mut f32) {
     unroll_16!(W::DWORDS, I => {
@@ -159,6 +160,8 @@ struct Product {
     is_first: bool,
 }
 
+/// Multiplies one tile of rows by the expanded block.
+///
 /// # Safety
 /// `product` describes `rows <= TILE_ROWS` rows.
 #[inline(always)]
@@ -184,8 +187,10 @@ unsafe fn by_rows<S: Simd, W: WeightReader<S>>(
     choose!(1 2 3 4 5 6 7 8 9);
 }
 
+/// Multiplies a tile of `R` rows by the expanded block.
+///
 /// # Safety
-/// As [`by_rows`], for `R` rows.
+/// The conditions of [`by_rows`] hold for `R` rows.
 #[inline(always)]
 unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,
@@ -200,7 +205,8 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
     while done < product.units {
         let end = product.units.min(done + product.segment);
         let mut parts = [[s.zero(); PANELS]; R];
-        // Several units to a step: what counts and branches would take slots from the products.
+        // Several units per step, since counts and branches would take issue slots from the
+        // products.
         let step = if R > 8 { STEP / 2 } else { STEP };
         while done + step <= end {
             prefetcher.step(s);
@@ -242,10 +248,10 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
     }
 }
 
-/// One unit of `PANELS` panels times `R` rows.
+/// Adds the products of one unit of `PANELS` panels and `R` rows to `parts`.
 ///
 /// # Safety
-/// `weight` holds `PANELS` vectors, `x` a value for each row.
+/// `weight` holds `PANELS` vectors, and `x` a value for each row.
 #[inline(always)]
 unsafe fn multiply_unit<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,

@@ -1,6 +1,6 @@
-//! Model check of a run: every interleaving of the caller and one pool thread, the futex modelled
-//! too. A lost wake-up shows as a deadlock; a thread that touches a run's job, or what its tasks
-//! borrow, after the run's end shows as a race on a cell.
+//! Model check of a run: every interleaving of the caller and one pool thread, with a model of the
+//! futex. A lost wake-up shows as a deadlock; a thread that accesses a run's job, or data that its
+//! tasks borrow, after the run's end shows as a race on a cell.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p kernels --release --lib loom`.
 
@@ -25,12 +25,12 @@ impl Cells {
     }
 
     fn add(&self, index: usize) {
-        // SAFETY: needed to write the cell; loom reports a race if anybody else is at it.
+        // SAFETY: needed to write the cell; loom reports a race if another thread accesses it.
         self.0[index].with_mut(|cell| unsafe { *cell += 1 });
     }
 
     fn values(&self) -> Vec<u32> {
-        // SAFETY: needed to read the cells; loom reports a race if anybody writes one.
+        // SAFETY: needed to read the cells; loom reports a race if another thread writes one.
         self.0.iter().map(|cell| cell.with(|cell| unsafe { *cell })).collect()
     }
 }
@@ -46,8 +46,8 @@ fn start(rendezvous: &Arc<Rendezvous>, thread: usize) -> thread::JoinHandle<()> 
     thread::spawn(move || rendezvous.serve(thread))
 }
 
-/// Runs of `tasks` tasks each on `threads` threads; everything a task wrote is read, and what it
-/// borrowed is gone, as soon as its run has returned.
+/// Performs runs of `tasks` tasks each on `threads` threads; as soon as a run has returned, reads
+/// everything its tasks wrote and drops everything they borrowed.
 fn runs(threads: usize, tasks: &[usize]) {
     let rendezvous = Arc::new(Rendezvous::new(threads));
     let workers: Vec<_> = (1..threads).map(|thread| start(&rendezvous, thread)).collect();

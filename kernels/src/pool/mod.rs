@@ -1,5 +1,5 @@
-//! A pool of persistent threads for one worker process: one op at a time is cut into tasks that the
-//! threads share out.
+//! A pool of persistent threads for one worker process: one op at a time is cut into tasks that are
+//! distributed over the threads.
 //!
 //! - The caller is thread 0 and works too; a pool of one thread spawns none.
 //! - Every thread first takes its own contiguous range of the tasks, so that from step to step the
@@ -8,9 +8,10 @@
 //! - A run allocates nothing and takes no lock. A thread that wakes late finds its tasks taken and
 //!   the run closed, so a short op never pays for a slow wake-up.
 //! - Between runs the threads sleep on a futex each, after spinning for as long as
-//!   [`Pool::set_spin`] allows: nothing by default, because spinning threads take cores from whom
-//!   they wait for. At the end of a run the caller spins while others finish their last tasks.
-//! - Threads may be pinned to CPUs; then the caller is too, from its first run on.
+//!   [`Pool::set_spin`] allows: not at all by default, because spinning threads take cores from the
+//!   threads they wait for. At the end of a run the caller spins while others finish their last
+//!   tasks.
+//! - Threads may be pinned to CPUs; then the caller is pinned too, from its first run.
 //! - A panic in a task aborts the process: a worker that lost a thread in the middle of an op must
 //!   not signal its timeline.
 
@@ -31,30 +32,31 @@ use shm::sync::{AtomicUsize, Ordering};
 
 use rendezvous::Rendezvous;
 
-/// How a pool is made.
+/// Options of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Threads that work on a run, the caller included; at least 1.
+    /// Number of threads that work on a run, including the caller; at least 1.
     pub threads: usize,
-    /// CPU of each thread in the system's numbering, the caller's first; empty: nobody is pinned.
-    /// More CPUs than threads are ignored.
+    /// CPU of each thread in the system's numbering, the caller's first; empty if no thread is
+    /// pinned. More CPUs than threads are ignored.
     pub cpus: Vec<usize>,
-    /// See [`Pool::set_spin`].
+    /// Spin duration; see [`Pool::set_spin`].
     pub spin: Duration,
 }
 
 impl PoolOptions {
-    /// A pool of `threads` threads that are not pinned and do not spin between runs.
+    /// Returns the options of a pool of `threads` threads that are not pinned and do not spin
+    /// between runs.
     pub fn unpinned(threads: usize) -> PoolOptions {
         PoolOptions { threads, cpus: Vec::new(), spin: Duration::ZERO }
     }
 }
 
-/// See the module header.
+/// A pool of threads; see the module header.
 pub struct Pool {
     shared: Arc<Rendezvous>,
     workers: Vec<JoinHandle<()>>,
-    /// Where the caller is to run, until it has been pinned.
+    /// CPU of the caller, until it has been pinned.
     caller_cpu: Cell<Option<usize>>,
     /// Guards against a task that calls `run` again; also makes the pool `!Sync`: one run at a
     /// time.
@@ -77,10 +79,10 @@ impl Drop for AbortOnPanic {
 }
 
 impl Pool {
-    /// A pool of `threads` threads that are not pinned and do not spin between runs.
+    /// Creates a pool of `threads` threads that are not pinned and do not spin between runs.
     ///
     /// # Errors
-    /// As [`Pool::with_options`].
+    /// The errors of [`Pool::with_options`].
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         Pool::with_options(&PoolOptions::unpinned(threads))
     }
@@ -88,11 +90,11 @@ impl Pool {
     /// Starts `options.threads - 1` threads.
     ///
     /// # Errors
-    /// The system refused to start a thread, or to let one run on its CPU (offline, or outside what
-    /// this process may use).
+    /// If the system refuses to start a thread, or to pin one to its CPU (offline, or outside the
+    /// CPUs that this process may use).
     ///
     /// # Panics
-    /// No threads, or CPUs for some of the threads only.
+    /// If there are no threads, or CPUs for some of the threads only.
     pub fn with_options(options: &PoolOptions) -> std::io::Result<Pool> {
         let PoolOptions { threads, ref cpus, spin } = *options;
         assert!(threads >= 1, "a pool has at least the calling thread");
@@ -126,7 +128,7 @@ impl Pool {
             let name = format!("kernels-{thread}");
             pool.workers.push(std::thread::Builder::new().name(name).spawn(body)?);
         }
-        // A starting thread allocates; afterwards nothing does, so its start belongs here.
+        // A starting thread allocates; afterwards nothing does, so its start is awaited here.
         while started.load(Ordering::Acquire) < threads - 1 {
             std::thread::yield_now();
         }
@@ -134,20 +136,20 @@ impl Pool {
         error.map_or(Ok(pool), Err)
     }
 
-    /// Threads that work on a run, the caller included.
+    /// Returns the number of threads that work on a run, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// For how long a thread that has nothing to do looks out for the next run before it sleeps. A
-    /// sleeping thread joins microseconds later, and waking it costs the caller a system call; a
-    /// spinning one keeps its core from others. So allow it only while all threads that can be busy
-    /// have cores of their own.
+    /// Sets the time for which an idle thread polls for the next run before it sleeps. A sleeping
+    /// thread joins microseconds later, and waking it costs the caller a system call; a spinning
+    /// one keeps its core from others. Allow it only if all threads that can be busy have cores of
+    /// their own.
     pub fn set_spin(&self, spin: Duration) {
         self.shared.set_spin(spin);
     }
 
-    /// Whether idle threads look out for the next run at all.
+    /// Returns true if idle threads poll for the next run at all.
     pub fn spins(&self) -> bool {
         self.shared.spins()
     }
@@ -159,7 +161,8 @@ impl Pool {
         self.run_on(usize::MAX, tasks, function);
     }
 
-    /// As [`Pool::run`], on the first `threads_max` threads only (at least the caller).
+    /// Runs the tasks like [`Pool::run`], on the first `threads_max` threads only (at least the
+    /// caller).
     pub fn run_on(
         &self,
         threads_max: usize,
@@ -168,8 +171,8 @@ impl Pool {
     ) {
         assert!(!self.running.replace(true), "a task must not start a run of its own pool");
         if let Some(cpu) = self.caller_cpu.take() {
-            // The pool's own threads were pinned when they started; a caller that may not run
-            // there is no reason to end the run, it only runs where the system puts it.
+            // The pool's own threads were pinned when they started; failure to pin the caller is no
+            // reason to end the run, it only runs where the system puts it.
             let _ = pin_this_thread(cpu);
         }
         let guard = AbortOnPanic;
@@ -190,13 +193,14 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop();
         for worker in self.workers.drain(..) {
-            // A worker cannot panic: tasks abort, and the loop around them has nothing to panic at.
+            // A worker cannot panic: tasks abort, and the loop that calls them contains nothing
+            // that panics.
             let _ = worker.join();
         }
     }
 }
 
-/// Lets the calling thread run on `cpu` only.
+/// Pins the calling thread to `cpu`.
 fn pin_this_thread(cpu: usize) -> std::io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(std::io::ErrorKind::InvalidInput.into());

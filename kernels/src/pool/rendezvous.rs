@@ -1,11 +1,12 @@
-//! How the caller and the threads of a pool meet: a run is opened, threads enter, share out its
-//! tasks and leave; the caller closes it and waits until nobody is inside.
+//! Synchronisation of the caller and the threads of a pool: a run is opened, threads enter,
+//! distribute its tasks among themselves and leave; the caller closes it and waits until no thread
+//! is inside.
 //!
-//! Used by `pool`, and by its model check, which brings its own threads. Three orderings carry
-//! everything, each named at both sides: `SYNC POINT: job` (the run's description is visible to who
-//! enters), `SYNC POINT: left` (what the tasks wrote is visible to the caller, and the description
-//! is not touched while it is read) and `SYNC POINT: sleeper` (the caller sees that a thread
-//! sleeps, or the thread sees the run).
+//! Used by `pool`, and by its model check, which supplies its own threads. Correctness relies on
+//! three orderings, each named at both sides: `SYNC POINT: job` (the run's description is visible
+//! to threads that enter), `SYNC POINT: left` (the writes of the tasks are visible to the caller,
+//! and the description is not modified while it is read) and `SYNC POINT: sleeper` (the caller sees
+//! that a thread sleeps, or the thread sees the run).
 
 use std::time::{Duration, Instant};
 
@@ -14,43 +15,43 @@ use shm::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, 
 
 /// In `Rendezvous::state`: number of pool threads inside the run.
 const INSIDE: u64 = (1 << 16) - 1;
-/// In `Rendezvous::state`: the run takes threads.
+/// In `Rendezvous::state`: threads may enter the run.
 const OPEN: u64 = 1 << 16;
 /// In `Rendezvous::state`: the pool ends.
 const STOP: u64 = 1 << 17;
-/// In `Rendezvous::state`: where the number of threads that take part begins.
+/// In `Rendezvous::state`: first bit of the number of threads that take part.
 const THREADS_SHIFT: u32 = 18;
-/// Threads a pool can have: what fits the field.
+/// Maximum number of threads of a pool: the largest value of the field.
 const THREADS_MAX: usize = (1 << 14) - 1;
 /// In `Rendezvous::state`: one run, counted in the upper half.
 const RUN: u64 = 1 << 32;
 
-/// In `Seat::parked`.
+/// Value of `Seat::parked`.
 const AWAKE: u32 = 0;
 const PARKED: u32 = 1;
 
-/// Looks at the state this often between two looks at the clock.
+/// Number of polls of the state between two reads of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
-/// The caller spins this often for the last tasks of others before it offers them its core.
+/// Number of times that the caller spins for the last tasks of others before it yields its core.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 2_000 };
 
-/// What the threads of a run share, valid while the run is open or a thread is inside it.
+/// Data shared by the threads of a run, valid while the run is open or a thread is inside it.
 #[derive(Clone, Copy)]
 struct Job {
     tasks: usize,
     function: Option<Task<'static>>,
 }
 
-/// What belongs to one thread, on cache lines of its own (adjacent ones are fetched in pairs).
+/// State of one thread, on its own cache lines (adjacent ones are fetched in pairs).
 #[cfg_attr(not(loom), repr(align(128)))]
 struct Seat {
-    /// Next task of this thread's range that nobody has taken.
+    /// Next task of this thread's range that no thread has taken.
     next: AtomicUsize,
     /// `PARKED` while the thread sleeps on it or is about to.
     parked: AtomicU32,
 }
 
-/// See the module header.
+/// Rendezvous of the threads of a pool; see the module header.
 pub(super) struct Rendezvous {
     /// Run number, threads that take part, `STOP`, `OPEN`, threads inside; see the constants.
     state: AtomicU64,
@@ -66,7 +67,7 @@ unsafe impl Sync for Rendezvous {}
 unsafe impl Send for Rendezvous {}
 
 impl Rendezvous {
-    /// For `threads` threads, the caller included.
+    /// Creates a rendezvous for `threads` threads, including the caller.
     pub(super) fn new(threads: usize) -> Rendezvous {
         assert!(threads <= THREADS_MAX, "a pool has at most {THREADS_MAX} threads");
         let seat = || Seat { next: AtomicUsize::new(0), parked: AtomicU32::new(AWAKE) };
@@ -99,13 +100,13 @@ impl Rendezvous {
         // returns: it waits below until every thread that entered has left, and a closed run takes
         // no new thread.
         let function: Task<'static> = unsafe { std::mem::transmute(function) };
-        // SAFETY: the last run is closed and empty, so no thread reads `job` now.
+        // SAFETY: the previous run is closed and empty, so no thread reads `job` now.
         self.job.with_mut(|job| unsafe { *job = Job { tasks, function: Some(function) } });
         for (thread, seat) in self.seats[..threads].iter().enumerate() {
             seat.next.store(share_start(tasks, threads, thread), Ordering::Relaxed);
         }
         let run = (self.state.load(Ordering::Relaxed) & !(RUN - 1)).wrapping_add(RUN);
-        // SYNC POINT: job. The closed and empty state is changed by nobody else.
+        // SYNC POINT: job. No other thread changes the closed and empty state.
         self.state.store(run | (threads as u64) << THREADS_SHIFT | OPEN, Ordering::Release);
         self.wake(threads);
         self.work(threads, tasks, function, 0);
@@ -129,7 +130,7 @@ impl Rendezvous {
         self.wake(self.seats.len());
     }
 
-    /// Wakes those of threads `1..threads` that sleep, after the state has changed.
+    /// Wakes sleeping threads among `1..threads`, after the state has changed.
     fn wake(&self, threads: usize) {
         // SYNC POINT: sleeper. The state changes before `parked` is read; the fence keeps that
         // order. Together with the fence in `park` one of the two sides sees the other.
@@ -143,13 +144,13 @@ impl Rendezvous {
         }
     }
 
-    /// The life of pool thread `thread`: takes part in every run that has room for it, until
+    /// Body of pool thread `thread`: takes part in every run that includes it, until
     /// [`Rendezvous::stop`].
     pub(super) fn serve(&self, thread: usize) {
         // The state that opened the last run this thread took part in, without the threads inside.
         let mut last = 0;
         while let Some(state) = self.await_run(thread, last) {
-            // SYNC POINT: job. Fails when the state has changed meanwhile; then look again.
+            // SYNC POINT: job. Fails if the state has changed meanwhile; the loop then retries.
             let entered = self.state.compare_exchange_weak(
                 state,
                 state + 1,
@@ -171,13 +172,13 @@ impl Rendezvous {
     }
 
     /// Takes tasks until none is left: first those of this thread's range, then those that the
-    /// others have not come to.
+    /// others have not started.
     fn work(&self, threads: usize, tasks: usize, function: Task<'_>, thread: usize) {
         for turn in 0..threads {
             let owner = (thread + turn) % threads;
             let next = &self.seats[owner].next;
             let end = share_start(tasks, threads, owner + 1);
-            // The look before the addition leaves the line of a thread that is done alone.
+            // The load before the addition avoids writing the cache line of a thread that is done.
             while next.load(Ordering::Relaxed) < end {
                 let task = next.fetch_add(1, Ordering::Relaxed);
                 if task >= end {
@@ -188,7 +189,7 @@ impl Rendezvous {
         }
     }
 
-    /// Waits for a run after `last` that has room for `thread` and returns the state it saw;
+    /// Waits for a run after `last` that includes `thread` and returns the state that it observed;
     /// `None` when the pool ends.
     fn await_run(&self, thread: usize, last: u64) -> Option<u64> {
         let news = || {
@@ -204,7 +205,7 @@ impl Rendezvous {
         }
     }
 
-    /// Looks for news for as long as spinning is allowed, at least once.
+    /// Polls `news` for as long as spinning is allowed, at least once.
     fn spin_for(&self, news: impl Fn() -> Option<u64>) -> Option<u64> {
         let spin_ns = self.spin_ns.load(Ordering::Relaxed);
         if spin_ns == 0 {
@@ -224,13 +225,13 @@ impl Rendezvous {
         }
     }
 
-    /// Sleeps until the caller wakes this thread, unless there are news already.
+    /// Sleeps until the caller wakes this thread, unless `news` returns a state.
     fn park(&self, thread: usize, news: impl Fn() -> Option<u64>) {
         let parked = &self.seats[thread].parked;
-        // Exchanges and not stores: each follows what the caller exchanged before it.
+        // Exchanges instead of stores: each follows the caller's exchange before it.
         parked.swap(PARKED, Ordering::AcqRel);
-        // SYNC POINT: sleeper. `parked` changes before the state is looked at again; the fence
-        // keeps that order.
+        // SYNC POINT: sleeper. `parked` changes before the state is read again; the fence keeps
+        // that order.
         fence(Ordering::SeqCst);
         if news().is_some() {
             parked.swap(AWAKE, Ordering::AcqRel);
@@ -242,13 +243,13 @@ impl Rendezvous {
     }
 }
 
-/// Threads that take part in the run of `state`.
+/// Returns the number of threads that take part in the run of `state`.
 fn threads_of(state: u64) -> usize {
     (state >> THREADS_SHIFT) as usize & THREADS_MAX
 }
 
-/// First task of the range of `thread`, for any `thread` up to and including `threads`: ranges of
-/// equal size but for one task.
+/// Returns the first task of the range of `thread`, for any `thread` up to and including `threads`:
+/// the sizes of ranges differ by at most one task.
 fn share_start(tasks: usize, threads: usize, thread: usize) -> usize {
     let (each, more) = (tasks / threads, tasks % threads);
     each * thread + thread.min(more)

@@ -1,4 +1,5 @@
-//! Every task runs once, on a thread of its own, whatever the threads, limits and sleeping habits.
+//! Tests that every task runs once, on one thread at a time, for all numbers of threads, limits and
+//! spin durations.
 
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ fn a_thread_that_waits_for_another_in_its_task_is_joined() {
 fn work_left_by_a_slow_thread_is_taken_by_the_others() {
     let pool = pool(2, Duration::ZERO);
     let (others, tasks) = (AtomicUsize::new(0), 20);
-    // Task 0 lasts until all others are done, those of its own range included.
+    // Task 0 lasts until all others are done, including those of its own range.
     pool.run(tasks, &|task, _| {
         if task == 0 {
             while others.load(Ordering::Acquire) < tasks - 1 {
@@ -89,13 +90,13 @@ fn pinned_threads_run_on_their_cpus() {
     let cpus: Vec<usize> = (0..1024).filter(|cpu| allowed.is_set(*cpu)).collect();
     let threads = cpus.len().min(4);
     let options = PoolOptions { threads, cpus, spin: Duration::ZERO };
-    // On a thread of its own, because the caller is pinned too.
+    // On a separate thread, because the caller is pinned too.
     let pool_options = options.clone();
     std::thread::spawn(move || {
         let pool = Pool::with_options(&pool_options).unwrap();
         let started = AtomicUsize::new(0);
         pool.run(threads, &|_, thread| {
-            // Everybody waits for the last, so each thread has one task.
+            // Each task waits for the last to start, so each thread has one task.
             started.fetch_add(1, Ordering::AcqRel);
             while started.load(Ordering::Acquire) < threads {
                 std::thread::yield_now();

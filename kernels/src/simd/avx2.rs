@@ -8,7 +8,7 @@ use super::{KEPT_BITS, OutOfLine, Simd};
 
 const LANES: usize = 8;
 
-/// Token: the machine has AVX2 and FMA.
+/// Token that asserts that the machine has AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx2 {
     _private: (),
@@ -27,12 +27,12 @@ impl Avx2 {
 macro_rules! with_token {
     ($body:expr) => {{
         // SAFETY: intrinsics are unsafe outside functions compiled for them; the token exists only
-        // where the machine has the instructions, and nothing here touches memory.
+        // if the machine has the instructions, and nothing here accesses memory.
         unsafe { $body }
     }};
 }
 
-/// The f32 in each lane rounded to bf16, in the low half of the lane; NaN becomes a quiet NaN.
+/// Rounds the f32 in each lane to bf16, in the low half of the lane; NaN becomes a quiet NaN.
 #[inline(always)]
 fn round_to_bf16(_: Avx2, value: __m256) -> __m256i {
     with_token!({
@@ -47,7 +47,7 @@ fn round_to_bf16(_: Avx2, value: __m256) -> __m256i {
     })
 }
 
-/// Even and odd elements of 16 bf16 as f32.
+/// Returns even and odd elements of 16 bf16 as f32.
 #[inline(always)]
 fn split_pair(_: Avx2, both: __m256i) -> (__m256, __m256) {
     with_token!({
@@ -56,7 +56,7 @@ fn split_pair(_: Avx2, both: __m256i) -> (__m256, __m256) {
     })
 }
 
-/// All ones in the first `count` lanes.
+/// Returns all ones in the first `count` lanes.
 #[inline(always)]
 fn mask(_: Avx2, count: usize) -> __m256i {
     with_token!({
@@ -65,13 +65,13 @@ fn mask(_: Avx2, count: usize) -> __m256i {
     })
 }
 
-/// Sixteen bytes of row `row` and of row `row + 4` as one vector.
+/// Loads sixteen bytes of row `row` and of row `row + 4` as one vector.
 ///
 /// # Safety
 /// Both are readable.
 #[inline(always)]
 unsafe fn half_rows(from: *const u8, stride: usize, row: usize) -> __m256i {
-    // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
+    // SAFETY: the caller's promise; inserting from memory avoids the shuffle port.
     unsafe {
         let low = _mm_loadu_si128(from.add(row * stride).cast());
         let high = _mm_loadu_si128(from.add((row + 4) * stride).cast());
@@ -79,7 +79,7 @@ unsafe fn half_rows(from: *const u8, stride: usize, row: usize) -> __m256i {
     }
 }
 
-/// The four dwords at `from` of each of eight rows as four vectors.
+/// Loads the four dwords at `from` of each of eight rows as four vectors.
 ///
 /// # Safety
 /// They are readable.
@@ -293,7 +293,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_partial(self, from: *const f32, count: usize) -> __m256 {
-        // SAFETY: masked lanes are not touched; the caller promises `count` readable f32.
+        // SAFETY: masked lanes are not accessed; the caller promises `count` readable f32.
         unsafe { _mm256_maskload_ps(from, mask(self, count)) }
     }
 
@@ -305,7 +305,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn store_partial(self, to: *mut f32, value: __m256, count: usize) {
-        // SAFETY: masked lanes are not touched; the caller promises `count` writable f32.
+        // SAFETY: masked lanes are not accessed; the caller promises `count` writable f32.
         unsafe { _mm256_maskstore_ps(to, mask(self, count), value) }
     }
 

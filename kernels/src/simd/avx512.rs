@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{KEPT_BITS, OutOfLine, Simd};
 
-/// Token: the machine has AVX-512 F, BW, DQ and VL.
+/// Token that asserts that the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512 {
     _private: (),
@@ -25,7 +25,7 @@ impl Avx512 {
 macro_rules! with_token {
     ($body:expr) => {{
         // SAFETY: intrinsics are unsafe outside functions compiled for them; the token exists only
-        // where the machine has the instructions, and nothing here touches memory.
+        // if the machine has the instructions, and nothing here accesses memory.
         unsafe { $body }
     }};
 }
@@ -35,7 +35,7 @@ fn mask16(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
 
-/// The f32 in each lane rounded to bf16, in the low half of the lane; NaN becomes a quiet NaN.
+/// Rounds the f32 in each lane to bf16, in the low half of the lane; NaN becomes a quiet NaN.
 #[inline(always)]
 fn round_to_bf16(_: Avx512, value: __m512) -> __m512i {
     with_token!({
@@ -49,7 +49,7 @@ fn round_to_bf16(_: Avx512, value: __m512) -> __m512i {
     })
 }
 
-/// Even and odd elements of 32 bf16 as f32.
+/// Returns even and odd elements of 32 bf16 as f32.
 #[inline(always)]
 fn split_pair(_: Avx512, both: __m512i) -> (__m512, __m512) {
     with_token!({
@@ -58,7 +58,7 @@ fn split_pair(_: Avx512, both: __m512i) -> (__m512, __m512) {
     })
 }
 
-/// Nibble `index` of each dword in its low four bits; other bits are not cleared.
+/// Shifts nibble `index` of each dword to its low four bits; other bits are not cleared.
 #[inline(always)]
 fn shift_nibbles(_: Avx512, d: __m512i, index: usize) -> __m512i {
     with_token!(match index {
@@ -73,7 +73,7 @@ fn shift_nibbles(_: Avx512, d: __m512i, index: usize) -> __m512i {
     })
 }
 
-/// Each pair of vectors `distance` apart replaced by two shuffles of both.
+/// Replaces each pair of vectors `distance` apart by two shuffles of both.
 macro_rules! shuffle_pairs {
     ($t:ident, $low:expr, $high:expr, $distance:literal: $($i:literal)*) => {{
         let mut out = $t;
@@ -85,13 +85,13 @@ macro_rules! shuffle_pairs {
     }};
 }
 
-/// 32 bytes at `low` and 32 at `high` as one vector.
+/// Loads 32 bytes at `low` and 32 at `high` as one vector.
 ///
 /// # Safety
 /// Both are readable.
 #[inline(always)]
 pub(super) unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
-    // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
+    // SAFETY: the caller's promise; inserting from memory avoids the shuffle port.
     unsafe {
         let low = _mm256_loadu_si256(low.cast());
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), _mm256_loadu_si256(high.cast()))
@@ -236,7 +236,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn nibble(self, d: __m512i, index: usize) -> __m512 {
         with_token!({
-            // The permutation looks at the low four bits only, so no mask is needed.
+            // The permutation uses only the low four bits, so no mask is needed.
             let table = _mm512_setr_ps(
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
                 15.0,
@@ -272,11 +272,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn transpose(self, from: *const u8, stride: usize) -> [__m512i; 16] {
         // Vector `8 * half + i` has rows `i` and `i + 4` for i < 4, and rows `i + 4` and `i + 8`
-        // for the others, so that three rounds of shuffles of neighbours are left. Within each
+        // for the others, so that three rounds of shuffles of neighbours remain. Within each
         // quarter, two rounds gather a column of four rows; the last one joins the quarters.
         // SAFETY: the caller promises sixteen readable rows.
         let t: [__m512i; 16] = unsafe {
-            // Four bases and three distances, which is what addresses can be made of.
+            // Four bases and three distances, the operands that addressing modes support.
             let (a, b) = (from, from.add(4 * stride));
             let (c, d) = (from.add(8 * stride), from.add(12 * stride));
             let (two, three) = (2 * stride, 3 * stride);
@@ -334,7 +334,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load_partial(self, from: *const f32, count: usize) -> __m512 {
-        // SAFETY: masked lanes are not touched; the caller promises `count` readable f32.
+        // SAFETY: masked lanes are not accessed; the caller promises `count` readable f32.
         unsafe { _mm512_maskz_loadu_ps(mask16(count), from) }
     }
 
@@ -346,7 +346,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn store_partial(self, to: *mut f32, value: __m512, count: usize) {
-        // SAFETY: masked lanes are not touched; the caller promises `count` writable f32.
+        // SAFETY: masked lanes are not accessed; the caller promises `count` writable f32.
         unsafe { _mm512_mask_storeu_ps(to, mask16(count), value) }
     }
 
@@ -375,7 +375,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_pair_partial_bf16(self, from: *const bf16, count: usize) -> (__m512, __m512) {
         let mask = ((1u64 << count) - 1) as __mmask32;
-        // SAFETY: masked lanes are not touched; the caller promises `count` readable bf16.
+        // SAFETY: masked lanes are not accessed; the caller promises `count` readable bf16.
         split_pair(self, unsafe { _mm512_maskz_loadu_epi16(mask, from.cast()) })
     }
 
@@ -391,7 +391,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn store_rounded(self, to: *mut bf16, values: [__m512; 2]) {
-        /// The upper half of each dword of two vectors.
+        /// Indices of the upper half of each dword of two vectors.
         const UPPER: [u16; 32] = {
             let mut index = [0; 32];
             let mut i = 0;
@@ -412,12 +412,12 @@ impl Simd for Avx512 {
     }
 }
 
-/// One `vdpbf16ps`: `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's
-/// bits. As an instruction of its own it stays in the order in which the kernels name it, where the
+/// Issues one `vdpbf16ps`: `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each
+/// lane's bits. As inline assembly it stays in the order in which the kernels issue it, whereas the
 /// intrinsic is reordered and spilled.
 ///
 /// # Safety
-/// The machine has AVX512-BF16, which the token does not say.
+/// The machine has AVX512-BF16, which the token does not assert.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn dot_bf16(w: __m512, x: __m512, acc: __m512) -> __m512 {

@@ -1,12 +1,12 @@
 //! Sums of the lanes of several vectors at once, in two steps: within quarters (`add_quarters`),
-//! then across them. Which lanes are added to which does not depend on a vector's place.
+//! then across them. The order in which lanes are added does not depend on a vector's place.
 
 #![allow(clippy::needless_range_loop, reason = "pairs of vectors are clearer by index")]
 
 use std::arch::x86_64::*;
 
-/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart are added,
-/// then those four apart.
+/// Returns in quarter `i` four sums of lanes of vector `i`: lanes eight apart are added, then those
+/// four apart.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
@@ -22,8 +22,8 @@ pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
     )
 }
 
-/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart are
-/// added, then neighbours.
+/// Returns in lane `j` of each quarter the sum of the four lanes of that quarter of vector `j`:
+/// lanes two apart are added, then neighbours.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn add_quarters(v: [__m512; 4]) -> __m512 {

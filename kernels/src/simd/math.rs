@@ -1,4 +1,4 @@
-//! Elementary functions on vectors, the same polynomials in every variant.
+//! Elementary functions on vectors, with the same polynomials in every variant.
 
 #![allow(
     clippy::needless_range_loop,
@@ -7,8 +7,8 @@
 
 use super::Simd;
 
-/// An array of `$value` for each `$i` below `N`, where a closure would not have the instructions of
-/// its surroundings; `$like` is any such array.
+/// Builds an array of `$value` for each `$i` below `N`. A closure would not be compiled with the
+/// instructions of the function that contains it; `$like` is any array of that length.
 macro_rules! all {
     ($like:ident, $i:ident => $value:expr) => {{
         let mut all = $like;
@@ -19,9 +19,9 @@ macro_rules! all {
     }};
 }
 
-/// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN. Of
-/// several vectors, step by step of all of them: one alone is a long chain, and the processor sees
-/// few beyond it.
+/// Computes `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays
+/// NaN. Several vectors are processed together, step by step: a single one is a long dependency
+/// chain, and the processor's window reaches little beyond it.
 #[inline(always)]
 pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     const LOWEST: f32 = -87.336_55;
@@ -29,7 +29,8 @@ pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     exp_of_clamped(s, x, clamped, LOWEST)
 }
 
-/// `e^x` of x up to 0, as [`exp`], but 0 below -44.3: what is not 0 is more than `2^-64`.
+/// Computes `e^x` of x up to 0 like [`exp`], but 0 below -44.3: results other than 0 exceed
+/// `2^-64`.
 #[inline(always)]
 pub fn exp_of_negative<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     const LOWEST: f32 = -44.3;
@@ -37,7 +38,7 @@ pub fn exp_of_negative<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N]
     exp_of_clamped(s, x, clamped, LOWEST)
 }
 
-/// `e^x` of clamped x; 0 where x was below `lowest`.
+/// Computes `e^x` of clamped x; 0 where x was below `lowest`.
 #[inline(always)]
 fn exp_of_clamped<S: Simd, const N: usize>(
     s: S,
@@ -58,7 +59,7 @@ fn exp_of_clamped<S: Simd, const N: usize>(
     all!(x, i => s.select_less(x[i], s.splat(lowest), s.zero(), result[i]))
 }
 
-/// `x / (1 + e^exponent)`, of several vectors as [`exp`].
+/// Computes `x / (1 + e^exponent)` of several vectors; see [`exp`].
 #[inline(always)]
 fn over_one_plus_exp<S: Simd, const N: usize>(
     s: S,
@@ -72,7 +73,7 @@ fn over_one_plus_exp<S: Simd, const N: usize>(
     result
 }
 
-/// `x / (1 + e^-x)`, of several vectors as [`exp`].
+/// Computes `x / (1 + e^-x)` of several vectors; see [`exp`].
 #[inline(always)]
 pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     let mut negative = x;
@@ -82,7 +83,7 @@ pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     over_one_plus_exp(s, x, negative)
 }
 
-/// `1 / (1 + e^-x)`, of several vectors as [`exp`].
+/// Computes `1 / (1 + e^-x)` of several vectors; see [`exp`].
 #[inline(always)]
 pub fn sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     let mut negative = x;
@@ -92,7 +93,7 @@ pub fn sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     over_one_plus_exp(s, [s.splat(1.0); N], negative)
 }
 
-/// `x / (1 + e^(-factor * x))`, of several vectors as [`exp`].
+/// Computes `x / (1 + e^(-factor * x))` of several vectors; see [`exp`].
 #[inline(always)]
 pub fn times_sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N], factor: S::F) -> [S::F; N] {
     let mut negative = x;
@@ -102,8 +103,8 @@ pub fn times_sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N], factor: S::F) 
     over_one_plus_exp(s, x, negative)
 }
 
-/// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`, as x times the sigmoid of twice the argument of
-/// tanh; of several vectors as [`exp`].
+/// Computes `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`, as x times the sigmoid of twice the
+/// argument of tanh, of several vectors; see [`exp`].
 #[inline(always)]
 pub fn gelu_tanh<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     let mut negative = x;
@@ -114,8 +115,8 @@ pub fn gelu_tanh<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     over_one_plus_exp(s, x, negative)
 }
 
-/// `x/2 (1 + erf(x / sqrt 2))`, the erf form; absolute error of erf below 2e-7 (Abramowitz and
-/// Stegun 7.1.26).
+/// Computes `x/2 (1 + erf(x / sqrt 2))`, the erf version of GELU; absolute error of erf below 2e-7
+/// (Abramowitz and Stegun 7.1.26).
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     let one = s.splat(1.0);
@@ -130,7 +131,8 @@ pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     p = s.fma(p, t, s.splat(0.254_829_6));
     let [power] = exp(s, [s.sub(zero, s.mul(magnitude, magnitude))]);
     let tail = s.mul(s.mul(p, t), power);
-    // 1 + erf is 2 - tail on the right and tail on the left, which keeps the small values exact.
+    // 1 + erf is 2 - tail for positive x and tail for negative x, which keeps the small values
+    // exact.
     let one_plus_erf = s.select_less(x, zero, tail, s.sub(s.splat(2.0), tail));
     s.mul(s.mul(x, s.splat(0.5)), one_plus_erf)
 }

@@ -1,4 +1,4 @@
-//! The vocabulary in which every kernel is written once: a vector of f32 lanes and the few
+//! SIMD abstraction in which every kernel is written once: a vector of f32 lanes and the few
 //! operations on it, implemented by a portable, an AVX2 and an AVX-512 token.
 //!
 //! A token is a zero-sized proof that the machine has the instructions, so arithmetic is safe to
@@ -8,8 +8,8 @@
 //!
 //! **Pairs.** The hot loops read memory in *pairs*: `2 * LANES` consecutive elements as two
 //! vectors. For f32 they are the first and the second half. For bf16 they are the even and the odd
-//! elements, because a shift and a mask are all that costs. Whatever meets such a pair (packed
-//! activations, accumulators over head_dim) is kept in the same order, called *pair order*.
+//! elements, because extracting them costs only a shift and a mask. Data combined with such a pair
+//! (packed activations, accumulators over head_dim) has the same order, called *pair order*.
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
@@ -28,14 +28,15 @@ use half::{bf16, f16};
 
 use integers::Integers;
 
-/// Widest vector of any variant, in f32 lanes; scratch is laid out for it.
+/// Width of the widest vector of any variant, in f32 lanes; scratch is laid out for it.
 pub const MAX_LANES: usize = 16;
-/// What [`Simd::truncate`] keeps of an f32.
+/// Bits of an f32 that [`Simd::truncate`] keeps.
 const KEPT_BITS: u32 = !0xf;
 
-/// Work that is compiled as a function of its own for each token ([`Simd::out_of_line`]).
+/// Work that is compiled as a separate function for each token ([`Simd::out_of_line`]).
 pub trait OutOfLine<S> {
-    /// Must be `#[inline(always)]`, and so must everything below it that touches vectors.
+    /// Runs the work. Must be `#[inline(always)]`, and so must everything it calls that uses
+    /// vectors.
     fn run(self, s: S);
 }
 
@@ -47,12 +48,12 @@ pub trait Simd: Integers {
     /// [`Simd::LANES`] vectors of dwords.
     type Block: Copy + AsRef<[Self::D]>;
     const LANES: usize;
-    /// Most rows of x in the register tile of the linears, which is two vectors wide.
+    /// Maximum number of rows of x in the register tile of the linears, which is two vectors wide.
     const TILE_ROWS: usize;
-    /// Rows of x up to which the linears use weights straight from registers.
+    /// Maximum number of rows of x for which the linears use weights straight from registers.
     const DIRECT_ROWS: usize;
 
-    /// Runs work as a function of its own, compiled with the token's instructions: compilers take
+    /// Runs work as a separate function, compiled with the token's instructions: compilers take
     /// more than twice the time for a function of twice the size.
     fn out_of_line<W: OutOfLine<Self>>(self, work: W);
 
@@ -65,52 +66,53 @@ pub trait Simd: Integers {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`; fused in the vector variants, two roundings in the portable one.
+    /// Returns `a * b + c`; fused in the vector variants, two roundings in the portable one.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// Lane-wise maximum; `b` where either is NaN.
+    /// Returns the lane-wise maximum; `b` where either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// Lane-wise minimum; `b` where either is NaN.
+    /// Returns the lane-wise minimum; `b` where either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `yes` where `a < b`, else `no` (also where either is NaN).
+    /// Returns `yes` where `a < b`, else `no` (also where either is NaN).
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
-    /// Nearest integer, ties to even.
+    /// Returns the nearest integer, ties to even.
     fn round(self, a: Self::F) -> Self::F;
-    /// `2^a` for integral `a` in -126..=127.
+    /// Returns `2^a` for integral `a` in -126..=127.
     fn exp2_integral(self, a: Self::F) -> Self::F;
-    /// `a * 2^n` for integral `n` in -126..=127.
+    /// Returns `a * 2^n` for integral `n` in -126..=127.
     #[inline(always)]
     fn times_power(self, a: Self::F, n: Self::F) -> Self::F {
         self.mul(a, self.exp2_integral(n))
     }
-    /// The upper 20 of the 24 bits that an f32 has: what is below them is cut off.
+    /// Returns the upper 20 of the 24 significant bits of an f32; the lower ones are cut off.
     fn truncate(self, a: Self::F) -> Self::F;
-    /// Sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.
+    /// Returns the sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.
     fn sum_lanes(self, a: Self::F) -> f32;
-    /// Largest lane.
+    /// Returns the largest lane.
     fn max_lanes(self, a: Self::F) -> f32;
 
     /// Prefetches the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
-    /// As [`Simd::prefetch`], but only into the second cache.
+    /// Prefetches like [`Simd::prefetch`], but only into L2.
     fn prefetch_far(self, at: *const u8);
 
     fn zero_dwords(self) -> Self::D;
-    /// The bits of each dword as an f32.
+    /// Reinterprets the bits of each dword as an f32.
     fn bits(self, d: Self::D) -> Self::F;
-    /// The low half of each dword, a bf16, as f32.
+    /// Converts the low half of each dword, a bf16, to f32.
     fn low_bf16(self, d: Self::D) -> Self::F;
-    /// The high half of each dword, a bf16, as f32.
+    /// Converts the high half of each dword, a bf16, to f32.
     fn high_bf16(self, d: Self::D) -> Self::F;
-    /// Bits `4 * index..4 * index + 4` of each dword as an unsigned number.
+    /// Converts bits `4 * index..4 * index + 4` of each dword, unsigned, to f32.
     fn nibble(self, d: Self::D, index: usize) -> Self::F;
-    /// Byte `index` of each dword as a signed number.
+    /// Converts byte `index` of each dword, signed, to f32.
     fn byte(self, d: Self::D, index: usize) -> Self::F;
-    /// A block of one vector, as often as it takes.
+    /// Returns a block that repeats one vector.
     fn repeat(self, d: Self::D) -> Self::Block;
     /// # Safety
     /// `from` is valid for reading `LANES` dwords, at any alignment.
     unsafe fn load_dwords(self, from: *const u8) -> Self::D;
-    /// Dword `p` of each of `LANES` rows that lie `stride` bytes apart, as vector `p`.
+    /// Returns dword `p` of each of `LANES` rows that are stored `stride` bytes apart, as vector
+    /// `p`.
     ///
     /// # Safety
     /// `from` is valid for reading `LANES` dwords, at any alignment, and so are the rows after it.
@@ -147,15 +149,15 @@ pub trait Simd: Integers {
     /// # Safety
     /// `to` is valid for writing `2 * LANES` bf16. Rounds to nearest even.
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F));
-    /// One vector of numbers behind the other, rounded to the nearest, ties away from zero; for
-    /// finite ones.
+    /// Stores one vector after the other, rounded to nearest, ties away from zero; finite values
+    /// only.
     ///
     /// # Safety
     /// `to` is valid for writing `2 * LANES` bf16.
     #[inline(always)]
     unsafe fn store_rounded(self, to: *mut bf16, values: [Self::F; 2]) {
         let mut all = [0.0f32; 2 * MAX_LANES];
-        // SAFETY: the buffer has room for two of the widest vectors; the rest is the caller's
+        // SAFETY: the buffer has space for two of the widest vectors; the rest is the caller's
         // promise.
         unsafe {
             self.store(all.as_mut_ptr(), values[0]);
@@ -167,10 +169,10 @@ pub trait Simd: Integers {
     }
 }
 
-/// Loads and stores of one element type; sealed by living in a private module.
+/// Loads and stores of one element type; sealed, because its module is private.
 ///
 /// # Safety of the methods
-/// As the methods of [`Simd`] that they forward to.
+/// Same contracts as the methods of [`Simd`] that they forward to.
 pub trait SimdElement: Copy + 'static {
     const IS_F32: bool;
 
@@ -201,8 +203,8 @@ pub trait SimdElement: Copy + 'static {
     unsafe fn store_pair_partial<S: Simd>(s: S, to: *mut Self, value: (S::F, S::F), count: usize) {
         let mut buffer = std::mem::MaybeUninit::<[Self; 2 * MAX_LANES]>::uninit();
         let buffer = buffer.as_mut_ptr().cast::<Self>();
-        // SAFETY: the tail is written through a whole vector on the stack, which has room for the
-        // widest pair; the caller guarantees `count` elements behind `to`.
+        // SAFETY: the tail is written through a whole vector on the stack, which has space for the
+        // widest pair; the caller guarantees `count` elements starting at `to`.
         unsafe {
             Self::store_pair(s, buffer, value);
             std::ptr::copy_nonoverlapping(buffer, to, count);
@@ -245,7 +247,7 @@ impl SimdElement for f32 {
 
     #[inline(always)]
     unsafe fn load_pair_partial<S: Simd>(s: S, from: *const Self, count: usize) -> (S::F, S::F) {
-        // SAFETY: the caller promises `count` elements; the second half is touched only if `count`
+        // SAFETY: the caller promises `count` elements; the second half is accessed only if `count`
         // reaches into it.
         unsafe {
             if count < S::LANES {

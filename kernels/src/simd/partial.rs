@@ -1,10 +1,10 @@
-//! A whole vector of elements or some, whichever is left of a row.
+//! Loads and stores of a whole vector of elements, or of the remaining part of a row.
 
 use std::ops::Range;
 
 use super::{MAX_LANES, Simd, SimdElement};
 
-/// `width` elements, and zeros behind them.
+/// Loads `width` elements, followed by zeros.
 ///
 /// # Safety
 /// `from` is valid for `width <= LANES` elements.
@@ -14,11 +14,11 @@ pub(crate) unsafe fn load_up_to<S: Simd, T: SimdElement>(
     from: *const T,
     width: usize,
 ) -> S::F {
-    // SAFETY: the caller's promise; the partial form is for less than a vector.
+    // SAFETY: the caller's promise; the partial version is for less than a vector.
     unsafe { if width == S::LANES { T::load(s, from) } else { T::load_partial(s, from, width) } }
 }
 
-/// The first `width` elements.
+/// Stores the first `width` elements.
 ///
 /// # Safety
 /// `to` is valid for `width <= LANES` elements.
@@ -29,7 +29,7 @@ pub(crate) unsafe fn store_up_to<S: Simd, T: SimdElement>(
     value: S::F,
     width: usize,
 ) {
-    // SAFETY: the caller's promise; the partial form is for less than a vector.
+    // SAFETY: the caller's promise; the partial version is for less than a vector.
     unsafe {
         if width == S::LANES {
             T::store(s, to, value);
@@ -39,13 +39,13 @@ pub(crate) unsafe fn store_up_to<S: Simd, T: SimdElement>(
     }
 }
 
-/// The elements of `range`, which go to the same places behind `to`.
+/// Stores the elements of `range` at the same offsets from `to`.
 ///
 /// # Safety
 /// `to` is valid for them; `range` ends within a vector.
 #[inline(always)]
 pub(crate) unsafe fn store_between<S: Simd>(s: S, to: *mut f32, value: S::F, range: Range<usize>) {
-    // SAFETY: the caller's promise; the buffer has room for the widest vectors.
+    // SAFETY: the caller's promise; the buffer has space for the widest vectors.
     unsafe {
         if range.start == 0 {
             store_up_to(s, to, value, range.end);

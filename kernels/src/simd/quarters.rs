@@ -1,8 +1,8 @@
-//! Vectors of quarters: sixteen bytes each of four things that lie in memory one by one.
+//! Vectors of quarters: sixteen bytes each of four items that are stored separately in memory.
 
 use std::arch::x86_64::*;
 
-/// Vector `q` of the result holds quarter `q` of each vector, in turn.
+/// Returns vectors whose vector `q` holds quarter `q` of each input vector, in turn.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn transpose(v: [__m512i; 4]) -> [__m512i; 4] {
@@ -22,13 +22,14 @@ pub(crate) fn transpose(v: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Lane `4 * i + j` is the sum of quarter `j` of vector `i`, whose four chains are added in order.
+/// Returns in lane `4 * i + j` the sum of quarter `j` of vector `i`, whose four chains are added in
+/// order.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn add_chains(v: [__m512; 4]) -> __m512 {
     let low = [_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpacklo_ps(v[2], v[3])];
     let high = [_mm512_unpackhi_ps(v[0], v[1]), _mm512_unpackhi_ps(v[2], v[3])];
-    // Chain by chain, of each quarter those of all vectors.
+    // Chain by chain; within each quarter, those of all vectors.
     let of = [
         _mm512_shuffle_ps::<0b01_00_01_00>(low[0], low[1]),
         _mm512_shuffle_ps::<0b11_10_11_10>(low[0], low[1]),

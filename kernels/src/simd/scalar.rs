@@ -1,5 +1,6 @@
-//! The portable variant: eight lanes as an array, which the compiler turns into whatever the target
-//! guarantees. No fused multiply-add, because without the instruction it is a library call.
+//! The portable variant: eight lanes as an array, which the compiler turns into the instructions
+//! that the target guarantees. No fused multiply-add, because without the instruction it is a
+//! library call.
 
 use half::{bf16, f16};
 
@@ -75,8 +76,8 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn round(self, a: Self::F) -> Self::F {
-        // Adding and taking away 1.5 * 2^23 rounds to an integer in the current mode (nearest
-        // even) for the small magnitudes used here, without a library call.
+        // Adding and subtracting 1.5 * 2^23 rounds to an integer in the current mode (nearest even)
+        // for the small magnitudes used here, without a library call.
         const MAGIC: f32 = 12_582_912.0;
         a.map(|value| (value + MAGIC) - MAGIC)
     }

@@ -1,4 +1,4 @@
-//! The system's allocator, counting what is allocated.
+//! The system's allocator, with a counter of allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -6,7 +6,7 @@ use shm::sync::{AtomicU64, Ordering};
 
 struct Counting;
 
-/// Allocations so far, of all threads.
+/// Number of allocations so far, of all threads.
 pub static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call is passed on unchanged to the system's allocator.

@@ -1,4 +1,4 @@
-//! Shared by the kernel tests: seeded inputs, kernels of every variant and thread count,
+//! Helpers of the kernel tests: seeded inputs, kernels of every variant and thread count,
 //! comparison.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -22,7 +22,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Roughly normal in shape, within -2..2.
+    /// Returns a roughly normally distributed number within -2..2.
     pub fn unit(&mut self) -> f32 {
         let draw = |bits: u64| (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
         draw(self.bits()) + draw(self.bits())
@@ -40,7 +40,7 @@ impl Random {
 pub const LIMITS: ScratchLimits =
     ScratchLimits { rows: 300, linear_inputs: 4608, positions: 700, group: 9, head_dim: 128 };
 
-/// Every variant of this machine; those it lacks are named as skipped.
+/// Returns every variant of this machine; missing variants are reported as skipped.
 pub fn variants(test: &str) -> Vec<Variant> {
     for variant in Variant::ALL {
         if !variant.is_available() {
@@ -54,7 +54,7 @@ pub fn kernels(variant: Variant, threads: usize) -> Kernels {
     Kernels::new(variant, threads, LIMITS).expect("threads start")
 }
 
-/// A vector of `len` NaN: what a kernel leaves unwritten shows.
+/// Returns a vector of `len` NaN: elements that a kernel leaves unwritten show.
 pub fn poison<T: Element>(len: usize) -> Vec<T> {
     vec![T::from_f32(f32::NAN); len]
 }
@@ -63,9 +63,10 @@ pub fn bits<T: Element>(values: &[T]) -> Vec<u32> {
     values.iter().map(|value| value.to_f32().to_bits()).collect()
 }
 
-/// Each difference, less the one rounding of the result to `T`, is within `tolerance` times the
-/// root mean square of its row of `expected`. `typical` is the size to expect of a value, for rows
-/// so short that theirs says nothing. This is far stricter than `Op::tolerance` in bf16.
+/// Asserts that each difference, less the one rounding of the result to `T`, is within `tolerance`
+/// times the root mean square of its row of `expected`. `typical` is the expected magnitude of a
+/// value, for rows so short that theirs is not representative. This is far stricter than
+/// `Op::tolerance` in bf16.
 pub fn assert_close<T: Element>(
     actual: &[T],
     expected: &[f64],
@@ -90,19 +91,19 @@ pub fn assert_close<T: Element>(
     }
 }
 
-/// What the table of operations allows a linear in f32.
+/// Returns the tolerance that the table of operations permits for a linear in f32.
 pub fn tolerance() -> f64 {
     f64::from(model::ops::Op::Q.tolerance(model::config::Dtype::F32))
 }
 
-/// What values of attention may be off by, of the root mean square of a head: some variants round
-/// the weights of bf16 values to bf16.
+/// Returns the permitted error of values of attention, relative to the root mean square of a head:
+/// some variants round the weights of bf16 values to bf16.
 pub fn values_tolerance<T: Element>(variant: Variant) -> f64 {
     let rounds = variant == Variant::Avx512Bf16 && size_of::<T>() == 2;
     if rounds { 1e-2 } else { tolerance() }
 }
 
-/// Whether a variant multiplies bf16 by grouped weights in integers on this machine.
+/// Returns true if a variant multiplies bf16 by grouped weights in integers on this machine.
 pub fn has_integers(variant: Variant) -> bool {
     #[cfg(target_arch = "x86_64")]
     let has_instruction = is_x86_feature_detected!("avx512vnni");
@@ -111,8 +112,8 @@ pub fn has_integers(variant: Variant) -> bool {
     variant >= Variant::Avx512 && has_instruction
 }
 
-/// The step of a group of x where it is multiplied in integers: 2^-11 of the power of two above its
-/// largest value.
+/// Returns the step of a group of x where it is multiplied in integers: 2^-11 of the power of two
+/// above its largest value.
 pub fn step_of<T: Element>(x: &[T]) -> f64 {
     let largest = x.iter().fold(0.0f32, |a, x| a.max(x.to_f32().abs()));
     assert!(largest.is_finite(), "a step of finite values");

@@ -1,11 +1,12 @@
-//! Grouped matrices of any form for tests: random records, and what they say by the plain reader.
+//! Grouped matrices of any format for tests: random records, and their values according to the
+//! plain reader.
 
 use kernels::grouped::{integer, range};
 use model::compressed::{Bits, Grouped, ROWS, Scales};
 
 use super::Random;
 
-/// Every form that is stored or that a device widens one to, once each.
+/// Returns every format that is stored or that a device widens one to, once each.
 pub fn formats() -> Vec<Grouped> {
     let mut formats = vec![Grouped::halves(Bits::Eight, 64)];
     for stored in Grouped::STORED {
@@ -18,7 +19,7 @@ pub fn formats() -> Vec<Grouped> {
     formats
 }
 
-/// A matrix of random integers, whose scales are finite and of ordinary size.
+/// Returns a matrix of random integers, whose scales are finite and of ordinary size.
 pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
     let mut records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
     for record in records.chunks_mut(format.record_bytes()) {
@@ -37,7 +38,7 @@ pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) 
     records
 }
 
-/// What the records of a matrix `[n, k]` say.
+/// Decoded records of a matrix `[n, k]`.
 pub struct Said {
     /// `[n, k]`.
     pub q: Vec<i8>,

@@ -1,12 +1,12 @@
-//! As much of the instruction format as the emulated instructions use: three-byte VEX and EVEX
-//! prefixes, ModRM, SIB, displacements.
+//! Decoder of the part of the instruction format that the emulated instructions use: three-byte VEX
+//! and EVEX prefixes, ModRM, SIB, displacements.
 
 use super::Machine;
 
 /// Reads an instruction byte by byte, never beyond its end.
 pub(crate) struct Cursor(*const u8);
 
-/// Fields of a prefix, with inverted bits put right.
+/// Fields of a prefix, with inverted bits corrected.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VexPrefix {
     pub reg_high: u8,
@@ -16,7 +16,7 @@ pub(crate) struct VexPrefix {
     pub wide: bool,
     pub second: u8,
     pub length: u8,
-    /// 0 none, 1 66, 2 F3, 3 F2.
+    /// Mandatory prefix: 0 none, 1 66, 2 F3, 3 F2.
     pub mandatory: u8,
 }
 
@@ -33,12 +33,12 @@ pub(crate) enum Prefix {
     Evex(EvexPrefix),
 }
 
-/// What ModRM names besides a register.
+/// Operand of ModRM other than the register field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Operand {
     Register(u8),
     /// `base` includes the displacement; `index` is the scaled index register, which a tile
-    /// instruction takes as the distance between rows.
+    /// instruction uses as the distance between rows.
     Memory {
         base: u64,
         index: u64,
@@ -47,7 +47,7 @@ pub(crate) enum Operand {
 }
 
 impl Operand {
-    /// The address of ordinary memory operands.
+    /// Returns the address of ordinary memory operands.
     pub(crate) fn address(self) -> Option<u64> {
         match self {
             Operand::Register(_) => None,
@@ -56,14 +56,14 @@ impl Operand {
     }
 }
 
-/// Bit `bit` of `byte`, inverted.
+/// Returns bit `bit` of `byte`, inverted.
 fn inverted(byte: u8, bit: u32) -> u8 {
     !(byte >> bit) & 1
 }
 
 impl Cursor {
     /// # Safety
-    /// A complete instruction lies at `at`.
+    /// A complete instruction starts at `at`.
     pub(crate) unsafe fn new(at: *const u8) -> Self {
         Cursor(at)
     }
@@ -73,8 +73,8 @@ impl Cursor {
     }
 
     pub(crate) fn byte(&mut self) -> u8 {
-        // SAFETY: callers read only what the format says belongs to the instruction, which is
-        // complete by the promise made to `new`.
+        // SAFETY: callers read only bytes that the format assigns to the instruction, which is
+        // complete by the contract of `new`.
         unsafe {
             let byte = *self.0;
             self.0 = self.0.add(1);
@@ -82,7 +82,8 @@ impl Cursor {
         }
     }
 
-    /// The prefix, or `None` if the instruction starts otherwise and so is none of ours.
+    /// Returns the prefix, or `None` if the instruction starts otherwise and is therefore not an
+    /// emulated one.
     pub(crate) fn prefix(&mut self) -> Option<Prefix> {
         match self.byte() {
             0xc4 => {
@@ -121,8 +122,8 @@ impl Cursor {
         }
     }
 
-    /// ModRM and what follows it: the register field and the other operand. A displacement of one
-    /// byte counts in units of `scale` (1 without EVEX).
+    /// Returns ModRM and the bytes that follow it: the register field and the other operand. A
+    /// displacement of one byte counts in units of `scale` (1 without EVEX).
     pub(crate) fn operands(
         &mut self,
         machine: &Machine<'_>,
@@ -132,7 +133,7 @@ impl Cursor {
         let modrm = self.byte();
         let (mode, reg, rm) = (modrm >> 6, modrm >> 3 & 7 | prefix.reg_high, modrm & 7);
         if mode == 3 {
-            // EVEX takes the index bit as the register's highest.
+            // EVEX uses the index bit as the register's highest.
             return (reg, Operand::Register(rm | prefix.base_high | prefix.index_high << 1));
         }
         let has_sib = rm == 4;
@@ -159,7 +160,7 @@ impl Cursor {
             _ => 0,
         };
         if relative {
-            // None of ours has an immediate, so the next instruction starts here.
+            // No emulated instruction has an immediate, so the next instruction starts here.
             base = self.0 as u64;
         }
         (reg, Operand::Memory { base: base.wrapping_add_signed(displacement), index, has_sib })

@@ -1,10 +1,11 @@
-//! Instructions that this processor lacks, done in software: a SIGILL handler decodes the few that
-//! the AMX and AVX512-BF16 kernels contain, carries them out as Intel's manual describes them, and
-//! steps over them. So those kernels' layouts, strides, tile shapes and tails are tested unchanged
-//! on any machine with AVX-512. Speed is not, and neither are the roundings of a real processor.
+//! Software emulation of instructions that this processor lacks: a SIGILL handler decodes the few
+//! that the AMX and AVX512-BF16 kernels contain, executes them as Intel's manual describes them,
+//! and steps over them. The layouts, strides, tile shapes and tails of those kernels are therefore
+//! tested unchanged on any machine with AVX-512. Speed is not, and neither are the roundings of a
+//! real processor.
 //!
-//! Used by tests only. Where the processor has an instruction no signal comes and it runs natively.
-//! Anything else that is illegal keeps its meaning: the process dies of SIGILL.
+//! Used only by tests. If the processor has an instruction there is no signal and it runs natively.
+//! Any other illegal instruction keeps its meaning: the process dies of SIGILL.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 mod decode;
@@ -21,12 +22,13 @@ thread_local! {
     static EMULATED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Instructions emulated on this thread so far: shows that a test tested something.
+/// Returns the number of instructions emulated on this thread so far: shows that a test exercised
+/// the emulator.
 pub fn emulated() -> u64 {
     EMULATED.get()
 }
 
-/// Emulates from now on, in every thread. `false`, and nothing is changed, where it cannot: the
+/// Enables emulation in every thread. Returns `false`, without any change, if it cannot: the
 /// handler itself needs AVX-512 state in the signal frame.
 pub fn install() -> bool {
     static ONCE: Once = Once::new();
@@ -48,11 +50,11 @@ pub fn install() -> bool {
     true
 }
 
-/// The interrupted thread, as the kernel saved it.
+/// The interrupted thread, as saved by the kernel.
 pub(crate) struct Machine<'a>(&'a mut libc::mcontext_t);
 
 impl Machine<'_> {
-    /// General register `number`, in the order of instruction encodings.
+    /// Returns general register `number`, in the order of instruction encodings.
     pub(crate) fn register(&self, number: u8) -> u64 {
         const ORDER: [libc::c_int; 16] = [
             libc::REG_RAX,
@@ -83,7 +85,7 @@ impl Machine<'_> {
         self.0.gregs[libc::REG_RIP as usize] = next as i64;
     }
 
-    /// The XSAVE area of vector registers.
+    /// Returns the XSAVE area of vector registers.
     pub(crate) fn vector_state(&mut self) -> *mut u8 {
         self.0.fpregs.cast()
     }
@@ -94,8 +96,8 @@ extern "C" fn on_illegal(
     _info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes the interrupted thread's context to a SA_SIGINFO handler, and
-    // nobody else uses it while the handler runs.
+    // SAFETY: the kernel passes the interrupted thread's context to a SA_SIGINFO handler, and no
+    // other code uses it while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let mut machine = Machine(&mut context.uc_mcontext);
     // SAFETY: the processor has fetched the instruction that starts here, and the cursor reads no
@@ -111,16 +113,16 @@ extern "C" fn on_illegal(
             machine.step_to(cursor.position());
             EMULATED.set(EMULATED.get() + 1);
         }
-        // SAFETY: both calls may be made in a handler. The instruction is met again and then ends
-        // the process as it would have without us.
+        // SAFETY: both calls may be made in a handler. The instruction is executed again and then
+        // ends the process as it would have without the handler.
         None => unsafe {
             libc::signal(libc::SIGILL, libc::SIG_DFL);
         },
     }
 }
 
-/// Ends the process with a sentence: for what a processor answers with an exception, where silence
-/// would hide a wrong kernel.
+/// Ends the process with a message: for conditions that a processor answers with an exception,
+/// where silence would hide a wrong kernel.
 pub(crate) fn refuse(sentence: &str) -> ! {
     // SAFETY: `write` and `abort` are among the few functions a signal handler may call; panicking
     // is not.
@@ -131,14 +133,14 @@ pub(crate) fn refuse(sentence: &str) -> ! {
     }
 }
 
-/// Kernels of `variant`, run natively where it is available and emulated where it can be.
+/// Returns kernels of `variant`, run natively if it is available and emulated if possible.
 pub fn kernels(variant: kernels::Variant, threads: usize) -> Option<kernels::Kernels> {
     use kernels::Variant;
     let can_emulate = || matches!(variant, Variant::Avx512Bf16 | Variant::Amx) && install();
     if !(variant.is_available() || can_emulate()) {
         return None;
     }
-    // SAFETY: the variant is available, or the handler that carries out its instructions has been
+    // SAFETY: the variant is available, or the handler that executes its instructions has been
     // installed for the whole process.
     let kernels =
         unsafe { kernels::Kernels::new_unchecked(variant, threads, crate::common::LIMITS) };

@@ -1,5 +1,5 @@
-//! The tile instructions on a tile file per thread. Whatever a processor would answer with an
-//! exception ends the process with a sentence.
+//! Emulation of the tile instructions on a tile file per thread. A condition that a processor would
+//! answer with an exception ends the process with a message.
 
 use std::cell::UnsafeCell;
 
@@ -28,7 +28,7 @@ thread_local! {
     static TILES: UnsafeCell<Tiles> = const { UnsafeCell::new(RELEASED) };
 }
 
-/// Carries out the instruction, or answers `None` if it is no tile instruction that our kernels
+/// Executes the instruction, or returns `None` if it is not a tile instruction that the kernels
 /// use.
 pub(super) fn execute(
     machine: &mut Machine<'_>,
@@ -45,7 +45,7 @@ pub(super) fn execute(
     let (reg, operand) = cursor.operands(machine, prefix, 1);
     TILES.with(|tiles| {
         // SAFETY: the handler does not interrupt itself (SIGILL is blocked while it runs), and only
-        // it touches this thread's tiles.
+        // it accesses this thread's tiles.
         let tiles = unsafe { &mut *tiles.get() };
         let tile = usize::from(reg);
         match (opcode, prefix.mandatory, operand) {
@@ -66,11 +66,11 @@ pub(super) fn execute(
             }
             // Loads, with and without the hint that the data is used once, and the store.
             (0x4b, 1 | 3, Operand::Memory { base, index, has_sib: true }) => {
-                // SAFETY: the instruction reads the rows that the shape gives the tile.
+                // SAFETY: the instruction reads the rows that the shape defines for the tile.
                 unsafe { tiles.load(tile, base, index) };
             }
             (0x4b, 2, Operand::Memory { base, index, has_sib: true }) => {
-                // SAFETY: the instruction writes the rows that the shape gives the tile.
+                // SAFETY: the instruction writes the rows that the shape defines for the tile.
                 unsafe { tiles.store(tile, base, index) };
             }
             (0x5c, 2, Operand::Register(first)) => {
@@ -115,7 +115,7 @@ impl Tiles {
         self.configured = true;
     }
 
-    /// The shape of `tile`, which an instruction names and which must therefore have one.
+    /// Returns the shape of `tile`, which an instruction names and which must therefore have one.
     fn shape(&self, tile: usize) -> Shape {
         if !self.configured || tile >= 8 || self.shapes[tile].rows == 0 {
             refuse("a tile instruction names a tile that is not configured");
@@ -128,14 +128,14 @@ impl Tiles {
     }
 
     /// # Safety
-    /// The rows of the tile's shape, `stride` apart from `base` on, are readable; where not, the
-    /// access faults as the instruction would.
+    /// The rows of the tile's shape, `stride` apart starting at `base`, are readable; otherwise the
+    /// access faults like the instruction.
     unsafe fn load(&mut self, tile: usize, base: u64, stride: u64) {
         let shape = self.shape(tile);
         self.data[tile] = [[0; 16]; 16];
         for (row, to) in self.data[tile].iter_mut().enumerate().take(shape.rows) {
             let from = base.wrapping_add(stride.wrapping_mul(row as u64)) as *const u8;
-            // SAFETY: the caller's promise; a row of data has room for 64 bytes.
+            // SAFETY: the caller's promise; a row of data has space for 64 bytes.
             unsafe {
                 to.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(from, shape.row_bytes);
             }
@@ -143,7 +143,7 @@ impl Tiles {
     }
 
     /// # Safety
-    /// As [`Tiles::load`], for writing.
+    /// Same contract as [`Tiles::load`], for writing.
     unsafe fn store(&self, tile: usize, base: u64, stride: u64) {
         let shape = self.shape(tile);
         for (row, from) in self.data[tile].iter().enumerate().take(shape.rows) {

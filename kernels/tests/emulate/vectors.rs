@@ -1,4 +1,4 @@
-//! `vdpbf16ps` on 512-bit registers, in the XSAVE area of the signal frame.
+//! Emulation of `vdpbf16ps` on 512-bit registers, in the XSAVE area of the signal frame.
 
 use std::arch::x86_64::__cpuid_count;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::decode::{Cursor, EvexPrefix, Operand};
 use super::{Machine, products};
 
-/// Where the parts of vector registers lie in the XSAVE area, in its standard form.
+/// Offsets of the parts of vector registers in the XSAVE area, in its standard format.
 struct Offsets {
     /// Bits 128..256 of registers 0..16.
     second_quarters: usize,
@@ -18,7 +18,7 @@ struct Offsets {
 
 static OFFSETS: OnceLock<Offsets> = OnceLock::new();
 
-/// Reads the offsets from the processor; to be called before the first signal.
+/// Reads the offsets from the processor; must be called before the first signal.
 pub(super) fn find_offsets() {
     let offset = |component| __cpuid_count(0xd, component).ebx as usize;
     OFFSETS.get_or_init(|| Offsets {
@@ -28,8 +28,8 @@ pub(super) fn find_offsets() {
     });
 }
 
-/// Carries out the instruction, or answers `None` if it is not `vdpbf16ps` as our kernels use it:
-/// 512 bits, no mask.
+/// Executes the instruction, or returns `None` if it is not `vdpbf16ps` as the kernels use it: 512
+/// bits, no mask.
 pub(super) fn execute(
     machine: &mut Machine<'_>,
     cursor: &mut Cursor,
@@ -54,8 +54,8 @@ pub(super) fn execute(
         }
         Operand::Memory { .. } => {
             let from = operand.address()? as *const u32;
-            // SAFETY: the interrupted instruction was about to read exactly this memory; where it
-            // may not be read, the access faults as the instruction would.
+            // SAFETY: the interrupted instruction was about to read exactly this memory; if it may
+            // not be read, the access faults like the instruction.
             unsafe {
                 if broadcast {
                     [from.read_unaligned(); 16]
@@ -75,11 +75,11 @@ pub(super) fn execute(
     Some(())
 }
 
-/// Offset of the header that says which components are in use, and of the first 128 bits.
+/// Offset of the header that indicates which components are in use, and of the first 128 bits.
 const IN_USE: usize = 512;
 const FIRST_QUARTERS: usize = 160;
 
-/// The parts of register `number`: component, offset in the area, bytes.
+/// Returns the parts of register `number`: component, offset in the area, bytes.
 fn parts(offsets: &Offsets, number: u8) -> [(u32, usize, usize); 3] {
     let number = usize::from(number);
     if number < 16 {
@@ -98,11 +98,11 @@ fn parts(offsets: &Offsets, number: u8) -> [(u32, usize, usize); 3] {
 unsafe fn read(area: *const u8, offsets: &Offsets, number: u8) -> [u32; 16] {
     let mut value = [0u32; 16];
     let mut at = value.as_mut_ptr().cast::<u8>();
-    // SAFETY: the parts lie within the area, and add up to 64 bytes.
+    // SAFETY: the parts are within the area, and add up to 64 bytes.
     unsafe {
         let in_use = area.add(IN_USE).cast::<u64>().read_unaligned();
         for (component, offset, bytes) in parts(offsets, number) {
-            // A component that is not in use is zero, whatever the memory holds.
+            // A component that is not in use is zero, regardless of the contents of the memory.
             if in_use >> component & 1 == 1 {
                 at.copy_from_nonoverlapping(area.add(offset), bytes);
             }
@@ -113,10 +113,10 @@ unsafe fn read(area: *const u8, offsets: &Offsets, number: u8) -> [u32; 16] {
 }
 
 /// # Safety
-/// As [`read`].
+/// Same contract as [`read`].
 unsafe fn write(area: *mut u8, offsets: &Offsets, number: u8, value: &[u32; 16]) {
     let mut at = value.as_ptr().cast::<u8>();
-    // SAFETY: the parts lie within the area, and add up to 64 bytes; so do the whole components,
+    // SAFETY: the parts are within the area, and add up to 64 bytes; so do the whole components,
     // which hold 16 registers each.
     unsafe {
         let header = area.add(IN_USE).cast::<u64>();

@@ -1,13 +1,13 @@
-//! Operands that touch memory nobody may touch: a slice that starts right behind a PROT_NONE page,
-//! or ends right before one. An access beyond it ends the process, after a sentence that names the
-//! operand, its end and the case.
+//! Operands next to inaccessible memory: a slice that starts right after a PROT_NONE page, or ends
+//! right before one. An access beyond it ends the process, after a message that names the operand,
+//! its end and the case.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::Once;
 
-/// Which end of the slice lies at a forbidden page.
+/// End of the slice that is at a forbidden page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Start,
@@ -18,7 +18,7 @@ pub const SIDES: [Side; 2] = [Side::Start, Side::End];
 
 const MAX_REGIONS: usize = 32;
 
-/// A mapping of this thread, guard pages included.
+/// A mapping of this thread, including guard pages.
 #[derive(Clone, Copy)]
 struct Region {
     start: usize,
@@ -27,18 +27,18 @@ struct Region {
 }
 
 thread_local! {
-    /// What the handler names; a kernel with one thread faults on the thread that made the
+    /// Regions that the handler names; a kernel with one thread faults on the thread that made the
     /// operands.
     static REGIONS: Cell<[Option<Region>; MAX_REGIONS]> = const { Cell::new([None; MAX_REGIONS]) };
     static CASE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Says what the next accesses belong to.
+/// Sets the case that the next accesses belong to.
 pub fn set_case(case: String) {
     CASE.set(case);
 }
 
-/// See the module header.
+/// A guarded slice; see the module header.
 pub struct Guarded<T> {
     map: NonNull<u8>,
     map_bytes: usize,
@@ -52,14 +52,14 @@ fn page_bytes() -> usize {
 }
 
 impl<T: bytemuck::Pod> Guarded<T> {
-    /// A copy of `values`, called `name` in the sentence.
+    /// Copies `values` to guarded memory; `name` identifies it in the message.
     pub fn new(name: &'static str, side: Side, values: &[T]) -> Self {
         install();
         let (page, bytes) = (page_bytes(), size_of_val(values));
         let inner = bytes.next_multiple_of(page).max(page);
         let map_bytes = inner + 2 * page;
-        // SAFETY: a new mapping at an address the system chooses; the middle of it is opened. Both
-        // results are checked.
+        // SAFETY: a new mapping at an address the system chooses; the middle of it is made
+        // accessible. Both results are checked.
         let map = unsafe {
             let (private, none) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_NONE);
             let map = libc::mmap(std::ptr::null_mut(), map_bytes, none, private, -1, 0);
@@ -72,7 +72,7 @@ impl<T: bytemuck::Pod> Guarded<T> {
             Side::Start => page,
             Side::End => page + inner - bytes,
         };
-        // SAFETY: the offset lies within the open pages, of which `bytes` are left behind it.
+        // SAFETY: the offset is within the accessible pages, of which `bytes` remain after it.
         let first = unsafe {
             let first = map.as_ptr().add(offset).cast::<T>();
             std::ptr::copy_nonoverlapping(values.as_ptr(), first, values.len());
@@ -93,7 +93,7 @@ impl<T: bytemuck::Pod> Guarded<T> {
     }
 
     pub fn slice_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, borrowed alone.
+        // SAFETY: as above, with an exclusive borrow.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
@@ -108,7 +108,7 @@ impl<T> Drop for Guarded<T> {
             }
         }
         REGIONS.set(regions);
-        // SAFETY: the mapping is ours, and nobody borrows from it any more.
+        // SAFETY: the mapping belongs to this value, and nothing borrows from it any more.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }
@@ -132,7 +132,7 @@ extern "C" fn on_fault(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes the address that was touched.
+    // SAFETY: the kernel passes the address that was accessed.
     let at = unsafe { (*info).si_addr() } as usize;
     let touched = |region: &Region| region.start <= at && at < region.end;
     if let Some(region) = REGIONS.get().into_iter().flatten().find(touched) {

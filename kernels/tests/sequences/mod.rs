@@ -1,5 +1,5 @@
 //! Sequences with windows, rings of positions, 4-bit caches and sinks, for the attention tests.
-//! What a row must not see is NaN wherever it may be: in caches, in scores, in rings.
+//! Memory that a row must not see is NaN: in caches, in scores, in rings.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use kernels::grouped::{decode_kv, quantise_kv};
@@ -11,14 +11,14 @@ use model::compressed::kv4_position_bytes;
 
 use crate::common::{Random, assert_close, poison, tolerance, values_tolerance};
 
-/// What rounding of queries, and of weights, of 4-bit caches to 8 bits may cost.
+/// Permitted errors of rounding queries, and weights, of 4-bit caches to 8 bits.
 const FOUR_TOLERANCES: (f64, f64) = (4e-2, 6e-2);
 
-/// How the caches of a batch are made.
+/// Parameters of the caches of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     pub window: Option<u32>,
-    /// Places of each ring; 0 for a place for each position.
+    /// Number of places of each ring; 0 for one place per position.
     pub places: u32,
     pub four: bool,
     pub sinks: bool,
@@ -45,7 +45,7 @@ pub enum Kept<T> {
 }
 
 impl<T: Element> Kept<T> {
-    /// Room for as many positions, all of them NaN.
+    /// Returns a cache for `positions` positions, all of them NaN.
     pub fn empty(positions: usize, head_dim: usize, four: bool) -> Self {
         if four {
             Kept::Four(vec![0xff; positions * record_bytes(head_dim)])
@@ -54,7 +54,7 @@ impl<T: Element> Kept<T> {
         }
     }
 
-    /// Puts one position's head at `place`, counted in positions.
+    /// Stores one position's head at `place`, counted in positions.
     pub fn put(&mut self, place: usize, head: &[T]) {
         match self {
             Kept::Plain(cache) => cache[place * head.len()..][..head.len()].copy_from_slice(head),
@@ -79,7 +79,7 @@ impl<T: Element> Kept<T> {
         }
     }
 
-    /// The values that the cache stands for.
+    /// Returns the decoded values of the cache.
     fn values(&self, head_dim: usize) -> Vec<f32> {
         match self {
             Kept::Plain(cache) => cache.iter().map(|value| value.to_f32()).collect(),
@@ -91,7 +91,7 @@ impl<T: Element> Kept<T> {
         }
     }
 
-    /// Fresh rows as attention sees them beside this cache.
+    /// Returns fresh rows as attention sees them with this cache.
     fn seen(&self, fresh: &[T], head_dim: usize) -> Vec<f32> {
         let is_four = matches!(self, Kept::Four(_));
         let mut kept = Kept::empty(fresh.len() / head_dim, head_dim, is_four);
@@ -115,15 +115,15 @@ pub fn record_bytes(head_dim: usize) -> usize {
     kv4_position_bytes(head_dim).expect("an even head")
 }
 
-/// Kernels with room for groups of 16, heads of 256 and a few thousand positions.
+/// Returns kernels with scratch for groups of 16, heads of 256 and a few thousand positions.
 pub fn roomy_kernels(variant: Variant, threads: usize) -> Kernels {
     let limits =
         ScratchLimits { rows: 300, linear_inputs: 64, positions: 3200, group: 16, head_dim: 256 };
     Kernels::new(variant, threads, limits).expect("threads start")
 }
 
-/// Sequences of `(fresh rows, cached positions)`; `dims` are query heads, KV heads and elements of
-/// a head.
+/// Builds sequences of `(fresh rows, cached positions)`; `dims` are query heads, KV heads and
+/// elements of a head.
 pub fn batch<T: Element>(
     seed: u64,
     (heads, kv_heads, head_dim): (usize, usize, usize),
@@ -192,12 +192,12 @@ impl<T: Element> Batch<T> {
         kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, sinks, out);
     }
 
-    /// `(probabilities, values)` of the three separate operations.
+    /// Returns `(probabilities, values)` of the three separate operations.
     pub fn separate(&self, kernels: &Kernels) -> (Vec<f32>, Vec<T>) {
         self.separate_over(kernels, (&self.units).into())
     }
 
-    /// The same for units with pages.
+    /// Returns the results of the separate operations for units with pages.
     pub fn separate_over(&self, kernels: &Kernels, units: Units<'_>) -> (Vec<f32>, Vec<T>) {
         let shape = &self.shape;
         let ([k_fresh, v_fresh], [k, v]) = (&self.fresh, &self.caches);
@@ -253,9 +253,9 @@ impl<T: Element> Batch<T> {
     }
 }
 
-/// The rows of a batch without cached positions, computed in pieces over caches that grow: of each
-/// piece so many rows of every sequence. `places` as in [`Options`]. In every piece the separate
-/// operations are compared with the fused one.
+/// Computes the rows of a batch without cached positions in pieces over growing caches: the given
+/// number of rows of every sequence per piece. See [`Options`] for `places`. In every piece the
+/// separate operations are compared with the fused one.
 pub fn in_pieces<T: Element>(
     whole: &Batch<T>,
     kernels: &Kernels,

@@ -37,13 +37,13 @@ pub struct Case<T> {
     pub rates: Vec<f32>,
 }
 
-/// What sequences keep.
+/// States of the sequences.
 pub struct States {
     pub inputs: Vec<f32>,
     pub states: Vec<f32>,
 }
 
-/// What a call gives.
+/// Results of a call.
 pub struct Found<T> {
     pub convolved: Vec<T>,
     pub read: Vec<T>,
@@ -63,7 +63,7 @@ impl<T: Element> Case<T> {
         }
     }
 
-    /// Some of its rows.
+    /// Returns some of its rows.
     pub fn part(&self, rows: Range<usize>) -> Case<T> {
         let of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
         let channels = self.net.channels();

@@ -1,11 +1,11 @@
-//! Bounds on what Jinja would allocate or loop for without taking a step.
+//! Bounds on allocations and loops of Jinja filters and methods that do not consume fuel.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::spelling::text_of;
 
-/// Puts filters and methods that are bounded in the place of those that are not.
+/// Replaces unbounded filters and methods by bounded ones.
 pub(super) fn bound_filters(environment: &mut Environment<'_>) {
     environment.add_filter("slice", |state: &State<'_, '_>, value: Value, count, fill| {
         filters::slice(state, value, bounded("slice", count)?, fill)
@@ -37,10 +37,10 @@ pub(super) fn bound_filters(environment: &mut Environment<'_>) {
     });
 }
 
-/// Largest number that a filter takes for a width or for a number of parts.
+/// Largest width or number of parts that a filter accepts.
 const FILTER_COUNT_MAX: usize = 1000;
 
-/// The error of a filter that does not do what it is told.
+/// Returns the error of a filter that refuses its arguments.
 pub(super) fn refusal(reason: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
@@ -52,14 +52,14 @@ fn bounded(filter: &str, count: usize) -> Result<usize, Error> {
     Err(refusal(format!("the filter {filter} takes at most {FILTER_COUNT_MAX}, not {count}")))
 }
 
-/// The letters of the conversions of a format, which take a value each.
+/// Returns the conversion letters of a format string, each of which consumes one value.
 fn conversions(text: &str) -> impl Iterator<Item = char> {
     let mut parts = text.split('%').skip(1);
     std::iter::from_fn(move || {
         loop {
             let part = parts.next()?;
             match part.chars().find(char::is_ascii_alphabetic) {
-                // Two signs are one, and what follows the second is text.
+                // Two percent signs are an escaped one, and the text after them is literal.
                 _ if part.is_empty() => parts.next().map(drop)?,
                 Some(letter) => return Some(letter),
                 None => {}
@@ -68,7 +68,7 @@ fn conversions(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// Refuses a format whose widths or precisions are large, or come as values.
+/// Refuses a format with large widths or precisions, or with `*`, which takes them from values.
 fn check_widths(text: &str) -> Result<(), Error> {
     let long = |digits: &str| digits.parse().map_or(!digits.is_empty(), |n: usize| n > 1000);
     let large = text.split('%').skip(1).any(|conversion| {
@@ -81,7 +81,7 @@ fn check_widths(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Jinja's `indent`: all lines but the first and blank ones, unless told otherwise.
+/// Jinja's `indent`, which by default skips the first line and blank lines.
 fn indent(
     text: Value,
     width: Option<usize>,
@@ -95,7 +95,7 @@ fn indent(
     options.assert_all_used()?;
     let spaces = " ".repeat(bounded("indent", width)?);
     let text = text_of(&text)?;
-    // The line ends of Python's `splitlines`.
+    // Line ends as in Python's `splitlines`.
     let text = text.replace("\r\n", "\n");
     let ends =
         |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');

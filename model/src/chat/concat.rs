@@ -1,15 +1,16 @@
-//! The operator `~`, which joins texts of values. minijinja spells lists and floats in it as Rust
-//! does, and lets nobody change that, so that each `a ~ b ~ c` becomes a call of a function with
-//! the operands as arguments before the template is compiled.
+//! The operator `~`, which joins the texts of values. minijinja formats lists and floats in it as
+//! Rust does, and this cannot be configured. Therefore each `a ~ b ~ c` is replaced by a function
+//! call with the operands as arguments before the template is compiled.
 //!
-//! What belongs to an operand follows from precedence: `~` binds less than `*`, `/` and all that
-//! binds more than those, and more than `+`, `-`, comparisons and the words of logic.
+//! The extent of an operand follows from precedence: `~` binds less tightly than `*`, `/` and
+//! everything that binds more tightly than those, and more tightly than `+`, `-`, comparisons and
+//! keyword operators.
 
-/// The function that joins its arguments.
+/// Name of the function that joins its arguments.
 pub(super) const FUNCTION: &str = "__texts_of";
 const CALL: &str = "__texts_of(";
 
-/// The template with every chain of `~` as a call.
+/// Returns the template with every chain of `~` replaced by a call.
 pub(super) fn with_calls(template: &str) -> String {
     let mut edits = Vec::new();
     let mut at = 0;
@@ -23,7 +24,7 @@ pub(super) fn with_calls(template: &str) -> String {
                 let close = Block { template, is_tag, edits: &mut edits }.scan(open + 2);
                 let tag = &template[open + 2..close];
                 if is_tag && is_raw(tag) {
-                    // Unlike minijinja, Jinja2 keeps the line end behind this tag.
+                    // Unlike minijinja, Jinja2 keeps the line end after this tag.
                     if template[close..].starts_with('\n') && !tag.ends_with("-%}") {
                         edits.push(Edit { at: close, length: 0, text: "\n" });
                     }
@@ -43,7 +44,7 @@ fn is_raw(tag: &str) -> bool {
         == "raw"
 }
 
-/// Where the text behind a raw block begins.
+/// Returns the position after the `endraw` that ends a raw block.
 fn end_of_raw(template: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = template[at..].find("{%") {
@@ -57,7 +58,7 @@ fn end_of_raw(template: &str, from: usize) -> usize {
     if at == from { template.len() } else { at }
 }
 
-/// Text that takes the place of `length` bytes.
+/// Text that replaces `length` bytes at a position of the template.
 #[derive(Debug)]
 struct Edit {
     at: usize,
@@ -77,14 +78,14 @@ fn apply(template: &str, mut edits: Vec<Edit>) -> String {
     out + &template[from..]
 }
 
-/// An expression or a tag that is scanned.
+/// An expression or tag that is being scanned.
 struct Block<'a> {
     template: &'a str,
     is_tag: bool,
     edits: &'a mut Vec<Edit>,
 }
 
-/// An operand of operators that bind less than `~`, as far as it was scanned.
+/// An operand of operators that bind less tightly than `~`, as far as it has been scanned.
 #[derive(Debug, Default)]
 struct Operand {
     first: Option<usize>,
@@ -92,32 +93,32 @@ struct Operand {
     tildes: Vec<usize>,
 }
 
-/// What a token is to `~`.
+/// Role of a token with respect to `~`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
-    /// A part of an operand that ends one: a name, a number, a text.
+    /// Part of an operand after which the operand may end: a name, number or string.
     Atom,
-    /// The same that needs more: `*`, `|`, a point.
+    /// Part of an operand that must be followed by another: `*`, `|` or a point.
     Operator,
-    /// `is`, behind which words are names of tests.
+    /// `is`, after which words are names of tests.
     Is,
     Tilde,
-    /// `+` and `-`, which are a part of an operand where none has begun.
+    /// `+` or `-`, which is part of an operand only if it precedes the operand.
     Sign,
     Open,
     Close,
-    /// What binds less.
+    /// Token that binds less tightly than `~` and ends an operand.
     Boundary,
 }
 
 impl Block<'_> {
-    /// Scans from behind the opening to behind the closing mark, and returns where that is.
+    /// Scans a block from after its opening mark, and returns the position after its closing mark.
     fn scan(&mut self, from: usize) -> usize {
         let closing = if self.is_tag { "%}" } else { "}}" };
         let mut levels = vec![Operand::default()];
         let mut before = Token::Boundary;
         let mut at = from;
-        // Signs of the opening mark.
+        // Whitespace control of the opening mark.
         if self.template[at..].starts_with(['-', '+']) {
             at += 1;
         }
@@ -174,7 +175,7 @@ impl Block<'_> {
         at
     }
 
-    /// Makes a call of an operand that is a chain.
+    /// Replaces an operand by a call if it is a chain of `~`.
     fn finish(&mut self, operand: Option<Operand>) {
         let Some(Operand { first: Some(first), end, tildes }) = operand else { return };
         if tildes.is_empty() || tildes.iter().any(|at| !(first..end).contains(at)) {
@@ -186,7 +187,7 @@ impl Block<'_> {
     }
 }
 
-/// Counts a token to the operand of the innermost level.
+/// Extends the operand of the innermost level by a token.
 fn touch(levels: &mut [Operand], first: usize, end: usize) {
     if let Some(level) = levels.last_mut() {
         level.first.get_or_insert(first);
@@ -197,7 +198,7 @@ fn touch(levels: &mut [Operand], first: usize, end: usize) {
 /// Words that end an operand.
 const WORDS: [&str; 7] = ["and", "else", "elif", "if", "in", "or", "recursive"];
 
-/// The token that a text begins with, and its bytes.
+/// Returns the first token of a text, and its length in bytes.
 fn token(text: &str, before: Token, is_name_of_tag: bool) -> (Token, usize) {
     let bytes = text.as_bytes();
     match bytes[0] {
@@ -234,7 +235,7 @@ fn word(word: &str, before: Token, is_name_of_tag: bool) -> Token {
     }
 }
 
-/// Bytes of a quoted text.
+/// Returns the length in bytes of a quoted string.
 fn quoted(bytes: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while let Some(byte) = bytes.get(at) {
@@ -247,7 +248,7 @@ fn quoted(bytes: &[u8], quote: u8) -> usize {
     bytes.len()
 }
 
-/// Bytes of a number, a sign of its exponent among them.
+/// Returns the length in bytes of a number, including the sign of its exponent.
 fn number(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = bytes.get(at) {
@@ -299,7 +300,7 @@ mod tests {
             ("{% raw %}\nx{% endraw %}", "{% raw %}\n\nx{% endraw %}"),
             ("{% raw -%}\nx{% endraw %}", "{% raw -%}\nx{% endraw %}"),
             ("{{ a ~ é }}", "{{ __texts_of(a , é) }}"),
-            // What is no Jinja stays as it is, or as wrong as it was.
+            // Text that is not valid Jinja is left unchanged, or as invalid as it was.
             ("{{ a ~ }}", "{{ a ~ }}"),
             ("{{ ~ a }}", "{{ ~ a }}"),
             ("{{ a ~ b", "{{ a ~ b"),
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Beginnings and ends of templates, most of which are no Jinja.
+    /// Tests prefixes and suffixes of templates, most of which are not valid Jinja.
     #[test]
     fn any_text_is_scanned() {
         let text = "{%- if a.b[1] ~ 'é\\'' -%}{# ~ #}{{ ) ~ ( }}{% raw %}~{% endraw %}{{ 1e-7 ~ {";

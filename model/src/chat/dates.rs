@@ -1,4 +1,5 @@
-//! Dates for templates that ask for one, as Python's `strftime` writes them, in UTC.
+//! Dates for templates that request the current one, in UTC and in the format of Python's
+//! `strftime`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// `format` with its directives replaced; a directive that is not known is left as it is.
+/// Returns `format` with its directives replaced. Unknown directives are left unchanged.
 pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut text = String::new();
@@ -48,10 +49,10 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     text + rest
 }
 
-/// What a directive stands for.
+/// Replacement of a directive.
 enum Field {
     Text(String),
-    /// A number and the digits that it has at least.
+    /// A number and its minimum number of digits.
     Number(u64, usize),
 }
 
@@ -84,13 +85,13 @@ fn field(letter: char, seconds: u64) -> Option<Field> {
     }
 }
 
-/// The first day of a year, counted from 1970-01-01.
+/// Returns the first day of a year, in days since 1970-01-01.
 fn first_day(year: u64) -> u64 {
     let before = year - 1;
     before * 365 + before / 4 - before / 100 + before / 400 - 719_162
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+/// Returns year, month and day of the Gregorian calendar for a day counted from 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;

@@ -1,4 +1,4 @@
-//! The filter `tojson` as transformers has it: Python's `json.dumps`.
+//! The filter `tojson` as in transformers: Python's `json.dumps`.
 
 use std::io::{self, Write};
 
@@ -10,13 +10,13 @@ use serde_json::ser::{Formatter, Serializer};
 use super::bounds::refusal;
 use super::spelling::float;
 
-/// The widest indent: each line of the output begins with it.
+/// Maximum indentation, since every line of the output repeats it.
 const MAX_INDENT: usize = 64;
-/// The longest separator: as many as values are written.
+/// Maximum length of a separator, since the output contains one per value.
 const MAX_SEPARATOR_BYTES: usize = 64;
 
-/// `json.dumps(value, ensure_ascii=False)`. Jinja's own filter, made for HTML, would escape `<`,
-/// `>`, `&` and `'`.
+/// `json.dumps(value, ensure_ascii=False)`. Jinja's own filter is intended for HTML and would
+/// escape `<`, `>`, `&` and `'`.
 pub(super) fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -50,17 +50,17 @@ pub(super) fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
-/// How Python lays out JSON.
+/// A formatter with Python's JSON layout.
 struct Python<'a> {
-    /// Spaces for each level; `None` for one line.
+    /// Number of spaces per level; `None` for output on one line.
     indent: Option<usize>,
-    /// After an item and after a key.
+    /// Separator after an item. `key` is the one after a key.
     item: &'a str,
     key: &'a str,
-    /// Whether other characters than ASCII's are escaped.
+    /// True if non-ASCII characters are escaped.
     is_ascii: bool,
     level: usize,
-    /// Whether the list or object that is open has no item yet.
+    /// True if the innermost open list or object has no item yet.
     is_empty: bool,
 }
 

@@ -1,8 +1,9 @@
-//! Messages without content, as an assistant's that only calls functions.
+//! Messages without content, such as an assistant's that only calls functions.
 //!
-//! transformers tells templates that it is null. Some ask for that and leave such messages out or
-//! write their calls; most take content for a text, and would fail or write "None". So null is what
-//! the first kind is told, and an empty text what the second is.
+//! transformers passes null to templates for their content. Some templates check for null and omit
+//! such messages or write their calls. Most take content for a string, and would fail or write
+//! "None". Therefore only templates that check for null receive it; all others receive an empty
+//! string.
 
 use minijinja::Value;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use super::Message;
 
 const CONTENT: &str = "content";
 
-/// A message as a template is told of it.
+/// A message in the structure that templates expect.
 #[derive(Serialize)]
 struct Told<'a> {
     role: &'a str,
@@ -21,7 +22,8 @@ struct Told<'a> {
     more: Map<String, serde_json::Value>,
 }
 
-/// The messages as a template is told of them.
+/// Converts messages to a template value. A missing content is null if `null_is_told`, and an empty
+/// string otherwise.
 pub(super) fn told(messages: &[Message], null_is_told: bool) -> Value {
     let told = messages.iter().map(|message| {
         let mut more = message.more.clone();
@@ -32,7 +34,7 @@ pub(super) fn told(messages: &[Message], null_is_told: bool) -> Value {
     Value::from(told.collect::<Vec<_>>())
 }
 
-/// Returns true for a template that compares a content with null.
+/// Returns true if the template compares a content with null.
 pub(super) fn is_asked_for(template: &str) -> bool {
     template.match_indices(CONTENT).any(|(at, _)| {
         let behind = template[at + CONTENT.len()..].trim_start_matches(['"', '\'', ']', ')']);

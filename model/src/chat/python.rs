@@ -1,4 +1,5 @@
-//! What Jinja in Python does as Python does, and the one tag that transformers adds.
+//! Behaviour in which Jinja in Python differs from minijinja, and the `generation` tag, which
+//! transformers adds.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,7 @@ use minijinja::{Environment, Error, Output, State, Value, escape_formatter, filt
 use super::concat;
 use super::spelling::{concatenate, is_spelled_otherwise, represent, text_of};
 
-/// Makes `environment` test and write values as Python does.
+/// Configures `environment` to test and format values as Python does.
 pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
     environment.add_test("iterable", |value: &Value| {
         value.kind() != ValueKind::None && value.try_iter().is_ok()
@@ -47,7 +48,7 @@ pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
     }
 }
 
-/// The value, or its text where it is not spelled as Python spells it.
+/// Returns a string or undefined value unchanged, and any other as its Python `str`.
 fn spelled(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined => Ok(value.clone()),
@@ -55,7 +56,8 @@ fn spelled(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's `join`: the texts of items, or of an attribute of theirs, with a text between them.
+/// Jinja's `join`: concatenates the texts of items, or of one of their attributes, with a
+/// separator.
 fn join(value: Value, between: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let between = match between {
         Some(between) => Some(between),
@@ -76,7 +78,7 @@ fn join(value: Value, between: Option<Value>, options: Kwargs) -> Result<Value, 
     concatenate(&parts).map(Value::from)
 }
 
-/// What lies at a path with points between its names.
+/// Returns the attribute of `item` at a path whose names are separated by points.
 fn attribute_of(item: Value, path: &Value) -> Result<Value, Error> {
     let Some(names) = path.as_str() else { return item.get_item(path) };
     names.split('.').try_fold(item, |item, name| match name.parse::<usize>() {
@@ -85,7 +87,7 @@ fn attribute_of(item: Value, path: &Value) -> Result<Value, Error> {
     })
 }
 
-/// Writes a value as Python spells it.
+/// Writes a value as Python formats it.
 fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     if is_spelled_otherwise(value) {
         return Ok(represent(out, value, 0)?);
@@ -93,7 +95,7 @@ fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<
     escape_formatter(out, state, value)
 }
 
-/// The template with the line ends that Jinja makes of all kinds of them.
+/// Returns the template with all kinds of line ends replaced by `\n`, as Jinja does.
 pub(super) fn with_plain_line_ends(template: &str) -> Cow<'_, str> {
     match template.contains('\r') {
         true => template.replace("\r\n", "\n").replace('\r', "\n").into(),
@@ -101,8 +103,9 @@ pub(super) fn with_plain_line_ends(template: &str) -> Cow<'_, str> {
     }
 }
 
-/// The template with `{% generation %}` and `{% endgeneration %}`, which mark what a model is
-/// trained to write and write nothing themselves, as a condition that always holds.
+/// Returns the template with `{% generation %}` and `{% endgeneration %}` replaced by a condition
+/// that is always true. These tags mark the text that a model is trained to generate, and produce
+/// no output themselves.
 pub(super) fn without_generation_tags(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

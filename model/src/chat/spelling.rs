@@ -1,4 +1,4 @@
-//! Values as Python spells them: its `str` and its `repr`.
+//! Values as formatted by Python's `str` and `repr`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -6,12 +6,13 @@ use std::fmt::{self, Write};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// Lists in lists that are written at most.
+/// Maximum depth of nested lists that is written.
 const DEPTH_MAX: usize = 128;
-/// The longest text that a value becomes: lists may have one list twice, and that one another.
+/// Maximum length of a value's text, in bytes. A limit is necessary because a list may contain
+/// another list twice, and that list a third, and so on.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Returns true for values that minijinja would spell otherwise.
+/// Returns true if minijinja formats values of this type differently.
 pub(super) fn is_spelled_otherwise(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => true,
@@ -20,10 +21,10 @@ pub(super) fn is_spelled_otherwise(value: &Value) -> bool {
     }
 }
 
-/// Python's `str` of a value; empty for one that is undefined.
+/// Returns Python's `str` of a value; an empty text if it is undefined.
 ///
 /// # Errors
-/// Lists that are too long or too deep to be written.
+/// Lists that are too long or too deeply nested to be written.
 pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     if let Some(text) = value.as_str() {
         return Ok(Cow::Borrowed(text));
@@ -33,10 +34,10 @@ pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     Ok(Cow::Owned(text.0))
 }
 
-/// Python's `str` of all values, one after the other.
+/// Returns the concatenated Python `str` of all values.
 ///
 /// # Errors
-/// As [`text_of`].
+/// See [`text_of`].
 pub(super) fn concatenate(values: &[Value]) -> Result<String, Error> {
     let mut whole = String::new();
     for value in values {
@@ -49,7 +50,7 @@ pub(super) fn concatenate(values: &[Value]) -> Result<String, Error> {
     Ok(whole)
 }
 
-/// Text up to a limit.
+/// Text of limited length.
 struct Bounded(String);
 
 impl Write for Bounded {
@@ -65,7 +66,7 @@ impl Write for Bounded {
 /// Writes Python's `repr` of a value.
 ///
 /// # Errors
-/// Lists that are too deep, or a writer that takes no more.
+/// Lists that are too deeply nested, or a writer that accepts no more text.
 pub(super) fn represent(out: &mut dyn Write, value: &Value, depth: usize) -> fmt::Result {
     if depth > DEPTH_MAX {
         return Err(fmt::Error);
@@ -73,7 +74,7 @@ pub(super) fn represent(out: &mut dyn Write, value: &Value, depth: usize) -> fmt
     let items = || value.try_iter().map_err(|_| fmt::Error);
     match value.kind() {
         ValueKind::String => represent_text(out, value.as_str().unwrap_or_default()),
-        // Slices among them, which are lists to Python.
+        // This includes slices, which are lists in Python.
         ValueKind::Seq | ValueKind::Iterable => {
             out.write_char('[')?;
             for (index, item) in items()?.enumerate() {
@@ -120,8 +121,8 @@ fn represent_text(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Python's `repr` of a float: as few digits as say it, with an exponent of at least two digits
-/// where the number is below 1e-4 or at least 1e16.
+/// Returns Python's `repr` of a float: the fewest digits that identify it, and an exponent of at
+/// least two digits if the number is below 1e-4 or at least 1e16.
 pub(super) fn float(number: f64) -> String {
     if !number.is_finite() {
         return number.to_string().to_lowercase();

@@ -1,4 +1,4 @@
-//! Each family's configuration by example, and each refusal by its sentence.
+//! Tests each family's configuration by an example, and each refusal by its message.
 
 use super::*;
 use crate::architecture::ARCHITECTURES;
@@ -19,7 +19,7 @@ const OPT: &str = r#"{"architectures": ["OPTForCausalLM"], "hidden_size": 64, "f
     "vocab_size": 500, "activation_function": "relu", "do_layer_norm_before": true,
     "word_embed_proj_dim": 64, "bos_token_id": 2, "eos_token_id": 2, "torch_dtype": "float16"}"#;
 
-/// `base` with the fields of `changes` put over it.
+/// Returns `base` with `changes` applied to its fields.
 fn object(base: &str, changes: &str) -> Map<String, Value> {
     let mut object: Map<String, Value> = serde_json::from_str(base).unwrap();
     object.extend(serde_json::from_str::<Map<String, Value>>(changes).unwrap());
@@ -38,7 +38,7 @@ fn refused(base: &str, changes: &str) -> String {
     read(base, changes).map(|_| ()).expect_err(changes).to_string()
 }
 
-/// LLaMA's fields under another architecture.
+/// Returns LLaMA's fields under another architecture.
 fn as_architecture(name: &str) -> String {
     LLAMA.replace("LlamaForCausalLM", name)
 }
@@ -84,7 +84,7 @@ fn llama() {
 fn llama_heads_biases_and_tying() {
     assert_eq!(good(LLAMA, r#"{"num_key_value_heads": null}"#).num_kv_heads, 8);
     assert_eq!(good(LLAMA, r#"{"num_key_value_heads": 1}"#).num_kv_heads, 1);
-    // Neither divides the hidden size nor is a multiple of eight.
+    // `head_dim` neither divides the hidden size nor is a multiple of eight.
     let model = good(LLAMA, r#"{"head_dim": 14, "num_attention_heads": 6}"#);
     assert_eq!((model.head_dim, model.q_size(), model.kv_size()), (14, 84, 28));
     let model = good(LLAMA, r#"{"attention_bias": true}"#);
@@ -435,7 +435,7 @@ fn files_are_read_from_a_directory() {
     assert!(message.contains("config.json is not a JSON object"), "{message}");
 }
 
-/// The names of the first layout of a tensor that lies in one piece.
+/// Returns the names in the first layout of a tensor that is stored in one piece.
 fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
     match layouts(config, id).first().map(Vec::as_slice) {
         None | Some([]) => Vec::new(),
@@ -444,7 +444,7 @@ fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
     }
 }
 
-/// Every tensor of the operation table has a name, and nothing else has.
+/// Tests that every tensor of the operation table has a name, and no others do.
 #[test]
 fn tensors_have_the_names_of_the_checkpoints() {
     let llama = good(LLAMA, "{}");

@@ -1,8 +1,8 @@
-//! Names of a `config.json`'s fields by what they are about.
+//! Names of fields in `config.json`, by topic.
 
 /// Fields without effect on inference.
 pub(super) const WITHOUT_EFFECT: &[&str] = &[
-    // Where the file comes from, and what its tensors and tokenizer say themselves.
+    // Provenance of the file, and information that the tensors and the tokenizer also contain.
     "_commit_hash",
     "_name_or_path",
     "architectures",
@@ -19,14 +19,14 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "torchscript",
     "transformers.js_config",
     "unsloth_fixed",
-    // Other names of `max_position_embeddings`, which counts.
+    // Other names of `max_position_embeddings`, which takes precedence.
     "max_seq_len",
     "max_seq_length",
     "max_sequence_length",
     "n_ctx",
     "n_positions",
     "seq_length",
-    // Labels and tasks of other heads than that of a language model.
+    // Labels and tasks of heads other than a language model's.
     "cross_attention_hidden_size",
     "finetuning_task",
     "id2label",
@@ -34,7 +34,7 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "num_labels",
     "problem_type",
     "task_specific_params",
-    // Generation, which generation_config.json and requests decide.
+    // Generation, which is determined by generation_config.json and by requests.
     "bad_words_ids",
     "begin_suppress_tokens",
     "diversity_penalty",
@@ -58,7 +58,7 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "top_k",
     "top_p",
     "typical_p",
-    // What a call returns, and how others run the model.
+    // Return values, and settings of other runtimes.
     "_flash_attn_2_enabled",
     "base_model_pp_plan",
     "base_model_tp_plan",
@@ -85,11 +85,11 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "use_flash_attention",
     "use_flash_attn",
     "use_return_dict",
-    // Training.
+    // Settings and losses of training.
     "router_aux_loss_coef",
 ];
 
-/// Words that say that a field is about training, a tool or the choice of a kernel.
+/// Words of field names that concern training, a tool or the choice of a kernel.
 pub(super) const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "checkpointing",
     "deepspeed",
@@ -114,7 +114,7 @@ pub(super) const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "xformers",
 ];
 
-/// Fields that are on where nothing is said, so that false is what changes something.
+/// Fields that are enabled by default, so that false changes the computation.
 pub(super) const ON_UNLESS_FALSE: &[&str] = &[
     "causal",
     "is_causal",
@@ -125,7 +125,7 @@ pub(super) const ON_UNLESS_FALSE: &[&str] = &[
     "use_rotary",
 ];
 
-/// Words for parts of a model and for what they compute.
+/// Words for parts of a model and for the operations that these compute.
 pub(super) const PARTS_OF_MODELS: &[&str] = &[
     "act",
     "activation",

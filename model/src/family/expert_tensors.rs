@@ -1,4 +1,5 @@
-//! Where the experts of a layer lie: a tensor for each of them, or one for all.
+//! Location of experts' weights in a checkpoint: one tensor per expert, or one for all experts of a
+//! layer.
 
 use super::llama;
 use super::tensors::{Layouts, Piece, stacked};
@@ -7,7 +8,7 @@ use crate::experts::Experts;
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// The ways in which a tensor may lie.
+/// Returns the possible layouts of a tensor.
 pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let (TensorId::Layer { layer, op, part: Part::Matrix }, Some(experts)) = (id, config.experts)
     else {

@@ -1,24 +1,24 @@
-//! What the configurations of models with experts share.
+//! Fields that the configurations of models with experts have in common.
 
 use crate::config_fields::{ConfigError, Fields};
 
-/// Names of the number of experts: which of them an architecture's files have depends on the
-/// version of transformers that wrote them.
+/// Names of the number of experts. The name in a file depends on the version of transformers that
+/// wrote it.
 const COUNT: [&str; 2] = ["num_experts", "num_local_experts"];
 const PER_TOKEN: [&str; 2] = ["num_experts_per_tok", "experts_per_token"];
 
-/// How many experts a layer has.
+/// Returns the number of experts in a layer.
 ///
 /// # Errors
-/// The file does not say, or says two numbers.
+/// A missing field, or two fields that differ.
 pub(super) fn count(fields: &Fields<'_>) -> Result<usize, ConfigError> {
     fields.size_of_names(&COUNT)
 }
 
-/// How many of them compute a row.
+/// Returns the number of experts that compute a row.
 ///
 /// # Errors
-/// The file does not say, or says two numbers.
+/// A missing field, or two fields that differ.
 pub(super) fn per_token(fields: &Fields<'_>) -> Result<usize, ConfigError> {
     fields.size_of_names(&PER_TOKEN)
 }

@@ -1,5 +1,6 @@
-//! Gemma 3: a norm before and behind each half of a layer, gains of 1 + w, GELU in the gate, a
-//! scaled embedding, and five layers with a window and a rope of their own to one without.
+//! Gemma 3: a norm before and after each half of a layer, gains of 1 + w, GELU in the gate, a
+//! scaled embedding, and five layers with a window and their own rope for each layer without a
+//! window.
 
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ use crate::ops::Op;
 use crate::rope::{Rope, RopeScaling};
 use crate::source::{Part, TensorId};
 
-/// What published files leave out.
+/// Default values of fields that published files leave out.
 const HEADS: usize = 8;
 const KV_HEADS: usize = 4;
 const HEAD_DIM: usize = 256;
@@ -24,10 +25,10 @@ const WINDOW: usize = 4096;
 const QUERY_SCALAR: f64 = 256.0;
 const THETA: f64 = 1e6;
 const LOCAL_THETA: f64 = 1e4;
-/// One layer of so many has no window.
+/// Interval of the layers without a window.
 const PATTERN: usize = 6;
 
-/// `Gemma3ForCausalLM`, and the text of `Gemma3ForConditionalGeneration`.
+/// Parses `Gemma3ForCausalLM`, and the text model of `Gemma3ForConditionalGeneration`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let size = |field, default| -> Result<usize, ConfigError> {
         Ok(fields.optional_size(field)?.unwrap_or(default))
@@ -81,7 +82,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 }
 
 fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
-    // Names of the activation in files that have two; the newer one counts.
+    // Some files contain two names of the activation; the newer one takes precedence.
     if fields.present("hidden_activation").is_none() {
         fields.only("hidden_act", &Value::from("gelu_pytorch_tanh"))?;
     }
@@ -126,7 +127,8 @@ fn layers(
     })))
 }
 
-/// Those that `layer_types` names, else all but every sixth, or every `sliding_window_pattern`.
+/// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
+/// else for all layers but every sixth or every `sliding_window_pattern`-th.
 fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let pattern = [
         fields.optional_size("sliding_window_pattern")?,
@@ -139,7 +141,7 @@ fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Conf
     layer_types::windowed(types, layers)
 }
 
-/// Where a tensor lies: the norms have names of their own.
+/// Returns the pieces of a tensor. The norms have different names than LLaMA's.
 pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let TensorId::Layer { layer, op, part: Part::Gain } = id else {
         return llama::pieces(config, id);

@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases and a clamped SwiGLU, attention with sinks, a window in every other
-//! layer.
+//! gpt-oss: experts with biases and a clamped SwiGLU, attention with sinks, and a window in every
+//! other layer.
 
 use serde_json::json;
 
@@ -12,10 +12,10 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// Rope base of files that say none.
+/// Default rope base.
 const THETA: f64 = 150_000.0;
 
-/// `GptOssForCausalLM`.
+/// Parses `GptOssForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     for field in ["head_dim", "num_key_value_heads", "sliding_window"] {
         fields.size(field)?;
@@ -27,7 +27,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     let bias = fields.flag("attention_bias", true)?;
     fields.only("swiglu_limit", &json!(7.0))?;
     fields.only("swiglu_alpha", &json!(1.702))?;
-    // Said by the rope's original length too.
+    // Also contained in the rope's original length.
     fields.present("initial_context_length");
     let experts = Experts {
         count: experts::count(fields)?,
@@ -58,7 +58,8 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-/// Where a tensor lies: matrices of experts are stored transposed, gate and up in turn.
+/// Returns the layouts of a tensor. Matrices of experts are stored transposed, with gate and up
+/// interleaved.
 pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let TensorId::Layer { layer, op, part } = id else {
         return vec![llama::pieces(config, id)];
@@ -94,7 +95,7 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     vec![pieces]
 }
 
-/// Matrices `[experts, in, out]`.
+/// Returns the pieces of matrices `[experts, in, out]`.
 fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<Piece> {
     let piece = |expert: usize| Piece {
         names: vec![name.clone()],
@@ -107,7 +108,8 @@ fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<P
     (0..count).map(piece).collect()
 }
 
-/// Every other column of matrices `[experts, in, 2 * out]`, or of biases `[experts, 2 * out]`.
+/// Returns every other column, starting at `first`, of matrices `[experts, in, 2 * out]` or biases
+/// `[experts, 2 * out]`.
 fn in_turn(
     name: String,
     part: Part,

@@ -1,4 +1,4 @@
-//! Granite: LLaMA with four multipliers; with experts GraniteMoe.
+//! Granite: LLaMA with four multipliers, and GraniteMoe, its variant with experts.
 
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, Scales};
@@ -6,17 +6,17 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::experts::{Experts, Scoring};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
-/// What `position_embedding_type` says of rotary positions.
+/// Value of `position_embedding_type` for rotary positions.
 const ROPE: Option<&str> = Some("rope");
 
-/// `GraniteForCausalLM`.
+/// Parses `GraniteForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = base(Family::Granite, name, fields)?;
     model.ffn_bias = fields.flag("mlp_bias", false)?;
     Ok(model)
 }
 
-/// `GraniteMoeForCausalLM`.
+/// Parses `GraniteMoeForCausalLM`.
 pub(super) fn config_with_experts(
     name: &str,
     fields: &Fields<'_>,

@@ -1,13 +1,13 @@
-//! `layer_types`: which layers of a model have a window.
+//! The field `layer_types`, which defines the layers of a model that have a window.
 
 use serde_json::Value;
 
 use crate::config_fields::{ConfigError, wrong};
 
-/// Whether each layer has a window, by the list of their types.
+/// Returns a flag per layer that is true if its type has a window.
 ///
 /// # Errors
-/// Another type, or too few of them.
+/// An unknown type, or too few entries.
 pub(super) fn windowed(types: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let is_windowed = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Some(true),

@@ -1,5 +1,5 @@
-//! LLaMA: RMS norm, rotary positions, grouped KV heads, gated feed-forward. Mistral and Qwen2 are
-//! this with small changes and the same tensor names.
+//! LLaMA: RMS norm, rotary positions, grouped KV heads and a gated feed-forward network. Mistral
+//! and Qwen2 are small variations with the same tensor names.
 
 use serde_json::Value;
 
@@ -12,8 +12,8 @@ use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// `LlamaForCausalLM`: `attention_bias` is for all four attention linears, `mlp_bias` for the three
-/// of the feed-forward network.
+/// Parses `LlamaForCausalLM`. `attention_bias` applies to all four attention linears, `mlp_bias` to
+/// the three linears of the feed-forward network.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let attention_bias = fields.flag("attention_bias", false)?;
     fields.only("rope_interleaved", &Value::Bool(false))?;
@@ -25,8 +25,8 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-/// What families like LLaMA share: no biases, no window, embeddings untied and a rope base of
-/// 10,000 unless said.
+/// Parses the fields that families like LLaMA share. The defaults are no biases, no window, untied
+/// embeddings and a rope base of 10,000.
 pub(super) fn base(
     family: Family,
     name: &str,
@@ -35,25 +35,25 @@ pub(super) fn base(
     base_with(family, name, fields, Defaults::of(10_000.0))
 }
 
-/// What families call differently or mean where a file says nothing.
+/// Field names and default values that differ between families.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
-    /// The rope's base.
+    /// Default base of the rope.
     pub(super) theta: f64,
-    /// The part of each head that is rotated.
+    /// Default fraction of each head that is rotated.
     pub(super) rotated: f64,
-    /// The field with the width of the network that every row passes.
+    /// Name of the field with the width of the dense feed-forward network.
     pub(super) ffn_field: &'static str,
 }
 
 impl Defaults {
-    /// Whole heads are rotated.
+    /// Returns defaults with the given rope base, in which whole heads are rotated.
     pub(super) const fn of(theta: f64) -> Defaults {
         Defaults { theta, rotated: 1.0, ffn_field: "intermediate_size" }
     }
 }
 
-/// The same with what else the file leaves out.
+/// Parses the fields of [`base`] with the given defaults.
 pub(super) fn base_with(
     family: Family,
     name: &str,
@@ -101,7 +101,7 @@ pub(super) fn base_with(
     })
 }
 
-/// The activation, which some files say under two names.
+/// Returns the activation, which some files contain under two names.
 fn activation(fields: &Fields<'_>) -> Result<Activation, ConfigError> {
     let known = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     let hint = " in this family (supported: silu)";
@@ -109,7 +109,7 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, ConfigError> {
     fields.activation("hidden_act", Activation::Silu, &known, hint)
 }
 
-/// Where a tensor of the LLaMA family lies; empty for one that it has not.
+/// Returns the pieces of a tensor of the LLaMA family; empty for a tensor that it does not have.
 pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let name = match id {
         TensorId::Embedding => "model.embed_tokens.weight".to_owned(),
@@ -125,7 +125,7 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     whole(config, id, name)
 }
 
-/// A tensor of the checkpoint that is one of the model.
+/// Returns a single piece that is a whole tensor of the checkpoint.
 pub(super) fn whole(config: &ModelConfig, id: TensorId, name: String) -> Vec<Piece> {
     let piece = id.expected_shape(config).map(|shape| match shape {
         (1, count) if id.is_vector() => Piece::of(name, &[count]),

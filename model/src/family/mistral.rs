@@ -1,14 +1,14 @@
-//! Mistral: LLaMA without biases, with a sliding window over the positions that attention sees.
+//! Mistral: LLaMA without biases, with a sliding window over the positions that attention covers.
 
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
 use crate::family::llama;
 use crate::layers::{LayerKind, Layers};
 
-/// What the first Mistral had; files that leave the field out mean it, a `null` means no window.
+/// Window of the first Mistral, which applies if the field is missing. A `null` means no window.
 const SLIDING_WINDOW_DEFAULT: usize = 4096;
 
-/// `MistralForCausalLM`.
+/// Parses `MistralForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let sliding_window = if fields.has("sliding_window") {
         fields.optional_size("sliding_window")?

@@ -6,10 +6,10 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::experts::{Experts, Scoring};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
-/// Rope base of files that say none.
+/// Default rope base.
 const THETA: f64 = 1e6;
 
-/// `MixtralForCausalLM`.
+/// Parses `MixtralForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base_with(Family::Mixtral, name, fields, llama::Defaults::of(THETA))?;
     let experts = Experts {

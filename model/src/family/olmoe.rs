@@ -1,4 +1,4 @@
-//! OLMoE: experts, and a norm over all heads of q and of k together.
+//! OLMoE: experts, and a norm over all heads of q together and over all heads of k together.
 
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, QkNorm};
@@ -6,7 +6,7 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::experts::{Experts, Scoring};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
-/// `OlmoeForCausalLM`.
+/// Parses `OlmoeForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base(Family::Olmoe, name, fields)?;
     if let Some(clip) = fields.positive("clip_qkv")? {

@@ -1,4 +1,4 @@
-//! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
+//! OPT: LayerNorm before each half, learned positions with an offset of 2, biases and ReLU.
 
 use super::llama;
 use super::tensors::Piece;
@@ -9,12 +9,12 @@ use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// Rows of the position table that precede position 0, left over from padding ids.
+/// Number of rows that precede position 0 in the position table, a remnant of padding ids.
 pub(crate) const POSITION_OFFSET: usize = 2;
-/// `torch.nn.LayerNorm`'s epsilon, which OPT's configuration does not name.
+/// Epsilon of `torch.nn.LayerNorm`, which OPT's configuration does not contain.
 pub(crate) const NORM_EPS: f32 = 1e-5;
 
-/// `OPTForCausalLM`.
+/// Parses `OPTForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     refuse_variants(hidden, fields)?;
@@ -59,7 +59,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-/// The variants whose arithmetic differs: OPT-350m and a few fine-tunes.
+/// Refuses variants with different arithmetic: OPT-350m and a few fine-tuned models.
 fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError> {
     let refuse = |what: String, hint| Err(ConfigError::Unsupported { what, hint });
     if !fields.flag("do_layer_norm_before", true)? {
@@ -84,7 +84,8 @@ fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Where a tensor of OPT lies. Checkpoints saved from the bare model lack the prefix `model.`.
+/// Returns the pieces of a tensor of OPT. Checkpoints saved from the bare model lack the prefix
+/// `model.`.
 pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let tensor = match id {
         TensorId::Embedding => "embed_tokens.weight".to_owned(),

@@ -1,4 +1,4 @@
-//! Phi-3, Phi-4 and Phi-4-mini: LLaMA whose q, k and v are one tensor, and gate and up another.
+//! Phi-3, Phi-4 and Phi-4-mini: LLaMA with q, k and v in one tensor, and gate and up in another.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// `Phi3ForCausalLM`.
+/// Parses `Phi3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = llama::base(Family::Phi3, name, fields)?;
     for field in ["attention_bias", "mlp_bias", "lm_head_bias"] {
@@ -19,14 +19,14 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     for field in ["full_attn_mod", "interpolate_factor"] {
         fields.only(field, &Value::from(1))?;
     }
-    // Read with the rope, where that needs it.
+    // Read together with the rope if that depends on it.
     fields.present("original_max_position_embeddings");
     let window = fields.optional_size("sliding_window")?;
     model.layers = Layers::alike(LayerKind { window, ..model.layers.of(0).clone() });
     Ok(model)
 }
 
-/// Where a tensor's rows lie.
+/// Returns the pieces of a tensor.
 pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let TensorId::Layer { layer, op, part: Part::Matrix } = id else {
         return llama::pieces(config, id);

@@ -7,17 +7,17 @@ use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
 use crate::layers::{LayerKind, Layers};
 
-/// What files that leave the field out mean; a `null` means no window.
+/// Default window if the field is missing. A `null` means no window.
 const SLIDING_WINDOW_DEFAULT: usize = 4096;
 
-/// `Qwen2ForCausalLM`.
+/// Parses `Qwen2ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = llama::base(Family::Qwen2, name, fields)?;
     set_windows(&mut model, fields)?;
     Ok(ModelConfig { qkv_bias: true, ..model })
 }
 
-/// The windows of Qwen's layers.
+/// Sets the windows of Qwen's layers.
 pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Result<(), ConfigError> {
     let window = window(fields)?;
     let windowed = windowed_layers(fields, model.num_layers)?;
@@ -30,7 +30,7 @@ pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Resul
     Ok(())
 }
 
-/// The window that layers can have; it is off unless `use_sliding_window` says so.
+/// Returns the window that layers can have; `None` unless `use_sliding_window` is true.
 pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
     let window = match fields.has("sliding_window") {
         true => fields.optional_size("sliding_window")?,
@@ -40,10 +40,10 @@ pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> 
     Ok(window.filter(|_| used))
 }
 
-/// Which layers have a window: those that `layer_types` names, else those from `max_window_layers`
-/// on.
+/// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
+/// else for all layers from `max_window_layers`.
 fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    // Zero is a value here (every layer), so this is no size.
+    // Zero is valid (all layers have a window), so this field is not read as a size.
     let first = fields.present("max_window_layers").and_then(Value::as_u64).unwrap_or(28);
     match fields.present("layer_types") {
         Some(types) => layer_types::windowed(types, layers),

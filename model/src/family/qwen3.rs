@@ -1,4 +1,4 @@
-//! Qwen3: LLaMA with a norm of each head of q and k; with experts Qwen3-MoE.
+//! Qwen3: LLaMA with a norm of each head of q and k, and Qwen3-MoE, its variant with experts.
 
 use serde_json::Value;
 
@@ -8,14 +8,14 @@ use crate::config_fields::{ConfigError, Fields};
 use crate::experts::{Experts, Scoring};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
-/// `Qwen3ForCausalLM`.
+/// Parses `Qwen3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = base(Family::Qwen3, name, fields)?;
     qwen2::set_windows(&mut model, fields)?;
     Ok(model)
 }
 
-/// `Qwen3MoeForCausalLM`. Its window is every layer's.
+/// Parses `Qwen3MoeForCausalLM`, whose window applies to all layers.
 pub(super) fn config_with_experts(
     name: &str,
     fields: &Fields<'_>,

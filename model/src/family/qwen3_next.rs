@@ -1,5 +1,5 @@
-//! Qwen3-Next and Qwen3.5: of four layers three keep a state (`delta`) and one attends, with a gate
-//! on what it computed; gains of 1 + w; a dense network, or experts of which one is everybody's.
+//! Qwen3-Next and Qwen3.5: of every four layers, three keep a state (`delta`) and one attends, with
+//! a gate on its output; gains of 1 + w; a dense network, or experts including a shared one.
 
 use serde_json::{Value, json};
 
@@ -14,29 +14,29 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// Of each head, where a file says no other part.
+/// Default fraction of each head that is rotated.
 const ROTATED: f64 = 0.25;
 const THETA: f64 = 10_000.0;
-/// One layer of so many attends.
+/// Interval of the layers that attend.
 const INTERVAL: usize = 4;
 const LAYER_TYPES: &str = "linear_attention or full_attention for each layer";
 
-/// `Qwen3NextForCausalLM`, whose layers all have experts.
+/// Parses `Qwen3NextForCausalLM`, in which all layers have experts.
 pub(super) fn next_config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     fields.only("mlp_only_layers", &Value::Array(Vec::new()))?;
     fields.only("decoder_sparse_step", &Value::from(1))?;
-    // Of layers without experts, which there are none of.
+    // Width of layers without experts, of which there are none.
     fields.optional_size("intermediate_size")?;
     let renormalise = fields.flag("norm_topk_prob", true)?;
     with_experts(Family::Qwen3Next, name, fields, Scoring::SoftmaxTopK { renormalise })
 }
 
-/// `Qwen3_5ForCausalLM`, and the text of `Qwen3_5ForConditionalGeneration`.
+/// Parses `Qwen3_5ForCausalLM`, and the text model of `Qwen3_5ForConditionalGeneration`.
 pub(super) fn dense_config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     config(Family::Qwen35, name, fields, ("intermediate_size", FeedForward::Dense))
 }
 
-/// `Qwen3_5MoeForCausalLM`, and the text of `Qwen3_5MoeForConditionalGeneration`.
+/// Parses `Qwen3_5MoeForCausalLM`, and the text model of `Qwen3_5MoeForConditionalGeneration`.
 pub(super) fn moe_config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let scoring = Scoring::SoftmaxTopK { renormalise: true };
     with_experts(Family::Qwen35Moe, name, fields, scoring)
@@ -60,8 +60,8 @@ fn with_experts(
     Ok(ModelConfig { experts: Some(experts), ..model })
 }
 
-/// `network`: the field with the width of the network that every row passes, and what it stands
-/// beside.
+/// Parses the fields that the three variants share. `ffn_field` is the field with the width of the
+/// dense or shared network.
 fn config(
     family: Family,
     name: &str,
@@ -74,7 +74,7 @@ fn config(
     fields.only("attention_bias", &Value::Bool(false))?;
     fields.only("attn_output_gate", &Value::Bool(true))?;
     fields.only("mamba_ssm_dtype", &json!("float32"))?;
-    // Layers that guess further tokens, which nothing here asks.
+    // Layers for multi-token prediction, which is not supported.
     for field in ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"] {
         fields.present(field);
     }
@@ -95,7 +95,8 @@ fn config(
     })
 }
 
-/// Those that `layer_types` names, else the last of every `full_attention_interval`.
+/// Returns a flag per layer that is true if it attends: according to `layer_types` if present, else
+/// for the last layer of every `full_attention_interval`.
 fn attending_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let interval = fields.optional_size("full_attention_interval")?.unwrap_or(INTERVAL);
     let layers = check_layers(layers)?;
@@ -129,8 +130,8 @@ fn delta(fields: &Fields<'_>) -> Result<DeltaNet, ConfigError> {
     Ok(delta)
 }
 
-/// The ways in which a tensor may lie: Qwen3-Next's projections hold the rows of each head of q and
-/// k together with those of v, z, b and a that go with it; Qwen3.5's are separate.
+/// Returns the possible layouts of a tensor. Qwen3-Next's projections store the rows of each head
+/// of q and k together with the corresponding rows of v, z, b and a; Qwen3.5's are separate.
 pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let TensorId::Layer { layer, op, part } = id else {
         return vec![llama::pieces(config, id)];
@@ -164,7 +165,7 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     }
 }
 
-/// Each head's rows of q, or those of its gate behind them.
+/// Returns each head's rows of q, or those of its gate, which are stored after them.
 fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<Piece> {
     let head_dim = config.head_dim;
     let whole = Piece::of(name, &[2 * config.q_size(), config.hidden_size]);
@@ -201,7 +202,7 @@ fn of_delta(
             let apart = ["in_proj_b", "in_proj_a"].map(|module| whole(module, heads));
             vec![apart.into(), [of(0), of(group)].concat()]
         }
-        // Stored by channels.
+        // Stored by channel.
         (Op::DeltaConv, _) => vec![vec![Piece {
             names: vec![named("conv1d")],
             shape: vec![channels, 1, delta.taps],
@@ -220,7 +221,8 @@ fn of_delta(
     })
 }
 
-/// The rows of q, k, v and z in one matrix, in which those of each head of q and k lie together.
+/// Returns the rows of q, k, v and z in a matrix that stores those of each head of q and k
+/// together.
 fn together(delta: &DeltaNet, name: &str, hidden: usize) -> [Vec<Piece>; 4] {
     let values = delta.group() * delta.value_dim;
     let sizes = [delta.key_dim, delta.key_dim, values, values];

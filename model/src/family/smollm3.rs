@@ -7,12 +7,12 @@ use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields, wrong};
 use crate::layers::{LayerKind, Layers};
 
-/// Rope base of files that say none.
+/// Default rope base.
 const THETA: f64 = 2e6;
-/// One layer of so many rotates nothing, where no list says which.
+/// Default interval of the layers without rotation.
 const INTERVAL: usize = 4;
 
-/// `SmolLM3ForCausalLM`.
+/// Parses `SmolLM3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base_with(Family::SmolLm3, name, fields, llama::Defaults::of(THETA))?;
     let attention_bias = fields.flag("attention_bias", false)?;
@@ -38,7 +38,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 
 fn rotating_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let interval = fields.optional_size("no_rope_layer_interval")?.unwrap_or(INTERVAL);
-    // The list says 1 of a layer that rotates.
+    // The list contains 1 for layers with rotation.
     let Some(list) = fields.present("no_rope_layers") else {
         return Ok((0..layers).map(|layer| (layer + 1) % interval != 0).collect());
     };
@@ -52,7 +52,8 @@ fn rotating_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Conf
     }
 }
 
-/// Those that `layer_types` names, else those that do not rotate.
+/// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
+/// else for the layers without rotation.
 fn windowed_layers(fields: &Fields<'_>, rotates: &[bool]) -> Result<Vec<bool>, ConfigError> {
     match fields.present("layer_types") {
         Some(types) => layer_types::windowed(types, rotates.len()),

@@ -1,24 +1,24 @@
-//! Where the rows of a tensor lie in the tensors of a checkpoint: one behind the other in one of
-//! its own, within a larger one, or in one for each expert.
+//! Location of a tensor's rows in the tensors of a checkpoint: consecutive in a tensor of their
+//! own, within a larger one, or in one tensor per expert.
 
-/// Some rows of a tensor, in a tensor of a checkpoint.
+/// Rows of a model's tensor that are stored in a tensor of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// Names that the checkpoint's tensor may have, the usual one first.
+    /// Possible names of the checkpoint's tensor, the usual one first.
     pub names: Vec<String>,
-    /// Its shape there.
+    /// Shape of the checkpoint's tensor.
     pub shape: Vec<usize>,
-    /// Its element that is the first of the first row.
+    /// Index of the first element of the first row, in elements of the checkpoint's tensor.
     pub first: usize,
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements in a row.
     pub columns: usize,
-    /// Elements from a row to the next, and from an element of a row to the next.
+    /// Distances between rows and between the elements of a row, in elements.
     pub strides: (usize, usize),
 }
 
 impl Piece {
-    /// A whole tensor `[rows, columns]`, or a vector.
+    /// Creates a piece that is a whole tensor `[rows, columns]`, or a vector.
     ///
     /// # Panics
     /// More than two dimensions.
@@ -32,7 +32,7 @@ impl Piece {
         Piece { names: vec![name], shape, first: 0, rows, columns, strides: (columns, 1) }
     }
 
-    /// Some of the rows of a whole tensor, or of the elements of a vector.
+    /// Returns a range of the rows of a whole tensor, or of the elements of a vector.
     pub(super) fn rows_from(mut self, first: usize, count: usize) -> Piece {
         if self.shape.len() == 1 {
             (self.first, self.columns) = (first, count);
@@ -43,8 +43,8 @@ impl Piece {
     }
 }
 
-/// The pieces of experts' matrices that lie in one tensor `[experts, rows, columns]`, of each the
-/// rows from `first_row` on.
+/// Returns the pieces of the experts' matrices in one tensor `[experts, rows, columns]`: from each
+/// matrix `rows` rows starting at `first_row`.
 pub(super) fn stacked(
     name: &str,
     (experts, all_rows, columns): (usize, usize, usize),
@@ -61,5 +61,6 @@ pub(super) fn stacked(
     (0..experts).map(piece).collect()
 }
 
-/// A part of a tensor may lie in several ways, each a list of pieces that hold its rows in order.
+/// Alternative layouts of a part of a tensor. Each is a list of pieces that contain its rows in
+/// order.
 pub type Layouts = Vec<Vec<Piece>>;

@@ -1,5 +1,5 @@
-//! Byte-level BPE (`tokenizer.ggml.model` = gpt2): merges from the file, and one of some ways to
-//! cut text before them (`schemes`).
+//! Byte-level BPE (`tokenizer.ggml.model` = gpt2): merges from the file, and one of several schemes
+//! for splitting text before the merges (`schemes`).
 
 use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Vocab};
@@ -9,7 +9,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use super::schemes::scheme;
 use super::{Metadata, Problem, Vocabulary, build_error, required};
 
-/// The tokenizer without its added tokens, and whether texts begin with BOS unless the file says.
+/// Returns the tokenizer without its added tokens, and whether texts begin with BOS by default.
 pub(super) fn tokenizer(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
@@ -33,14 +33,15 @@ pub(super) fn tokenizer(
     Ok((tokenizer, scheme.adds_bos))
 }
 
-/// Returns true for GPT-2's own vocabulary, which others have extended: its last tokens are where
-/// they were published. Files from before there was a key for the pre-tokenizer need no other one.
+/// Returns true if the vocabulary is GPT-2's own or an extension of it, which has GPT-2's last
+/// tokens at their original ids. Files from before the pre-tokenizer key existed need no other
+/// vocabulary.
 fn is_gpt2(vocabulary: &Vocabulary<'_>) -> bool {
     let token = |id: usize| vocabulary.tokens.get(id).map(String::as_str);
     token(50_255) == Some("\u{120}gazed") && token(50_256) == Some("<|endoftext|>")
 }
 
-/// Merges in order of rank. The space between the two is the first that has something before it.
+/// Returns the merges in order of rank. The first space of a merge separates its two tokens.
 fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, Problem> {
     let key = "tokenizer.ggml.merges";
     let merges = required(key, metadata.texts(key)?)?;

@@ -1,5 +1,5 @@
-//! What a name in `tokenizer.ggml.pre` means: how text is cut before merges, as the models'
-//! `tokenizer.json` publish it. Each expression is that of the model that the name comes from.
+//! The schemes named by `tokenizer.ggml.pre`: how text is split before merges, as published in the
+//! models' `tokenizer.json`. Each expression is that of the model that the scheme is named after.
 
 use tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -10,32 +10,33 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 
 use super::{Problem, build_error};
 
-/// One way to cut text and what goes with it.
+/// A scheme for splitting text, and related settings.
 #[derive(Debug)]
 pub(super) struct Scheme {
     names: &'static [&'static str],
-    /// Names that llama.cpp gives the same expression.
+    /// Names for which llama.cpp uses the same expression.
     aliases: &'static [&'static str],
     cut: Cut,
     /// Characters are composed first (NFC).
     pub(super) composes: bool,
-    /// A piece that is a token is that token, whatever the merges would make of it.
+    /// A piece that is itself a token becomes that token, regardless of the merges.
     pub(super) ignores_merges: bool,
-    /// Texts begin with BOS unless the file says otherwise.
+    /// Texts begin with BOS unless the file specifies otherwise.
     pub(super) adds_bos: bool,
 }
 
 #[derive(Debug)]
 enum Cut {
-    /// GPT-2's expression, which is the byte-level pre-tokenizer's own.
+    /// GPT-2's expression, which the byte-level pre-tokenizer applies itself.
     Gpt2,
-    /// Every digit by itself, then as GPT-2.
+    /// Every digit separately, then GPT-2's expression.
     DigitsThenGpt2,
-    /// Matches of any of these, the first that fits, and what lies between.
+    /// Matches of the first of these expressions that applies, and the text between matches.
     Matches(&'static [&'static str]),
 }
 
-/// Parts that several expressions have. A word may have one character before it that is no letter.
+/// Parts that several expressions have in common. A word may begin with one character that is not a
+/// letter.
 const WORD: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+";
 const CONTRACTION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 const SYMBOLS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*";
@@ -44,11 +45,11 @@ const SPACES: &str = r"\s*[\r\n]+|\s+(?!\S)|\s+";
 const DIGIT: &str = r"\p{N}";
 const DIGITS: &str = r"\p{N}{1,3}";
 
-/// LLaMA-3: GPT-4's expression, numbers in groups of up to three digits.
+/// LLaMA-3: GPT-4's expression, with numbers in groups of up to three digits.
 const LLAMA3: &[&str] = &[CONTRACTION, WORD, DIGITS, SYMBOLS, SPACES];
-/// The same with single digits.
+/// LLaMA-3's expression with single digits.
 const QWEN2: &[&str] = &[CONTRACTION, WORD, DIGIT, SYMBOLS, SPACES];
-/// The same with marks as parts of words.
+/// Qwen2's expression with marks as parts of words.
 const QWEN35: &[&str] = &[
     CONTRACTION,
     r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
@@ -56,7 +57,7 @@ const QWEN35: &[&str] = &[
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
     SPACES,
 ];
-/// Mistral's Tekken: words end where capitals begin; no contractions, single digits.
+/// Mistral's Tekken: words end before capital letters; no contractions, single digits.
 const TEKKEN: &[&str] = &[
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
@@ -64,7 +65,7 @@ const TEKKEN: &[&str] = &[
     SYMBOLS_AND_SLASHES,
     SPACES,
 ];
-/// GPT-4o (o200k): as Tekken, with contractions at the ends of words and groups of three digits.
+/// GPT-4o (o200k): Tekken with contractions at the ends of words, and groups of three digits.
 const GPT4O: &[&str] = &[
     concat!(
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
@@ -92,14 +93,14 @@ const SCHEMES: [Scheme; 9] = [
     Scheme { names: &["gpt-2"], aliases: &["gigachat", "a.x-4.0", "mellum", "trillion"], ..PLAIN },
     // GPT-NeoX's tokenizer: OLMo, OLMoE.
     Scheme { names: &["olmo"], composes: true, ..PLAIN },
-    // StarCoder's tokenizer among them: Granite 3.
+    // Includes StarCoder's tokenizer: Granite 3.
     Scheme {
         names: &["smollm", "refact", "starcoder"],
         aliases: &["minerva-7b"],
         cut: Cut::DigitsThenGpt2,
         ..PLAIN
     },
-    // LLaMA-3's merges do not reach all of its tokens.
+    // LLaMA-3 has tokens that its merges cannot produce.
     Scheme {
         names: &["llama-bpe", "llama3", "llama-v3"],
         aliases: &["falcon3", "pixtral", "midm-2.0"],
@@ -108,9 +109,10 @@ const SCHEMES: [Scheme; 9] = [
         adds_bos: true,
         ..PLAIN
     },
-    // The same expression alone: Phi-4, OLMo-2 and Granite 4 are "dbrx", SmolLM3 is "smaug-bpe".
+    // LLaMA-3's expression without its other settings: Phi-4, OLMo-2 and Granite 4 are "dbrx",
+    // SmolLM3 is "smaug-bpe".
     Scheme { names: &["dbrx", "smaug-bpe"], cut: Cut::Matches(LLAMA3), ..PLAIN },
-    // Qwen2.5 and Qwen3 too.
+    // Also Qwen2.5 and Qwen3.
     Scheme {
         names: &["qwen2"],
         aliases: &["deepseek-r1-qwen", "megrez", "kormo"],
@@ -135,10 +137,10 @@ const SCHEMES: [Scheme; 9] = [
     },
 ];
 
-/// The scheme of a name.
+/// Returns the scheme with the given name.
 ///
 /// # Errors
-/// A name that is not known, with those that are.
+/// An unknown name; the error lists the known ones.
 pub(super) fn scheme(name: &str) -> Result<&'static Scheme, Problem> {
     let is_named =
         |scheme: &&Scheme| scheme.names.contains(&name) || scheme.aliases.contains(&name);
@@ -149,13 +151,14 @@ pub(super) fn scheme(name: &str) -> Result<&'static Scheme, Problem> {
     })
 }
 
-/// All names that are known.
+/// Returns all known names.
 fn names() -> impl Iterator<Item = &'static str> {
     SCHEMES.iter().flat_map(|scheme| scheme.names.iter().chain(scheme.aliases)).copied()
 }
 
 impl Scheme {
-    /// What cuts the text and spells the pieces' bytes as characters.
+    /// Returns the pre-tokenizer that splits the text and maps the bytes of the pieces to
+    /// characters.
     pub(super) fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper, Problem> {
         let gpt2 = ByteLevel::new(false, true, true);
         let parts: Vec<PreTokenizerWrapper> = match self.cut {
@@ -179,10 +182,10 @@ mod tests {
 
     use super::*;
 
-    /// `scripts/fixtures_pre_tokenizers.py` says how these were made.
+    /// Expected splits, generated by `scripts/fixtures_pre_tokenizers.py`.
     const CUTS: &str = include_str!("../../tests/fixtures/pre_tokenizers.json");
 
-    /// Byte lengths of the pieces of a text.
+    /// Returns the lengths of the pieces of a text, in bytes.
     fn lengths(cut: &PreTokenizerWrapper, text: &str) -> Vec<usize> {
         let mut cut_text = PreTokenizedString::from(text);
         cut.pre_tokenize(&mut cut_text).expect("any text can be cut");
@@ -229,7 +232,7 @@ mod tests {
         let cut = |name: &str, text: &str| {
             lengths(&scheme(name).expect("known").pre_tokenizer().expect("it compiles"), text)
         };
-        // A contraction belongs to the word, is a piece, or is nothing special.
+        // A contraction is part of the word, a separate piece, or not recognised.
         assert_eq!(cut("gpt-4o", "We'Re"), [5]);
         assert_eq!(cut("dbrx", "We'Re"), [2, 3]);
         assert_eq!(cut("tekken", "We'Re"), [2, 3]);

@@ -1,11 +1,11 @@
 //! SentencePiece BPE (`tokenizer.ggml.model` = llama): pieces with scores instead of merges.
 //!
-//! SentencePiece joins, as long as it can, the two neighbours whose joint piece has the best score,
-//! the leftmost of equals. So a list of merges ordered by the score of what they make does the
-//! same. One difference cannot be expressed in such a list: where occurrences of the *same* piece,
-//! split differently, overlap, or different pieces have the same score, the list decides by itself
-//! and not by the place in the text. The published `tokenizer.json` of these models differ in the
-//! same way.
+//! SentencePiece repeatedly joins the two neighbours whose joint piece has the best score, and the
+//! leftmost of equals. A list of merges ordered by the score of the joint pieces is therefore
+//! equivalent, with one exception that such a list cannot express: if occurrences of the *same*
+//! piece that are split differently overlap, or different pieces have the same score, the list
+//! alone decides, and not the position in the text. The published `tokenizer.json` of these models
+//! differs in the same way.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -17,14 +17,14 @@ use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
 
 use super::{Cow, HashMap, Kind, Metadata, Problem, Tokenizer, Vocabulary, build_error, required};
 
-/// What stands for a space inside pieces.
+/// Character that represents a space inside pieces.
 const SPACE: &str = "\u{2581}";
 
-/// Longer pieces are not made by merges. SentencePiece trains none of more than 16 characters, and
-/// the search for their parts grows with the square.
+/// Maximum length of a piece that is produced by merges. SentencePiece trains none of more than 16
+/// characters, and the search for their parts grows with the square of the length.
 const MAX_PIECE_BYTES: usize = 1024;
 
-/// The tokenizer without its added tokens.
+/// Returns the tokenizer without its added tokens.
 pub(super) fn tokenizer(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
@@ -58,8 +58,8 @@ pub(super) fn tokenizer(
     Ok(tokenizer)
 }
 
-/// The tokens with those that are found in the text, such as Gemma's runs of spaces, as a text has
-/// them: some writers spell their spaces as pieces do.
+/// Returns the tokens with actual spaces in those that are matched in the raw text, such as Gemma's
+/// runs of spaces: some writers represent their spaces as in pieces.
 pub(super) fn respelled<'a>(tokens: &'a [String], kinds: &[Kind]) -> Cow<'a, [String]> {
     let is_misspelled =
         |(token, kind): (&String, &Kind)| *kind == Kind::UserDefined && token.contains(SPACE);
@@ -72,7 +72,7 @@ pub(super) fn respelled<'a>(tokens: &'a [String], kinds: &[Kind]) -> Cow<'a, [St
     tokens.iter().zip(kinds).map(respell).collect::<Vec<_>>().into()
 }
 
-/// Ways to change the text before it is split that the models here do not use.
+/// Refuses normalisation options that no supported model uses.
 fn refuse_options(metadata: &Metadata) -> Result<(), Problem> {
     let collapse = "tokenizer.ggml.remove_extra_whitespaces";
     if metadata.boolean(collapse)? == Some(true) {
@@ -84,8 +84,8 @@ fn refuse_options(metadata: &Metadata) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Every way to make a piece of two others, the best score first. Only ordinary pieces take part:
-/// the others are found in the text as they are or stand for bytes.
+/// Returns every split of a piece into two others, the best score first. Only normal pieces take
+/// part: all others are matched in the raw text or represent bytes.
 fn merges(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
@@ -116,7 +116,8 @@ fn merges(
             }
         }
     }
-    // Among the splits of one piece the longer left part first: text is joined from the left.
+    // Among the splits of one piece, the longest left part comes first, since text is joined from
+    // the left.
     merges.sort_unstable_by(|a, b| {
         b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.len().cmp(&a.2.len()))
     });

@@ -22,7 +22,7 @@ fn ids(tokenizer: &GgufTokenizer, text: &str) -> Vec<u32> {
     tokenizer.text.encode(text, true).expect("encodable")
 }
 
-/// The spellings of a text's tokens.
+/// Returns the spellings of a text's tokens.
 fn pieces(tokenizer: &GgufTokenizer, tokens: &[&str], text: &str) -> Vec<String> {
     ids(tokenizer, text).into_iter().map(|id| tokens[id as usize].to_owned()).collect()
 }
@@ -31,7 +31,7 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const BYTE: i64 = 6;
 
-/// Byte-level tokens; `Ġ` stands for a space and `Ċ` for a newline.
+/// Byte-level tokens; `Ġ` represents a space and `Ċ` a newline.
 const TOKENS: [&str; 21] = [
     "<|start|>",
     "<|end|>",
@@ -84,14 +84,14 @@ fn each_pre_tokenizer_splits_its_own_way() {
         let prefix = usize::from(pre == "llama-bpe");
         pieces(&tokenizer, &tokens, text)[prefix..].join("|")
     };
-    // GPT-2 keeps a number together with its space and knows only small 's.
+    // GPT-2 joins a number with the space before it, and recognises only a lower-case 's.
     assert_eq!(split("gpt-2"), "ab|Ġ|123|'|S|Ġ|Ġab|Ċ|ab|c");
-    // SmolLM takes digits one by one, before GPT-2's rules see them.
+    // SmolLM splits digits one by one before it applies GPT-2's rules.
     assert_eq!(split("smollm"), "ab|Ġ|1|2|3|'|S|Ġ|Ġab|Ċ|ab|c");
-    // LLaMA-3 has no space before numbers, and takes whole words that are tokens though no merge
-    // makes them.
+    // LLaMA-3 does not join numbers with spaces, and uses whole words that are tokens even though
+    // no merge produces them.
     assert_eq!(split("llama-bpe"), "ab|Ġ|123|'S|Ġ|Ġab|Ċ|abc");
-    // Qwen2 takes single digits.
+    // Qwen2 splits digits one by one.
     assert_eq!(split("qwen2"), "ab|Ġ|1|2|3|'S|Ġ|Ġab|Ċ|ab|c");
 }
 
@@ -103,13 +103,13 @@ fn pre_tokenizers_differ_where_their_expressions_do() {
         ids(&tokenizer, text)[prefix..].to_vec()
     };
     let id = |token: &str| TOKENS.iter().position(|known| *known == token).expect("a token") as u32;
-    // Case matters to GPT-2: 'S is punctuation and a letter there, so no merge joins them.
+    // GPT-2 is case-sensitive: 'S is punctuation followed by a letter, so no merge joins them.
     assert_eq!(split("gpt-2", "b'S"), [id("b"), id("'"), id("S")]);
     assert_eq!(split("smollm", "b'S"), [id("b"), id("'"), id("S")]);
     assert_eq!(split("llama-bpe", "b'S"), [id("b"), id("'S")]);
     assert_eq!(split("qwen2", "b'S"), [id("b"), id("'S")]);
     assert_eq!(split("gpt-2", "b's"), [id("b"), id("'s")]);
-    // Groups of three digits from the left.
+    // Groups of three digits, starting from the left.
     assert_eq!(split("llama-bpe", "1231"), [id("123"), id("1")]);
     assert_eq!(split("qwen2", "12"), [id("1"), id("2")]);
 }
@@ -150,7 +150,7 @@ fn special_tokens_and_the_chat_template_are_told() {
     assert_eq!(config.chat_template.as_deref(), Some("{{ messages }}"));
     assert_eq!((config.unk_token, config.pad_token), (None, None));
 
-    // A file with several templates has one of them without a name, or names all.
+    // A file with several templates contains one of them without a name, or names all of them.
     writer.text("tokenizer.chat_template.tool_use", "{{ tools }}");
     let of = |writer: &Writer| tokenizer(writer).config.chat_template;
     assert_eq!(of(&writer).as_deref(), Some("{{ messages }}"));
@@ -162,7 +162,7 @@ fn special_tokens_and_the_chat_template_are_told() {
 
 #[test]
 fn qwen2_composes_characters_first() {
-    // "e" and a combining acute become one character of the two bytes c3 a9.
+    // "e" and a combining acute accent become one character with the bytes c3 a9.
     let mut writer = byte_level("qwen2");
     writer.texts("tokenizer.ggml.tokens", &["Ã", "©", "e", "Ì", "ģ"]);
     writer.remove("tokenizer.ggml.token_type");
@@ -209,12 +209,12 @@ fn pieces_are_joined_by_score_not_by_place() {
     let tokenizer = tokenizer(&sentence_piece(&PIECES));
     // "▁abc": "bc" has the best score, so "ab" has lost its b; then "▁a".
     assert_eq!(ids(&tokenizer, "abc"), [1, 11, 9]);
-    // "▁ab▁a": "ab" before "▁a", which then is left only at the end; "▁ab" last.
+    // "▁ab▁a": "ab" before "▁a", which then remains only at the end; "▁ab" last.
     assert_eq!(ids(&tokenizer, "ab a"), [1, 12, 11]);
-    // A character that is no piece becomes its bytes, one without bytes <unk>.
+    // A character that is not a piece becomes its bytes; one without bytes becomes <unk>.
     assert_eq!(ids(&tokenizer, "aé"), [1, 11, 3, 4]);
     assert_eq!(ids(&tokenizer, "a€"), [1, 11, 0]);
-    // The spelling of a byte is not the byte.
+    // The spelling of a byte token in the text is not that byte.
     assert!(!ids(&tokenizer, "<0xC3>").contains(&3));
     assert_eq!(ids(&tokenizer, "b</s>"), [1, 5, 7, 2]);
 }
@@ -240,7 +240,7 @@ fn the_space_before_the_text_can_be_left_out() {
 
 #[test]
 fn runs_of_spaces_are_tokens_however_they_are_spelled() {
-    // As Gemma's files: no space before the text, and runs of spaces found in it as they are.
+    // As in Gemma's files: no space before the text, and runs of spaces that are matched directly.
     for spelled in ["▁▁", "  "] {
         let mut writer = sentence_piece(&PIECES);
         let mut tokens: Vec<&str> = vec!["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>"];
@@ -267,8 +267,8 @@ fn runs_of_spaces_are_tokens_however_they_are_spelled() {
     }
 }
 
-/// SentencePiece's rule as it is defined: join the neighbours with the best joint score, the
-/// leftmost of equals, until none are left.
+/// Applies SentencePiece's rule as defined: joins the neighbours with the best joint score, the
+/// leftmost of equals, until none can be joined.
 fn join_by_score(vocabulary: &[(String, f64)], text: &str) -> Vec<String> {
     let score = |piece: &str| vocabulary.iter().find(|(known, _)| known == piece).map(|(_, s)| *s);
     let mut symbols: Vec<String> = text.chars().map(String::from).collect();
@@ -299,8 +299,8 @@ fn random_vocabularies_are_joined_as_sentence_piece_does() {
         for letter in ["▁", "a", "b", "c", "d"] {
             vocabulary.push((letter.to_owned(), -100.0));
         }
-        // Pieces made of others. One that begins as it ends could overlap itself, where a list of
-        // merges may differ (see `sentence_piece`).
+        // Pieces that are made of others. A piece that begins and ends with the same text could
+        // overlap itself, for which a list of merges may differ (see `sentence_piece`).
         while vocabulary.len() < 25 {
             let part = |rng: &mut ChaCha8Rng| {
                 vocabulary[rng.next_u32() as usize % vocabulary.len()].0.clone()
@@ -312,7 +312,7 @@ fn random_vocabularies_are_joined_as_sentence_piece_does() {
                 && !has_border(&piece)
                 && vocabulary.iter().all(|(known, _)| *known != piece)
             {
-                // Distinct scores in an order that has nothing to do with the pieces'.
+                // Distinct scores in an order that is unrelated to that of the pieces.
                 let rank = f64::from(rng.next_u32() % 1_000_000) + vocabulary.len() as f64 / 64.0;
                 vocabulary.push((piece, -rank));
             }
@@ -335,7 +335,7 @@ fn random_vocabularies_are_joined_as_sentence_piece_does() {
     assert!(joined > 1000, "the texts must contain pieces");
 }
 
-/// Whether a piece of three or more begins with what it ends with.
+/// Returns true if a piece of at least three characters has a proper prefix that is also a suffix.
 fn has_border(piece: &str) -> bool {
     let letters: Vec<char> = piece.chars().collect();
     letters.len() > 2 && (1..letters.len()).any(|n| letters[..n] == letters[letters.len() - n..])
@@ -393,7 +393,7 @@ fn a_file_without_tokenizer_is_no_error() {
     assert!(build(&writer).expect("no error").is_none());
 }
 
-/// Changed metadata gives an error or some tokenizer, never a panic.
+/// Tests that changed metadata causes an error or creates some tokenizer, but never panics.
 #[test]
 fn random_changes_of_the_metadata_never_panic() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
@@ -420,7 +420,7 @@ fn random_changes_of_the_metadata_never_panic() {
     assert!(built > 0, "some changes are harmless, or the test tests nothing");
 }
 
-/// Ids by the tokenizer.json that the model is published with.
+/// Compares with ids that the model's published tokenizer.json produces.
 #[test]
 fn the_real_model_is_tokenised_as_published() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,12 +1,12 @@
-//! Published models by the fields of their `config.json` that matter. The ids that end a text are
-//! those of `generation_config.json`, where a model has one.
+//! Published models, with the relevant fields of their `config.json`. The ids that end a text are
+//! those of `generation_config.json` for models that have one.
 
-/// A model and where it is published.
+/// A published model.
 pub(super) struct Published {
     pub name: &'static str,
-    /// Its Hugging Face repository.
+    /// Hugging Face repository of the model.
     pub repository: &'static str,
-    /// A JSON object as in `config.json`.
+    /// JSON object with the structure of `config.json`.
     pub config: &'static str,
 }
 
@@ -20,7 +20,7 @@ macro_rules! published {
     };
 }
 
-/// By family and size.
+/// Published models, sorted by family and size.
 pub(super) const PUBLISHED: &[Published] = &[
     published!("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
     published!("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),

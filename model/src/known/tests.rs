@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::Dtype;
 
-/// Billions of parameters as published, without vision towers.
+/// Published numbers of parameters in billions, without vision towers.
 const BILLIONS: &[(&str, f64)] = &[
     ("opt-125m", 0.125),
     ("opt-1.3b", 1.3),
@@ -58,7 +58,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("gpt-oss-120b", 116.8),
 ];
 
-/// Parameters in billions, from the weights that the operation table asks for.
+/// Returns the number of parameters in billions, according to the operation table's weights.
 fn billions(config: &ModelConfig) -> f64 {
     let layers = 0..config.num_layers;
     let bytes: usize = layers.map(|layer| config.layer_weight_bytes(layer, Dtype::Bf16)).sum();
@@ -93,7 +93,7 @@ fn every_published_file_is_a_configuration() {
         let name = published.name;
         let fields = fields(published);
         assert!(fields["architectures"][0].is_string(), "{name}");
-        // Of a model of text and images, the text model's fields are nested.
+        // In a multimodal model, the text model's fields are nested.
         let text = fields.get("text_config").and_then(Value::as_object).unwrap_or(&fields);
         for field in ["hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings"] {
             assert!(text[field].as_u64() > Some(0), "{name}: {field}");

@@ -1,5 +1,5 @@
-//! Files of a model's directory, looked at before anything is read: whether they are there, and
-//! themselves.
+//! Checks of a model directory's files before anything is read: that they exist, and are not
+//! pointers.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use super::LocateError;
 use crate::source::gguf::{first_part, part_paths};
 
-/// How the text begins that Git LFS leaves where a file was not fetched.
+/// Beginning of the pointer that Git LFS leaves in place of a file that was not fetched.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Refuses what Git LFS leaves in place of a file. What is not there is told elsewhere.
+/// Refuses a Git LFS pointer in place of a file. Missing files are reported elsewhere.
 ///
 /// # Errors
-/// A pointer, with what fetches the file.
+/// A pointer; the error contains the command that fetches the file.
 pub(super) fn check_pointer(model: &str, file: &Path) -> Result<(), LocateError> {
     let mut start = Vec::new();
     let read = File::open(file)
@@ -30,11 +30,10 @@ pub(super) fn check_pointer(model: &str, file: &Path) -> Result<(), LocateError>
     }
 }
 
-/// Checks the weights of a directory, one file or those that its index names.
+/// Checks the weights of a directory: a single file, or those that its index names.
 ///
 /// # Errors
-/// Files that are missing, or pointers of Git LFS. An index that cannot be read is told by whoever
-/// reads it.
+/// Missing files, or Git LFS pointers. An index that cannot be read is reported by its reader.
 pub(super) fn check_shards(model: &str, directory: &Path) -> Result<(), LocateError> {
     let single = directory.join("model.safetensors");
     if single.is_file() {
@@ -55,16 +54,17 @@ pub(super) fn check_shards(model: &str, directory: &Path) -> Result<(), LocateEr
     names.iter().try_for_each(|name| check_pointer(model, &directory.join(name)))
 }
 
-/// Refuses a GGUF file of which some part is a pointer of Git LFS. Parts that are not there are
-/// told by whoever reads them.
+/// Refuses a GGUF file if one of its parts is a Git LFS pointer. Missing parts are reported by
+/// their reader.
 ///
 /// # Errors
-/// As [`check_pointer`].
+/// See [`check_pointer`].
 pub(super) fn check_parts(model: &str, file: &Path) -> Result<(), LocateError> {
     part_paths(file).iter().try_for_each(|part| check_pointer(model, part))
 }
 
-/// The GGUF files of a directory, by name; of one in several parts the first.
+/// Returns the GGUF files of a directory, sorted by name; only the first part of a file with
+/// several parts.
 pub(super) fn ggufs(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_gguf = |file: &PathBuf| {

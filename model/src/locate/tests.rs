@@ -1,4 +1,4 @@
-//! What is found, and the sentence for what is not.
+//! Tests the models that are found, and the messages for those that are not.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn directories_and_files() {
     assert!(matches!(find(&at("none"), None, false), Err(LocateError::NoPath { .. })));
 }
 
-/// What Git LFS leaves where the file itself was not fetched.
+/// Pointer that Git LFS leaves if a file was not fetched.
 const POINTER: &str =
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 98362432\n";
 

@@ -1,12 +1,12 @@
-//! What an operation costs: FLOPs and bytes.
+//! Costs of operations: FLOPs and bytes.
 
 use super::op::Op;
 use super::value::Value;
 use crate::config::{Dtype, ModelConfig};
 
 impl Op {
-    /// Floating-point operations for `rows` rows that look at `kv_positions` (row, position) pairs
-    /// in all. A multiply-add counts two.
+    /// Returns the number of floating-point operations for `rows` rows that attend to
+    /// `kv_positions` (row, position) pairs in total. A multiply-add counts as two.
     pub fn flops(self, config: &ModelConfig, rows: u64, kv_positions: u64) -> u64 {
         let pairs = kv_positions * config.num_heads as u64;
         match self {
@@ -21,7 +21,7 @@ impl Op {
             Op::DeltaConv => config
                 .delta
                 .map_or(0, |delta| rows * ((2 * delta.taps + 5) * delta.channels()) as u64),
-            // Forgets, reads at k, corrects, and reads at q.
+            // Decay, read at k, correction, and read at q.
             Op::Delta => config.delta.map_or(0, |delta| 7 * rows * delta.state_len() as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
                 let one = experts.ffn_size * config.hidden_size * experts.per_token;
@@ -34,7 +34,8 @@ impl Op {
         }
     }
 
-    /// Bytes of a sequence's state that are read, and written as well; 0 of what keeps none.
+    /// Returns the number of bytes of a sequence's state that are read, which is also the number of
+    /// bytes that are written; 0 for operations without a state.
     pub fn state_bytes(self, config: &ModelConfig) -> u64 {
         config.delta.map_or(0, |delta| match self {
             Op::DeltaConv => delta.inputs_bytes() as u64,
@@ -43,7 +44,8 @@ impl Op {
         })
     }
 
-    /// Bytes of cache read for `cached_positions` cached positions over all sequences.
+    /// Returns the number of bytes of cache read for `cached_positions` cached positions over all
+    /// sequences.
     pub fn kv_bytes(self, config: &ModelConfig, dtype: Dtype, cached_positions: u64) -> u64 {
         let one = (config.kv_size() * dtype.size_bytes()) as u64;
         if self.updates_state() {
@@ -52,8 +54,8 @@ impl Op {
         self.caches().len() as u64 * one * cached_positions
     }
 
-    /// Bytes of activations read and written for `rows` rows; attention scores, which depend on the
-    /// KV length, are not counted.
+    /// Returns the number of bytes of activations read and written for `rows` rows, excluding
+    /// attention scores, which depend on the KV length.
     pub fn activation_bytes(self, config: &ModelConfig, dtype: Dtype, rows: u64) -> u64 {
         let bytes = |value: Value| {
             value.row_elements(config).unwrap_or(0) as u64 * value.element_bytes(dtype) as u64
@@ -62,8 +64,8 @@ impl Op {
         rows * (read + self.writes(config).map_or(0, bytes))
     }
 
-    /// Bytes of scores and probabilities read and written for `pairs` (row, position) pairs, where
-    /// attention is not one operation.
+    /// Returns the number of bytes of scores and probabilities read and written for `pairs` (row,
+    /// position) pairs if attention is not fused into one operation.
     pub fn score_bytes(self, config: &ModelConfig, dtype: Dtype, pairs: u64) -> u64 {
         let passes = match self {
             Op::Scores | Op::Wv => 1,
@@ -73,13 +75,13 @@ impl Op {
         passes * pairs * (config.num_heads * Value::Scores.element_bytes(dtype)) as u64
     }
 
-    /// Largest relative error (infinity norm over the row's root mean square) that a kernel variant
-    /// may show against the scalar reference with f32 accumulation.
+    /// Returns the maximum relative error (infinity norm divided by the row's root mean square) of
+    /// a kernel variant compared with the scalar reference with f32 accumulation.
     pub const fn tolerance(self, dtype: Dtype) -> f32 {
         match (self, dtype) {
             (Op::Embed | Op::Sample, _) => 0.0,
             (_, Dtype::F32) => 2e-5,
-            // One bf16 rounding step of the result, and a little for the order of sums.
+            // One bf16 rounding step of the result, plus a small margin for the order of sums.
             (_, Dtype::Bf16) => 1.2e-2,
         }
     }

@@ -1,10 +1,10 @@
-//! A decoder layer as a list of operations.
+//! Decoder layers as lists of operations.
 
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
 use crate::layers::{FeedForward, LayerKind, Mixing};
 
-/// The list of a layer: its first half by name, and what follows that.
+/// Expands to the list of a layer: its first half, given by name, and the operations after it.
 macro_rules! layer {
     (attention: $($op:ident),*) => {
         layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, Out, $($op),*)
@@ -18,15 +18,15 @@ macro_rules! layer {
     (of: $($op:ident),*) => { &[$(Op::$op),*] };
 }
 
-/// OPT's.
+/// Layer of OPT.
 pub const PLAIN_LAYER: &[Op] = layer![attention: Norm1, Fc0, Fc1];
-/// LLaMA's, and that of most others.
+/// Layer of LLaMA and most other families.
 pub const GATED_LAYER: &[Op] = layer![attention: Norm1, Gate, Up, Down];
-/// Gemma's: each half has a norm before it and one behind it.
+/// Layer of Gemma, in which each half has a norm before and after it.
 const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
 const EXPERT_LAYER: &[Op] = layer![attention: Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
-/// Those of models of which some layers keep a state, with a dense network or experts, of which one
-/// is everybody's.
+/// Layers of models in which some layers keep a state, with a dense network or with experts
+/// including a shared one.
 const GATED_ATTENTION_LAYER: &[Op] = layer![gated_attention: Norm1, Gate, Up, Down];
 const DELTA_LAYER: &[Op] = layer![delta: Norm1, Gate, Up, Down];
 macro_rules! shared_expert_layer {
@@ -40,20 +40,21 @@ const GATED_ATTENTION_SHARED_LAYER: &[Op] = shared_expert_layer!(gated_attention
 const DELTA_SHARED_LAYER: &[Op] = shared_expert_layer!(delta);
 
 impl ModelConfig {
-    /// The operations of a decoder layer, in order.
+    /// Returns the operations of a decoder layer, in order.
     pub fn layer_ops(&self, layer: usize) -> &'static [Op] {
         self.ops_of(self.layers.of(layer))
     }
 
-    /// The operations of a layer that attends, by whose names placements go. A model without such
-    /// a layer has the list that one would have.
+    /// Returns the operations of a layer that attends, whose names placements use. For a model
+    /// without such a layer, returns the list that one would have.
     pub fn leading_ops(&self) -> &'static [Op] {
         let kinds = self.layers.kinds();
         let leading = kinds.iter().find(|kind| !kind.has_state()).unwrap_or(&kinds[0]);
         self.ops_of(&LayerKind { mixing: Mixing::Attention, ..leading.clone() })
     }
 
-    /// Every operation that any layer has, once; the order is that of the layers.
+    /// Returns every operation that occurs in any layer, without duplicates, in the order of the
+    /// layers.
     pub fn every_layer_op(&self) -> Vec<Op> {
         let mut every = Vec::new();
         for kind in self.layers.kinds() {
@@ -63,13 +64,13 @@ impl ModelConfig {
         every
     }
 
-    /// Whether any layer has this operation.
+    /// Returns true if any layer has this operation.
     pub fn has_layer_op(&self, op: Op) -> bool {
         self.layers.kinds().iter().any(|kind| self.ops_of(kind).contains(&op))
     }
 
-    /// The place of an operation in its layer's list, also of the fused form of attention, whose
-    /// weights are those of its softmax.
+    /// Returns the index of an operation in its layer's list. The fused attention is at the index
+    /// of softmax, whose weights it uses.
     pub fn place_in_layer(&self, layer: usize, op: Op) -> Option<usize> {
         self.layer_ops(layer).iter().position(|other| *other == op.weights_op())
     }
@@ -87,7 +88,7 @@ impl ModelConfig {
         }
     }
 
-    /// Bytes of a layer's weights.
+    /// Returns the number of bytes of a layer's weights.
     pub fn layer_weight_bytes(&self, layer: usize, dtype: Dtype) -> usize {
         self.layer_ops(layer).iter().map(|op| op.weight_bytes(self, dtype)).sum()
     }

@@ -1,6 +1,6 @@
-//! The one table of operations: a decoder layer as an ordered list, what each operation reads and
-//! writes, its weights, FLOPs and bytes. Planner, compiler, workers, tests and benches use this
-//! table and no other.
+//! The table of operations: a decoder layer as an ordered list, and for each operation the values
+//! it reads and writes, its weights, FLOPs and bytes. It is the only such table, used by planner,
+//! compiler, workers, tests and benchmarks.
 
 mod costs;
 mod layer;

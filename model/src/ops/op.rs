@@ -1,12 +1,12 @@
-//! Operations: their names, what each reads and what it writes.
+//! Operations: their names, and the values that they read and write.
 
 use serde::{Deserialize, Serialize};
 
 use super::value::Value;
 use crate::config::{Family, ModelConfig};
 
-/// An operation of a decoder layer, or one of the four around the layers. Where a layer has an
-/// operation twice, its instance is part of the name.
+/// An operation of a decoder layer, or one of the four outside the layers. If a layer contains an
+/// operation twice, the name includes the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Op {
     /// Token (and learned position) embedding: tokens to the residual stream.
@@ -18,50 +18,50 @@ pub enum Op {
     Scores,
     Softmax,
     Wv,
-    /// `Scores`, `Softmax` and `Wv` in one pass; bit-equal to the three.
+    /// `Scores`, `Softmax` and `Wv` in a single pass, with bit-identical results.
     Attention,
-    /// What attention computed times the sigmoid of a linear of the layer's input (Qwen3-Next).
+    /// Product of attention's output and the sigmoid of a linear of the layer's input (Qwen3-Next).
     OutGate,
     Out,
-    /// Q, k and v of a layer with a state, as one linear.
+    /// q, k and v of a layer with a state, as a single linear.
     DeltaQkv,
-    /// How far each value head corrects its state (b), and how much of it it forgets (a).
+    /// Correction rate (b) and decay (a) of each value head's state.
     DeltaBa,
-    /// The causal convolution of each channel of `DeltaQkv`, with SiLU; keeps the last inputs.
+    /// Causal convolution per channel of `DeltaQkv`, followed by SiLU; stores its last inputs.
     DeltaConv,
-    /// The recurrence of each value head, row by row, and the norm of what it reads; keeps the
-    /// states.
+    /// Recurrence of each value head, row by row, and the norm of its output; stores the states.
     Delta,
-    /// What the heads read times the SiLU of a linear of the layer's input.
+    /// Product of the recurrence's output and the SiLU of a linear of the layer's input.
     DeltaGate,
     DeltaOut,
-    /// Norm of what attention computed, before it is added to the residual stream (Gemma).
+    /// Norm of attention's output before it is added to the residual stream (Gemma).
     PostNorm0,
     Norm1,
-    /// Picks each row's experts.
+    /// Selection of each row's experts.
     Router,
     ExpertGate,
     ExpertUp,
-    /// Also adds a row's experts up, each with its weight.
+    /// Third linear of the experts, including the weighted sum over a row's experts.
     ExpertDown,
     Gate,
     Up,
-    /// A shared expert's rows times the sigmoid of one product of each row of its input.
+    /// Product of a shared expert's activations and a gate: the sigmoid of one dot product per row
+    /// of the network's input.
     SharedGate,
     Down,
     Fc0,
     Fc1,
-    /// Norm of what the feed-forward network computed, before it is added (Gemma).
+    /// Norm of the feed-forward network's output before it is added to the residual stream (Gemma).
     PostNorm1,
     /// Norm of the last row of each sequence.
     FinalNorm,
     Head,
-    /// Logits to tokens; writes the step table.
+    /// Sampling of tokens from logits, which writes the step table.
     Sample,
 }
 
-/// Which of a layer's two caches. Of a layer with a state `K` is what its convolution keeps, and
-/// `V` are the states of its heads.
+/// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
+/// and `V` the states of its heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kv {
     K,
@@ -69,7 +69,8 @@ pub enum Kv {
 }
 
 impl Op {
-    /// Name on the command line, in traces and in reports: `ln0` for OPT, `norm0` for the others.
+    /// Returns the name on the command line, in traces and in reports: `ln0` for OPT, `norm0` for
+    /// the others.
     pub fn name(self, family: Family) -> &'static str {
         let opt = family == Family::Opt;
         match self {
@@ -111,18 +112,19 @@ impl Op {
         }
     }
 
-    /// `Scores`, `Softmax`, `Wv` or the fused form: split by units, not by rows.
+    /// Returns true for `Scores`, `Softmax`, `Wv` and their fused form, which are split by units
+    /// instead of rows.
     pub const fn is_attention(self) -> bool {
         matches!(self, Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
     }
 
-    /// Reads what its layer keeps of a sequence and brings it up to date, in place.
+    /// Returns true if the operation reads its layer's state of a sequence and updates it in place.
     pub const fn updates_state(self) -> bool {
         matches!(self, Op::DeltaConv | Op::Delta)
     }
 
-    /// The operation of a layer that attends by which placements name this one, of a layer with a
-    /// state; others stand for themselves.
+    /// Returns the operation of an attention layer whose name placements use for this operation of
+    /// a layer with a state. All other operations are returned unchanged.
     pub const fn counterpart(self) -> Op {
         match self {
             Op::DeltaQkv => Op::Q,
@@ -135,13 +137,14 @@ impl Op {
         }
     }
 
-    /// A linear of which each row has those of its experts.
+    /// Returns true for the linears of experts, which each row multiplies by the weights of its own
+    /// experts.
     pub const fn is_expert(self) -> bool {
         matches!(self, Op::ExpertGate | Op::ExpertUp | Op::ExpertDown)
     }
 
-    /// Values read, in the order in which a program's instruction lists them.
-    /// Caches, weights and the step table are listed by the compiler, not here.
+    /// Returns the values that are read, in the order of the operands in a program's instruction.
+    /// Caches, weights and the step table are not included: the compiler adds them.
     pub fn reads(self, config: &ModelConfig) -> &'static [Value] {
         match self {
             Op::Embed => &[],
@@ -177,7 +180,7 @@ impl Op {
         }
     }
 
-    /// The value written; `None` for `Sample`, which writes the step table.
+    /// Returns the value that is written; `None` for `Sample`, which writes the step table.
     pub fn writes(self, config: &ModelConfig) -> Option<Value> {
         Some(match self {
             Op::Out if config.post_norms => Value::Projected0,
@@ -216,14 +219,14 @@ impl Op {
         })
     }
 
-    /// Whether it adds to the residual stream, in place.
+    /// Returns true if the operation adds to the residual stream in place.
     pub fn adds_to_residual(self, config: &ModelConfig) -> bool {
         let reads_it = self.reads(config).contains(&Value::Hidden);
         reads_it && self.writes(config) == Some(Value::Hidden)
     }
 
-    /// Caches read: `Scores` reads K, `Wv` reads V, the fused form both. Those that update a
-    /// state have it here.
+    /// Returns the caches that are read: K for `Scores`, V for `Wv`, and both for the fused form.
+    /// For operations that update a state, returns the cache that contains it.
     pub const fn caches(self) -> &'static [Kv] {
         match self {
             Op::Scores | Op::DeltaConv => &[Kv::K],
@@ -233,7 +236,7 @@ impl Op {
         }
     }
 
-    /// The operation of a layer's list that has this one's weights.
+    /// Returns the operation of a layer's list that has the weights of this one.
     pub const fn weights_op(self) -> Op {
         match self {
             Op::Attention => Op::Softmax,

@@ -1,77 +1,79 @@
-//! What flows between operations.
+//! Values that operations read and write.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 
-/// What flows between operations. Every value has one type in memory ([`Value::element`]) and is
-/// rounded to it whether or not it crosses a cut.
+/// A value that is written by one operation and read by others. Every value has a single type in
+/// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Value {
-    /// Residual stream `[rows, hidden]`, updated in place by what ends a half of a layer.
+    /// Residual stream `[rows, hidden]`, updated in place by the last operation of each half of a
+    /// layer.
     Hidden,
-    /// `[rows, hidden]`, input of q, k, v.
+    /// Input of q, k and v: `[rows, hidden]`.
     Normed0,
-    /// `[rows, heads * head_dim]`.
+    /// Queries `[rows, heads * head_dim]`.
     Query,
-    /// Fresh keys `[rows, kv_heads * head_dim]`.
+    /// Keys of the current rows: `[rows, kv_heads * head_dim]`.
     Key,
-    /// Fresh values `[rows, kv_heads * head_dim]`.
+    /// Values of the current rows: `[rows, kv_heads * head_dim]`.
     Value,
-    /// `[unit, row, group, positions]`; a unit is a (sequence, KV head).
+    /// Attention scores `[unit, row, group, positions]`; a unit is a (sequence, KV head).
     Scores,
-    /// Softmax of `Scores`, same layout.
+    /// Softmax of `Scores`, with the same layout.
     Probabilities,
-    /// `[rows, heads * head_dim]`.
+    /// Output of attention: `[rows, heads * head_dim]`.
     Attended,
-    /// `[rows, heads * head_dim]`, behind the gate of what attention computed (Qwen3-Next).
+    /// Output of attention after its gate (Qwen3-Next): `[rows, heads * head_dim]`.
     GatedAttended,
-    /// `[rows, channels]`: q, k and v before their convolution.
+    /// q, k and v before their convolution: `[rows, channels]`.
     DeltaQkv,
-    /// `[rows, 2, value heads]`: b and a.
+    /// b and a of each value head: `[rows, 2, value heads]`.
     DeltaBa,
-    /// `[rows, channels]`: q, k and v behind their convolution.
+    /// q, k and v after their convolution: `[rows, channels]`.
     DeltaConvolved,
-    /// `[rows, value heads * value_dim]`: what the states say, normed by heads.
+    /// Output of the recurrence, normalised per head: `[rows, value heads * value_dim]`.
     DeltaRead,
-    /// The same behind the gate.
+    /// Output of the recurrence after its gate, with the layout of `DeltaRead`.
     GatedDelta,
-    /// `[rows, hidden]`, what attention computed, before the norm behind it (Gemma).
+    /// Output of attention's last linear, before the norm that follows it (Gemma): `[rows,
+    /// hidden]`.
     Projected0,
-    /// `[rows, hidden]`, input of the feed-forward network.
+    /// Input of the feed-forward network: `[rows, hidden]`.
     Normed1,
-    /// `[rows, ffn]`, before the activation (LLaMA family).
+    /// Gate before the activation (LLaMA family): `[rows, ffn]`.
     Gate,
-    /// `[rows, ffn]`, input of `Down`/`Fc1`.
+    /// Input of `Down`/`Fc1`: `[rows, ffn]`.
     Ffn,
-    /// `[rows, ffn]`, input of `Down` where the network is a shared expert.
+    /// Input of `Down` if the network is a shared expert: `[rows, ffn]`.
     SharedFfn,
-    /// `[rows, hidden]`, what the feed-forward network computed, before the norm behind it.
+    /// Output of the feed-forward network, before the norm that follows it: `[rows, hidden]`.
     Projected1,
-    /// `[rows, experts per row]` pairs of a u32 and an f32: an expert and its weight, ascending by
-    /// expert.
+    /// Experts of each row and their weights: `[rows, experts per row]` pairs of a u32 and an f32,
+    /// in ascending order of experts.
     Routing,
-    /// `[rows, experts per row, expert's ffn]`, before the activation.
+    /// Experts' gate before the activation: `[rows, experts per row, expert's ffn]`.
     ExpertGate,
-    /// `[rows, experts per row, expert's ffn]`, input of `ExpertDown`.
+    /// Input of `ExpertDown`: `[rows, experts per row, expert's ffn]`.
     ExpertFfn,
-    /// `[sequences, hidden]`: the last row of each sequence, normed.
+    /// Last row of each sequence, normalised: `[sequences, hidden]`.
     LastNormed,
-    /// `[sequences, vocab]`.
+    /// Logits `[sequences, vocab]`.
     Logits,
 }
 
 /// Element type of a value in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
-    /// The run's `--dtype`.
+    /// Type selected by the run's `--dtype`.
     Compute,
     F32,
 }
 
 impl Value {
-    /// The one type this value has in memory.
+    /// Returns the type that this value has in memory.
     pub const fn element(self) -> Element {
         match self {
             Value::Hidden
@@ -83,7 +85,7 @@ impl Value {
         }
     }
 
-    /// Bytes of one element under `dtype`.
+    /// Returns the number of bytes of one element with `dtype`.
     pub const fn element_bytes(self, dtype: Dtype) -> usize {
         match self.element() {
             Element::Compute => dtype.size_bytes(),
@@ -91,8 +93,8 @@ impl Value {
         }
     }
 
-    /// Elements of one row, for the values that are rows; `None` for `Scores` and `Probabilities`,
-    /// whose size depends on the KV length.
+    /// Returns the number of elements in a row, for values that consist of rows; `None` for
+    /// `Scores` and `Probabilities`, whose size depends on the KV length.
     pub fn row_elements(self, config: &ModelConfig) -> Option<usize> {
         let per_token = config.experts.map_or(0, |experts| experts.per_token);
         let expert_ffn = config.experts.map_or(0, |experts| experts.ffn_size);

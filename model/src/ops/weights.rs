@@ -6,37 +6,38 @@ use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 
-/// Shape of an operation's weights: a row-major matrix, vectors of f32 behind it.
+/// Shape of an operation's weights: a row-major matrix, followed by vectors of f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightShape {
-    /// `[out, in]` in the run's dtype; `None` for norms.
+    /// Shape `[out, in]` of the matrix in the run's dtype; `None` for norms.
     pub matrix: Option<(usize, usize)>,
-    /// Number of f32 in each vector: a linear's bias and the gain of the norm behind it (q and k),
-    /// a norm's gain and bias, or the sinks of a softmax.
+    /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
+    /// and k), a norm's gain and bias, or the sinks of a softmax.
     pub vectors: [Option<usize>; 2],
 }
 
-/// Byte layout of an operation's weights: one contiguous blob, each part on a 64-byte boundary.
+/// Byte layout of an operation's weights: a contiguous blob in which each part is aligned to 64
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightLayout {
     pub matrix_bytes: usize,
     /// Offset of each vector in the blob.
     pub vector_offsets: [usize; 2],
-    /// Whole blob, a multiple of 64.
+    /// Size of the blob, a multiple of 64.
     pub size_bytes: usize,
 }
 
-/// Weights start on such boundaries, so that a vector load never splits a cache line.
+/// Alignment of weights in bytes, so that a vector load never splits a cache line.
 pub const WEIGHT_ALIGN: usize = 64;
 
-/// `bytes` rounded up to [`WEIGHT_ALIGN`].
+/// Returns `bytes` rounded up to a multiple of [`WEIGHT_ALIGN`].
 pub const fn align_up(bytes: usize) -> usize {
     bytes.div_ceil(WEIGHT_ALIGN) * WEIGHT_ALIGN
 }
 
 impl WeightShape {
-    /// Places matrix and vectors behind each other: the matrix in `format`, which is the run's
-    /// `dtype` where it is plain.
+    /// Returns the layout with the matrix in `format`, followed by the vectors. A plain matrix has
+    /// the run's `dtype`.
     pub fn layout(&self, dtype: Dtype, format: WeightFormat) -> WeightLayout {
         let matrix_bytes = self.matrix.map_or(0, |(n, k)| match format {
             WeightFormat::Plain => n * k * dtype.size_bytes(),
@@ -50,8 +51,8 @@ impl WeightShape {
 }
 
 impl Op {
-    /// Shape of this operation's weights; `None` when it has none. Those of experts lie behind each
-    /// other, as one matrix and one vector.
+    /// Returns the shape of this operation's weights; `None` if it has none. The weights of all
+    /// experts form one matrix and one vector, in which they are stored consecutively.
     pub fn weights(self, config: &ModelConfig) -> Option<WeightShape> {
         let (hidden, ffn) = (config.hidden_size, config.ffn_size);
         let linear = |out: usize, input: usize, bias: bool| {
@@ -99,9 +100,9 @@ impl Op {
         }
     }
 
-    /// Weights of a layer with a state: of the convolution a vector `[taps, channels]`; of the
-    /// recurrence the gain of a head's norm, and `[2, value_heads]` numbers: the logarithms of the
-    /// rates of forgetting, and what is added to a.
+    /// Returns the shape of the weights of a layer with a state. The convolution has a vector
+    /// `[taps, channels]`. The recurrence has the gain of a head's norm, and `[2, value_heads]`
+    /// numbers: the logarithms of the decay rates, and the biases of a.
     fn delta_weights(self, delta: &DeltaNet, hidden: usize) -> Option<WeightShape> {
         let (heads, values) = (delta.value_heads, delta.value_size());
         let linear = |out, input| WeightShape { matrix: Some((out, input)), vectors: [None; 2] };
@@ -117,13 +118,13 @@ impl Op {
         })
     }
 
-    /// Bytes of this operation's weight blob, uncompressed. The learned position table (OPT) is a
-    /// blob of its own.
+    /// Returns the number of bytes of this operation's uncompressed weight blob. The learned
+    /// position table (OPT) is a separate blob.
     pub fn weight_bytes(self, config: &ModelConfig, dtype: Dtype) -> usize {
         self.weight_bytes_in(config, dtype, WeightFormat::Plain)
     }
 
-    /// Bytes of this operation's weight blob with its matrix in `format`.
+    /// Returns the number of bytes of this operation's weight blob with its matrix in `format`.
     pub fn weight_bytes_in(
         self,
         config: &ModelConfig,
@@ -133,8 +134,8 @@ impl Op {
         self.weights(config).map_or(0, |shape| shape.layout(dtype, format).size_bytes)
     }
 
-    /// Whether kernels read its matrix in a grouped form: experts' matrices lie behind each other,
-    /// so each must be whole blocks of rows.
+    /// Returns true if kernels can read the matrix in a grouped format. Since the matrices of
+    /// experts are stored consecutively, each of them must consist of whole blocks of rows.
     pub fn can_be_grouped(self, config: &ModelConfig) -> bool {
         let rows = match (self, config.experts) {
             (Op::ExpertGate | Op::ExpertUp, Some(experts)) => experts.ffn_size,
@@ -144,7 +145,7 @@ impl Op {
         rows.is_multiple_of(ROWS)
     }
 
-    /// Whether its weights are more than a few vectors.
+    /// Returns true if the weights include a matrix.
     pub fn has_matrix(self, config: &ModelConfig) -> bool {
         self.weights(config).is_some_and(|shape| shape.matrix.is_some())
     }

@@ -1,19 +1,20 @@
-//! Seeded random weights: the architecture alone, for benchmarks and tests of models one does not
-//! have. Never constant, since constant weights make every answer and every cache line alike.
+//! Seeded random weights, with which benchmarks and tests can run an architecture without its
+//! files. They are never constant, since constant weights would make all answers and all cache
+//! lines identical.
 //!
-//! Each element is a function of seed, tensor and index, so any range can be made by any thread.
+//! Each element is a function of seed, tensor and index, so any thread can generate any range.
 
 use half::bf16;
 
 use super::{Part, SourceError, TensorId, WeightSource};
 use crate::config::ModelConfig;
 
-/// Half the width of a matrix's uniform distribution: a standard deviation near 0.02.
+/// Half the width of a matrix's uniform distribution, which has a standard deviation of about 0.02.
 const MATRIX_SPREAD: f32 = 0.035;
-/// The same for gains (around 1) and biases (around 0).
+/// Half the width of the distribution of gains (around 1) and biases (around 0).
 const VECTOR_SPREAD: f32 = 0.05;
 
-/// Random weights of the shapes of a configuration.
+/// Random weights with the shapes of a configuration.
 #[derive(Debug, Clone)]
 pub struct DummySource {
     config: ModelConfig,
@@ -21,7 +22,7 @@ pub struct DummySource {
 }
 
 impl DummySource {
-    /// Weights of `config`'s shapes.
+    /// Creates weights with the shapes of `config`.
     pub fn new(config: ModelConfig, seed: u64) -> DummySource {
         DummySource { config, seed }
     }
@@ -51,7 +52,7 @@ impl DummySource {
             other => other,
         };
         let key = mix(self.seed ^ mix(tensor_number(id)));
-        // 2^-23: the top 24 bits as a number in [-1, 1).
+        // 2^-23, which maps the top 24 bits to [-1, 1).
         let scale = spread / 8_388_608.0;
         for (i, value) in out.iter_mut().enumerate() {
             let word = mix(key.wrapping_add((start + i) as u64));
@@ -91,7 +92,7 @@ fn part(id: TensorId) -> Part {
     }
 }
 
-/// A number of its own for every tensor of a model.
+/// Returns a unique number for every tensor of a model.
 fn tensor_number(id: TensorId) -> u64 {
     match id {
         TensorId::Embedding => 1,

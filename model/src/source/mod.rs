@@ -1,4 +1,4 @@
-//! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
+//! Sources of weights: safetensors, GGUF or seeded random numbers, with a common trait.
 
 pub mod dummy;
 mod float8;
@@ -13,23 +13,23 @@ use crate::ops::{Op, WeightShape};
 
 pub use stored::StoredType;
 
-/// A part of a model's weights, named the same way for every format.
+/// Identifier of a part of a model's weights, independent of the file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorId {
-    /// `[vocab, hidden]`.
+    /// Token embedding `[vocab, hidden]`.
     Embedding,
     /// Learned positions `[max_positions + offset, hidden]` (OPT).
     Positions,
-    /// `[vocab, hidden]`; the embedding when tied.
+    /// Output head `[vocab, hidden]`; identical to the embedding if tied.
     Head,
     /// Gain and bias of the norm before the head.
     FinalNorm { part: Part },
-    /// A tensor of an operation of a layer.
+    /// Tensor of an operation of a layer.
     Layer { layer: usize, op: crate::ops::Op, part: Part },
 }
 
 impl TensorId {
-    /// Whether it is a vector rather than a matrix.
+    /// Returns true if the tensor is a vector rather than a matrix.
     pub fn is_vector(self) -> bool {
         matches!(
             self,
@@ -37,7 +37,8 @@ impl TensorId {
         )
     }
 
-    /// The shape that a configuration asks for; `None` for a tensor that such a model lacks.
+    /// Returns the shape that a configuration requires; `None` for a tensor that such a model does
+    /// not have.
     pub fn expected_shape(self, config: &ModelConfig) -> Option<(usize, usize)> {
         let vector = |weights: Option<WeightShape>, part: Part| {
             let shape = weights?;
@@ -62,30 +63,30 @@ impl TensorId {
     }
 }
 
-/// Which tensor of an operation.
+/// Part of an operation's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The `[out, in]` matrix of a linear.
     Matrix,
-    /// The gain of a norm, also of the one behind q and k; the sinks of a softmax.
+    /// The gain of a norm, including the one after q and k; the sinks of a softmax.
     Gain,
-    /// The bias of a linear or of a norm.
+    /// The bias of a linear or norm.
     Bias,
 }
 
-/// A model's weights, readable in pieces. Implementations may be shared by threads.
+/// A model's weights, which can be read in pieces. Implementations may be shared between threads.
 pub trait WeightSource: Debug + Send + Sync {
-    /// Elements of the tensor: `[out, in]`, or `[1, n]` for a vector.
+    /// Returns the shape of the tensor: `[out, in]`, or `[1, n]` for a vector.
     ///
     /// # Errors
-    /// A tensor that is missing or has another shape than the configuration says.
+    /// A missing tensor, or one whose shape differs from the configuration.
     fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError>;
 
-    /// Reads rows `[first, first + out.len() / row_elements)` of a tensor as bf16, rounding to
-    /// nearest even where the stored type has more bits.
+    /// Reads rows `[first, first + out.len() / row_elements)` of a tensor as bf16, rounded to
+    /// nearest even if the stored type has more bits.
     ///
     /// # Errors
-    /// A tensor that is missing or misshapen, or a file that ends early.
+    /// A tensor that is missing or has another shape, or a file that ends early.
     fn read_bf16(
         &self,
         id: TensorId,
@@ -93,27 +94,27 @@ pub trait WeightSource: Debug + Send + Sync {
         out: &mut [half::bf16],
     ) -> Result<(), SourceError>;
 
-    /// Like [`WeightSource::read_bf16`], in f32 (exact).
+    /// Reads rows like [`WeightSource::read_bf16`], but as f32 (exact).
     ///
     /// # Errors
-    /// As `read_bf16`.
+    /// See [`WeightSource::read_bf16`].
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError>;
 
-    /// The type a tensor is stored as, or whose blocks hold it without loss; F32 for sources that
-    /// make their values.
+    /// Returns the type in which a tensor is stored, or whose blocks represent it without loss; F32
+    /// for sources that generate values.
     ///
     /// # Errors
-    /// As [`WeightSource::shape`], or a type that cannot be read.
+    /// See [`WeightSource::shape`]; in addition, a type that cannot be read.
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
         self.shape(id).map(|_| StoredType::F32)
     }
 
-    /// Reads rows `[first, first + out.len() / row_bytes)` of a matrix as its stored blocks, in the
-    /// model's order of rows, `row_bytes` as [`StoredType::row_bytes`] says. Only for matrices
-    /// whose stored type has a form to run from, [`StoredType::grouped`].
+    /// Reads rows `[first, first + out.len() / row_bytes)` of a matrix as stored blocks, in the
+    /// model's order of rows. `row_bytes` is [`StoredType::row_bytes`]. Only matrices whose stored
+    /// type has a format for kernels, [`StoredType::grouped`], can be read this way.
     ///
     /// # Errors
-    /// As [`WeightSource::read_bf16`], and a tensor that is stored in another type.
+    /// See [`WeightSource::read_bf16`]; in addition, a tensor that is stored in another type.
     fn read_blocks(
         &self,
         id: TensorId,
@@ -125,7 +126,7 @@ pub trait WeightSource: Debug + Send + Sync {
     }
 }
 
-/// What is wrong with a model's files.
+/// Errors in a model's files.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("{path}: {source}")]

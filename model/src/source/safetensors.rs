@@ -1,9 +1,9 @@
 //! Weights in safetensors files: one `model.safetensors`, or shards named by
 //! `model.safetensors.index.json`.
 //!
-//! `files` finds tensors and reads their bytes. A matrix is kept plainly, or in one of the forms
-//! that `quantization_config` names: `fp8`, `mxfp4`, `integers`. Whatever is kept plainly beside
-//! those is told by its tensor.
+//! `files` finds tensors and reads their bytes. Matrices are plain, or in a format that
+//! `quantization_config` names: `fp8`, `mxfp4`, `integers`. Plain matrices in a quantised
+//! checkpoint are recognised by their tensors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ mod mxfp4;
 use files::{Checkpoint, Stretch, format_error};
 use forms::{Form, Packed, PackedRows};
 
-/// Bytes converted at a time, when the stored type is not the wanted one.
+/// Number of bytes that are converted at a time if the stored type differs from the requested one.
 const PIECE_BYTES: usize = 64 << 10;
 const SUPPORTED: &str = "supported: BF16, F16, F32, and F8_E4M3 where quantization_config says fp8";
 
@@ -37,26 +37,27 @@ pub struct SafetensorsSource {
     config: ModelConfig,
     quantization: Quantization,
     files: Checkpoint,
-    /// What the user should know of the files.
+    /// Notice to the user about the files.
     notice: Option<String>,
-    /// Types of packed matrices that were looked at, by name: all scales are read for one.
+    /// Types of packed matrices, cached by name, since determining one requires reading all of its
+    /// scales.
     integer_types: Mutex<HashMap<String, StoredType>>,
 }
 
 /// Rows of a tensor that were found.
 struct Part<'a> {
     form: Form<'a>,
-    /// The name under which they were found is the first.
+    /// Piece of the tensor; its first name is the one that was found.
     piece: Piece,
 }
 
 impl SafetensorsSource {
-    /// Opens the checkpoint of a directory. Its `config.json`, if there is one, says how matrices
-    /// are kept.
+    /// Opens the checkpoint in a directory. Its `config.json`, if there is one, defines the format
+    /// of matrices.
     ///
     /// # Errors
-    /// A file that is missing, cut off or no safetensors file; a `quantization_config` that is not
-    /// supported.
+    /// A file that is missing, truncated or not a safetensors file; a `quantization_config` that is
+    /// not supported.
     pub fn open(directory: &Path, config: &ModelConfig) -> Result<SafetensorsSource, SourceError> {
         let said = quantization(directory)?;
         let files = Checkpoint::open(directory)?;
@@ -70,12 +71,12 @@ impl SafetensorsSource {
         })
     }
 
-    /// A sentence on what the files say about themselves that is not so.
+    /// Returns a notice if the files' description of themselves is wrong.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// The parts of a tensor, in the first layout of which all are there.
+    /// Returns the parts of a tensor in the first layout that is completely present.
     fn find(&self, id: TensorId) -> Result<Vec<Part<'_>>, SourceError> {
         let layouts = layouts(&self.config, id);
         let missing = layouts.first().and_then(|pieces| pieces.first()?.names.first().cloned());
@@ -107,7 +108,7 @@ impl SafetensorsSource {
         Ok(Some(parts).filter(|parts| !parts.is_empty()))
     }
 
-    /// The parts of a tensor, whose shapes were compared with what is needed.
+    /// Returns the parts of a tensor after checking their shapes.
     fn checked(&self, id: TensorId) -> Result<Vec<Part<'_>>, SourceError> {
         let parts = self.find(id)?;
         for Part { form, piece } in &parts {
@@ -123,7 +124,7 @@ impl SafetensorsSource {
         Ok(parts)
     }
 
-    /// The type of GGUF's whose blocks a packed matrix of integers has.
+    /// Returns the GGUF type whose blocks represent a packed matrix of integers.
     fn integer_type(
         &self,
         name: &str,
@@ -159,9 +160,9 @@ impl SafetensorsSource {
         }
     }
 
-    /// Calls `read` with each part that has some of the rows from `first_row` on, the first of its
-    /// rows that is one of them, and what they fill of `out`, of which a row takes `size` of its
-    /// piece.
+    /// Calls `read` for each part that contains some of the requested rows, starting at
+    /// `first_row`, with the first such row of the part and the range of `out` that its rows fill.
+    /// `size` is the number of elements of `out` per row of a piece.
     fn each_part<T>(
         &self,
         id: TensorId,
@@ -189,7 +190,7 @@ impl SafetensorsSource {
         Err(format_error(&self.files.directory, reason))
     }
 
-    /// Reads rows, converting piece by piece where `same` is not the stored type.
+    /// Reads rows, and converts them in pieces if the stored type is not `same`.
     fn read<T: bytemuck::Pod>(
         &self,
         id: TensorId,
@@ -198,10 +199,10 @@ impl SafetensorsSource {
         same: Stored,
         convert: impl Fn(f32) -> T + Copy,
     ) -> Result<(), SourceError> {
-        // Parts of a vector are one behind the other, whatever they take for rows.
+        // Parts of a vector are concatenated, regardless of how they divide into rows.
         let of_row = |piece: &Piece| piece.columns;
         self.each_part(id, first_row, out, of_row, |part, from, out| {
-            // Refuses what cannot be read or is not in order.
+            // Refuses unsupported types and orders.
             self.type_of(part)?;
             match &part.form {
                 Form::Plain(stretch) => {
@@ -220,7 +221,7 @@ impl SafetensorsSource {
         })
     }
 
-    /// Reads rows of a plain tensor, from row `from` of the piece on.
+    /// Reads rows of a plain tensor, starting at row `from` of the piece.
     fn read_plain<T: bytemuck::Pod>(
         &self,
         stretch: &Stretch,
@@ -243,7 +244,8 @@ impl SafetensorsSource {
             out.iter_mut().zip(span.iter().step_by(stride)).for_each(|(out, one)| *out = *one);
             return Ok(());
         }
-        // Stored transposed: a column's elements are near each other, a row's all over the tensor.
+        // Stored transposed: the elements of a column are close together, those of a row spread
+        // over the tensor.
         let mut span = vec![T::zeroed(); (rows - 1) * row_stride + 1];
         for column in 0..columns {
             self.read_run(stretch, start + column * stride, &mut span, same, convert)?;
@@ -253,7 +255,7 @@ impl SafetensorsSource {
         Ok(())
     }
 
-    /// Reads elements that follow each other.
+    /// Reads consecutive elements.
     fn read_run<T: bytemuck::Pod>(
         &self,
         stretch: &Stretch,
@@ -320,7 +322,7 @@ impl WeightSource for SafetensorsSource {
             common = Some(match common {
                 None => stored,
                 Some(known) if known == stored => known,
-                // Blocks of Q5_0 hold every matrix of integers that has blocks at all.
+                // Blocks of Q5_0 represent every matrix of integers that has a block type.
                 Some(StoredType::Q4_1 | StoredType::Q5_0)
                     if matches!(stored, StoredType::Q4_1 | StoredType::Q5_0) =>
                 {
@@ -361,7 +363,7 @@ impl WeightSource for SafetensorsSource {
     }
 }
 
-/// What the `config.json` of a checkpoint says of its matrices; nothing where there is none.
+/// Reads the quantisation from the `config.json` of a checkpoint; none if the file does not exist.
 ///
 /// # Errors
 /// A file that cannot be read, or a method that is not supported.

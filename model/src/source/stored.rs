@@ -1,24 +1,24 @@
-//! The types in which files keep tensors: their blocks, and what becomes of the low-bit ones.
+//! Types in which files store tensors: their blocks, and the grouped formats of the low-bit ones.
 
 use crate::compressed::Grouped;
 
-/// Element type of a tensor as stored.
+/// Element type of a stored tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoredType {
     F32,
     F16,
     Bf16,
-    /// safetensors: 8-bit floats, with factors in a tensor of their own.
+    /// safetensors: 8-bit floats, with factors in a separate tensor.
     F8E4M3,
-    /// GGUF: blocks of 32, f16 scale, 4-bit values from -8.
+    /// GGUF: blocks of 32 with an f16 scale, 4-bit values from -8.
     Q4_0,
-    /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
+    /// GGUF: blocks of 32 with an f16 scale and minimum, 4-bit values.
     Q4_1,
-    /// GGUF: blocks of 32, f16 scale, 5-bit values from -16.
+    /// GGUF: blocks of 32 with an f16 scale, 5-bit values from -16.
     Q5_0,
-    /// GGUF: blocks of 32, f16 scale and minimum, 5-bit values.
+    /// GGUF: blocks of 32 with an f16 scale and minimum, 5-bit values.
     Q5_1,
-    /// GGUF: blocks of 32, f16 scale, int8 values.
+    /// GGUF: blocks of 32 with an f16 scale, int8 values.
     Q8_0,
     /// GGUF: blocks of 256 in 16 parts with 4-bit scales and minimums, 2-bit values.
     Q2K,
@@ -30,16 +30,16 @@ pub enum StoredType {
     Q5K,
     /// GGUF: blocks of 256 in 16 parts with 8-bit scales, 6-bit values from -32.
     Q6K,
-    /// GGUF: blocks of 32, f16 scale, 4-bit places in a table of int8 values.
+    /// GGUF: blocks of 32 with an f16 scale, 4-bit indices into a table of int8 values.
     Iq4Nl,
-    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, values as those of `Iq4Nl`.
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, and the table of `Iq4Nl`.
     Iq4Xs,
-    /// GGUF: blocks of 32, an exponent of two, 4-bit floats.
+    /// GGUF: blocks of 32 with an exponent of two, 4-bit floats.
     Mxfp4,
 }
 
 impl StoredType {
-    /// Every type that can be read.
+    /// All types that can be read.
     pub const ALL: [StoredType; 17] = [
         StoredType::F32,
         StoredType::F16,
@@ -60,7 +60,7 @@ impl StoredType {
         StoredType::Mxfp4,
     ];
 
-    /// The name that formats and error messages use.
+    /// Returns the name used by file formats and error messages.
     pub const fn name(self) -> &'static str {
         match self {
             StoredType::F32 => "F32",
@@ -83,7 +83,7 @@ impl StoredType {
         }
     }
 
-    /// Elements and bytes of a block; one element for the plain types.
+    /// Returns the number of elements and bytes of a block; one element for plain types.
     pub const fn block(self) -> (usize, usize) {
         match self {
             StoredType::F32 => (1, 4),
@@ -105,20 +105,22 @@ impl StoredType {
         }
     }
 
-    /// Whether values take fewer than 16 bits, so that memory in which they are expanded is larger
+    /// Returns true if values take fewer than 16 bits, in which case expanded tensors are larger
     /// than the file.
     pub const fn is_quantised(self) -> bool {
         let (elements, bytes) = self.block();
         bytes < 2 * elements
     }
 
-    /// Bytes of a row of `elements`, which blocks must divide.
+    /// Returns the number of bytes of a row of `elements` elements, which must be a multiple of a
+    /// block.
     pub const fn row_bytes(self, elements: usize) -> usize {
         let (block_elements, block_bytes) = self.block();
         elements / block_elements * block_bytes
     }
 
-    /// The grouped form that holds a matrix of this type without loss, where there is one.
+    /// Returns the grouped format that represents a matrix of this type without loss, if there is
+    /// one.
     pub const fn grouped(self) -> Option<Grouped> {
         match self {
             StoredType::Q4_0 | StoredType::Q4_1 => Some(Grouped::GGUF_Q4),

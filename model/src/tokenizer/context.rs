@@ -1,22 +1,24 @@
-//! Decoding behind other tokens: a decoder may treat the first token of a text differently
-//! (SentencePiece's strips its space), and the first token of an answer is none.
+//! Decoding of an answer in the context of its prompt: a decoder may treat the first token of a
+//! text differently (SentencePiece's strips its space), and the first token of an answer is not the
+//! first of a text.
 
 use super::{GrowingTokens, TextTokenizer, TokenizerError};
 
-/// Minimum number of a prompt's last tokens that an answer is decoded behind, as in vLLM.
+/// Minimum number of a prompt's last tokens that precede an answer when it is decoded, as in vLLM.
 const MIN_CONTEXT_TOKENS: usize = 4;
-/// Maximum number of them: more are taken only while they have no whole character.
+/// Maximum number of a prompt's last tokens that precede an answer. More than the minimum are used
+/// only if the text would not begin with a whole character.
 const MAX_CONTEXT_TOKENS: usize = 24;
 
 impl TextTokenizer {
-    /// The end of `prompt`, as the beginning of a sequence that grows. A character that is
-    /// incomplete there is completed by the tokens that follow.
+    /// Returns the end of `prompt` as the beginning of a growing sequence. An incomplete character
+    /// at the end is completed by the tokens that follow.
     ///
-    /// A prompt without text, of special tokens alone, is no context unless `keeps_space`: then
-    /// the sequence grows as behind a text.
+    /// If the prompt has no text, because it consists of special tokens only, the sequence has no
+    /// context. With `keeps_space`, the sequence then grows as if it followed a text.
     ///
     /// # Errors
-    /// As [`TextTokenizer::decode`].
+    /// See [`TextTokenizer::decode`].
     pub fn grow_behind(
         &self,
         prompt: &[u32],
@@ -36,7 +38,7 @@ impl TextTokenizer {
         Ok(stream.growing)
     }
 
-    /// A token that has a text.
+    /// Returns the first token that has a text.
     fn any_text(&self) -> Vec<u32> {
         let has_text = |token: &u32| {
             let text = self.decode(&[*token]).unwrap_or_default();
@@ -45,7 +47,8 @@ impl TextTokenizer {
         (0..self.vocab_size() as u32).find(has_text).into_iter().collect()
     }
 
-    /// The fewest of the last tokens that begin with a whole character.
+    /// Returns the shortest suffix of the tokens that begins with a whole character, within the
+    /// limits of its length.
     fn context<'t>(&self, known: &'t [u32]) -> Result<&'t [u32], TokenizerError> {
         let last = |count: usize| &known[known.len().saturating_sub(count)..];
         for count in MIN_CONTEXT_TOKENS..MAX_CONTEXT_TOKENS.min(known.len()) {

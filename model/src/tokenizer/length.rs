@@ -1,26 +1,26 @@
-//! How many tokens a long text has, within little memory.
+//! Number of tokens in a long text, computed with little memory.
 
 use super::{TextTokenizer, TokenizerError};
 
-/// Bytes of a text that are tokenised at a time.
+/// Maximum number of bytes that are tokenised at a time.
 const PART_BYTES: usize = 64 << 10;
-/// Bytes at the end of a part in which a place to cut at is looked for.
+/// Number of bytes at the end of a part in which a position for the cut is searched.
 const CUT_BYTES: usize = 1 << 10;
 
-/// A text of fewer bytes for each token that it may have is tokenised at once.
+/// Minimum number of bytes per permitted token. Shorter texts are tokenised as a whole.
 const MIN_BYTES_PER_TOKEN: usize = 8;
-/// Number of tokens that a cut may add: those of the word that it falls into.
+/// Maximum number of tokens that a cut adds: those of the word that it divides.
 const TOKENS_PER_CUT: usize = 16;
 
 impl TextTokenizer {
-    /// The number of tokens of a text that certainly has more than `max_tokens`, about; `None`
-    /// where it may have fewer.
+    /// Returns the approximate number of tokens of a text if it certainly exceeds `max_tokens`, and
+    /// `None` if the text may have fewer.
     ///
-    /// A tokenizer takes some 200 bytes of memory for each byte of a text, so a long one is counted
-    /// part by part before it is tokenised.
+    /// A tokenizer needs some 200 bytes of memory per byte of a text, so the tokens of a long text
+    /// are counted in parts before it is tokenised.
     ///
     /// # Errors
-    /// As [`TextTokenizer::encode`].
+    /// See [`TextTokenizer::encode`].
     pub fn excess(&self, text: &str, max_tokens: usize) -> Result<Option<usize>, TokenizerError> {
         if text.len() <= max_tokens.saturating_mul(MIN_BYTES_PER_TOKEN).max(PART_BYTES) {
             return Ok(None);
@@ -36,7 +36,7 @@ impl TextTokenizer {
     }
 }
 
-/// Where a part ends: before a space or the end of a line if there is one near.
+/// Returns the end of the first part: before white space near the limit if there is any.
 fn cut(text: &str) -> usize {
     if text.len() <= PART_BYTES {
         return text.len();

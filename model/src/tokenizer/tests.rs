@@ -1,4 +1,5 @@
-//! Tokenizers small enough to know every id by heart, built from files as models publish them.
+//! Tests with tokenizers that are small enough for all ids to be known, built from files as models
+//! publish them.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,7 @@ use tokenizers::decoders::sequence::Sequence;
 
 use super::*;
 
-/// Ids 0-3 as OPT has them, 4.. for bytes in the order of `text`, then merges.
+/// Writes OPT's special tokens as ids 0 to 3, `text` as the ids from 4, then the results of merges.
 fn opt_directory(directory: &Path, text: &[&str], merges: &[(&str, &str)]) {
     let mut vocab = serde_json::Map::new();
     let mut tokens: Vec<String> = ["<s>", "<pad>", "</s>", "<unk>"].map(str::to_owned).to_vec();
@@ -24,7 +25,8 @@ fn opt_directory(directory: &Path, text: &[&str], merges: &[(&str, &str)]) {
     fs::write(directory.join("merges.txt"), format!("#version: 0.2\n{lines}")).unwrap();
 }
 
-/// `Ġ` is the byte-level spelling of a space; ids: a 4, b 5, Ġ 6, ab 7, Ġab 8.
+/// Returns a tokenizer with the ids a 4, b 5, Ġ 6, ab 7 and Ġab 8. `Ġ` is the byte-level spelling
+/// of a space.
 fn small_opt(directory: &Path) -> TextTokenizer {
     opt_directory(directory, &["a", "b", "Ġ"], &[("a", "b"), ("Ġ", "ab")]);
     TextTokenizer::from_directory(directory, Family::Opt).unwrap().unwrap()
@@ -112,7 +114,7 @@ fn a_tokenizer_in_another_form_is_named() {
     assert_eq!(unread(), None, "one is read");
 }
 
-/// `é` is the bytes C3 A9, spelled `Ã` and `©`; `a` stands between.
+/// Tests with `é`, whose bytes C3 A9 are spelled `Ã` and `©`, and with `a` between characters.
 #[test]
 fn a_stream_never_emits_half_a_character() {
     let directory = tempfile::tempdir().unwrap();
@@ -154,7 +156,7 @@ fn bytes_that_are_no_text_do_not_pile_up() {
     let directory = tempfile::tempdir().unwrap();
     opt_directory(directory.path(), &["a", "Ã", "©"], &[]);
     let tokenizer = TextTokenizer::from_directory(directory.path(), Family::Opt).unwrap().unwrap();
-    // Beginnings of characters, never a whole one, and then one.
+    // The first bytes of characters without the rest, followed by a whole character.
     let tokens = [[5; 300].as_slice(), &[6, 4]].concat();
     let mut stream = tokenizer.stream();
     let mut text = String::new();
@@ -167,7 +169,8 @@ fn bytes_that_are_no_text_do_not_pile_up() {
     assert!(text.ends_with("éa"), "{text}");
 }
 
-/// `▁a`, `▁b`, the bytes of `é`, `▁`, `c` and the special `<s>`, with LLaMA 2's decoder.
+/// Returns a tokenizer with LLaMA 2's decoder and the tokens `▁a`, `▁b`, the bytes of `é`, `▁`, `c`
+/// and the special `<s>`.
 fn sentencepiece() -> TextTokenizer {
     let words = ["▁a", "▁b", "<0xC3>", "<0xA9>", "▁", "c", "<s>"];
     let vocab = std::array::from_fn::<_, 7, _>(|id| (words[id].to_owned(), id as u32));
@@ -185,7 +188,7 @@ fn sentencepiece() -> TextTokenizer {
     TextTokenizer::new(tokenizer, Some(0))
 }
 
-/// SentencePiece decoders strip the space of a text's first token only.
+/// Tests that only the space of a text's first token is stripped, as by SentencePiece decoders.
 #[test]
 fn a_stream_keeps_the_spaces_of_sentencepiece() {
     let tokenizer = sentencepiece();
@@ -214,7 +217,7 @@ fn an_answer_keeps_the_space_of_its_first_token() {
     assert_eq!(answer(&tokenizer, &[6, 0], &[1, 5], false), " bc");
     assert_eq!(answer(&tokenizer, &[0; 100], &[1, 5], false), " bc");
     assert_eq!(answer(&tokenizer, &[0, 6, 6, 6, 6, 6, 6], &[1], false), " b", "special tokens");
-    // Without a text before it is the first token of one, unless its text must be exact.
+    // Without a preceding text, it is the first token of a text, unless the text must be exact.
     assert_eq!(answer(&tokenizer, &[], &[1, 1], false), "b b");
     assert_eq!(answer(&tokenizer, &[6], &[1, 1], false), "b b");
     assert_eq!(answer(&tokenizer, &[6], &[5], true), "c");
@@ -227,7 +230,7 @@ fn an_answer_completes_the_prompts_last_character() {
     let tokenizer = sentencepiece();
     assert_eq!(answer(&tokenizer, &[0, 2], &[3, 1], false), "é b");
     assert_eq!(answer(&tokenizer, &[0, 2], &[1], false), "\u{FFFD} b");
-    // Of a run of bytes the context has all or none.
+    // The context contains either all bytes of a run or none.
     let prompt = [[0].as_slice(), &[2, 3].repeat(5), &[2]].concat();
     assert_eq!(answer(&tokenizer, &prompt, &[3, 1], false), "é b");
     assert_eq!(answer(&tokenizer, &[2, 3, 2, 3, 2, 3], &[3, 0], false).chars().last(), Some('a'));

@@ -1,13 +1,13 @@
-//! What a single token spells, in bytes: vocabularies write bytes as characters, each kind in its
-//! way.
+//! Bytes of a single token. Vocabularies spell bytes as characters, in a way that depends on the
+//! kind of tokenizer.
 
 use tokenizers::Tokenizer;
 use tokenizers::decoders::DecoderWrapper;
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's spelling of a space.
 const SPACE: char = '\u{2581}';
 
-/// The bytes of `token`; none for an id outside the vocabulary.
+/// Returns the bytes of `token`; empty for an id outside the vocabulary.
 pub(super) fn of(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     let Some(spelling) = tokenizer.id_to_token(token) else { return Vec::new() };
     if tokenizer.get_added_vocabulary().get_added_tokens_decoder().contains_key(&token) {
@@ -24,7 +24,7 @@ pub(super) fn of(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     }
 }
 
-/// Whether a decoder or one of its parts is such a one.
+/// Returns true if `is` returns true for a decoder or any of its parts.
 fn any(decoder: &DecoderWrapper, is: &dyn Fn(&DecoderWrapper) -> bool) -> bool {
     match decoder {
         DecoderWrapper::Sequence(parts) => parts.get_decoders().iter().any(|part| any(part, is)),
@@ -32,9 +32,9 @@ fn any(decoder: &DecoderWrapper, is: &dyn Fn(&DecoderWrapper) -> bool) -> bool {
     }
 }
 
-/// The byte that GPT-2's vocabulary writes as `character`: printable ones of Latin-1 stand for
-/// themselves, the others, in order, for the characters from U+0100 on. A character that stands for
-/// no byte is itself.
+/// Returns the byte that GPT-2's vocabulary spells as `character`. Printable bytes of Latin-1 are
+/// spelled as themselves, the others in ascending order as the characters from U+0100. A character
+/// that does not represent a byte is returned as is.
 fn byte_level(character: char) -> Vec<u8> {
     let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(character);
@@ -45,7 +45,7 @@ fn byte_level(character: char) -> Vec<u8> {
     byte.map_or_else(|| character.to_string().into_bytes(), |byte| vec![byte])
 }
 
-/// The byte of `<0x0A>`.
+/// Returns the byte of a spelling such as `<0x0A>`.
 fn hexadecimal(spelling: &str) -> Option<u8> {
     let digits = spelling.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)

@@ -1,4 +1,5 @@
-//! What the planner says of a run: its placement's compiled programs, priced and simulated.
+//! The planner's predictions for a run: the compiled programs of its placement, priced and
+//! simulated.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -13,32 +14,33 @@ use program::topology::Engine;
 use crate::cells::Scenario;
 use crate::place::{DTYPE, Setting, TOKENS_MAX, describe, digits};
 
-/// Decode steps over which usage is taken, in the middle of the output.
+/// Number of decode steps over which usage is measured, in the middle of the output.
 const USAGE_STEPS: u32 = 4;
-/// Layers of the two plans whose difference is a layer's time.
+/// Numbers of layers of the two plans whose difference gives the time of a layer.
 const LAYERS: [usize; 2] = [2, 4];
 
-/// What the planner says of a run; `None` for what it has no word for.
+/// Predictions for a run; `None` for quantities that the planner does not predict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub prefill_ms: f64,
     pub decode_step_ms: f64,
     pub tokens_per_s: f64,
-    /// What runs where.
+    /// Description of the placement.
     pub placement: String,
-    /// A decoder layer of a decode step, all batches; only where no layer is resident.
+    /// Time of a decoder layer in a decode step, for all batches; only if no layer is resident.
     pub layer_ms: Option<f64>,
-    /// Share of decode, and of its transfers, in which the CPU computes.
+    /// Share of the decode time during which the CPU computes.
     pub cpu_busy: f64,
+    /// Share of the transfer time of decode during which the CPU computes.
     pub cpu_beside_transfers: Option<f64>,
     pub busy: Busy,
-    /// Share of the layers that stay in device memory.
+    /// Share of the layers that are resident in device memory.
     pub resident_share: f64,
-    /// Share of the weights in further memories in all that the host holds.
+    /// Share of the weights in additional host memories in everything that the host stores.
     pub far_share: f64,
 }
 
-/// Busy times of a run, ms.
+/// Busy times of a run, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Busy {
     pub cpu_ms: f64,
@@ -60,7 +62,7 @@ impl Busy {
         busy
     }
 
-    /// One after the other.
+    /// Returns the time if nothing overlaps.
     fn sum_ms(self) -> f64 {
         self.cpu_ms + self.gpu_ms + self.transfers_ms
     }
@@ -83,10 +85,10 @@ impl Busy {
     }
 }
 
-/// The planner's answer.
+/// Returns the planner's predictions for a scenario.
 ///
 /// # Errors
-/// Why there is none, in a sentence.
+/// Returns a message if there is no prediction.
 pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     let setting = Setting::of(scenario)?;
     let placement = setting.placement()?;
@@ -114,14 +116,14 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     })
 }
 
-/// A program's time, and what is busy in it, ms.
+/// Duration and busy times of a program, in ms.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Time {
     pub ms: f64,
     busy: Busy,
 }
 
-/// A steady decode step.
+/// Prediction of a steady decode step.
 struct Decode {
     time: Time,
     cpu_busy: f64,
@@ -129,11 +131,11 @@ struct Decode {
     far_share: f64,
 }
 
-/// Prefill of all batches. Of very many prompt tokens only a part is simulated, and a half of it:
-/// what more tokens take is the difference.
+/// Returns the prefill of all batches. If a batch has very many prompt tokens, only a part of it
+/// and half of that part are simulated; the rest is extrapolated from their difference.
 ///
 /// # Errors
-/// A plan that cannot be compiled or priced.
+/// Fails if a plan cannot be compiled or priced.
 pub fn prefill(setting: &Setting<'_>, placement: &Placement) -> Result<Time, String> {
     let (all, scenario) = (setting.batch_size, setting.scenario);
     let part = TOKENS_MAX / (scenario.batches * scenario.prompt).max(1);
@@ -166,9 +168,9 @@ fn prefill_of(
     })
 }
 
-/// A step in the middle of the output.
+/// Returns a decode step in the middle of the output.
 fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String> {
-    // The decode program is the same after any prompt.
+    // The decode program does not depend on the length of the prompt.
     setting.with_estimator(setting.batch_size, 1, |estimator| {
         let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
         let middle = middle(setting.scenario);
@@ -192,7 +194,7 @@ fn far_share(budget: &Budget) -> f64 {
     far / (far + (budget.weights_bytes + budget.kv_bytes) as f64)
 }
 
-/// Positions of a sequence in the middle of the output.
+/// Returns the number of positions of a sequence in the middle of the output.
 pub const fn middle(scenario: &Scenario) -> u32 {
     scenario.prompt + scenario.new_tokens / 2
 }
@@ -201,7 +203,8 @@ fn sentence(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What two more layers add to a step, halved.
+/// Returns the time of a layer: the difference between plans with different numbers of layers, per
+/// layer.
 fn layer_ms(setting: &Setting<'_>, placement: &Placement) -> Result<Option<f64>, String> {
     if !placement.residency.layers.is_empty() {
         return Ok(None);
@@ -217,11 +220,12 @@ fn layer_ms(setting: &Setting<'_>, placement: &Placement) -> Result<Option<f64>,
     })
 }
 
-/// Where LIA's sublayers run in prefill and decode by its equations, which define the vectors that
-/// it prints. Which ones the planner's own search takes stands with its other answers.
+/// Returns the vectors of LIA for prefill and decode by its equations, which define the vectors
+/// that the paper prints. The vectors that the planner's own search chooses are in the other
+/// answers.
 ///
 /// # Errors
-/// What the planner does not know; a policy without vectors.
+/// Fails if the planner does not know the model or machine, or if the policy has no vectors.
 pub fn vectors(scenario: &Scenario) -> Result<[String; 2], String> {
     let setting = Setting::of(scenario)?;
     let best = |stage| {
@@ -237,17 +241,17 @@ pub fn vectors(scenario: &Scenario) -> Result<[String; 2], String> {
     Ok([best(Stage::Prefill)?, best(Stage::Decode)?])
 }
 
-/// Bytes of a run.
+/// Sizes of weights and KV of a run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bytes {
     pub weights: f64,
     pub kv: f64,
 }
 
-/// Weights and KV of a run.
+/// Returns the sizes of weights and KV of a run.
 ///
 /// # Errors
-/// What the planner does not know.
+/// Fails if the planner does not know the model or machine.
 pub fn bytes(scenario: &Scenario) -> Result<Bytes, String> {
     let config = &Setting::of(scenario)?.config;
     Ok(Bytes { weights: weights_bytes(config), kv: kv_bytes(config, scenario) })
@@ -265,10 +269,10 @@ fn kv_bytes(config: &ModelConfig, scenario: &Scenario) -> f64 {
     layer as f64 * sequences * f64::from(scenario.prompt + scenario.new_tokens)
 }
 
-/// The most sequences of a batch that memory holds.
+/// Returns the maximum number of sequences of a batch that fit in memory.
 ///
 /// # Errors
-/// What the planner does not know.
+/// Fails if the planner does not know the model or machine.
 pub fn largest_batch(scenario: &Scenario) -> Result<u16, String> {
     Setting::of(scenario)?.largest_batch()
 }

@@ -1,13 +1,13 @@
 //! ASC's order of operations (Activation Sequence Caching), in the table model alone: no program
-//! computes so.
+//! computes in this order.
 //!
-//! Park-Egger reproduce the order and not the results. Its source is not at hand; the order here
-//! is what its name and their section 2.2 say: a layer keeps its inputs X in the place of keys and
+//! Park-Egger reproduce the order and not the results. Its source is not available; the order here
+//! follows from its name and their section 2.2: a layer caches its inputs X instead of keys and
 //! values. `q (X Wk)'` is then `(q Wk') X'` and `p (X Wv)` is `(p X) Wv`, so K's matrix multiplies
-//! the query, V's follows the weighted sum, and Scores and WV look at X. One cache of the hidden
-//! size passes the link once where K and V passed it, and each head multiplies with all of X: as
-//! many times the arithmetic of attention as there are heads to a hidden size. Positions rotated
-//! by rope would forbid it; OPT has none.
+//! the query, V's follows the weighted sum, and Scores and WV read X. One cache of the hidden size
+//! crosses the link where K and V did, and each head multiplies with all of X: the arithmetic of
+//! attention grows by the number of heads per hidden size. Rotated positions (rope) would forbid
+//! it; OPT has none.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -21,7 +21,7 @@ use crate::answer::{Answer, Busy, middle, prefill};
 use crate::cells::Scenario;
 use crate::place::{DTYPE, Setting};
 
-/// The order in which a layer's operations run.
+/// Order in which the operations of a layer run.
 const ORDER: [Op; 11] = [
     Op::Norm0,
     Op::Q,
@@ -35,14 +35,15 @@ const ORDER: [Op; 11] = [
     Op::Fc0,
     Op::Fc1,
 ];
-/// Places in it.
+/// Indices into [`ORDER`].
 const SCORES: usize = 3;
 const WV: usize = 5;
 
-/// The latency of a run in ASC's order, of the best interval of a layer or all on the GPU.
+/// Returns the latency of a run in ASC's order, with the best interval of a layer, or with
+/// everything on the GPU.
 ///
 /// # Errors
-/// A model or a policy that the order is not written down for.
+/// Fails for a model or a policy to which the order does not apply.
 pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     let setting = Setting::of(scenario)?;
     let plain = setting.with_estimator(setting.batch_size, scenario.prompt, |estimator| {
@@ -59,14 +60,14 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
         let on_gpu = (0..count).map(|index| (start..end).contains(&index)).collect();
         steady_map(&table, &LayerMap::of(on_gpu, compressed), &Shape::default()).latency.ms()
     };
-    // X is counted where Scores read it: WV cannot be on the GPU without.
+    // The transfer of X is attributed to Scores, so WV cannot be on the GPU without Scores.
     let whole = intervals
         .into_iter()
         .filter(|(start, end)| *start <= SCORES || *start > WV || start == end);
     let best = whole.map(|interval| (layer_ms(interval), interval));
     let (layer_ms, (start, end)) =
         best.min_by(|a, b| a.0.total_cmp(&b.0)).ok_or("there is no interval")?;
-    // The paper: prefill shows no improvement.
+    // According to the paper, prefill does not improve.
     let prefill = prefill(&setting, &Placement::of(Policy::GpuOnly))?;
     let decode_step_ms = layer_ms * setting.config.num_layers as f64;
     let steps = f64::from(scenario.new_tokens.saturating_sub(1));
@@ -89,7 +90,7 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     })
 }
 
-/// The table of a layer in ASC's order.
+/// Returns the table of a layer in ASC's order.
 fn reordered(plain: &Table, setting: &Setting<'_>) -> Result<Table, String> {
     let config = &setting.config;
     let names = config.leading_ops();
@@ -117,12 +118,13 @@ fn reordered(plain: &Table, setting: &Setting<'_>) -> Result<Table, String> {
     Ok(Table { ops, fused: None, needs: None, ..plain.clone() })
 }
 
-/// Bytes of a row of X over those of a row of K.
+/// Returns the ratio of the bytes of a row of X to those of a row of K.
 fn wider(config: &ModelConfig) -> f64 {
     config.hidden_size as f64 / config.kv_size() as f64
 }
 
-/// What Scores, or WV, of a batch take for their arithmetic on the CPU and on the GPU.
+/// Returns the time that the arithmetic of Scores, or of WV, takes for a batch on the CPU and on
+/// the GPU.
 fn arithmetic_ms(setting: &Setting<'_>) -> Result<(f64, f64), String> {
     let (config, machine) = (&setting.config, &setting.machine);
     let positions = f64::from(middle(setting.scenario)) * f64::from(setting.batch_size);

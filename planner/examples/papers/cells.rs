@@ -1,8 +1,10 @@
-//! The records of `planner/papers`: what a paper prints, and the runs that it is about.
+//! The records of `planner/papers`: the numbers that a paper prints, and the runs to which they
+//! belong.
 //!
-//! A file has a `title`, what was `left_out` and why, `causes` by name, and tables. What stands in
-//! a table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a
-//! pair is two cells: the least and the greatest of a range; their causes may be a pair too.
+//! A file has a `title`, a list `left_out` with reasons, `causes` by name, and tables. All keys of
+//! a table other than `id`, `title` and `note` apply to each of its cells. A cell whose value is a
+//! pair stands for two cells: the minimum and the maximum of a range; their causes may also be a
+//! pair.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +16,13 @@ pub const FILES: [(&str, &str); 2] = [
     ("lia.toml", include_str!("../../papers/lia.toml")),
 ];
 
-/// One paper.
+/// Records of a paper.
 #[derive(Debug)]
 pub struct Paper {
     pub title: String,
-    /// What it prints and no cell has, each with the reason.
+    /// Printed results for which there is no cell, each with the reason.
     pub left_out: Vec<String>,
-    /// Why an answer differs, by the name that cells use.
+    /// Reasons why an answer differs, by the name that cells use.
     pub causes: BTreeMap<String, String>,
     pub tables: Vec<Figure>,
 }
@@ -34,69 +36,70 @@ pub struct Figure {
     pub cells: Vec<Cell>,
 }
 
-/// What a cell is about.
+/// Quantity of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Quantity {
-    /// New tokens per second of the whole run; as a ratio also how many times lower a latency is.
+    /// New tokens per second of the whole run. As a ratio, this is also the factor by which latency
+    /// is lower.
     #[serde(rename = "throughput")]
     Throughput,
-    /// The whole run, s.
+    /// Duration of the whole run, in s.
     #[serde(rename = "latency")]
     Latency,
-    /// All decode steps, s.
+    /// Duration of all decode steps, in s.
     #[serde(rename = "generation")]
     Generation,
-    /// s.
+    /// Duration of prefill, in s.
     #[serde(rename = "prefill")]
     Prefill,
     /// Share of prefill in the whole run.
     #[serde(rename = "prefill share")]
     PrefillShare,
-    /// A decoder layer of a decode step, ms.
+    /// Duration of a decoder layer in a decode step, in ms.
     #[serde(rename = "layer")]
     Layer,
-    /// Share of a decoder layer in which the CPU computes.
+    /// Share of a decoder layer during which the CPU computes.
     #[serde(rename = "cpu busy")]
     CpuBusy,
-    /// Share of the transfers of a layer beside which the CPU computes.
+    /// Share of a layer's transfers during which the CPU computes.
     #[serde(rename = "cpu beside transfers")]
     CpuBesideTransfers,
-    /// Busy time of the run, s.
+    /// Busy time of the CPU during the run, in s.
     #[serde(rename = "cpu time")]
     CpuTime,
     #[serde(rename = "gpu time")]
     GpuTime,
     #[serde(rename = "transfer time")]
     TransferTime,
-    /// Weights and KV, GB.
+    /// Size of weights and KV, in GB.
     #[serde(rename = "memory")]
     Memory,
     /// Share of the weights in weights and KV.
     #[serde(rename = "weights' share")]
     WeightsShare,
-    /// Share of the layers that stay in device memory.
+    /// Share of the layers that are resident in device memory.
     #[serde(rename = "resident share")]
     ResidentShare,
-    /// Share of the weights in further memories of the host in all that the host holds.
+    /// Share of the weights in additional host memories in everything that the host stores.
     #[serde(rename = "far share")]
     FarShare,
-    /// Sequences of a batch, as many as fit.
+    /// Maximum number of sequences of a batch that fit.
     #[serde(rename = "largest batch")]
     LargestBatch,
-    /// LIA's offload vector.
+    /// LIA's offload vector in prefill.
     #[serde(rename = "prefill vector")]
     PrefillVector,
     #[serde(rename = "decode vector")]
     DecodeVector,
-    /// Tokens of a prompt from which the vector is not all CPU.
+    /// Number of prompt tokens from which the vector is not all CPU.
     #[serde(rename = "prefill turn")]
     PrefillTurn,
-    /// Sequences from which the vector is not all CPU.
+    /// Number of sequences from which the vector is not all CPU.
     #[serde(rename = "decode turn")]
     DecodeTurn,
 }
 
-/// Which of several answers a cell is about.
+/// Selects or combines several answers into the value of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Of {
@@ -107,7 +110,7 @@ pub enum Of {
     Mean,
 }
 
-/// What the planner was built to reach.
+/// Paper results that the planner was built to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
@@ -120,7 +123,7 @@ pub enum Goal {
 impl Goal {
     pub const ALL: [Goal; 2] = [Goal::Lia, Goal::Flexgen];
 
-    /// The greatest error that reaches it.
+    /// Returns the maximum error that reaches the goal.
     pub const fn tolerance(self) -> f64 {
         match self {
             Goal::Lia => 0.15,
@@ -144,7 +147,7 @@ pub enum Value {
     Vector(String),
 }
 
-/// What a ratio is against: the same run but for what is here.
+/// Denominator of a ratio: the same run except for the fields given here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versus {
@@ -154,7 +157,7 @@ pub struct Versus {
     nvme: Option<bool>,
 }
 
-/// Form of weights and KV in host memory.
+/// Number format of weights and KV in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -165,14 +168,14 @@ pub enum Compression {
     W4kv4,
 }
 
-/// The order of a layer's operations.
+/// Order of a layer's operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// The model's own.
+    /// The model's order.
     #[default]
     Layer,
-    /// Activation Sequence Caching's.
+    /// The order of Activation Sequence Caching.
     Asc,
 }
 
@@ -183,7 +186,7 @@ pub struct Cell {
     pub id: String,
     /// Section, figure or table.
     pub place: String,
-    /// As the paper has it; absent for an end of a range of multiples.
+    /// Text in the paper; absent for an end of a range of multiples.
     pub printed: Option<String>,
     pub value: Value,
     pub quantity: Quantity,
@@ -194,17 +197,17 @@ pub struct Cell {
     machines: Vec<String>,
     /// N and B of NxB.
     batches: Vec<[u32; 2]>,
-    /// Tokens of a prompt, and new ones.
+    /// Numbers of prompt tokens and of new tokens.
     lengths: Vec<[u32; 2]>,
     policy: String,
     #[serde(default)]
     compression: Compression,
-    /// Parts of Scores in decode.
+    /// Number of chunks of Scores in decode.
     #[serde(default = "one")]
     scores: u16,
     #[serde(default)]
     nvme: bool,
-    /// Layers may stay in device memory.
+    /// Layers may be resident in device memory.
     #[serde(default = "yes")]
     resident: bool,
     #[serde(default)]
@@ -212,17 +215,17 @@ pub struct Cell {
     /// Transfers may overlap with computing.
     #[serde(default = "yes")]
     overlap: bool,
-    /// LIA's vectors of prefill and decode, where they are not the best ones.
+    /// LIA's vectors of prefill and decode, if they are not the best ones.
     vectors: Option<[String; 2]>,
-    /// Weights live in the further memory of the host; else the machine has none.
+    /// Weights are stored in an additional host memory; otherwise the machine has none.
     #[serde(default)]
     far: bool,
-    /// Host memory holds every run, as in LIA's latency model.
+    /// Host memory is unlimited, as in LIA's latency model.
     #[serde(default)]
     unbounded: bool,
-    /// What the paper leaves open.
+    /// Details that the paper does not specify.
     pub note: Option<String>,
-    /// The goal that it is a line of.
+    /// Goal to which the cell contributes.
     pub goal: Option<Goal>,
     /// Names of causes.
     #[serde(default)]
@@ -237,7 +240,7 @@ fn yes() -> bool {
     true
 }
 
-/// A run to predict.
+/// A run to be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scenario {
     pub model: String,
@@ -259,7 +262,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// What the ratio of a cell is against.
+    /// Returns the scenario in the denominator of a cell's ratio.
     pub fn versus(&self, other: &Versus) -> Scenario {
         let mut scenario = self.clone();
         scenario.policy = other.policy.clone().unwrap_or(scenario.policy);
@@ -271,7 +274,7 @@ impl Scenario {
 }
 
 impl Cell {
-    /// Every run that the cell is about.
+    /// Returns every run to which the cell applies.
     pub fn scenarios(&self) -> Vec<Scenario> {
         let mut scenarios = Vec::new();
         for (model, machine) in pairs(&self.models, &self.machines) {
@@ -315,10 +318,10 @@ struct PaperFile {
     table: Vec<toml::Table>,
 }
 
-/// Reads one of [`FILES`].
+/// Parses one of [`FILES`].
 ///
 /// # Errors
-/// What is wrong with it, with the file's name.
+/// Returns a message with the file's name.
 pub fn read((name, text): (&str, &str)) -> Result<Paper, String> {
     let file: PaperFile = toml::from_str(text).map_err(|error| format!("{name}: {error}"))?;
     let figure = |table| figure(table).map_err(|error| format!("{name}: {error}"));
@@ -362,7 +365,7 @@ fn figure(mut table: toml::Table) -> Result<Figure, String> {
     Ok(figure)
 }
 
-/// The cell, or two of them for a range.
+/// Returns the cell, or two of them for a range.
 fn ends(cell: toml::Table) -> Vec<toml::Table> {
     let Some(toml::Value::Array(values)) = cell.get("value").cloned() else { return vec![cell] };
     let end = |index: usize, (value, (of, name)): (toml::Value, (&str, &str))| {

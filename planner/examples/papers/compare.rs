@@ -1,4 +1,4 @@
-//! A cell's answers beside the paper's value.
+//! Comparison of the planner's answers with the paper's value of a cell.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
@@ -8,17 +8,17 @@ use crate::answer::{Answer, answer, bytes, largest_batch, vectors};
 use crate::asc;
 use crate::cells::{Cell, Of, Order, Quantity, Scenario, Value};
 
-/// Errors up to here need no cause.
+/// Maximum error that requires no cause.
 pub const TOLERANCE: f64 = 0.15;
-/// Where a turn or a largest batch is looked for.
+/// Upper bound of the search for a turn or for the largest batch.
 const TURN_MAX: u32 = 4096;
-/// Vectors with everything on the CPU.
+/// The vector with everything on the CPU.
 const ALL_CPU: &str = "111111";
 
-/// What came of a cell.
+/// Result of comparing a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// `error` is of the value as it is kept: of a ratio, the ratio's.
+    /// `error` is relative to the recorded value; for a ratio, it is the error of the ratio.
     Number {
         value: f64,
         error: f64,
@@ -28,12 +28,12 @@ pub enum Outcome {
         value: String,
         same: bool,
     },
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     None(String),
 }
 
 impl Outcome {
-    /// Whether the answer is within [`TOLERANCE`]; `None` where there is none.
+    /// Returns true if the answer is within [`TOLERANCE`]; `None` if there is no answer.
     pub fn is_within(&self) -> Option<bool> {
         match self {
             Outcome::Number { error, .. } => Some(error.abs() <= TOLERANCE),
@@ -43,14 +43,14 @@ impl Outcome {
     }
 }
 
-/// The planner's answers, each worked out once.
+/// The planner's answers, each computed once.
 #[derive(Default)]
 pub struct Answers {
     known: HashMap<Scenario, Result<Answer, String>>,
 }
 
 impl Answers {
-    /// Works out what cells need, on all processors.
+    /// Computes the answers that the cells need, on all processors.
     pub fn of_all<'a>(cells: impl Iterator<Item = &'a Cell>) -> Answers {
         let mut open: Vec<Scenario> = Vec::new();
         for cell in cells.filter(|cell| needs_plan(cell.quantity)) {
@@ -100,7 +100,7 @@ impl Answers {
         }
     }
 
-    /// The cell's value, and which run it is of where there are several.
+    /// Returns the cell's value, and the run to which it belongs if there are several.
     fn number(&mut self, cell: &Cell) -> Result<(f64, String), String> {
         let scenarios = cell.scenarios();
         let mut values = Vec::new();
@@ -138,7 +138,7 @@ impl Answers {
         Ok((*value, detail))
     }
 
-    /// The value of one run, or its ratio to another, and the placement.
+    /// Returns the value of one run, or its ratio to another, and the placement.
     fn value(&mut self, cell: &Cell, scenario: &Scenario) -> Result<(f64, String), String> {
         if let Some(value) = without_plan(cell.quantity, scenario) {
             return Ok((value?, String::new()));
@@ -152,7 +152,7 @@ impl Answers {
     }
 }
 
-/// The answer in the order of operations that a scenario asks for.
+/// Returns the answer in the order of operations that the scenario specifies.
 fn answer_of(scenario: &Scenario) -> Result<Answer, String> {
     match scenario.order {
         Order::Layer => answer(scenario),
@@ -160,7 +160,7 @@ fn answer_of(scenario: &Scenario) -> Result<Answer, String> {
     }
 }
 
-/// Whether a cell of it is answered by a plan.
+/// Returns true if the quantity requires a plan.
 const fn needs_plan(quantity: Quantity) -> bool {
     !matches!(
         quantity,
@@ -174,7 +174,7 @@ const fn needs_plan(quantity: Quantity) -> bool {
     )
 }
 
-/// What is asked of a run and needs no plan; `None` for what needs one.
+/// Returns a quantity that requires no plan; `None` for the others.
 fn without_plan(quantity: Quantity, scenario: &Scenario) -> Option<Result<f64, String>> {
     let bytes = || bytes(scenario);
     Some(match quantity {
@@ -189,13 +189,14 @@ fn without_plan(quantity: Quantity, scenario: &Scenario) -> Option<Result<f64, S
     })
 }
 
-/// The first of `at(1)`, `at(2)`, .. whose vector is not all CPU.
+/// Returns the smallest argument of `at` whose vector is not all CPU.
 fn turn(quantity: Quantity, at: impl Fn(u32) -> Scenario) -> Result<f64, String> {
     let turn = first(TURN_MAX, |index| Ok(vector_of(quantity, &at(index))? != ALL_CPU))?;
     turn.map(f64::from).ok_or_else(|| format!("no turn up to {TURN_MAX}"))
 }
 
-/// The first of 1 to `most` for which `holds`, which then holds for all that follow.
+/// Returns the smallest number from 1 to `most` for which `holds` is true, assuming that it is then
+/// true for all larger ones.
 fn first(
     most: u32,
     mut holds: impl FnMut(u32) -> Result<bool, String>,

@@ -1,4 +1,4 @@
-//! Prints the numbers of the papers beside the planner's answers; `make papers` keeps them in
+//! Prints the numbers of the papers next to the planner's answers; `make papers` writes them to
 //! `docs/papers.md`.
 
 mod answer;

@@ -1,4 +1,4 @@
-//! The document: a table for each figure.
+//! The document, with a table for each figure.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use crate::cells::{Cell, Figure, Goal, Paper, Quantity, Value};
 use crate::compare::{Answers, Outcome, TOLERANCE};
 use crate::place::TOKENS_MAX;
 
-/// How many cells there are, and how their answers stand.
+/// Number of cells, by the result of their comparison.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     cells: usize,
     within: usize,
     beyond: usize,
-    /// Of `beyond`.
+    /// Number of cells in `beyond` without a cause.
     without_cause: usize,
 }
 
@@ -36,14 +36,14 @@ impl Count {
     }
 }
 
-/// Lines of a goal, and how many of them reach it.
+/// Number of cells of a goal, and of those that reach it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reached {
     lines: usize,
     reached: usize,
 }
 
-/// The goals by what they reach.
+/// Returns the text on the goals and the number of cells that reach them.
 fn goals(figures: &[&Figure], answers: &mut Answers) -> String {
     let mut text = "Goals: ".to_owned();
     for (index, goal) in Goal::ALL.into_iter().enumerate() {
@@ -65,7 +65,7 @@ fn goals(figures: &[&Figure], answers: &mut Answers) -> String {
     text
 }
 
-/// The whole of `docs/papers.md`.
+/// Returns the whole of `docs/papers.md`.
 pub fn render(papers: &[Paper]) -> String {
     let figures: Vec<&Figure> = papers.iter().flat_map(|paper| &paper.tables).collect();
     let mut answers = Answers::of_all(figures.iter().flat_map(|figure| &figure.cells));
@@ -91,7 +91,7 @@ pub fn render(papers: &[Paper]) -> String {
     head(&goals(&figures, &mut answers), &sums, &all.row("**all**")) + &body
 }
 
-/// What stands before the tables.
+/// Returns the text that precedes the tables.
 fn head(goals: &str, sums: &str, all: &str) -> String {
     let percent = TOLERANCE * 100.0;
     format!(
@@ -173,7 +173,7 @@ fn printed(cell: &Cell) -> String {
     }
 }
 
-/// An answer in the form in which the paper has its value.
+/// Formats an answer like the paper's value of the cell.
 fn number(cell: &Cell, value: f64) -> String {
     let printed = printed(cell);
     if printed.contains('%') {

@@ -1,5 +1,5 @@
-//! The placement of a run: the one that its policy's search finds, or, where the paper leaves
-//! nothing in device memory or gives the vectors itself, the best of those that are left.
+//! The placement of a run: the one found by the search of its policy or, if the paper keeps nothing
+//! in device memory or specifies the vectors itself, the best of the remaining ones.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
@@ -18,17 +18,17 @@ use program::topology::MemoryId;
 use crate::cells::{Compression, Scenario};
 
 pub const DTYPE: Dtype = Dtype::Bf16;
-/// Host memory of a machine that is to hold everything.
+/// Host memory of a machine on which everything fits.
 const UNBOUNDED_BYTES: u64 = 1 << 50;
-/// Splits that are compiled, the best by the table of operations.
+/// Maximum number of splits that are compiled, the best ones by the table of operations.
 const COMPILED_SPLITS: usize = 12;
-/// Prompt tokens of a batch from which prefill is the same again and again: a search that looks at
-/// more finds nothing else.
+/// Number of prompt tokens of a batch beyond which prefill repeats itself: a search with more
+/// tokens finds the same placement.
 pub const TOKENS_MAX: u32 = 1 << 15;
-/// Sequences up to which the largest batch is looked for.
+/// Upper bound of the search for the largest batch.
 const BATCH_MAX: u16 = 4096;
 
-/// What a scenario is about, beside its policy.
+/// Everything that a scenario specifies, including the policy's name.
 pub struct Setting<'a> {
     pub machine: Machine,
     pub config: ModelConfig,
@@ -41,8 +41,10 @@ pub struct Setting<'a> {
 }
 
 impl<'a> Setting<'a> {
+    /// Resolves the names in a scenario.
+    ///
     /// # Errors
-    /// What the planner does not know.
+    /// Fails if the planner does not know the model or machine, or does not support the scenario.
     pub fn of(scenario: &'a Scenario) -> Result<Setting<'a>, String> {
         let config = model::known::known(&scenario.model)
             .ok_or_else(|| format!("the planner does not know {}", scenario.model))?
@@ -72,10 +74,11 @@ impl<'a> Setting<'a> {
         Ok(Setting { machine, config, policy, scenario, formats, limits, batches, batch_size })
     }
 
-    /// The most sequences of a batch that memory holds, whatever the GPU computes.
+    /// Returns the maximum number of sequences of a batch that fit in memory, regardless of the
+    /// operations on the GPU.
     ///
     /// # Errors
-    /// A map that cannot be compiled.
+    /// Fails if a map cannot be compiled.
     pub fn largest_batch(&self) -> Result<u16, String> {
         let policy = match self.policy {
             PolicyName::Flexgen => Policy::Flexgen(Flexgen::default()),
@@ -86,11 +89,11 @@ impl<'a> Setting<'a> {
         Ok(largest.map_err(sentence)?.unwrap_or(0))
     }
 
-    /// Asks `then` with estimates of batches of `batch_size`, with prompts of `prompt`
-    /// tokens and room for whole ones.
+    /// Calls `then` with an estimator for batches of `batch_size` with prompts of `prompt` tokens,
+    /// and capacity for whole prompts.
     ///
     /// # Errors
-    /// Why there is no answer, in a sentence.
+    /// Returns a message if there is no answer.
     pub fn with_estimator<T>(
         &self,
         batch_size: u16,
@@ -126,10 +129,10 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The placement.
+    /// Returns the placement.
     ///
     /// # Errors
-    /// Why there is none, in a sentence.
+    /// Returns a message if there is none.
     pub fn placement(&self) -> Result<Placement, String> {
         let placement = self.near()?;
         let resident = placement.residency.layers.len();
@@ -139,7 +142,7 @@ impl<'a> Setting<'a> {
         Ok(Placement { far, ..placement })
     }
 
-    /// With what stays on the host in its nearest memory.
+    /// Returns the placement with everything on the host in its nearest memory.
     fn near(&self) -> Result<Placement, String> {
         if let Some([prefill, decode]) = &self.scenario.vectors {
             let policy =
@@ -164,7 +167,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// What the policy's own search finds.
+    /// Returns the placement found by the search of the policy.
     fn chosen(&self) -> Result<Placement, String> {
         let placement = Placement::of(Policy::GpuOnly);
         let question = Question {
@@ -180,7 +183,7 @@ impl<'a> Setting<'a> {
         Ok(choose(&question).map_err(sentence)?.placement)
     }
 
-    /// Tokens of prompts in searches.
+    /// Returns the number of prompt tokens in searches.
     fn searched_prompt(&self) -> u32 {
         let sequences = self.scenario.batches * self.scenario.batch_size;
         self.scenario.prompt.min((TOKENS_MAX / sequences).max(1))
@@ -192,7 +195,7 @@ impl<'a> Setting<'a> {
         std::iter::once(None).chain(cut).collect()
     }
 
-    /// With as many of its resident layers as fit.
+    /// Returns the placement with as many of its resident layers as fit.
     fn fitted(&self, mut placement: Placement) -> Result<Placement, String> {
         let fits = |placement: &Placement| {
             self.request(placement).fits(self.batches, self.batch_size).map_err(sentence)
@@ -205,7 +208,8 @@ impl<'a> Setting<'a> {
         Ok(placement)
     }
 
-    /// A policy with as many resident layers as fit, their attention where it is fastest.
+    /// Returns a placement of the policy with as many resident layers as fit, and their attention
+    /// where it is fastest.
     fn most_resident(&self, policy: Policy) -> Result<Placement, String> {
         let all = ResidentAttention::ALL.map(|attention| {
             let residency = Residency {
@@ -218,7 +222,7 @@ impl<'a> Setting<'a> {
         self.fastest(all.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// The best interval of a layer when nothing stays in device memory.
+    /// Returns the best interval of a layer if nothing stays in device memory.
     fn streamed_split(&self) -> Result<Placement, String> {
         let mut ranked = Vec::new();
         for chunking in self.chunkings() {
@@ -243,7 +247,7 @@ impl<'a> Setting<'a> {
         self.with_estimator(self.batch_size, self.scenario.prompt, then)
     }
 
-    /// The one with the shortest decode step.
+    /// Returns the placement with the shortest decode step.
     fn fastest(&self, placements: Vec<Placement>) -> Result<Placement, String> {
         self.estimates(|estimator| {
             let mut best: Option<(f64, Placement)> = None;
@@ -273,13 +277,13 @@ fn formats(config: &ModelConfig, compression: Compression) -> Formats {
     formats
 }
 
-/// An offload vector from its digits.
+/// Parses an offload vector from its digits.
 pub fn vector(digits: &str) -> Vector {
     let bytes = digits.as_bytes();
     Vector(std::array::from_fn(|index| bytes.get(index) == Some(&b'1')))
 }
 
-/// The digits of an offload vector.
+/// Formats an offload vector as digits.
 pub fn digits(Vector(cpu): Vector) -> String {
     cpu.map(|cpu| if cpu { '1' } else { '0' }).iter().collect()
 }
@@ -288,7 +292,7 @@ fn sentence(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What runs where, in words.
+/// Returns a description of the placement.
 pub fn describe(placement: &Placement, config: &ModelConfig) -> String {
     let mut text = match placement.policy {
         Policy::Lia { prefill, decode, .. } => {

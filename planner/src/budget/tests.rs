@@ -1,4 +1,4 @@
-//! As little is read as memory requires, and nothing where it has room.
+//! No more is read from storages than memory requires, and nothing if everything fits.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -23,7 +23,7 @@ fn layers_of(name: &str, layers: usize) -> ModelConfig {
     config
 }
 
-/// A model whose matrices are of few sizes, and one whose are of many.
+/// Returns a model whose matrices have few different sizes, and one with many.
 fn configs() -> [ModelConfig; 2] {
     [layers_of("opt-125m", 8), layers_of("llama-3-8b", 6)]
 }
@@ -76,7 +76,7 @@ impl Case<'_> {
         Budget::from(needs).dram_bytes(&limits(0))
     }
 
-    /// What it needs at least without storages.
+    /// Returns the minimum host memory without storages.
     fn unread_bytes(&self) -> u64 {
         let none = Case { storage: None, ..*self };
         let fits = |bytes| none.with(bytes, |request| request.fits(2, 8).expect("compiles"));
@@ -99,7 +99,7 @@ fn limits(dram_bytes: u64) -> Limits {
     }
 }
 
-/// Matrices on storages, by layer.
+/// Returns the matrices on storages, by layer.
 fn read_of(map: &DeviceMap, config: &ModelConfig) -> Vec<Vec<Op>> {
     let of_layer = |homes: &Vec<MemoryId>| {
         let homes = homes.iter().zip(config.layer_ops(0));
@@ -151,8 +151,8 @@ fn as_little_is_read_as_memory_requires() {
     }
 }
 
-/// Without a read of any operation that not all layers read there is no room, nor without the
-/// largest of any layer.
+/// Checks that reads are minimal: the plan does not fit without the read of any operation that not
+/// all layers read, nor without that of the largest one of any layer.
 fn is_least(case: &Case<'_>, plan: &Plan, dram_bytes: u64) {
     let read = read_of(&plan.map, case.config);
     let most = read.iter().map(Vec::len).max().unwrap_or(0);
@@ -182,7 +182,7 @@ fn what_fits_with_no_read_is_refused_with_what_stays() {
     let PlanError::DoesNotFit { budget, limits, fitting: Some(fitting), .. } = error else {
         panic!("{text}")
     };
-    // The slots of one layer, and what is never read.
+    // The slots of one layer, and the weights that are never read.
     assert!(budget.weights_bytes < 2 * config.layer_weight_bytes(0, Dtype::Bf16) as u64);
     assert!(budget.dram_bytes(&limits) > limits.dram_bytes);
     let largest = case.with(limits.dram_bytes, |request| request.plan(2, fitting));
@@ -234,7 +234,8 @@ fn as_few_layers_as_fit_live_in_further_memories() {
             assert!((missing..=most).contains(&bytes) && second == 0, "{bytes} of {missing}");
             assert!(Budget::of(&one).dram_bytes(&limits(0)) <= needed - missing);
             program::validate::validate(&one).expect("safe");
-            // Two that are smaller take the same together, and neither more than it has.
+            // Two smaller memories take equally many bytes together, and neither more than its
+            // capacity.
             let room = [2 * layer_bytes, PLENTY_BYTES];
             let two = in_far(&plan(missing, room).expect("it fits"));
             assert!(two[0] <= room[0] && two.iter().sum::<u64>() == bytes, "{two:?} {bytes}");

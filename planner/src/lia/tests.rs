@@ -1,4 +1,4 @@
-//! Table 1, the sense of the equations, and maps.
+//! Tests of table 1, of the direction of the equations, and of maps.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as model;
@@ -51,16 +51,17 @@ fn one_means_cpu() {
     let (config, machine, case) = (config("opt-175b"), machine(), case(16, 512));
     let of = |stage, vector| parts(&machine, &config, stage, &case, vector).expect("rates");
     for stage in [Stage::Prefill, Stage::Decode] {
-        // Everything on the CPU crosses nothing.
+        // With everything on the CPU, nothing crosses the link.
         let all = of(stage, Vector::FULL_CPU);
         assert!(all.iter().all(|part| part.load_ms == 0.0 && part.store_ms == 0.0));
-        // On the GPU parameters are loaded and fresh K and V stored; K and V of a prompt are there.
+        // On the GPU, parameters are loaded and fresh K and V stored; K and V of a prompt are
+        // already there.
         let none = of(stage, Vector::FULL_GPU);
         assert!([0, 3, 4, 5].iter().all(|i| none[*i].load_ms > 0.0) && none[0].store_ms > 0.0);
         assert_eq!(none[1].load_ms > 0.0, stage == Stage::Decode);
         assert!(none[4].compute_ms < all[4].compute_ms);
     }
-    // Attention on the CPU: its input crosses, its output crosses, no residual does.
+    // With attention on the CPU, its input and output cross the link, but no residual does.
     let partial = of(Stage::Decode, Vector::PARTIAL_CPU);
     let none = of(Stage::Decode, Vector::FULL_GPU);
     assert!(partial[1].load_ms > 0.0 && partial[1].load_ms < none[1].load_ms);
@@ -72,7 +73,7 @@ fn one_means_cpu() {
 #[test]
 fn residuals_cross_when_their_ends_differ() {
     let (config, machine, case) = (config("opt-30b"), machine(), case(4, 64));
-    // Sublayer 6 on the CPU, 4 and 5 on the GPU: activation and residual both come back.
+    // Sublayer 6 on the CPU, 4 and 5 on the GPU: both activation and residual are copied back.
     let vector = Vector([false, false, false, false, false, true]);
     let parts = parts(&machine, &config, Stage::Decode, &case, vector).expect("rates");
     let row = sublayers(&config, Stage::Decode, &case)[5];
@@ -107,8 +108,8 @@ fn experts_are_read_where_they_are_hit_and_moved_whole() {
     near(fc2.flops, 2.0 * b * 8.0 * d * f);
 }
 
-/// LIA §7.1 expects of experts that the CPU keeps them where the GPU takes the other linears. With
-/// the faster link of its machines that is so for thousands of sequences.
+/// LIA §7.1 expects that the CPU keeps experts where the GPU takes the other linears. With the
+/// faster link of its machines this holds for thousands of sequences.
 #[test]
 fn experts_stay_on_the_cpu_where_other_linears_leave_it() {
     let machine = known("spr-h100").expect("a machine").expect("a valid file");

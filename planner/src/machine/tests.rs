@@ -1,4 +1,5 @@
-//! The files that come with the project, what is refused, and the tables against the paper's.
+//! Tests of the files that come with the project, of rejected ones, and of the tables against the
+//! paper's.
 
 use super::{Machine, known, names};
 
@@ -26,7 +27,8 @@ fn every_figure_has_a_source_above_it() {
         let mut sourced = false;
         for line in text.lines() {
             if line.starts_with('[') || line.trim().is_empty() {
-                // A section's figures have their own sources, but for one above the section.
+                // Each section cites the sources of its figures, unless one source is cited above
+                // the section.
                 sourced = sourced && line.starts_with('[');
             } else if line.starts_with('#') {
                 sourced = true;

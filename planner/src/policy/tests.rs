@@ -1,4 +1,4 @@
-//! Policies compile, whatever resident on the device.
+//! Policies compile, regardless of what is resident on the device.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -139,7 +139,8 @@ fn flexgen_runs_its_own_loop_and_is_proved() {
     }
 }
 
-/// Where prompts are computed, where KV lives and what stays go with each other, and are safe.
+/// The placements of prompts, KV and resident layers can be combined freely, and the plans are
+/// valid.
 #[test]
 fn what_a_placement_leaves_open_goes_together() {
     let whole = layer_list(&config(), 0, None).len();
@@ -189,8 +190,8 @@ fn what_a_placement_leaves_open_goes_together() {
     }
 }
 
-/// On the host, and there alone, or on every storage; what stays in device memory is loaded from
-/// the host and not read.
+/// A weight is either on the host alone, or on every storage; resident weights are loaded from the
+/// host and not read in each step.
 #[test]
 fn every_weight_has_one_home_whatever_is_read() {
     let config = config();

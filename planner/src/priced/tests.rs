@@ -1,4 +1,4 @@
-//! Choices on machines whose costs are simple enough to know the answer.
+//! Choices on machines whose costs are so simple that the answer is known.
 
 use std::cell::RefCell;
 
@@ -20,7 +20,7 @@ use crate::policy::by_name::PolicyName;
 use crate::policy::{Formats, Homes, Placement, Policy};
 use crate::split::{Split, parse_split};
 
-/// Every instruction of a lane takes the same time.
+/// All instructions of a lane take the same time.
 #[derive(Debug, Clone, Copy)]
 struct Flat {
     cpu_ns: f64,
@@ -53,13 +53,14 @@ impl Pricing for Flat {
     }
 }
 
-/// A stage on which plans take longer than simulated, those with a device and those without.
+/// A stage on which plans with a device, and those without one, take longer than simulated by a
+/// factor.
 #[derive(Debug)]
 struct Slower {
     pricing: Flat,
     with_device: Option<f64>,
     alone: Option<f64>,
-    /// Layers and steps of what was rehearsed.
+    /// Numbers of layers and of steps of each rehearsed plan.
     seen: RefCell<Vec<(usize, u32)>>,
 }
 
@@ -72,7 +73,7 @@ impl Rehearse for Slower {
     }
 }
 
-/// A device that is emulated leaves the CPU fewer cores.
+/// An emulated device, which leaves fewer cores to the CPU.
 #[derive(Debug)]
 struct Emulated {
     alone: Flat,
@@ -85,7 +86,7 @@ impl Pricing for Emulated {
     }
 }
 
-/// Every plan ran three times.
+/// Every plan has run three times.
 #[derive(Debug)]
 struct Ran {
     pricing: Flat,
@@ -126,7 +127,7 @@ const PLENTY: Limits = Limits {
     device_scratch: None,
 };
 
-/// Device memory for the slots of a layer that is streamed, and for no layer that stays.
+/// Returns limits with device memory for the slots of a streamed layer, and for no resident layer.
 fn no_room() -> Limits {
     Limits {
         vram_bytes: Some(5 * config(1).layer_weight_bytes(0, Dtype::Bf16) as u64 / 2),
@@ -171,7 +172,7 @@ fn question<'a>(
     }
 }
 
-/// Whether both devices have a part in decode.
+/// Returns true if both devices take part in decode.
 fn is_split(chosen: &Chosen) -> bool {
     let has = |device| chosen.plan.map.decode.layers.iter().flatten().any(|d| *d == device);
     has(Device::Cpu) && has(Device::Gpu)
@@ -187,7 +188,7 @@ fn the_faster_device_gets_the_work() {
         assert_eq!(choice(&fast_cpu).name, PolicyName::CpuOnly);
         let chosen = choice(&fast_gpu);
         assert!(chosen.plan.map.decode.layers[0].iter().all(|d| *d == Device::Gpu));
-        // Both work while the link is busy.
+        // Both devices work while the link is busy.
         let chosen = choice(&slow_link);
         assert!(is_split(&chosen), "{:?}", chosen.placement);
         let (first, second) = (&chosen.considered[0], &chosen.considered[1]);
@@ -200,7 +201,7 @@ fn no_map_is_considered_under_two_names() {
     let fast_cpu = Flat { cpu_ns: 10.0, gpu_ns: 100.0, link_ns: 1000.0 };
     asked(3, PLENTY, |request| {
         let of = |policy| choose(&question(request, policy, &fast_cpu)).expect("one");
-        // By itself LIA leaves everything to the CPU here, too.
+        // LIA alone also leaves everything to the CPU here.
         assert!(!of(PolicyName::Lia).plan.map.uses_gpu());
         let chosen = of(PolicyName::Auto);
 
@@ -226,21 +227,21 @@ fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
         };
         let plain = choose(&question(request, PolicyName::Auto, &pricing)).expect("one");
         assert!(is_split(&plain), "{:?}", plain.placement);
-        // All a little slower: whatever then is fastest was itself rehearsed. All of so small a
-        // model's layers are rehearsed, and all steps of so short an output.
+        // All plans are slightly slower: the choice does not change, and the fastest plan was
+        // itself rehearsed. In this small case all layers and all steps are rehearsed.
         let (little, seen) = chosen(Some(1.25), Some(1.25));
         assert_eq!((little.name, &little.placement), (plain.name, &plain.placement));
         let expected_ns = plain.predicted.decode_ns * 1.25;
         assert!((little.predicted.decode_ns / expected_ns - 1.0).abs() < 1e-9);
         assert_eq!(little.predicted.prefill_ns, plain.predicted.prefill_ns);
         assert!(seen.iter().all(|seen| *seen == (3, 7)), "{seen:?}");
-        // Whatever the device takes part in is much slower: only the CPU is left.
+        // Plans that use the device are much slower: only the CPU is left.
         let (much, seen) = chosen(Some(100.0), Some(1.0));
         assert!(much.plan.map.decode.layers.iter().flatten().all(|d| *d == Device::Cpu));
         let best = &much.considered[0];
         assert_eq!((best.tried, best.factors), (Tried::Rehearsed, Factors::NONE));
         assert!(seen.len() <= 16, "{seen:?}");
-        // What cannot be rehearsed stays as it was estimated.
+        // Plans that cannot be rehearsed keep their estimates.
         let (none, seen) = chosen(None, None);
         assert_eq!((none.placement, none.predicted), (plain.placement, plain.predicted));
         assert_eq!(seen.len(), 1);
@@ -278,7 +279,7 @@ fn runs_scale_what_is_predicted_of_their_plan_and_choose_nothing() {
             Question { stage: Some(&stage), ..question(request, PolicyName::Auto, &ran) };
         let chosen = choose(&question).expect("one");
         assert_eq!((chosen.name, &chosen.placement), (plain.name, &plain.placement));
-        // Runs know more than the rehearsal, which knows nothing of prompts.
+        // Finished runs are more accurate than the rehearsal, which does not measure prompts.
         assert!((chosen.predicted.prefill_ns / plain.predicted.prefill_ns - 0.5).abs() < 1e-9);
         assert!((chosen.predicted.decode_ns / plain.predicted.decode_ns - 1.75).abs() < 1e-9);
         assert_eq!(chosen.considered[0].tried, Tried::Finished(3));
@@ -347,7 +348,7 @@ fn layers_stay_where_the_device_has_room() {
     assert!(!large.plan.resident.is_empty());
 }
 
-/// Also in a part of a run in which the device has no part.
+/// This holds even for a part of the run that does not use the device.
 #[test]
 fn prompts_on_the_cpu_are_priced_beside_the_device_that_a_run_uses() {
     let beside = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
@@ -391,7 +392,7 @@ fn the_table_has_what_the_costs_say() {
         let op = |name: &str| table.ops.iter().find(|op| op.name == name).expect("an op").clone();
         assert_eq!((op("fc0").cpu_ms, op("fc0").gpu_ms, op("fc0").h2d_ms), (7.0, 2.0, 3.0));
         assert!(op("scores").kv && op("wv").kv && !op("softmax").kv);
-        // Three operations against one.
+        // Three operations instead of one.
         let fused = table.fused.expect("fused");
         assert_eq!((fused.cpu_saved_ms, fused.gpu_saved_ms), (14.0, 4.0));
     });
@@ -412,7 +413,8 @@ fn what_cannot_be_priced_or_placed_is_said() {
     });
 }
 
-/// Above 4096 tokens, whether caches are whole or in parts.
+/// Prompts above 4096 tokens are estimated in chunks, both with whole caches and with caches in
+/// chunks.
 #[test]
 fn long_prompts_are_estimated_in_chunks() {
     asked(2, PLENTY, |request| {

@@ -1,4 +1,4 @@
-//! Serving by hand, and what holds of every policy.
+//! Serving checked by hand, and properties of every policy.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as known_model;
@@ -7,7 +7,7 @@ use schedule::hybrid::{Lags, LayerCosts, Limits, LinkCosts, Policy, Shape};
 use super::{Arrival, Capacity, Served, ServingCosts, ServingError, follow, simulate};
 use crate::machine::{Machine, known};
 
-/// A layer of 1 ms, whatever it has; the host attends in no time.
+/// Costs with 1 ms per layer regardless of its rows, and attention on the host that takes no time.
 #[derive(Debug)]
 struct Even;
 
@@ -66,7 +66,7 @@ const AMPLE: Limits = Limits {
     lags: Lags::Together,
 };
 
-/// Room on the device for some requests of [`many`].
+/// Device capacity for some requests of [`many`].
 const SMALL: Limits = Limits {
     rows: 2048,
     page_positions: 16,
@@ -78,7 +78,8 @@ const SMALL: Limits = Limits {
 
 #[test]
 fn two_requests_by_hand() {
-    // The first is alone for an iteration of 2 ms; the second comes in its second one, and waits.
+    // The first request is alone for an iteration of 2 ms; the second arrives during the second
+    // iteration, and waits.
     let arrivals = [arrival(10.0, 5, 3), arrival(13.0, 5, 2)];
     let served = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even);
     assert_eq!((served.requests, served.prompt_tokens, served.answer_tokens), (2, 10, 5));
@@ -140,7 +141,7 @@ fn who_comes_late_is_waited_for_and_who_is_too_long_is_refused() {
     assert_eq!(Policy::ALL.map(of), [1, 0, 0, 0, 0], "in the order of the policies");
 }
 
-/// Requests of several lengths, all at once.
+/// Returns simultaneous requests of several lengths.
 fn many() -> Vec<Arrival> {
     (0..60).map(|index| arrival(0.0, 100 + index * 37 % 300, 10 + index * 13 % 50)).collect()
 }
@@ -178,7 +179,7 @@ fn every_policy_answers_everything_and_says_by_whom() {
     }
 }
 
-/// As a server has them: each at a layer of its own, and the iteration waits for the host.
+/// Deferred rows as in a server: each is at its own layer, and the iteration waits for the host.
 #[test]
 fn rows_that_lag_apart_answer_everything() {
     let apart = |policy| served_lagging(Lags::Apart, policy, ("g5-16xlarge", "llama-3.1-8b", 0));
@@ -187,7 +188,7 @@ fn rows_that_lag_apart_answer_everything() {
         let served = apart(policy);
         assert_eq!((served.requests, served.answer_tokens), (60, u64::from(tokens)), "{policy:?}");
     }
-    // A CPU with a fiftieth of its bandwidth.
+    // A CPU with 1/50 of its bandwidth.
     let mut slow = machine("g5-16xlarge");
     slow.cpu.bf16.attention_gbps /= 50.0;
     let costs = ServingCosts::new(&slow, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("rates");
@@ -217,7 +218,7 @@ fn weights_that_stream_bound_every_iteration() {
 fn costs_are_bytes_and_operations_over_rates() {
     let (machine, config) = (machine("g5-4xlarge"), config("llama-3.1-8b"));
     let costs = ServingCosts::new(&machine, &config, Dtype::Bf16, 0).expect("rates");
-    // 218.1 M parameters of a layer: 436.2 MB at 500 GB/s, and as many MFLOP a row at 45 TFLOPS.
+    // 218.1 M parameters per layer: 436.2 MB at 500 GB/s, and 436.2 MFLOP per row at 45 TFLOPS.
     let (one, many) = (costs.linear_ms(1), costs.linear_ms(1001));
     assert!((one - 0.882).abs() < 0.01, "{one}");
     assert!(((many - one) / 1000.0 - 0.009_7).abs() < 0.000_6, "{many}");
@@ -245,7 +246,7 @@ fn what_has_no_room_streams_or_is_refused() {
     };
     let fits = capacity("g5-16xlarge", "llama-3.1-8b", 2048).expect("it fits");
     assert_eq!(fits.streamed_bytes, 0);
-    // 24 GB less 16.06 GB and some: NEO's 1650 pages of 16 are 3.5 GB.
+    // 24 GB minus 16.06 GB and some overhead; NEO's 1650 pages of 16 positions are 3.5 GB.
     assert!((26_000..60_000).contains(&fits.device_positions), "{fits:?}");
     let streams = capacity("g5-16xlarge", "llama-2-13b", 2048).expect("it streams");
     assert!((3_000_000_000..20_000_000_000).contains(&streams.streamed_bytes), "{streams:?}");

@@ -1,5 +1,4 @@
-//! Programs of tables: what they take in the simulator, and which tables are refused with which
-//! sentence.
+//! Durations of tables' programs in the simulator, and the messages for rejected tables.
 
 use model::ops::Op;
 use program::ir::Instruction;
@@ -12,7 +11,7 @@ use super::{SteadyLayer, Timed, steady};
 use crate::layer::steady::{Shape, steady_layer};
 use crate::layer::table::{Table, dataflow};
 
-/// Rows of an OPT layer as the paper names them: cpu, gpu, h2d, compressed h2d, decompression.
+/// Rows of an OPT layer with the names of the paper: cpu, gpu, h2d, compressed h2d, decompression.
 const LAYER: [(&str, [f64; 5]); 11] = [
     ("LN.0", [0.25, 0.04, 0.001, 0.001, 0.0]),
     ("Q", [5.0, 0.32, 4.2, 1.1, 6.6]),
@@ -49,16 +48,17 @@ fn table(value: &Value) -> Table {
     Table::from_json(&value.to_string()).expect("a table")
 }
 
-/// The simulated steady layer of a table's programs.
+/// Returns the simulated steady layer of a table's programs.
 fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
     let timeline = simulate(timed.plan.decode(), &timed.times, steps).expect("simulates");
     steady(&timed.plan, &timeline.spans).expect("layers")
 }
 
-/// The programs take as long as the table's own timeline says, once it is told that Q, K and V do
-/// not wait for each other; with several batches up to 3% more, since what leaves the device leaves
-/// in order (`planner/tests/steady_against_programs.rs`), and up to 1% less where Scores is in
-/// chunks, since V then has as many slots as the chunks of K and arrives further ahead.
+/// The programs take as long as the table's own timeline estimates, provided that it knows that Q,
+/// K and V do not wait for each other. With several batches they take up to 3% more, since values
+/// leave the device in order (`planner/tests/steady_against_programs.rs`), and up to 1% less if
+/// Scores is in chunks, since V then has as many slots as the chunks of K and arrives further
+/// ahead.
 #[test]
 fn programs_take_what_the_table_says() {
     for (batches, chunks) in [(1, 1), (2, 1), (2, 8), (3, 8)] {
@@ -66,7 +66,7 @@ fn programs_take_what_the_table_says() {
             let value =
                 json!({"ops": rows(chunks), "batches": batches, "compression": compression});
             let mut table = table(&value);
-            // The cache's decompression is a stage of its own in the table, and part of the
+            // The cache's decompression is a separate stage in the table, but a part of the
             // operation that reads it in the programs.
             for op in table.ops.iter_mut().filter(|op| op.kv) {
                 op.decompress_ms = 0.0;
@@ -105,7 +105,7 @@ fn every_instruction_has_its_rows_time() {
                 }
                 Instruction::Wait(_) | Instruction::Signal => assert_eq!(*ns, 0),
                 Instruction::Append(_) | Instruction::Read(_) => assert_eq!(*ns, 0),
-                // With the decompression of its cache.
+                // Includes the decompression of its cache.
                 Instruction::Compute(compute) if compute.op == Op::Wv => {
                     assert_eq!(
                         *ns,
@@ -128,7 +128,7 @@ fn every_instruction_has_its_rows_time() {
 
 #[test]
 fn what_a_table_leaves_out_takes_no_time() {
-    // Only linears: the rest of the layer costs nothing and follows the row before it.
+    // Only linears: the rest of the layer costs nothing and runs where the row before it runs.
     let value = json!({"ops": [row("q", [4.0, 1.0, 2.0, 0.0, 0.0]), row("fc0", [4.0, 1.0, 4.0, 0.0, 0.0])]});
     let timed = Timed::of(&table(&value), 6, 4).expect("compiles");
     let layer = simulated(&timed, 3);

@@ -1,10 +1,10 @@
-//! The search once more, as plainly as can be: every map is written out, its terms are added up
-//! from the table's own numbers in whole millionths of a millisecond, and the least of all is kept.
-//! Shares no code with the planner.
+//! Independent brute-force search: writes out every map, adds its terms from the table's own
+//! numbers in integer millionths of a millisecond, and keeps the minimum. Shares no code with the
+//! planner.
 
 use planner::layer::table::{Compression, Table};
 
-/// What the search must answer.
+/// Expected result of the search.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
     pub latency: i64,
@@ -15,16 +15,16 @@ pub struct Answer {
     pub end: usize,
     pub compressed: bool,
     pub nvme: Vec<usize>,
-    /// cpu, h2d, dc, s2d.
+    /// Terms in the order cpu, h2d, dc, s2d.
     pub terms: [i64; 4],
 }
 
-/// Millionths of a millisecond. The tests' tables have no finer times.
+/// Converts to millionths of a millisecond. The tests' tables have no finer times.
 pub fn units(ms: f64) -> i64 {
     (ms * 1e6).round() as i64
 }
 
-/// The best map and the number of maps.
+/// Returns the best map and the number of maps.
 pub fn search(table: &Table) -> (Answer, u64) {
     let cases: &[bool] = match table.compression {
         Compression::Off => &[false],

@@ -1,4 +1,4 @@
-//! `--batches auto` beside a sweep by hand.
+//! `--batches auto` compared with a sweep by hand.
 
 use planner::policy::by_name::PolicyName;
 use planner::priced::best_batches;
@@ -8,7 +8,7 @@ use super::cases::{Case, layers_of, plain_machine};
 const SEQUENCES_MAX: usize = 256;
 const SIZE_MAX: u16 = 64;
 
-/// Tokens/s of the best placement of such batches; `None` where nothing fits.
+/// Returns the tokens/s of the best placement with the given batches; `None` if nothing fits.
 fn rate(case: &Case, batches: (u16, u16)) -> Option<f64> {
     let case = Case { batches, ..case.clone() };
     case.choose(PolicyName::Auto).ok().map(|chosen| chosen.tokens_per_s())

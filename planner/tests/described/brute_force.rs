@@ -1,5 +1,5 @@
-//! The chosen placement against all placements of small models, compiled and simulated one by one,
-//! with a drive where memory is short of one's layers.
+//! Compares the chosen placement with all placements of small models, compiled and simulated one by
+//! one, including machines with a drive whose memory lacks space for a layer.
 
 use model::ops::Op;
 use planner::budget::PROCESS_OVERHEAD_BYTES;
@@ -17,7 +17,7 @@ use program::topology::MemoryId;
 
 use super::cases::{Case, layers_of, plain_machine};
 
-/// Predicted time of a placement; `None` where it does not fit.
+/// Returns the predicted time of a placement; `None` if it does not fit.
 fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
     case.with_request(placement, |request| {
         let plan = request.fitting(case.batches.0, case.batches.1).expect("compiles")?;
@@ -25,7 +25,7 @@ fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
     })
 }
 
-/// Every policy with every choice of what it leaves open.
+/// Returns every policy with every choice of what it leaves open.
 fn all(case: &Case) -> Vec<Placement> {
     let layers = case.config.num_layers;
     let count = layer_list(&case.config, 0, None).len();
@@ -50,7 +50,7 @@ fn all(case: &Case) -> Vec<Placement> {
             }));
         }
     }
-    // As little as fits lives far away, or as many layers' as there are.
+    // Weights in an additional memory: as little as fits, or any number of layers.
     let mut fars = vec![Far::NONE];
     if !case.machine.tier.is_empty() {
         for weights in [FarWeights::Streamed, FarWeights::All] {
@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
         case.machine.nvme = vec![Nvme { read_gbps: 2.0, direct: false }];
         Case { config: small(3), ..case }
     };
-    // The near memory lacks layers, or all fit and its bandwidth is short.
+    // Either the near memory lacks space for some layers, or all fit and its bandwidth is low.
     let with_tier = |missing_layers: f64, dram_gbps: f64, cpu_gbps: f64| {
         let mut case = with_drive(1.5, missing_layers);
         case.machine.nvme.clear();
@@ -129,9 +129,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// How many times the least a choice may take: where bandwidth that lanes share bounds most
-/// placements, steady steps are equal and what fills the lanes at first decides, of which estimates
-/// know nothing.
+/// Returns the permitted ratio of the chosen time to the minimum. If bandwidth that lanes share
+/// bounds most placements, their steady steps are equal and the time to fill the lanes at first
+/// decides, which estimates do not model.
 fn times(case: &Case) -> f64 {
     if case.machine.tier.is_empty() { 1.002 } else { 1.02 }
 }
@@ -153,8 +153,8 @@ fn the_choice_is_the_least_of_all_placements() {
     }
 }
 
-/// A boundary within a linear is found where it is best, beside everything else that was chosen: of
-/// machines on which it gains much, something, and nothing for want of room.
+/// The best boundary within a linear is found, given all other choices: on machines on which it
+/// gains much, a little, and nothing for lack of memory.
 #[test]
 fn splits_within_linears_are_the_least_of_all() {
     let linears = Chunking { order: ChunkOrder::Linears, chunks: 4 };

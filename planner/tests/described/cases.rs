@@ -1,4 +1,4 @@
-//! Models, machines and questions.
+//! Models, machines and search requests.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
@@ -11,7 +11,7 @@ use planner::priced::{ChooseError, Chosen, Effort, Question, choose};
 use program::formats::{KvFormat, WeightFormats};
 use program::map::Chunking;
 
-/// What is to be placed where.
+/// A model, a machine and a workload to be placed.
 #[derive(Debug, Clone)]
 pub struct Case {
     pub machine: Machine,
@@ -50,7 +50,7 @@ impl Case {
         Formats { weights, kv: self.kv, kv_select: None }
     }
 
-    /// Calls with the request for a placement.
+    /// Calls `then` with the request for a placement.
     pub fn with_request<T>(
         &self,
         placement: &Placement,
@@ -85,7 +85,7 @@ impl Case {
         self.with_question(policy, |question| choose(&Question { effort, ..question }))
     }
 
-    /// Calls with the question for the best placement of a policy.
+    /// Calls `then` with the search request for the best placement of a policy.
     pub fn with_question<T>(&self, policy: PolicyName, then: impl FnOnce(Question<'_>) -> T) -> T {
         let mut chunkings = vec![None];
         chunkings.extend(self.chunking.map(Some));
@@ -104,14 +104,14 @@ impl Case {
     }
 }
 
-/// A known model, of `layers` layers.
+/// Returns a known model, reduced to `layers` layers.
 pub fn layers_of(name: &str, layers: usize) -> ModelConfig {
     let mut config = known(name).expect("known").config;
     config.num_layers = layers;
     config
 }
 
-/// A machine with nothing remarkable.
+/// Returns a machine without special properties.
 pub fn plain_machine() -> Machine {
     let rates = |gbps: f64, tflops: f64| Rates {
         linear_gbps: gbps,

@@ -1,4 +1,4 @@
-//! What the planner says of a steady step is what the simulator says of the compiled program.
+//! The planner's estimate of a steady step agrees with the simulation of the compiled program.
 
 use model::known::known;
 use planner::machine::known as known_machine;
@@ -9,7 +9,7 @@ use program::simulate::simulate;
 
 use super::cases::{Case, layers_of, plain_machine};
 
-/// Models, shapes, machines and compressions.
+/// Returns combinations of models, shapes, machines and compressions.
 fn cells() -> Vec<Case> {
     let machine = |name| known_machine(name).expect("there").expect("valid");
     let a4000 = || machine("ryzen7950x-a4000");
@@ -48,7 +48,7 @@ fn a_steady_step_is_that_of_the_compiled_program() {
         for policy in PolicyName::ALL {
             let chosen = match case.choose_with(policy, Effort::Quick) {
                 Ok(chosen) => chosen,
-                // Some models do not fit some devices whole.
+                // Some models do not fit completely on some devices.
                 Err(ChooseError::Plan(_)) if policy == PolicyName::Resident => continue,
                 Err(error) => panic!("{model} {batches:?} {policy:?}: {error}"),
             };
@@ -58,7 +58,7 @@ fn a_steady_step_is_that_of_the_compiled_program() {
             let middle = case.prompt + case.new / 2;
             let program_ns = steady_step_ns(plan, &case.machine, middle).expect("priced");
             assert!((said_ns / program_ns - 1.0).abs() < 0.01, "{what}: {said_ns} {program_ns}");
-            // All steps of the run, of which the first begins cold.
+            // All steps of the run; the first starts with empty lanes.
             let steps = case.new - 1;
             let costs = case.machine.costs(plan, plan.decode(), case.prompt).expect("priced");
             let whole = simulate(plan.decode(), costs.as_ref(), steps).expect("simulated");

@@ -1,4 +1,4 @@
-//! A model that fits a card runs at the card's speed.
+//! A model that fits on a card runs at the card's speed.
 
 use model::known::known;
 use planner::machine::{Machine, known as known_machine};
@@ -6,7 +6,7 @@ use planner::policy::by_name::PolicyName;
 
 use super::cases::{Case, layers_of, plain_machine};
 
-/// GB/s and GiB of the card, GB/s of the link.
+/// Returns a machine with a card of `gbps` and `vram_gib` and a link of `link_gbps`.
 fn card(gbps: f64, vram_gib: f64, link_gbps: f64) -> Machine {
     let mut machine = plain_machine();
     let rates = &mut machine.gpu.bf16;
@@ -33,7 +33,7 @@ fn a_model_that_fits_reaches_the_bandwidth_of_the_card() {
         assert_eq!(chosen.name, PolicyName::Resident, "{name} GiB");
         let plan = &chosen.plan;
         assert!(plan.map.weights.iter().flatten().all(|home| plan.topology.is_vram(*home)));
-        // Weights of the layers and of the head, once a token.
+        // The weights of the layers and of the head are read once per token.
         let bytes: u64 = plan.resident.iter().map(|one| plan.buffer(one.to).size_bytes).sum();
         let bound_tokens_per_s = gbps * 1e9 / bytes as f64;
         let tokens_per_s = 1e9 / chosen.steady.step_ns();
@@ -53,8 +53,9 @@ fn what_streams_is_named_for_the_card_that_is_too_small() {
     assert!(refused.contains("but the device has 8.00 GiB"), "{refused}");
 }
 
-/// Attention of four batches on the CPU takes about as long as the weights of two layers do on the
-/// link. Where every other layer stays, the link has the time of two for each that does not.
+/// Attention of four batches on the CPU takes about as long as the weights of two layers on the
+/// link. If every other layer is resident, the link has the time of two layers for each streamed
+/// one.
 #[test]
 fn layers_that_stay_are_spread_where_that_keeps_the_link_busy() {
     let mut machine = known_machine("spr-h100").expect("there").expect("valid");

@@ -1,4 +1,4 @@
-//! Placements on described machines: what is chosen, and what it is predicted to take.
+//! Placements on described machines: the choice and its predicted time.
 
 mod batches;
 mod brute_force;

@@ -1,6 +1,6 @@
-//! More of anything is not slower, but for what a search misses that does not compile everything,
-//! and for how a step that shared bandwidth bounds is stretched: first steps, which fill the lanes,
-//! by as much as the others.
+//! More of any resource is not slower. There are two exceptions: a search that does not compile
+//! everything can miss the best placement, and if shared bandwidth bounds a step, the first steps,
+//! which fill the lanes, are stretched by the same factor as the others.
 
 use model::config::ModelConfig;
 use planner::machine::{Machine, Rates, Tier};
@@ -10,7 +10,7 @@ use proptest::test_runner::RngSeed;
 
 use super::cases::{Case, layers_of, plain_machine};
 
-/// What of a machine may grow.
+/// Number of resources of a machine that may grow.
 const RESOURCES: usize = 13;
 
 fn grown(machine: &Machine, resource: usize, times: f64) -> Machine {
@@ -41,7 +41,8 @@ fn grown(machine: &Machine, resource: usize, times: f64) -> Machine {
     machine
 }
 
-/// Of any proportions. Device memory holds from nothing to all of a small model.
+/// Generates machines of any proportions. Device memory can contain from nothing to all of a small
+/// model.
 fn machine() -> impl Strategy<Value = Machine> {
     let log = |low: f64, high: f64| (low.ln()..high.ln()).prop_map(f64::exp);
     (log(5.0, 200.0), log(0.2, 20.0), log(100.0, 2000.0), log(10.0, 300.0), log(3.0, 60.0))
@@ -81,7 +82,8 @@ proptest! {
         cases: 32,
         failure_persistence: None,
         max_shrink_iters: 0,
-        // A search that does not compile everything misses the best of one machine in hundreds.
+        // A search that does not compile everything misses the best placement on one machine in
+        // hundreds.
         rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
     })]

@@ -1,4 +1,4 @@
-//! Models that memory has no room for, with drives that hold the rest.
+//! Models that exceed memory, with drives for the rest.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,8 @@ fn with_drives(dram_gib: f64, drives: &[f64]) -> Machine {
     machine
 }
 
-/// Seven layers of 96 MiB, and what surrounds them, in less than that.
+/// Returns a case with seven layers of 96 MiB and the outer weights, on a machine with less memory
+/// than that.
 fn small(dram_gib: f64, drives: &[f64]) -> Case {
     let mut config = layers_of("opt-1.3b", 7);
     config.vocab_size = 1024;
@@ -45,7 +46,7 @@ fn policies() -> [Policy; 3] {
     [Policy::CpuOnly, Policy::GpuOnly, Policy::TwoSplit { split, chunking: None }]
 }
 
-/// Each lane's reads in a decode step, ns.
+/// Returns the durations of each lane's reads in a decode step, in ns.
 fn reads_ns(plan: &Plan, machine: &Machine) -> Vec<Vec<f64>> {
     let program = plan.decode();
     let costs = machine.costs(plan, program, 64).expect("priced");
@@ -72,12 +73,12 @@ fn drives_with_shares_of_their_rates_take_the_same_time() {
         let lanes = reads_ns(&plan, &case.machine);
         let [slow, fast] = &lanes[..] else { panic!("{} lanes", lanes.len()) };
         assert!(slow.len() > 3, "{policy:?}");
-        // Weights are cut at blocks.
+        // Shares of weights are rounded to blocks.
         let block_ns = BLOCK_BYTES as f64;
         for (slow_ns, fast_ns) in slow.iter().zip(fast) {
             assert!((slow_ns - fast_ns).abs() <= block_ns, "{policy:?}: {slow_ns} {fast_ns}");
         }
-        // All of it is read once, at 4 GB/s.
+        // All bytes are read once, at 4 GB/s in total.
         let bytes: f64 = slow.iter().sum::<f64>() + 3.0 * fast.iter().sum::<f64>();
         assert!((bytes / step_read_bytes(&plan) as f64 - 1.0).abs() < 1e-9, "{policy:?}");
         assert!(slow.iter().all(|ns| *ns > 0.0));
@@ -93,7 +94,7 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
         let bound_ns = step_read_bytes(&plan) as f64 / 1.0;
         let share = step_ns / bound_ns;
         assert!((0.999..1.1).contains(&share), "{policy:?}: {share}");
-        // Faster drives are hidden behind the rest of the step.
+        // Faster drives are hidden by the rest of the step.
         let fast = Machine {
             nvme: vec![Nvme { read_gbps: 1000.0, direct: false }; 2],
             ..case.machine.clone()
@@ -106,7 +107,7 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
     }
 }
 
-/// A byte that is read is written to memory, and read there as it would be anyway.
+/// A byte read from a drive is written to memory, and read there as it would be anyway.
 #[test]
 fn what_drives_read_passes_host_memory_once_more() {
     for policy in policies() {
@@ -125,7 +126,7 @@ fn what_drives_read_passes_host_memory_once_more() {
     }
 }
 
-/// A byte that is read straight to the device passes the link once and host memory never.
+/// A byte that is read directly into device memory crosses the link once and host memory never.
 #[test]
 fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     let mut case = small(0.6, &[100.0]);
@@ -143,7 +144,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     };
     assert_eq!(lands(&bounced), BTreeSet::from([MemoryId::DRAM]));
     assert_eq!(lands(&direct), BTreeSet::from([MemoryId::VRAM]));
-    // No slots on the host: less has to be read.
+    // Without slots on the host, fewer bytes have to be read.
     assert!(step_read_bytes(&direct) < step_read_bytes(&bounced));
     let case = Case { machine: with_drives(64.0, &[100.0]), ..case };
     let step_ns = |ops, direct, change: fn(&mut Machine)| {
@@ -157,7 +158,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
         change(&mut machine);
         (steady_step_ns(&plan, &machine, 72).expect("priced"), step_read_bytes(&plan) as f64)
     };
-    // Where host memory is all that counts, a direct read saves what a copy reads of it.
+    // If host memory is the only bottleneck, a direct read saves the read of a copy.
     let slow_memory: fn(&mut Machine) =
         |machine| (machine.memory.dram_gbps, machine.link.h2d_gbps) = (1.0, 400.0);
     let (none_ns, none) = step_ns(StagedOps::Auto, true, slow_memory);
@@ -167,7 +168,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     for saved_bytes in [none_ns - direct_ns, (bounced_ns - direct_ns) / 2.0] {
         assert!((saved_bytes / bytes - 1.0).abs() < 0.02, "{saved_bytes} of {bytes}");
     }
-    // Where the link is, it takes as long as a copy.
+    // If the link is the bottleneck, a direct read takes as long as a copy.
     let slow_link: fn(&mut Machine) = |machine| machine.link.h2d_gbps = 0.5;
     let (none_ns, _) = step_ns(StagedOps::Auto, true, slow_link);
     let (direct_ns, _) = step_ns(StagedOps::All, true, slow_link);
@@ -199,7 +200,7 @@ fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     let plan = &chosen.plan;
     let budget = Budget::of(plan).dram_bytes(&case.limits());
     assert!(budget <= case.machine.dram_bytes());
-    // What is missing, with the slots of a layer and less than one operation more.
+    // Upper bound: the missing memory, the slots of a layer, and less than one more operation.
     let layer_bytes = case.config.layer_weight_bytes(0, model::config::Dtype::Bf16) as u64;
     let largest_bytes = Op::Fc0.weight_bytes(&case.config, model::config::Dtype::Bf16) as u64;
     assert!(case.machine.dram_bytes() - budget < largest_bytes);
@@ -207,7 +208,7 @@ fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     let most_bytes = all_bytes + 2 * layer_bytes - (case.machine.dram_bytes() - (2 << 30));
     let bytes = step_read_bytes(plan);
     assert!(bytes > 20 * layer_bytes && bytes < most_bytes, "{bytes} of at most {most_bytes}");
-    // Drives of 12 GB/s decide.
+    // Drives with a total of 12 GB/s are the bottleneck.
     let bound_ns = bytes as f64 / 12.0;
     let share = chosen.steady.step_ns() / bound_ns;
     assert!((0.999..1.1).contains(&share), "{share}");

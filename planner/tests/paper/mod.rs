@@ -1,11 +1,11 @@
-//! The tables that Park & Egger print: OPT-30B on the machine of their table 1.
+//! The tables printed by Park & Egger: OPT-30B on the machine of their table 1.
 
 use planner::layer::table::{Compression, CostName, OpCost, Table};
 
 const NAMES: [&str; 11] =
     ["LN.0", "Q", "K", "V", "Scores", "Softmax", "WV", "Output", "LN.1", "FC.0", "FC.1"];
 
-/// Fig. 6a: a single batch of 50, ms. H2D, CPU. GPU times are not printed, and not used by one
+/// Fig. 6a: a single batch of 50, ms. H2D, CPU. GPU times are not printed, and not used by a single
 /// batch.
 const FIG_6A: [[f64; 2]; 11] = [
     [0.001, 0.255],
@@ -21,7 +21,7 @@ const FIG_6A: [[f64; 2]; 11] = [
     [16.856, 24.193],
 ];
 
-/// Fig. 7a: two batches of 25, times of one. H2D, CPU, GPU.
+/// Fig. 7a: two batches of 25, times of one batch. H2D, CPU, GPU.
 const FIG_7A: [[f64; 3]; 11] = [
     [0.001, 0.255, 0.038],
     [4.214, 5.030, 0.323],
@@ -68,7 +68,7 @@ fn table(batches: u32, fill: impl Fn(usize, &mut OpCost)) -> Table {
     }
 }
 
-/// Figs. 6a and 8a: one batch of 50, compressible, weights on NVMe too.
+/// Returns the table of figs. 6a and 8a: one batch of 50, compressible, weights also on NVMe.
 pub fn single_batch() -> Table {
     table(1, |index, op| {
         [op.h2d_ms, op.cpu_ms] = FIG_6A[index];
@@ -76,7 +76,7 @@ pub fn single_batch() -> Table {
     })
 }
 
-/// Fig. 7a: two batches of 25.
+/// Returns the table of fig. 7a: two batches of 25.
 pub fn two_batches() -> Table {
     table(2, |index, op| [op.h2d_ms, op.cpu_ms, op.gpu_ms] = FIG_7A[index])
 }

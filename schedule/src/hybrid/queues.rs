@@ -26,7 +26,7 @@ pub struct Queues<'a> {
     pub is_late: bool,
 }
 
-/// Whether rows may be deferred ([`super::Shape::Async`]), and at which layers.
+/// Permission to defer rows ([`super::Shape::Async`]), and the layers at which they may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lags {
     /// No row starts to be deferred; deferred rows wait.

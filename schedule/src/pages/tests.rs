@@ -1,4 +1,4 @@
-//! Who uses pages, and what is found in them.
+//! Tests of the users of pages, and of the contents found in them.
 
 use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ fn what_begins_alike_within_a_page_is_found_to_the_token() {
     assert_eq!(pages.find_part(0, &own[..3], &longer), Some((own[3], 37)), "but for the last");
     assert_eq!(pages.find_part(0, &own[..3], &longer[..210]), Some((own[3], 17)));
     assert_eq!(pages.find_part(1, &[], &longer), None, "of another kind");
-    // Another sequence parts within the second page, which is full.
+    // Another sequence differs from within the second page, which is full.
     let other: Vec<u32> = (0..100).chain(7..200).collect();
     assert_eq!(pages.find_part(0, &own[..1], &other), Some((own[1], 36)));
     assert_eq!((pages.known(0, &other), pages.known(0, &longer)), (100, 229));
@@ -102,7 +102,7 @@ fn a_part_is_kept_once_and_becomes_a_page() {
     assert_eq!(pages.share(5, &tokens), [other]);
 }
 
-/// Sequences of two kinds over few tokens, so that many begin alike.
+/// Sequences of two kinds over few different tokens, so that many have a common prefix.
 #[derive(Debug)]
 struct Running {
     kind: u64,
@@ -117,7 +117,7 @@ proptest! {
     ) {
         const COUNT: u32 = 9;
         let mut pages = Pages::new(COUNT, 2);
-        // What was written to each page, kind and all tokens up to its end.
+        // The kind and all tokens up to the end of each page, when it was written.
         let mut written: HashMap<u32, (u64, Vec<u32>)> = HashMap::new();
         let mut running: Vec<Running> = Vec::new();
         for (kind, bits, what) in draws {
@@ -136,7 +136,7 @@ proptest! {
                 }
                 running.push(Running { kind, tokens, pages: shared });
             } else if let Some(one) = running.first_mut() {
-                // It computes to the end of its tokens, and a token more is known.
+                // The sequence is computed to the end of its tokens, and one more token is known.
                 while one.pages.len() * 2 < one.tokens.len() {
                     let Some(page) = pages.take() else { break };
                     one.pages.push(page);
@@ -159,8 +159,8 @@ proptest! {
         }
     }
 
-    /// The same of parts: whatever sequences begin, grow and end meanwhile, the positions that are
-    /// found of a page are those of the tokens that they are asked for.
+    /// Tests partial pages: regardless of the sequences that begin, grow and end in between, the
+    /// positions found in a page are those of the requested tokens.
     #[test]
     fn parts_hold_what_they_are_found_for(
         draws in prop::collection::vec((any::<u32>(), 0usize..5), 1..300),
@@ -172,7 +172,7 @@ proptest! {
         for (bits, what) in draws {
             let place = (bits >> 8) as usize % running.len().max(1);
             if what < 2 && running.len() < 3 {
-                // Of few beginnings, which part at few places.
+                // Few different prefixes, which diverge at few positions.
                 let parts = 17 + bits % 4 * 6;
                 let length = parts + bits / 4 % 30;
                 let tokens = (0..length).map(|i| if i < parts { i } else { 100 + i + bits % 3 });
@@ -194,7 +194,7 @@ proptest! {
                 let (_, own) = running.remove(place);
                 own.into_iter().rev().for_each(|page| pages.release(page));
             } else if place < running.len() {
-                // The last page is filled to the end of its tokens or its own.
+                // The last page is filled to the end of its tokens or of the page.
                 let (tokens, own) = &running[place];
                 let end = tokens.len().min(own.len() * POSITIONS as usize);
                 let Some(last) = own.last().filter(|_| end > (own.len() - 1) * POSITIONS as usize)

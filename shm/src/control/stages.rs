@@ -1,4 +1,4 @@
-//! Which programs a group runs, and how often.
+//! Stages of a group: its programs, and the number of steps of each.
 
 use crate::sync::Ordering;
 
@@ -6,12 +6,12 @@ use super::{Control, STAGES_MAX};
 use crate::packed::Stage;
 
 impl Control {
-    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the
+    /// Releases a group with its stages and its last step, counted from 0 over all stages; the
     /// sampling lane may announce an earlier one. A group without stages is the last: all lanes
     /// leave.
     ///
     /// # Panics
-    /// With more than [`STAGES_MAX`] stages, or one without steps.
+    /// Panics if there are more than [`STAGES_MAX`] stages, or if one has no steps.
     pub fn release(&self, stages: &[Stage], last_step: u32) {
         assert!(stages.len() <= STAGES_MAX, "{} stages in a group", stages.len());
         assert!(stages.iter().all(|stage| stage.steps > 0), "a stage without steps");
@@ -21,16 +21,17 @@ impl Control {
         self.set_last_step(Some(last_step));
         self.groups().signal();
         if stages.is_empty() {
-            // Who stands by for others' lanes leaves too.
+            // Workers that stand by for the lanes of others leave too.
             self.takeovers().signal();
         }
     }
 
-    /// Says which stages follow the one at `index`, from 0, of a group that goes on; none: it ends
-    /// behind that one. For whoever samples, in that stage: lanes look when they leave it.
+    /// Sets the stages that follow the one at `index`, counted from 0, of an open-ended group; with
+    /// none, the group ends after that stage. Called by the sampling lane during that stage: lanes
+    /// look at the next stage when they leave it.
     ///
     /// # Panics
-    /// With so many that they take the place of a stage that lanes may still look at.
+    /// Panics if the stages would overwrite one that lanes may still look at.
     pub fn follow(&self, index: usize, stages: &[Stage]) {
         assert!(stages.len() + 2 < STAGES_MAX, "{} stages follow", stages.len());
         let words = stages.iter().map(|stage| stage.pack()).chain([0]);
@@ -40,12 +41,13 @@ impl Control {
         }
     }
 
-    /// The stage at `index`, from 0, of a group that goes on. `None`: there is none.
+    /// Returns the stage at `index`, counted from 0, of an open-ended group; `None` if there is
+    /// none.
     pub fn stage(&self, index: usize) -> Option<Stage> {
         Stage::unpack(self.header().stages[index % STAGES_MAX].load(Ordering::Relaxed))
     }
 
-    /// The stages of the group that was released last.
+    /// Returns the stages of the group that was released last.
     pub fn stages(&self) -> impl Iterator<Item = Stage> {
         let words = self.header().stages.iter();
         words.map_while(|word| Stage::unpack(word.load(Ordering::Relaxed)))

@@ -1,18 +1,18 @@
-//! Faults that a device can be given, as text: for tests, and to make one drive act as several.
+//! Injected faults and their textual syntax: for tests, and to make one drive behave like several.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What happens to one request.
+/// Fault of a single request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with an I/O error.
+    /// The request fails with an I/O error.
     Error,
-    /// It reads half of its pages.
+    /// The request reads only half of its pages.
     Short,
-    /// One bit of what it reads is another one.
+    /// One bit of the bytes read is inverted.
     Flip,
-    /// It never completes.
+    /// The request never completes.
     Silence,
 }
 
@@ -23,32 +23,32 @@ const NAMES: [(&str, Fault); 4] = [
     ("silence", Fault::Silence),
 ];
 
-/// A device's faults, and the rate that it does not exceed. As text, parts are separated by commas:
+/// Faults of a device and the limit of its rate. In text, parts are separated by commas:
 /// `rate=100M` (bytes/s, with K, M or G for powers of 1000), and `eio@20`, `short@20`, `flip@20`
 /// and `silence@20` for the 20th request since the reader was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Bytes a second at most.
+    /// Maximum rate in bytes per second.
     pub bytes_per_s: Option<u64>,
-    /// Faults, each with the number of its request, the first being 1.
+    /// Faults, each with the number of its request, counted from 1.
     pub at: Vec<(u64, Fault)>,
 }
 
 impl Faults {
-    /// What happens to the request of a number.
+    /// Returns the fault of the request with this number.
     pub fn of(&self, number: u64) -> Option<Fault> {
         self.at.iter().find(|(at, _)| *at == number).map(|(_, fault)| *fault)
     }
 }
 
-/// Why a text names no faults.
+/// Error of parsing [`Faults`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{part:?} is no fault: write rate=100M, or eio, short, flip or silence with the number of \
      the request, as in eio@20"
 )]
 pub struct FaultError {
-    /// The part that names none.
+    /// The part that could not be parsed.
     pub part: String,
 }
 

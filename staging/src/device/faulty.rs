@@ -1,4 +1,4 @@
-//! A device before which faults are put.
+//! A device with injected faults.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,31 +11,31 @@ use super::faults::{Fault, Faults};
 use super::request::{Completion, Io, Registered, Request};
 use crate::layout::PAGE_BYTES;
 
-/// Another device, with faults and a rate.
+/// Wraps a device with faults and a limited rate.
 #[derive(Debug)]
 pub struct Faulty {
     inner: Box<dyn Io>,
     faults: Faults,
-    /// Requests so far.
+    /// Number of requests submitted so far.
     requests: u64,
-    /// The bytes to spoil of a request that completes, by its tag.
+    /// First byte of the destination whose bit is inverted on completion, by tag.
     flips: Vec<Option<NonNull<u8>>>,
-    /// Bytes of a request, by its tag, for the rate.
+    /// Size of each request in bytes, by tag; determines the delay that enforces the rate.
     sizes_bytes: Vec<u32>,
-    /// Requests that fail without reaching the device.
+    /// Tags of requests that fail without reaching the device.
     failed: VecDeque<u32>,
-    /// Requests in the device.
+    /// Number of requests in the wrapped device.
     in_device: u32,
-    /// When a device of this rate has done all that has completed.
+    /// Time at which a device of this rate would have finished all completed requests.
     free_at: Instant,
 }
 
-// SAFETY: needed because of the pointers, which point into destinations of requests in flight;
-// whoever submitted these leaves them to the device.
+// SAFETY: needed because of the pointers, which point into destinations of requests in flight; the
+// submitter of a request leaves its destination to the device.
 unsafe impl Send for Faulty {}
 
 impl Faulty {
-    /// Puts `faults` before `inner`, for at most `depth` requests in flight.
+    /// Wraps `inner` with `faults`, for at most `depth` requests in flight.
     pub fn new(inner: Box<dyn Io>, faults: Faults, depth: u32) -> Faulty {
         Faulty {
             inner,
@@ -108,8 +108,8 @@ impl Io for Faulty {
         if let (Some(to), Ok(1..)) =
             (self.flips[completion.tag as usize].take(), &completion.result)
         {
-            // SAFETY: needed to spoil what was read. The destination holds this byte, and is the
-            // device's until the completion is returned.
+            // SAFETY: needed to corrupt the bytes that were read. The destination holds this byte,
+            // and belongs to the device until the completion is returned.
             unsafe { to.as_ptr().write(to.as_ptr().read() ^ 1) };
         }
         completion

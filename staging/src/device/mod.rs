@@ -1,6 +1,6 @@
-//! Reads of one file, many in flight, by whatever this machine allows: [`Io`] is what a reader
-//! needs, io_uring and threads with `pread` are ways to have it, and faults can be put before
-//! either.
+//! Asynchronous reads of one file with many requests in flight. [`Io`] is the interface that a
+//! reader requires; it is implemented by io_uring, by threads that call `pread`, and by a wrapper
+//! that injects faults into either.
 
 mod faults;
 mod faulty;

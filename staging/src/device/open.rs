@@ -1,4 +1,4 @@
-//! Which way of reading this machine allows.
+//! Selection of the way of reading that this machine allows.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,33 +14,35 @@ use crate::disk;
 use crate::error::ReaderError;
 use crate::layout::PAGE_BYTES;
 
-/// Threads where there is no io_uring, if as many requests may be in flight.
+/// Maximum number of threads where io_uring is unavailable; no more than there are requests in
+/// flight.
 const THREADS_MAX: u32 = 8;
 
-/// How reads reach the device.
+/// Way in which reads reach the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IoKind {
-    /// Through io_uring where the system allows it, and by threads elsewhere.
+    /// io_uring where the system allows it, otherwise threads.
     #[default]
     Auto,
-    /// Through io_uring.
+    /// io_uring.
     Uring,
-    /// By a few threads with `pread`.
+    /// A few threads that call `pread`.
     Threads,
 }
 
-/// A file, opened for reading.
+/// A file opened for reading.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub io: Box<dyn Io>,
-    /// The same file, for hints about the page cache; `None` where it is passed by.
+    /// The same file, for hints about the page cache; `None` if reads bypass the cache.
     pub cached: Option<File>,
-    /// The parts of a description.
+    /// Way of reading, for reports and messages.
     pub how: String,
     pub cache: &'static str,
 }
 
-/// Whether an error says that something is not possible here, rather than that it failed.
+/// Returns true if an error means that an operation is not possible on this system, as opposed to
+/// an I/O failure.
 fn is_refusal(error: &io::Error) -> bool {
     let refusals = [
         Errno::NOSYS,
@@ -54,7 +56,7 @@ fn is_refusal(error: &io::Error) -> bool {
     refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Reads a page, to see whether reads are possible at all.
+/// Reads one page, to check that reads are possible at all.
 fn try_read(io: &mut dyn Io, file_bytes: u64) -> io::Result<()> {
     if file_bytes < PAGE_BYTES {
         return Ok(());
@@ -62,14 +64,14 @@ fn try_read(io: &mut dyn Io, file_bytes: u64) -> io::Result<()> {
     let mut page = AlignedBuffer::new(PAGE_BYTES as usize);
     let request =
         Request { tag: 0, offset_bytes: 0, to: page.start(), size_bytes: PAGE_BYTES as u32 };
-    // SAFETY: needed because the device writes through a pointer; the page is used by nobody else
-    // until the request has completed, which is waited for.
+    // SAFETY: needed because the device writes through a pointer; nothing else uses the page until
+    // the request has completed, and this function waits for that.
     unsafe { io.submit(request)? };
     io.complete().result.map(drop)
 }
 
-/// Opens the weights `path` of `file_bytes` for `depth` requests in flight: past the page cache, if
-/// `direct` and that is possible, and by the way that `kind` leaves.
+/// Opens the weights `path` of `file_bytes` for `depth` requests in flight. Bypasses the page cache
+/// if `direct` is set and the system allows it; reads in the way that `kind` specifies.
 pub(crate) fn open(
     path: &Path,
     file_bytes: u64,
@@ -86,7 +88,7 @@ pub(crate) fn open(
     }
     let first_cached = files.len();
     let cached = options.open(path).map_err(failed)?;
-    // Also for its duplicates, through which is read.
+    // Also applies to the duplicates of this descriptor, which the readers below use.
     disk::read_nothing_ahead(&cached);
     files.push(cached);
     let threads = depth.min(THREADS_MAX);

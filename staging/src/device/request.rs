@@ -1,66 +1,66 @@
-//! What a reader needs of a device.
+//! The interface between a reader and a device.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// A read of one range into one place.
+/// A read of one range of the file to one destination.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Comes back with the completion; below the queue's depth, and of one request at a time.
+    /// Returned with the completion. Below the queue's depth, and unique among requests in flight.
     pub tag: u32,
-    /// The first byte of the file.
+    /// Offset of the first byte in the file.
     pub offset_bytes: u64,
-    /// Where it goes.
+    /// Destination of the first byte.
     pub to: NonNull<u8>,
-    /// How many bytes.
     pub size_bytes: u32,
 }
 
-// SAFETY: needed because of the pointer. Whoever submits a request leaves its destination to the
-// device until it completes, whichever thread works for the device.
+// SAFETY: needed because of the pointer. The submitter of a request leaves its destination to the
+// device until it completes, regardless of which thread works for the device.
 unsafe impl Send for Request {}
 
-/// What became of a request: bytes that were read, 0 at the end of the file, or a system error.
+/// Result of a request.
 #[derive(Debug)]
 pub struct Completion {
-    /// The request's tag.
+    /// Tag of the request.
     pub tag: u32,
-    /// Bytes read.
+    /// Number of bytes read, 0 at the end of the file, or a system error.
     pub result: io::Result<u32>,
 }
 
-/// Whether buffers were registered.
+/// Result of registering buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registered {
-    /// They were: reads into them need not pin their pages each time.
+    /// Buffers are registered: reads into them need not pin their pages each time.
     Yes,
-    /// They were not, which is slower and no error.
+    /// Buffers are not registered. Reads are slower; this is not an error.
     No {
-        /// Why.
+        /// Reason, for reports.
         why: String,
     },
 }
 
-/// Reads of one file, several in flight. Nothing is allocated after it was made.
+/// Reads of one file with several requests in flight. Allocates nothing after it was created.
 pub trait Io: Send + std::fmt::Debug {
-    /// Tells the device of memory that requests will go to, in place of what it was told before.
+    /// Registers the memory that requests will write to, replacing memory registered before.
     ///
     /// # Safety
     ///
-    /// The memory must be mapped, and remain so until this value is dropped or is told of other
-    /// memory.
+    /// The memory must be mapped, and remain so until this value is dropped or other memory is
+    /// registered.
     unsafe fn register(&mut self, buffers: &[(NonNull<u8>, usize)]) -> Registered;
 
-    /// Begins a read. On an error it is not in flight.
+    /// Starts a read. If this fails, the request is not in flight.
     ///
     /// # Safety
     ///
-    /// Until the request has completed, `size_bytes` bytes at `to` must be writable and used by
-    /// nobody else. No more requests may be in flight than the depth that the queue was made for.
+    /// Until the request has completed, `size_bytes` bytes at `to` must be writable and must not be
+    /// used by anything else. The number of requests in flight must not exceed the depth for which
+    /// the queue was created.
     ///
     /// # Errors
     ///
-    /// If the system accepts no requests.
+    /// Fails if the system accepts no requests.
     unsafe fn submit(&mut self, request: Request) -> io::Result<()>;
 
     /// Waits until a request has completed, in any order. Called only while one is in flight.

@@ -1,5 +1,5 @@
-//! Reads by a few threads: with `pread` where there is no io_uring, or from whatever else reads
-//! synchronously.
+//! Reads by a few threads: with `pread` where io_uring is unavailable, or from any other source
+//! that reads synchronously.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,24 +11,24 @@ use std::thread::JoinHandle;
 
 use super::request::{Completion, Io, Registered, Request};
 
-/// What threads read from, each one request at a time.
+/// Source from which threads read, each of them one request at a time.
 pub trait Source: Send + Sync + std::fmt::Debug {
-    /// Called by each thread before its first read.
+    /// Prepares the calling thread, which calls this once before its first read.
     ///
     /// # Errors
     ///
-    /// If the thread cannot read; its requests then fail so.
+    /// Fails if the thread cannot read; all requests that it takes then fail with this error.
     fn enter(&self) -> io::Result<()>;
 
-    /// Reads a request to its end or to that of the file; the bytes that were read.
+    /// Reads until the end of the request or of the file, and returns the number of bytes read.
     ///
     /// # Safety
     ///
-    /// As [`Io::submit`], until this returns.
+    /// The requirements of [`Io::submit`] apply until this returns.
     ///
     /// # Errors
     ///
-    /// If the read fails.
+    /// Fails if the read fails.
     unsafe fn read(&self, request: &Request) -> io::Result<u32>;
 }
 
@@ -40,7 +40,7 @@ impl Source for File {
     unsafe fn read(&self, request: &Request) -> io::Result<u32> {
         let to = request.to.as_ptr().cast::<MaybeUninit<u8>>();
         // SAFETY: needed to read into memory that is known by its address. The caller promises that
-        // it is writable and used by nobody else until this returns.
+        // it is writable and not used by anything else until this returns.
         let to = unsafe { std::slice::from_raw_parts_mut(to, request.size_bytes as usize) };
         let (read, _) = rustix::io::pread(self, to, request.offset_bytes)?;
         Ok(read.len() as u32)
@@ -51,7 +51,7 @@ impl Source for File {
 struct Queues {
     requests: VecDeque<Request>,
     completions: VecDeque<Completion>,
-    /// Whether the threads are to end.
+    /// Tells the threads to end.
     is_closed: bool,
 }
 
@@ -75,8 +75,8 @@ impl Shared {
             if let Some(request) = queues.requests.pop_front() {
                 drop(queues);
                 let result = match &entered {
-                    // SAFETY: needed because the call is unsafe. Who submitted the request promised
-                    // that its destination is left alone until it completes.
+                    // SAFETY: needed because the call is unsafe. The submitter of the request
+                    // promised that its destination is left alone until it completes.
                     Ok(()) => unsafe { self.source.read(&request) },
                     Err(error) => Err(io::Error::other(error.to_string())),
                 };
@@ -92,7 +92,7 @@ impl Shared {
     }
 }
 
-/// Reads of one source by threads.
+/// Reads of one source by several threads.
 #[derive(Debug)]
 pub struct Threads {
     shared: Arc<Shared>,
@@ -100,11 +100,12 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// `threads` threads for at most `depth` requests, which wait where they outnumber them.
+    /// Starts `threads` threads, at least one, for at most `depth` requests. Requests wait if all
+    /// threads are busy.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started.
+    /// Fails if a thread cannot be started.
     pub fn new(source: impl Source + 'static, depth: u32, threads: u32) -> io::Result<Threads> {
         let queues = Queues {
             requests: VecDeque::with_capacity(depth as usize),
@@ -154,7 +155,7 @@ impl Drop for Threads {
         self.shared.queues().is_closed = true;
         self.shared.submitted.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to say.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }

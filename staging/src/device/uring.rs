@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use super::request::{Completion, Io, Registered, Request};
 
-/// The kernel registers no longer buffers.
+/// Maximum size of one registered buffer (a limit of the kernel).
 const BUFFER_BYTES_MAX: usize = 1 << 30;
-/// Nor more of them.
+/// Maximum number of registered buffers (a limit of the kernel).
 const BUFFERS_MAX: usize = 1 << 14;
 
 /// `IORING_ENTER_GETEVENTS`.
@@ -23,11 +23,11 @@ const GET_EVENTS: u32 = 1;
 pub struct Uring {
     ring: IoUring,
     file: File,
-    /// Whether the ring knows the file.
+    /// True if the file is registered with the ring.
     fixed: bool,
-    /// Address and bytes of the registered buffers.
+    /// Address and size in bytes of each registered buffer.
     buffers: Vec<(usize, usize)>,
-    /// The error after which the ring takes no more requests.
+    /// Error after which the ring accepts no more requests.
     failed: Option<Errno>,
 }
 
@@ -38,18 +38,18 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// A ring for `depth` requests in flight.
+    /// Creates a ring for `depth` requests in flight.
     ///
     /// # Errors
     ///
-    /// If the system has no io_uring, or refuses it.
+    /// Fails if the system has no io_uring, or refuses it.
     pub fn new(file: File, depth: u32) -> io::Result<Uring> {
         let ring = IoUring::new(depth.max(1).next_power_of_two())?;
         let fixed = ring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
         Ok(Uring { ring, file, fixed, buffers: Vec::new(), failed: None })
     }
 
-    /// The registered buffer in which all of a destination lies.
+    /// Returns the registered buffer that contains the whole destination.
     fn buffer(&self, request: &Request) -> Option<u16> {
         let first = request.to.as_ptr() as usize;
         let end = first + request.size_bytes as usize;
@@ -75,7 +75,7 @@ impl Uring {
     }
 }
 
-/// Whether a call that failed so may succeed when it is repeated.
+/// Returns true if a call that failed with this error may succeed when repeated.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY];
     passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
@@ -105,7 +105,7 @@ impl Io for Uring {
         });
         let vectors: Vec<libc::iovec> = vectors.collect();
         // SAFETY: needed because the kernel keeps the addresses. The caller promises that the
-        // memory remains; its pages are pinned besides.
+        // memory remains mapped; in addition its pages are pinned.
         match unsafe { self.ring.submitter().register_buffers(&vectors) } {
             Ok(()) => {
                 self.buffers = parts;
@@ -121,7 +121,7 @@ impl Io for Uring {
         }
         let entry = self.entry(&request);
         // SAFETY: needed because the kernel writes to the destination later. The caller leaves it
-        // alone until then; the file is this value's.
+        // alone until then; the file is owned by this value.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Err(Errno::BUSY.into());
         }
@@ -150,12 +150,13 @@ impl Io for Uring {
                 };
                 return Completion { tag: event.user_data() as u32, result };
             }
-            // Waits without submitting, so that an entry that failed to be does not become one.
+            // Waits without submitting, so that an entry whose submission failed is not submitted
+            // now.
             // SAFETY: needed because the call is raw. There is no signal mask, so no pointer.
             let waited =
                 unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GET_EVENTS, None) };
             if waited.is_err_and(|error| !is_passing(&error)) {
-                // What is in flight completes whether or not it can be waited for.
+                // Requests in flight complete even if waiting for them fails.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -1,4 +1,5 @@
-//! A device that answers in another order, is interrupted, or refuses: nothing remains in flight.
+//! Tests with a device that completes in reverse order, is interrupted, or refuses requests: no
+//! request remains in flight.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,25 +11,26 @@ use crate::writer::Writer;
 
 use super::*;
 
-/// What a device did.
+/// Counters of a device.
 #[derive(Debug, Default)]
 struct Log {
     submitted: u32,
     in_flight: u32,
     in_flight_max: u32,
-    /// Requests that were answered by an error that passes.
+    /// Number of requests that completed with a transient error.
     put_off: u32,
 }
 
-/// Completes the last request first.
+/// A device that completes the last request first.
 #[derive(Debug)]
 struct Backwards {
     file: File,
     requests: Vec<Request>,
     log: Arc<Mutex<Log>>,
-    /// Answers all requests so that are no multiple of 3.
+    /// Transient error of every completion for which the number of submissions is not a multiple of
+    /// 3.
     passing: Option<Errno>,
-    /// The submission that is refused.
+    /// Number of the submission that is refused.
     refused: u32,
 }
 
@@ -60,7 +62,7 @@ impl Io for Backwards {
             return Completion { tag: request.tag, result: Err(errno.into()) };
         }
         let size_bytes = request.size_bytes as usize;
-        // SAFETY: needed to write through a pointer, which whoever submitted the request allowed.
+        // SAFETY: needed to write through a pointer, which the submitter of the request allowed.
         let to = unsafe { std::slice::from_raw_parts_mut(request.to.as_ptr(), size_bytes) };
         let read = std::os::unix::fs::FileExt::read_at(&self.file, to, request.offset_bytes);
         Completion { tag: request.tag, result: read.map(|size_bytes| size_bytes as u32) }

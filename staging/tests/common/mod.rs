@@ -1,4 +1,4 @@
-//! Small stagings in folders of their own, on the drive that the build is on.
+//! Small staged copies in temporary folders, on the drive of the build.
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use staging::{AlignedBuffer, BlobSize, Identity, Lookup, Reader, ReaderOptions, Staged, Writer};
 use tempfile::TempDir;
 
-/// Sizes around pages, blocks, requests and the alignment of blobs.
+/// Sizes around the boundaries of pages, blocks, requests and the alignment of blobs.
 pub const SIZES_BYTES: [u64; 10] =
     [1, 63, 4096, 65_536, 65_537, (1 << 20) + 5, 3 << 20, 0, (2 << 20) + 65_535, 9_999_999];
 
@@ -29,7 +29,7 @@ pub fn blobs(sizes_bytes: &[u64]) -> Vec<BlobSize> {
     sizes.map(|(i, size)| BlobSize { name: format!("blob {i}"), size_bytes: *size }).collect()
 }
 
-/// The bytes of a blob: of every blob and place others.
+/// Returns the bytes of a blob, which differ for every blob and offset.
 pub fn bytes(blob: usize, size_bytes: u64) -> Vec<u8> {
     let mut state = (blob as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut out = Vec::with_capacity(size_bytes as usize + 8);
@@ -66,7 +66,7 @@ pub fn reader(staged: &Staged, options: ReaderOptions) -> Reader {
     Reader::open(staged, options).unwrap()
 }
 
-/// Reads all blobs and compares them with what was staged.
+/// Reads all blobs and compares them with the bytes that were staged.
 pub fn assert_whole(staged: &Staged, options: ReaderOptions) {
     let mut reader = reader(staged, options);
     for blob in staged.blobs() {

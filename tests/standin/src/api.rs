@@ -1,8 +1,8 @@
-//! The driver's functions. Signatures and codes are the driver's; each call is one step under the
-//! lock.
+//! The driver's functions, with its signatures and codes; each call is one step under the lock.
 //!
-//! Each function takes what `cuda.h` documents under its name. Pointers for results must be valid
-//! for one value, handles must come from here: a caller that breaks it gets what C programs get.
+//! Each function takes the arguments that `cuda.h` documents under its name. Pointers for results
+//! must be valid for one value, and handles must come from here: for callers that violate this,
+//! behaviour is undefined, as in C.
 
 mod blas;
 mod cufile;
@@ -14,7 +14,7 @@ mod stream;
 
 use crate::code;
 
-/// A call's outcome as the driver returns it.
+/// Converts an outcome to the driver's result code.
 fn result(outcome: Result<(), u32>) -> u32 {
     match outcome {
         Ok(()) => code::SUCCESS,
@@ -30,7 +30,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), u32> {
     if to.is_null() {
         return Err(code::INVALID_VALUE);
     }
-    // SAFETY: needed to answer; not null, and valid by the caller's contract.
+    // SAFETY: needed to return the result; not null, and valid by the caller's contract.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }

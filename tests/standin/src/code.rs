@@ -1,4 +1,4 @@
-//! Results, as the driver numbers them.
+//! Result codes, with the driver's numbers.
 
 pub(crate) const SUCCESS: u32 = 0;
 pub(crate) const INVALID_VALUE: u32 = 1;

@@ -1,7 +1,7 @@
-//! Devices of which one process at a time may have a context: as in the exclusive compute mode, on
-//! some partitions, or where memory is short.
+//! Devices on which only one process at a time may have a context: in the exclusive compute mode,
+//! on some partitions, or when memory is short.
 //!
-//! Processes tell each other by files in a folder that they have one.
+//! Processes announce that they have a context by files in a shared folder.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use crate::settings::settings;
 use crate::state::State;
 
 impl State {
-    /// This process uses the device, if no other does that may not share it.
+    /// Retains a context for this process; fails if another process has one and they may not share
+    /// the device.
     pub(crate) fn retain_context(&mut self) -> Result<(), u32> {
         let Some((folder, code)) = &settings().second else { return Ok(()) };
         let own = std::process::id().to_string();
@@ -24,12 +25,12 @@ impl State {
         Ok(())
     }
 
-    /// This process uses the device no more, if it was the last that was retained.
+    /// Releases a context once; the last release lets other processes use the device.
     pub(crate) fn release_context(&mut self) {
         let Some((folder, _)) = &settings().second else { return };
         self.contexts = self.contexts.saturating_sub(1);
         if self.contexts == 0 {
-            // It may be gone with its folder.
+            // The file may have been removed with its folder.
             let _ = std::fs::remove_file(folder.join(std::process::id().to_string()));
         }
     }

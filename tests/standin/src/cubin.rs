@@ -1,22 +1,22 @@
-//! What a driver needs to know of a cubin to launch its kernels: for what device it is, the names
-//! of kernels, and the sizes of parameters. A cubin is an ELF file; each kernel has a section of
-//! notes.
+//! The parts of a cubin that a driver needs to launch its kernels: the device for which it was
+//! compiled, the names of kernels, and the sizes of parameters. A cubin is an ELF file; each kernel
+//! has a section of notes.
 
 use crate::ptx::Entry;
 
 const MAGIC: &[u8] = b"\x7fELF";
 /// `EM_CUDA`
 const MACHINE: u16 = 190;
-/// Begins the names of sections of notes.
+/// Prefix of the names of sections with notes.
 const NOTES: &str = ".nv.info.";
-/// A note with a value of a length of its own.
+/// Format of a note whose value has an explicit length.
 const SIZED: u8 = 4;
 /// `EIATTR_KPARAM_INFO`
 const PARAMETER: u8 = 0x17;
-/// A cubin of CUDA 13's form, which also 12.8 makes for devices from 10.0 on.
+/// ABI version of cubins of CUDA 13, which 12.8 also produces for devices from 10.0 on.
 const LATER_FORM: u8 = 8;
 
-/// A cubin's device and kernels.
+/// Device and kernels of a cubin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cubin {
     /// Compute capability, major and minor.
@@ -40,23 +40,24 @@ fn u64_at(image: &[u8], at: usize) -> Option<usize> {
     bytes(image, at).map(u64::from_le_bytes).map(|value| value as usize)
 }
 
-/// Whether an image is a cubin at all.
+/// Returns true if an image starts like a cubin.
 pub(crate) fn is_cubin(first: &[u8]) -> bool {
     first == MAGIC
 }
 
-/// Bytes of a cubin, as its header says: it ends with its sections' table or its segments'.
+/// Returns the size of a cubin according to its header: it ends with the table of its sections or
+/// that of its segments.
 pub(crate) fn size_bytes(header: &[u8]) -> Option<usize> {
     let segments = u64_at(header, 32)? + u16_at(header, 54)? * u16_at(header, 56)?;
     let sections = u64_at(header, 40)? + u16_at(header, 58)? * u16_at(header, 60)?;
     Some(segments.max(sections))
 }
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
 impl Cubin {
-    /// Reads a cubin; `None` if it is none or is damaged.
+    /// Parses a cubin; `None` if it is not a cubin or is damaged.
     pub(crate) fn read(image: &[u8]) -> Option<Cubin> {
         if image.get(..4)? != MAGIC || u16_at(image, 18)? != usize::from(MACHINE) {
             return None;
@@ -81,13 +82,13 @@ impl Cubin {
         Some(Cubin { capability, entries })
     }
 
-    /// Whether a device of a compute capability runs it.
+    /// Returns true if a device of this compute capability can run it.
     pub(crate) fn runs_on(&self, (major, minor): (i32, i32)) -> bool {
         self.capability.0 == major && self.capability.1 <= minor
     }
 }
 
-/// Sizes of parameters in their order, which notes have backwards.
+/// Returns the sizes of parameters in order; notes list them backwards.
 fn parameters(notes: &[u8]) -> Option<Vec<usize>> {
     let mut found = Vec::new();
     let mut at = 0;

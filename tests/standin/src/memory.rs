@@ -1,4 +1,4 @@
-//! Ranges that copies and kernels may touch: device memory in memfds, pinned and registered host
+//! Ranges that copies and kernels may access: device memory in memfds, pinned and registered host
 //! memory.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Beyond it memory begins with zeros: garbage is for finding what was never written, and tests
-/// that look for it are small.
+/// Maximum size of an allocation that is filled with garbage; larger ones start with zeros. Garbage
+/// reveals reads of memory that was never written, and the tests for this are small.
 const GARBAGE_BYTES_MAX: usize = 256 << 20;
-/// A NaN in every float format.
+/// A byte that forms a NaN in every float format.
 const GARBAGE: u8 = 0xff;
-/// Begins a handle.
+/// First bytes of a handle.
 const MAGIC: u64 = 0x5354_414e_4449_4e31;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub(crate) enum Kind {
     Device,
     /// Device memory of another process.
     Opened,
-    /// Allocated by the driver.
+    /// Host memory allocated by the driver.
     Pinned,
-    /// Mapped by the program.
+    /// Host memory mapped by the program.
     Registered,
 }
 
@@ -30,31 +30,31 @@ pub(crate) enum Kind {
 struct Range {
     kind: Kind,
     size_bytes: usize,
-    /// Keeps a device allocation's file, which its handle names.
+    /// File of a device allocation, to which its handle refers.
     fd: Option<OwnedFd>,
 }
 
-/// All ranges by first address.
+/// All ranges, by first address.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     ranges: BTreeMap<usize, Range>,
 }
 
 impl Ranges {
-    /// Bytes of device memory in use by this process.
+    /// Returns the device memory that this process uses, in bytes.
     pub(crate) fn device_bytes(&self) -> usize {
         let device = self.ranges.values().filter(|range| range.kind == Kind::Device);
         device.map(|range| range.size_bytes).sum()
     }
 
-    /// The kind of the range that holds all of `address..address + size_bytes`.
+    /// Returns the kind of the range that contains all of `address..address + size_bytes`.
     pub(crate) fn kind(&self, address: usize, size_bytes: usize) -> Option<Kind> {
         let (first, range) = self.ranges.range(..=address).next_back()?;
         let end = address.checked_add(size_bytes)?;
         (end <= first + range.size_bytes).then_some(range.kind)
     }
 
-    /// Whether the device may use the range as its own memory.
+    /// Returns true if the device may use the range as its own memory.
     pub(crate) fn is_device(&self, address: usize, size_bytes: usize) -> bool {
         matches!(self.kind(address, size_bytes), Some(Kind::Device | Kind::Opened))
     }
@@ -72,7 +72,7 @@ impl Ranges {
         Some(base)
     }
 
-    /// Remembers host memory that the program mapped; `false` where it is known already.
+    /// Registers host memory that the program mapped; returns false if it is known already.
     pub(crate) fn register(&mut self, address: usize, size_bytes: usize) -> bool {
         let range = Range { kind: Kind::Registered, size_bytes, fd: None };
         if self.kind(address, 1).is_some() {
@@ -82,7 +82,7 @@ impl Ranges {
         true
     }
 
-    /// Forgets a range that begins at `address` and has this kind.
+    /// Releases a range that begins at `address` and has this kind.
     pub(crate) fn release(&mut self, kind: Kind, address: usize) -> bool {
         if self.ranges.get(&address).is_none_or(|range| range.kind != kind) {
             return false;
@@ -90,14 +90,14 @@ impl Ranges {
         if let Some(range) = self.ranges.remove(&address)
             && kind != Kind::Registered
         {
-            // SAFETY: needed to give the memory back; the range was mapped by `map` and nobody
-            // holds a reference to it, only addresses.
+            // SAFETY: needed to release the memory; the range was mapped by `map` and nothing holds
+            // a reference to it, only addresses.
             let _ = unsafe { rustix::mm::munmap(address as *mut _, range.size_bytes) };
         }
         true
     }
 
-    /// The handle of a device allocation: who has it, under which descriptor, how large it is.
+    /// Returns the handle of a device allocation: its process, its descriptor, and its size.
     pub(crate) fn export(&self, address: usize) -> Option<[u8; 64]> {
         let range = self.ranges.get(&address).filter(|range| range.kind == Kind::Device)?;
         let fd = range.fd.as_ref()?.as_raw_fd();
@@ -109,7 +109,7 @@ impl Ranges {
         Some(handle)
     }
 
-    /// Opens another process's allocation.
+    /// Opens an allocation of another process.
     pub(crate) fn open(&mut self, handle: &[u8; 64]) -> Option<usize> {
         let word =
             |at: usize| u32::from_le_bytes(handle[at..at + 4].try_into().unwrap_or_default());
@@ -128,7 +128,7 @@ impl Ranges {
 
 fn map(fd: &OwnedFd, size_bytes: usize) -> Option<usize> {
     // SAFETY: mapping is a foreign call. The address is the kernel's choice, so no mapping is
-    // replaced; the file has this size and nobody shrinks it.
+    // replaced; the file has this size and nothing shrinks it.
     let base = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),

@@ -1,11 +1,11 @@
-//! What handles of cuBLASLt stand for.
+//! Objects to which the handles of cuBLASLt refer.
 
-/// A handle is the index plus one.
+/// An object; its handle is its index plus one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Object {
     Library,
     Preference,
-    /// Whether the first operand is transposed.
+    /// A product, with true if the first operand is transposed.
     Product(bool),
     Layout {
         kind: u32,

@@ -1,24 +1,25 @@
-//! What a driver needs to know of PTX to launch its kernels: names, and the sizes of parameters.
+//! The parts of PTX that a driver needs to launch its kernels: their names, and the sizes of
+//! parameters.
 
-/// The newest PTX that a driver of CUDA 12.0 takes.
+/// Maximum PTX version that a driver of CUDA 12.0 accepts.
 const VERSION_MAX: (u32, u32) = (8, 0);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// Bytes of each parameter, in order.
+    /// Size of each parameter in bytes, in order.
     pub(crate) parameters: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PtxError {
-    /// Not PTX at all, or not as a compiler writes it.
+    /// Not PTX, or not in the format in which compilers write it.
     Invalid,
     /// Written for a later driver.
     Version,
 }
 
-/// The kernels of a module.
+/// Returns the kernels of a module.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, PtxError> {
     let version = text.lines().find_map(|line| line.trim().strip_prefix(".version"));
     let (major, minor) =
@@ -30,7 +31,8 @@ pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, PtxError> {
     text.split(".entry").skip(1).map(entry).collect()
 }
 
-/// An entry from what follows `.entry`: `name( .param .u64 a, .param .align 8 .b8 b[16] ) {`.
+/// Parses an entry from the text after `.entry`: `name( .param .u64 a, .param .align 8 .b8 b[16] )
+/// {`.
 fn entry(text: &str) -> Result<Entry, PtxError> {
     let end = text.find(['(', '{']).ok_or(PtxError::Invalid)?;
     let name = text[..end].trim().to_owned();

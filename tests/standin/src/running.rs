@@ -1,4 +1,4 @@
-//! What happens to queued work when time passes.
+//! Execution of queued work as time passes.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::code;
 use crate::state::{State, log};
 use crate::streams::{Launch, Product, Work};
 
-/// Between two looks of a call that blocks.
+/// Time between two checks of a call that blocks.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
 impl State {
-    /// Adds work to a stream. While its channel is full the call blocks as the driver's do: no
-    /// other thread of the process gets into the driver meanwhile, though the device goes on.
+    /// Adds work to a stream. While its channel is full the call blocks like the driver's: no other
+    /// thread of the process can enter the driver meanwhile, but the device makes progress.
     pub(crate) fn enqueue(&mut self, stream: usize, work: Work) -> Result<(), u32> {
         if self.streams.is_full(stream) {
             log("note: full");
@@ -21,13 +21,13 @@ impl State {
         if self.streams.push(stream, work) { Ok(()) } else { Err(code::INVALID_HANDLE) }
     }
 
-    /// Waits until no stream has work, as the driver does before it loads code; no other thread
-    /// gets into the driver meanwhile.
+    /// Waits until no stream has work, like the driver before it loads code; no other thread can
+    /// enter the driver meanwhile.
     pub(crate) fn wait_until_idle(&mut self) -> Result<(), u32> {
         self.block_all(|state| state.streams.is_idle())
     }
 
-    /// Lets work run until `done`, with the driver's lock held all the while.
+    /// Runs work until `done` returns true, with the driver's lock held all the while.
     fn block_all(&mut self, done: impl Fn(&State) -> bool) -> Result<(), u32> {
         while !done(self) {
             if let Some(code) = self.sticky() {
@@ -40,7 +40,7 @@ impl State {
         Ok(())
     }
 
-    /// What has run since the last call: sometimes nothing, sometimes a good deal.
+    /// Runs the work that has become due since the last call: often none, sometimes several pieces.
     pub(crate) fn pass_time(&mut self) {
         let steps = match self.streams.draw(4) {
             0 => self.streams.draw(6),
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// Runs one piece of work of a channel that the seed chooses; `false` where none can run.
+    /// Runs one piece of work from a channel that the seed chooses; returns false if none can run.
     pub(crate) fn step(&mut self) -> bool {
         let ready = self.streams.ready();
         if ready.is_empty() {
@@ -74,7 +74,7 @@ impl State {
                     return;
                 }
                 // SAFETY: needed to copy. Both ranges are known and of this size (just checked);
-                // that nobody else touches them is what callers promise the driver.
+                // callers promise the driver that nothing else accesses them.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size_bytes) };
             }
             Work::Place { to, bytes } => {
@@ -82,7 +82,7 @@ impl State {
                     self.fail(code::ILLEGAL_ADDRESS);
                     return;
                 }
-                // SAFETY: as above; the source is ours.
+                // SAFETY: as above; the source is owned by this call.
                 unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
             }
             Work::Fill { to, byte, size_bytes } => {
@@ -112,8 +112,8 @@ impl State {
         let mut parameters: Vec<*mut c_void> =
             launch.parameters.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let Launch { name, grid, block, shared_bytes, .. } = &launch;
-        // SAFETY: needed to run the kernel. The parameters have the sizes that its PTX says; device
-        // addresses among them are the program's promise, as on a device.
+        // SAFETY: needed to run the kernel. The parameters have the sizes given in its PTX; the
+        // program vouches for device addresses among them, as on a device.
         let ran = unsafe { cuda_shim::launch(name, *grid, *block, *shared_bytes, &mut parameters) };
         if let Err(fault) = ran {
             eprintln!("stand-in: kernel {name} failed: {fault:?}");
@@ -127,7 +127,7 @@ impl Product {
         let Product { a, b, d, rows, n, k } = *self;
         let wide = |from: usize, at: usize| {
             // SAFETY: needed to read an operand; the ranges were checked when the product was
-            // queued, and that nobody else touches them is what callers promise.
+            // queued, and callers promise that nothing else accesses them.
             f32::from_bits(u32::from(unsafe { (from as *const u16).add(at).read() }) << 16)
         };
         for row in 0..rows {

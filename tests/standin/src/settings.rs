@@ -1,9 +1,9 @@
-//! What a test sets, from environment variables that are read once.
+//! Settings of a test, from environment variables that are read once.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// One failure: the `nth` call of `function` (from 1) returns `code`.
+/// An injected failure: the `nth` call of `function` (from 1) returns `code`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) function: String,
@@ -15,58 +15,60 @@ pub(crate) struct Failure {
 pub(crate) struct Settings {
     /// `STANDIN_CUDA_DEVICES`
     pub(crate) devices: i32,
-    /// `STANDIN_CUDA_VERSION`, as the driver writes it: 12000 is 12.0.
+    /// `STANDIN_CUDA_VERSION` in the driver's notation: 12000 is 12.0.
     pub(crate) version: i32,
     /// `STANDIN_CUDA_CAPABILITY`: 80 is 8.0.
     pub(crate) capability: i32,
-    /// `STANDIN_CUDA_MEMORY`, bytes of device memory.
+    /// `STANDIN_CUDA_MEMORY`: size of device memory in bytes.
     pub(crate) memory_bytes: usize,
-    /// `STANDIN_CUDA_OTHERS`, bytes of it that other programs hold.
+    /// `STANDIN_CUDA_OTHERS`: bytes of device memory used by other programs.
     pub(crate) others_bytes: usize,
-    /// `STANDIN_CUDA_SEED` chooses when queued work runs.
+    /// `STANDIN_CUDA_SEED`: determines when queued work runs.
     pub(crate) seed: u64,
     /// `STANDIN_CUDA_FAIL=function:nth:code`
     pub(crate) failure: Option<Failure>,
     /// `STANDIN_CUDA_DROP_WAIT=n`: every n-th wait of a stream for a word is lost.
     pub(crate) drop_wait: Option<u64>,
-    /// `STANDIN_CUDA_DEAF=1`: streams see of a word what it was when the wait was enqueued, except
-    /// where that is enough.
+    /// `STANDIN_CUDA_DEAF=1`: streams see only the value that a word had when the wait was
+    /// enqueued, unless that value is sufficient.
     pub(crate) is_deaf: bool,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
-    /// `STANDIN_CUDA_QUEUE`, entries that a channel holds; a call that adds one more blocks, with
-    /// the driver's lock held.
+    /// `STANDIN_CUDA_QUEUE`: number of entries that a channel can contain; a call that adds one
+    /// more blocks, with the driver's lock held.
     pub(crate) queue_entries: usize,
-    /// `CUDA_DEVICE_MAX_CONNECTIONS`, channels that streams share. As the driver has it, 8 unless
-    /// set, and 32 at most.
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`: number of channels that streams share. As in the driver, 8
+    /// unless set, and at most 32.
     pub(crate) channels: usize,
-    /// `CUDA_MODULE_LOADING`, as the driver has it: unless it is `EAGER`, a function is loaded by
+    /// `CUDA_MODULE_LOADING`, as in the driver: unless it is `EAGER`, a function is loaded by
     /// `cuFuncLoad` or by its first launch, and either waits for an idle device.
     pub(crate) loads_lazily: bool,
     /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns ([`crate::turns`]).
     pub(crate) turns: Option<PathBuf>,
-    /// `STANDIN_CUDA_SECOND=folder:code`: while a process has a context, another gets the code.
+    /// `STANDIN_CUDA_SECOND=folder:code`: while a process has a context, creating one in another
+    /// process fails with the code.
     pub(crate) second: Option<(PathBuf, u32)>,
-    /// `STANDIN_BLAS_ROWS=n`: cuBLASLt refuses to multiply so many rows, and no others.
+    /// `STANDIN_BLAS_ROWS=n`: cuBLASLt refuses to multiply exactly `n` rows.
     pub(crate) refused_rows: Option<usize>,
-    /// `STANDIN_CUDA_CUBINS=0`: no cubin is taken, as by a driver of an earlier CUDA.
+    /// `STANDIN_CUDA_CUBINS=0`: no cubin is accepted, as by a driver of an earlier CUDA.
     pub(crate) refuses_cubins: bool,
-    /// `STANDIN_CUDA_COMPILE_MS`, how long PTX is compiled.
+    /// `STANDIN_CUDA_COMPILE_MS`: duration of compiling PTX, in ms.
     pub(crate) compile_ms: u64,
-    /// `STANDIN_CUDA_REMOTE=1`: what other devices write to memory arrives late, unless it is
-    /// flushed.
+    /// `STANDIN_CUDA_REMOTE=1`: writes of other devices to memory become visible late, unless they
+    /// are flushed.
     pub(crate) writes_late: bool,
-    /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile gives half of its pages.
+    /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile returns half of its pages.
     pub(crate) short_read: Option<u64>,
-    /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
+    /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile reports that it cannot bypass the host for any
+    /// drive.
     pub(crate) is_compatibility_mode: bool,
-    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`. Lines that begin with
-    /// `note: ` are no calls: `full` for a call that finds its channel full, `flush` for a wait
-    /// that flushes, `PTX` and `cubin 8.0` for images of code.
+    /// `STANDIN_CUDA_LOG=file`: the name of every call is written to `file.PID`. Lines that begin
+    /// with `note: ` are not calls: `full` for a call that finds its channel full, `flush` for a
+    /// wait that flushes, `PTX` and `cubin 8.0` for images of code.
     pub(crate) log: Option<PathBuf>,
 }
 
-/// The settings of this process.
+/// Returns the settings of this process.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {

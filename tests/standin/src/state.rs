@@ -1,4 +1,4 @@
-//! The driver's state behind one lock, and the gate that every call passes.
+//! The driver's state behind one lock, and the checks that every call passes.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -24,20 +24,20 @@ pub(crate) struct State {
     pub(crate) functions: Vec<Entry>,
     /// Kernels of each module, as a range of `functions`; a handle is the index plus one.
     pub(crate) modules: Vec<std::ops::Range<usize>>,
-    /// Functions that are loaded, by handle.
+    /// Handles of functions that are loaded.
     loaded: BTreeSet<usize>,
     /// Shapes of products, width and depth, whose code is loaded.
     loaded_products: BTreeSet<(usize, usize)>,
-    /// Of cuBLASLt, by handle.
+    /// Objects of cuBLASLt, by handle.
     pub(crate) objects: Vec<Object>,
-    /// Of cuFile.
+    /// State of cuFile.
     pub(crate) direct: Direct,
     calls: HashMap<&'static str, u64>,
-    /// Waits for words so far.
+    /// Number of waits for words so far.
     pub(crate) waits: u64,
-    /// Launches so far.
+    /// Number of launches so far.
     pub(crate) launches: u64,
-    /// How often the context was retained.
+    /// Number of times that the context is retained.
     pub(crate) contexts: u64,
     sticky: Option<u32>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn set_current(current: bool) {
     CURRENT.set(current);
 }
 
-/// The lock, held; released and taken again by waits.
+/// The held lock; waits release it and take it again.
 pub(crate) struct Held(MutexGuard<'static, Option<State>>);
 
 impl std::ops::Deref for Held {
@@ -76,14 +76,14 @@ pub(crate) fn hold() -> Held {
 }
 
 impl State {
-    /// Remembers a failure of the device.
+    /// Records a failure of the device.
     pub(crate) fn fail(&mut self, code: u32) {
         if STICKY.contains(&code) {
             self.sticky.get_or_insert(code);
         }
     }
 
-    /// Loads a function that is not loaded yet.
+    /// Loads a function unless it is loaded.
     pub(crate) fn load(&mut self, function: usize) -> Result<(), u32> {
         if settings().loads_lazily && !self.loaded.contains(&function) {
             self.wait_until_idle()?;
@@ -92,7 +92,7 @@ impl State {
         Ok(())
     }
 
-    /// Loads the code of a product's shape, unless it is loaded.
+    /// Loads the code of a product's shape unless it is loaded.
     pub(crate) fn load_product(&mut self, shape: (usize, usize)) -> Result<(), u32> {
         if settings().loads_lazily && !self.loaded_products.contains(&shape) {
             self.wait_until_idle()?;
@@ -105,7 +105,7 @@ impl State {
         self.sticky
     }
 
-    /// One call more of `name`; the code to return instead of doing it, if there is one.
+    /// Counts a call of `name`; returns the code of an injected failure as an error.
     fn count(&mut self, name: &'static str) -> Result<(), u32> {
         let count = self.calls.entry(name).or_default();
         *count += 1;
@@ -124,11 +124,11 @@ impl State {
 pub(crate) fn log(name: &str) {
     let Some(path) = &settings().log else { return };
     let file = std::fs::File::options().create(true).append(true).open(path);
-    // A test that reads the log notices what is missing.
+    // A test that reads the log notices missing lines.
     let _ = file.and_then(|mut file| file.write_all(format!("{name}\n").as_bytes()));
 }
 
-/// A call that needs no context.
+/// Begins a call that requires no context.
 pub(crate) fn enter(name: &'static str) -> Result<Held, u32> {
     log(name);
     let mut state = hold();
@@ -136,8 +136,8 @@ pub(crate) fn enter(name: &'static str) -> Result<Held, u32> {
     Ok(state)
 }
 
-/// A call on the device: needs a context, fails after a sticky failure, and may find that queued
-/// work has run meanwhile.
+/// Begins a call on the device: it requires a context, fails after a sticky failure, and may find
+/// that queued work has run meanwhile.
 pub(crate) fn enter_device(name: &'static str) -> Result<Held, u32> {
     let mut state = enter(name)?;
     if !CURRENT.get() {

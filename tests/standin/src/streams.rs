@@ -1,7 +1,7 @@
-//! Queues of work, and what of it could run.
+//! Queues of work, and selection of the work that can run.
 //!
-//! Streams share the device's channels, of which there are few. A channel is one queue: what is
-//! first in it holds up whatever else is in it, also of other streams.
+//! Streams share the device's few channels. A channel is one queue: its first entry blocks all
+//! others in it, even those of other streams.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +17,7 @@ pub(crate) enum Work {
         from: usize,
         size_bytes: usize,
     },
-    /// A copy whose source was pageable: such bytes are taken when the call is made.
+    /// A copy from pageable memory, whose bytes are copied when the call is made.
     Place {
         to: usize,
         bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub(crate) enum Work {
         event: usize,
         mark: u64,
     },
-    /// Until `word - value` is not negative.
+    /// Waits until `word - value` is not negative.
     Wait {
         word: usize,
         value: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Launch {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
-    /// Each parameter's bytes, in words so that any type is aligned.
+    /// Bytes of each parameter, in words so that any type is aligned.
     pub(crate) parameters: Vec<Vec<u64>>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Product {
 
 #[derive(Debug, Default)]
 pub(crate) struct Event {
-    /// Marks made so far, and the last one that a stream has passed.
+    /// Number of times that the event was recorded, and the last of these that a stream has passed.
     made: u64,
     pub(crate) passed: u64,
     pub(crate) passed_ns: u64,
@@ -76,22 +76,22 @@ pub(crate) struct Event {
 struct Stream {
     /// Index of its channel.
     channel: usize,
-    /// Entries of it in the channel.
+    /// Number of its entries in the channel.
     queued: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Streams {
-    /// By handle.
+    /// Streams, by handle.
     streams: BTreeMap<usize, Stream>,
     /// Work with its stream, in the order in which it was enqueued.
     channels: Vec<VecDeque<(usize, Work)>>,
     pub(crate) events: BTreeMap<usize, Event>,
     next_handle: usize,
-    /// Streams made so far: channels are given in turn.
+    /// Number of streams created so far: channels are assigned round-robin.
     made: usize,
     random: u64,
-    /// Streams that have run something.
+    /// Streams that have run any work.
     begun: BTreeSet<usize>,
     turns: Option<Turns>,
 }
@@ -113,7 +113,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// A number below `bound`, from the seed.
+    /// Returns a pseudo-random number below `bound`.
     pub(crate) fn draw(&mut self, bound: usize) -> usize {
         self.random =
             self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -137,7 +137,8 @@ impl Streams {
         self.streams.contains_key(&stream)
     }
 
-    /// Work that is still queued is lost, as the stand-in runs nothing behind the caller's back.
+    /// Destroys a stream. Work that is still queued is lost, since the stand-in runs nothing in the
+    /// background.
     pub(crate) fn destroy(&mut self, stream: usize) -> bool {
         let Some(found) = self.streams.remove(&stream) else { return false };
         self.channels[found.channel].retain(|(of, _)| *of != stream);
@@ -148,18 +149,18 @@ impl Streams {
         self.streams.get(&stream).is_none_or(|stream| stream.queued == 0)
     }
 
-    /// Whether no stream has any work.
+    /// Returns true if no stream has work.
     pub(crate) fn is_idle(&self) -> bool {
         self.channels.iter().all(VecDeque::is_empty)
     }
 
-    /// Whether the channel of a stream takes no more for now.
+    /// Returns true if the channel of a stream cannot accept more work for now.
     pub(crate) fn is_full(&self, stream: usize) -> bool {
         let channel = self.streams.get(&stream).map(|stream| &self.channels[stream.channel]);
         channel.is_some_and(|queue| queue.len() >= settings().queue_entries)
     }
 
-    /// Adds work to a stream; `false` where there is no such stream.
+    /// Adds work to a stream; returns false if there is no such stream.
     pub(crate) fn push(&mut self, stream: usize, work: Work) -> bool {
         let Some(found) = self.streams.get_mut(&stream) else { return false };
         found.queued += 1;
@@ -177,25 +178,26 @@ impl Streams {
         self.events.remove(&event).is_some()
     }
 
-    /// A new mark of an event, to be passed by a stream.
+    /// Returns the work of recording an event on a stream.
     pub(crate) fn mark(&mut self, event: usize) -> Option<Work> {
         let found = self.events.get_mut(&event)?;
         found.made += 1;
         Some(Work::Record { event, mark: found.made })
     }
 
-    /// Whether the event's last mark has been passed; `None` for no event.
+    /// Returns true if the last recording of the event has been passed; `None` if there is no such
+    /// event.
     pub(crate) fn is_passed(&self, event: usize) -> Option<bool> {
         self.events.get(&event).map(|event| event.passed == event.made)
     }
 
-    /// When the event was passed; `None` where it was not.
+    /// Returns the time at which the event was passed; `None` if it was not.
     pub(crate) fn passed_ns(&self, event: usize) -> Option<u64> {
         let event = self.events.get(&event)?;
         (event.made > 0 && event.passed == event.made).then_some(event.passed_ns)
     }
 
-    /// Channels whose first work could run now.
+    /// Returns the channels whose first entry can run now.
     pub(crate) fn ready(&mut self) -> Vec<usize> {
         let first = |channel: &usize| self.channels[*channel].front();
         let is_ready = |channel: &usize| match first(channel) {
@@ -221,7 +223,7 @@ impl Streams {
         found
     }
 
-    /// The first work of a channel, to be run now.
+    /// Removes the first entry of a channel to run it.
     pub(crate) fn take(&mut self, channel: usize) -> Option<Work> {
         let (stream, work) = self.channels[channel].pop_front()?;
         if let Some(found) = self.streams.get_mut(&stream) {
@@ -234,7 +236,7 @@ impl Streams {
     }
 }
 
-/// Whether `word - value` is not negative.
+/// Returns true if `word - value` is not negative.
 pub(crate) fn is_reached(word: usize, value: u32) -> bool {
     // SAFETY: needed to read a word that other processes write. The range was checked when the wait
     // was queued, and a program keeps it until the stream is done.

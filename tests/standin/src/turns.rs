@@ -1,8 +1,8 @@
-//! A device gives processes turns. As seen on hardware: while a stream of one process waits for a
-//! word, a stream of another process that has run nothing yet may not get to run at all. One that
-//! has run before goes on as ever.
+//! Turns of processes on a device. As observed on hardware: while a stream of one process waits for
+//! a word, a stream of another process that has run nothing yet may not run at all. One that has
+//! run before continues as usual.
 //!
-//! Processes tell each other by files in a folder that they wait.
+//! Processes announce that they wait by files in a shared folder.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ impl Turns {
         self.folder.join(std::process::id().to_string())
     }
 
-    /// Says whether a stream of this process waits.
+    /// Announces whether a stream of this process waits.
     pub(crate) fn tell(&mut self, waits: bool) {
         if waits == self.told {
             return;
@@ -34,7 +34,7 @@ impl Turns {
         done.unwrap_or_else(|error| panic!("STANDIN_CUDA_TURNS: {error}"));
     }
 
-    /// Whether a stream of another process that lives waits.
+    /// Returns true if a stream of another live process waits.
     pub(crate) fn others_wait(&self) -> bool {
         let own = std::process::id().to_string();
         let found = std::fs::read_dir(&self.folder);

@@ -1,5 +1,5 @@
-//! What a model predicts in windows of a text, and how far two predictions lie apart: for the
-//! examples that compare two ways to compute the same.
+//! Predictions of a model in windows of a text, and the divergence of two predictions, for the
+//! examples that compare two ways to compute the same model.
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use workers::setup::LaneOptions;
 use workers::shared::table::Item;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
-/// How a text is cut.
+/// Division of a text into windows.
 #[derive(Debug, Clone, Copy)]
 pub struct Windows {
     pub count: usize,
-    /// Tokens of each.
+    /// Number of tokens of each window.
     pub tokens: usize,
-    /// Tokens that prefill reads: its one prediction is the first that is judged.
+    /// Number of tokens that prefill reads; its only prediction is the first that is compared.
     pub prompt: usize,
 }
 
-/// What was predicted, and what new tokens attended to where they select: positions read, of how
-/// many.
+/// Predictions, and the positions that new tokens attended to if they select: the number read, and
+/// the number of all.
 #[allow(dead_code, reason = "each example uses its part")]
 pub struct Predicted {
     pub rows: Vec<Sampled>,
     pub selected: (u64, u64),
 }
 
-/// The tokens of some files of text, enough for all windows.
+/// Returns the tokens of some text files, enough for all windows.
 pub fn tokens(
     source: &GgufSource,
     texts: &[String],
@@ -58,14 +58,14 @@ pub fn tokens(
     Ok(tokens)
 }
 
-/// The map of a run on the CPU alone, all in the run's dtype.
+/// Returns the map of a run on the CPU alone, entirely in the run's dtype.
 pub fn on_cpu(config: &ModelConfig) -> DeviceMap {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     device_map(&Policy::CpuOnly, config, true, homes)
 }
 
-/// The logits of every judged position of every window, all windows step by step, in bf16: the
-/// text's own tokens take the place of those that were sampled.
+/// Returns the logits of every compared position of every window, in bf16. All windows advance step
+/// by step, and the text's own tokens replace the sampled ones.
 pub fn predictions(
     source: &GgufSource,
     map: &DeviceMap,
@@ -121,19 +121,19 @@ pub fn predictions(
     Ok(Predicted { rows, selected: table.selected() })
 }
 
-/// Divergences of all judged predictions.
+/// Statistics of the divergences of all compared predictions.
 pub struct Comparison {
     pub count: usize,
-    /// In nats.
+    /// Mean divergence, in nats.
     pub mean: f64,
-    /// Of the mean.
+    /// Standard error of the mean.
     pub error: f64,
-    /// Share with the same most likely token.
+    /// Share of predictions with the same most likely token.
     pub same_choice: f64,
 }
 
 impl Comparison {
-    /// Of predictions with those that they should be.
+    /// Compares predictions with the expected ones.
     pub fn of(expected: &[Sampled], found: &[Sampled]) -> Comparison {
         let mut divergences = Vec::new();
         let mut same_choice = 0;
@@ -155,7 +155,7 @@ impl Comparison {
     }
 }
 
-/// `sum(p * (log p - log q))` of the distributions that two rows of logits stand for, in nats.
+/// Returns `sum(p * (log p - log q))` for the distributions given by two rows of logits, in nats.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let log_sum = |logits: &[f32]| {
         let largest = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));

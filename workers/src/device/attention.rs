@@ -1,7 +1,7 @@
-//! Attention as launches, over the units of a chunk.
+//! Attention as kernel launches, over the units of a chunk.
 //!
-//! Fresh K and V come from the values of this step, as everywhere. Beside a 4-bit cache the kernels
-//! take them as the records that the append will store.
+//! Fresh K and V are read from the values of this step, as on every device. With a 4-bit cache the
+//! kernels read them as the records that the append will store.
 
 use cuda::{Address, CudaError};
 use cuda_kernels::{
@@ -17,7 +17,7 @@ use super::scratch::{attention_shape, kind_of};
 use crate::rows::counts;
 
 impl Computing<'_> {
-    /// Enqueues the operation; returns the bytes of cached K and V that it reads.
+    /// Enqueues the operation and returns the number of bytes of cached K and V that it reads.
     pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
         let kind = kind_of(&self.plan.config, compute.at);
         let key = (self.program, compute.at, kind, compute.chunk);
@@ -27,7 +27,7 @@ impl Computing<'_> {
         }
         let (_, rows) = counts(self.table, self.program, compute.at);
         let (shape, dtype) = (attention_shape(&self.plan.config, kind), self.plan.shape.dtype);
-        // Only a softmax has weights: its sinks.
+        // The only weights of an attention operation are the sinks of a softmax.
         let sinks = self.vector(compute, 0);
         let q = |region| self.rows(region, Value::Query, rows);
         match compute.op {
@@ -69,8 +69,8 @@ impl Computing<'_> {
         Ok(cached * (position_bytes * compute.op.caches().len()) as u64)
     }
 
-    /// Fresh rows and cache of K or of V, from the chunk's first unit on; no cache where nothing is
-    /// cached.
+    /// Returns the fresh rows and the cache of K or V, from the chunk's first unit on. The cache is
+    /// absent if nothing is cached.
     fn keys_or_values(
         &self,
         compute: &Compute,
@@ -110,7 +110,7 @@ impl Computing<'_> {
         region
     }
 
-    /// Address from which the chunk's scores offsets count.
+    /// Returns the address that the chunk's score offsets are relative to.
     fn scores_range(&self, compute: &Compute, region: Region) -> Address {
         let rows = self.table.program(self.program).rows;
         assert!(rows == Rows::Single, "prefill has the fused form only");

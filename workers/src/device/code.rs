@@ -1,4 +1,4 @@
-//! The kernels as code of the device at hand.
+//! Loading of the kernels as code for the device in use.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,19 +7,20 @@ use std::time::Duration;
 use cuda::{Context, CudaError, Module};
 use cuda_kernels::{Cubin, PTX};
 
-/// Compilation that takes longer is told of. What a driver has compiled before it takes from disk.
+/// Duration after which a compilation is reported. The driver loads what it has compiled before
+/// from disk.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Loads the kernels: as they were compiled ahead, or where nothing was for this device, or the
-/// driver does not take it, as PTX that the driver compiles. `tell` is called, perhaps on another
-/// thread, when that takes its time.
+/// Loads the kernels. Uses the image that was compiled ahead of time for this device; if there is
+/// none, or the driver rejects it, the driver compiles the PTX. `tell` is called, possibly on
+/// another thread, if this takes longer than [`SLOW`].
 ///
 /// # Errors
-/// The driver's refusal.
+/// Returns the driver's error.
 pub(super) fn load(context: &Context, tell: &(dyn Fn() + Sync)) -> Result<Arc<Module>, CudaError> {
     let image = Cubin::find(context.info().capability).and_then(Cubin::image);
     if let Some(image) = image {
-        // SAFETY: needed to load code; the image is one that this build brings.
+        // SAFETY: needed to load code; the image is part of this build.
         if let Some(module) = unsafe { Module::load_cubin(context, &image) }? {
             return Ok(module);
         }

@@ -1,11 +1,11 @@
-//! What a lane has enqueued, and the thread that notices when the device has done it.
+//! Work that a lane has enqueued, and the thread that detects its completion on the device.
 //!
-//! In order, for each piece of work: the lane's position moves to it, its end is awaited, its span
-//! goes to the trace; a signal then advances the timeline. A GPU's write to memory would wake no
-//! futex, so it is this thread that stores and wakes.
+//! For each piece of work, in order, the thread updates the lane's position, waits for the end of
+//! the work and writes its span to the trace; a signal then advances the timeline. A GPU's write to
+//! memory would not wake a futex, so this thread stores and wakes.
 //!
-//! A failure is kept for the lane to report, and poisons the run at once: other lanes, and this
-//! lane's own host waits, must not sit out their bounds.
+//! A failure is kept for the lane to report, and poisons the run at once, so that other lanes, and
+//! this lane's own host waits, do not wait until their bounds expire.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,14 +24,14 @@ use crate::error::{LaneError, PoisonCode, place};
 use crate::lane_executor::Work;
 use crate::still::{StillBounds, Stillness};
 
-/// The device is asked without a pause for this long, then less often.
+/// Time during which the device is polled without a pause. Polling is less frequent afterwards.
 const SPIN: Duration = Duration::from_micros(30);
-/// Between two questions after that: an instruction takes longer, and so does waking a thread.
+/// Interval between polls after that: an instruction takes longer, and so does waking a thread.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Between two looks at poison while nothing is enqueued.
+/// Interval between checks for poison while nothing is enqueued.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Which instruction of which run of a list.
+/// Identifies an instruction in a particular run of its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Which {
     pub(super) program: ProgramId,
@@ -41,7 +41,7 @@ pub(super) struct Which {
 }
 
 impl Which {
-    /// As the control segment says it.
+    /// Returns the position in the representation of the control segment.
     fn position(self) -> Position {
         let program = self.program.0.into();
         Position { program, step: self.step, instruction: self.instruction }
@@ -50,18 +50,18 @@ impl Which {
 
 #[derive(Debug, Clone, Copy)]
 enum Pending {
-    /// Between the two events of a pair.
+    /// Work between the two events of a pair.
     Device {
         pair: usize,
         which: Which,
         work: Work,
-        /// Entries of the stream up to its end.
+        /// Number of stream entries up to the end of the work.
         entries: u64,
     },
     Signal,
 }
 
-/// Why the device's side of a lane has ended.
+/// Reason why the device's side of a lane has ended.
 #[derive(Debug, Clone)]
 enum Failure {
     Poisoned,
@@ -72,9 +72,9 @@ enum Failure {
 #[derive(Debug)]
 struct Queue {
     pending: VecDeque<Pending>,
-    /// Pairs of events that nothing uses.
+    /// Indices of the pairs of events that are not in use.
     free: Vec<usize>,
-    /// Entries of the stream that the device is known to have done.
+    /// Number of stream entries that the device is known to have completed.
     done_entries: u64,
     failure: Option<Failure>,
     closed: bool,
@@ -92,7 +92,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, or for a while.
+    /// Waits for a change, or for [`IDLE`] at most.
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         let waited = self.changed.wait_timeout(queue, IDLE);
         waited.unwrap_or_else(PoisonError::into_inner).0
@@ -104,11 +104,11 @@ impl Shared {
     }
 }
 
-/// What the thread needs.
+/// Arguments of the completion thread.
 #[derive(Debug)]
 pub(super) struct CompletionSetup {
     pub(super) lane: LaneId,
-    /// What instructions mean, for errors.
+    /// Plan that describes the instructions in error messages.
     pub(super) plan: Arc<Plan>,
     pub(super) context: Context,
     pub(super) control: Control,
@@ -116,7 +116,7 @@ pub(super) struct CompletionSetup {
     pub(super) still: StillBounds,
 }
 
-/// A lane's work on the device; see the module header.
+/// Work of a lane on the device; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Completion {
     shared: Arc<Shared>,
@@ -134,10 +134,10 @@ pub(super) struct Open {
 }
 
 impl Completion {
-    /// Makes the events and starts the thread.
+    /// Creates the events and starts the thread.
     ///
     /// # Errors
-    /// The driver's refusal; `Ok(Err(_))` where the system refused a thread.
+    /// Returns the driver's error, or `Ok(Err(_))` if the system cannot start a thread.
     pub(super) fn start(
         setup: CompletionSetup,
     ) -> Result<Result<Completion, std::io::Error>, CudaError> {
@@ -164,18 +164,18 @@ impl Completion {
         }))
     }
 
-    /// Begins a piece of work: what is enqueued until [`Completion::close`] belongs to it. Waits
-    /// while the stream holds as much as it may.
+    /// Begins a piece of work, which comprises everything enqueued until [`Completion::close`].
+    /// Blocks while the stream is full.
     ///
     /// # Errors
-    /// An earlier failure of the lane.
+    /// Returns an earlier failure of the lane.
     pub(super) fn open(&self, stream: &Stream, which: Which) -> Result<Open, LaneError> {
         let mut queue = self.shared.lock();
         let pair = loop {
             if let Some(failure) = &queue.failure {
                 return Err(self.error(failure.clone()));
             }
-            // Waits alone, which belong to no piece of work, are never too many.
+            // Waits alone, which belong to no piece of work, cannot fill the stream.
             let in_flight = stream.entries().saturating_sub(queue.done_entries);
             let is_full = in_flight >= ENTRIES_MAX && !queue.pending.is_empty();
             if !is_full && let Some(pair) = queue.free.pop() {
@@ -192,7 +192,7 @@ impl Completion {
     /// Ends a piece of work.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Returns the driver's error.
     pub(super) fn close(&self, stream: &Stream, open: Open, work: Work) -> Result<(), LaneError> {
         let Open { pair, which } = open;
         let recorded = self.shared.pairs[pair][1].record(stream);
@@ -201,7 +201,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Advances the timeline once everything before is done.
+    /// Advances the timeline once all earlier work is complete.
     pub(super) fn signal(&self) {
         self.push(Pending::Signal);
     }
@@ -213,10 +213,10 @@ impl Completion {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until everything is done.
+    /// Waits until all work is complete.
     ///
     /// # Errors
-    /// What failed instead.
+    /// Returns the failure that prevented it.
     pub(super) fn settle(&self) -> Result<(), LaneError> {
         let mut queue = self.shared.lock();
         loop {
@@ -230,13 +230,13 @@ impl Completion {
         }
     }
 
-    /// Why this lane has failed, if it has and not only followed another.
+    /// Returns the failure of this lane, unless it only followed another lane's failure.
     pub(super) fn own_failure(&self) -> Option<LaneError> {
         let failure = self.shared.lock().failure.clone()?;
         (!matches!(failure, Failure::Poisoned)).then(|| self.error(failure))
     }
 
-    /// The error of a call that enqueues.
+    /// Records a failed call that enqueues work and returns it as an error of the lane.
     pub(super) fn cuda(&self, which: Which, error: CudaError) -> LaneError {
         let failure = Failure::Cuda { which: Some(which), error };
         self.shared.fail(failure.clone());
@@ -260,7 +260,7 @@ impl Completion {
         }
     }
 
-    /// Poisons the run, for a failure that this lane found.
+    /// Poisons the run after a failure that this lane detected.
     pub(super) fn stop(&self) {
         self.control.stop(self.lane.index() as u32, PoisonCode::Device as u32);
     }
@@ -271,13 +271,13 @@ impl Drop for Completion {
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to panic at.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread.
+/// State of the completion thread.
 struct Finisher {
     shared: Arc<Shared>,
     setup: CompletionSetup,
@@ -313,7 +313,8 @@ impl Finisher {
         }
     }
 
-    /// The oldest that is not finished; it stays in the queue meanwhile. `None`: no more will come.
+    /// Returns the oldest unfinished entry, which stays in the queue, or `None` once the queue is
+    /// closed and empty.
     fn next(&self) -> Option<Pending> {
         let mut queue = self.shared.lock();
         loop {
@@ -361,9 +362,9 @@ impl Finisher {
         self.setup.control.lane(self.setup.lane.index())
     }
 
-    /// Waits until the device has passed a pair's end. The bound is on standing still, as in lanes
-    /// of the host: a wait for another lane may be part of it. It counts from the last movement,
-    /// which all lanes see alike.
+    /// Waits until the device has passed the end of a pair. The bound applies to lack of progress,
+    /// as in lanes of the host, since the work may include a wait for another lane. It counts from
+    /// the last movement, which all lanes observe equally.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
         let bound = self.setup.still.now(control);

@@ -1,4 +1,4 @@
-//! One operation of the model's table as launches.
+//! Execution of one operation of the model's table as kernel launches.
 
 use cuda::{Address, CudaError, Stream};
 use cuda_kernels::{
@@ -22,7 +22,7 @@ use crate::lane_executor::Work;
 use crate::rows::counts;
 use crate::shared::table::StepTable;
 
-/// What a compute instruction needs.
+/// Context of a compute instruction.
 pub(super) struct Computing<'a> {
     pub(super) plan: &'a Plan,
     pub(super) device: &'a Device,
@@ -33,7 +33,7 @@ pub(super) struct Computing<'a> {
 }
 
 impl Computing<'_> {
-    /// Enqueues the operation; `Sample` is none of the device's.
+    /// Enqueues the operation. `Sample` does not run on the device.
     pub(super) fn run(&mut self, compute: &Compute) -> Result<Work, CudaError> {
         let (found, rows) = counts(self.table, self.program, compute.at);
         let rows = match compute.op {
@@ -72,14 +72,14 @@ impl Computing<'_> {
         Ok(Work { bytes: weight_bytes + cache_bytes, rows: rows as u32 })
     }
 
-    /// The first `rows` rows of a value.
+    /// Returns the address of the first `rows` rows of a value.
     pub(super) fn rows(&self, region: Region, value: Value, rows: usize) -> Address {
         let elements = value.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * elements * value.element_bytes(self.plan.shape.dtype);
         self.device.places().address(region.buffer, 0, size_bytes)
     }
 
-    /// The first `rows` rows of the output.
+    /// Returns the address of the first `rows` rows of the output.
     pub(super) fn output(&self, compute: &Compute, rows: usize) -> Address {
         let (Some(region), Some(value)) = (compute.output, compute.op.writes(&self.plan.config))
         else {
@@ -88,14 +88,14 @@ impl Computing<'_> {
         self.rows(region, value, rows)
     }
 
-    /// The form of the matrix, as the device reads it.
+    /// Returns the format of the matrix as the device reads it.
     fn format(&self, compute: &Compute) -> WeightFormat {
         let weights = Weights::of(compute.op, compute.at.layer);
         let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
         on_device(stored)
     }
 
-    /// A vector behind the matrix, or 0.
+    /// Returns the address of a vector stored after the matrix, or 0 if there is none.
     pub(super) fn vector(&self, compute: &Compute, index: usize) -> Address {
         let Some(shape) = compute.op.weights(&self.plan.config) else { return 0 };
         let Some(count) = shape.vectors[index] else { return 0 };
@@ -107,7 +107,7 @@ impl Computing<'_> {
 
     pub(super) fn launch(&self, launch: cuda_kernels::Launch) -> Result<(), CudaError> {
         // SAFETY: needed to compute. All operands come from the plan's buffers through `Places`,
-        // which checks them against the step table's sizes; the program orders who else uses them.
+        // which checks them against the step table's sizes; the program orders other users of them.
         unsafe { self.device.launch(self.stream, launch) }
     }
 
@@ -141,7 +141,7 @@ impl Computing<'_> {
         self.launch(add_rms_norm(dtype, shape, x, gain, config.norm_eps, out))
     }
 
-    /// Enqueues a linear's sums where another library does it, and says where they are.
+    /// Enqueues the sums of a linear if cuBLASLt computes them, and returns their address.
     fn sums(&self, compute: &Compute, product: &Linear) -> Result<Option<Address>, CudaError> {
         let Some(products) = self.device.products() else { return Ok(None) };
         let (shape, rows) = (&self.plan.shape, self.table.program(self.program).rows);
@@ -156,12 +156,12 @@ impl Computing<'_> {
                 products.weight()
             }
         };
-        // SAFETY: needed to compute; as for launches. The matrix that was just made plain is this
-        // lane's until the stream has multiplied it, since no other lane has that scratch.
+        // SAFETY: needed to compute; as for launches. The matrix that was just expanded belongs to
+        // this lane until the stream has multiplied it, since no other lane has that scratch.
         unsafe { products.enqueue(self.stream, product, weight) }.map(Some)
     }
 
-    /// Enqueues an operation's linear.
+    /// Enqueues the linear of an operation.
     pub(super) fn multiply(&self, compute: &Compute, product: &Linear) -> Result<(), CudaError> {
         let (dtype, Linear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
         match self.sums(compute, product)? {
@@ -170,14 +170,14 @@ impl Computing<'_> {
         }
     }
 
-    /// Shape of the operation's matrix.
+    /// Returns the shape of the operation's matrix.
     pub(super) fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
         let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
         let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
         shape
     }
 
-    /// The operation's matrix.
+    /// Returns the operation's matrix.
     pub(super) fn weight(&self, compute: &Compute) -> Weight {
         let ((n, k), buffer) = (self.matrix_shape(compute), compute.weights[0].buffer);
         let places = self.device.places();
@@ -221,7 +221,7 @@ impl Computing<'_> {
         Ok(())
     }
 
-    /// The norm of q or k, if the model has one.
+    /// Normalises q or k if the model has such a norm.
     fn norm_heads(
         &self,
         compute: &Compute,
@@ -238,7 +238,7 @@ impl Computing<'_> {
         self.launch(head_norm(dtype, shape, self.vector(compute, 1), config.norm_eps, to))
     }
 
-    /// Rotates q or k, if the layer does.
+    /// Rotates q or k if the layer does.
     fn rotate(&mut self, compute: &Compute, rows: u32, to: Address) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let at = (self.program, compute.at);
@@ -254,10 +254,10 @@ impl Computing<'_> {
     }
 }
 
-/// The product of an activation of the gate and a linear's result.
+/// Returns the output that multiplies an activation of the gate by a linear's result.
 ///
 /// # Panics
-/// For an activation of one factor.
+/// Panics if the activation has a single factor.
 pub(super) fn gated(activation: Activation, gate: Address, out: Address) -> LinearOut {
     match activation {
         Activation::Silu => LinearOut::SiluMul { gate, out },

@@ -1,27 +1,28 @@
-//! How much enqueued work a stream may hold.
+//! Bounds on the work enqueued on a stream.
 //!
-//! The driver's queue is short, about a thousand entries, and a call that finds it full blocks with
-//! a lock that calls of all other threads need. Where the first entry is a wait for a word, and the
-//! word is one that another thread of this process advances once it has asked an event, nothing
-//! ever moves again. So a lane stays well below: it waits here, for its own stream, with no lock
-//! held, and every other lane goes on.
+//! The driver's queue is short, about a thousand entries, and a call that finds it full blocks
+//! while holding a lock that calls of all other threads need. If the first entry waits for a word
+//! that another thread of this process advances only after polling an event, the process deadlocks.
+//! A lane therefore stays well below that limit: it waits here, for its own stream and without a
+//! lock, while all other lanes continue.
 
 use std::time::Duration;
 
 use cuda::{Context, CudaError, Event, Stream};
 use shm::Control;
 
-/// Instructions of a lane in flight. Some layers' worth, which is more than a millisecond: enough
-/// that the device never waits for the lane.
+/// Maximum number of instructions of a lane in flight. It covers several layers, more than a
+/// millisecond of work, so that the device never waits for the lane.
 pub(super) const INSTRUCTIONS_MAX: usize = 64;
-/// Entries in flight (launches, copies, fillings, waits, marks) at which no instruction begins.
+/// Number of entries in flight (launches, copies, fills, waits, marks) from which no new
+/// instruction begins.
 pub(super) const ENTRIES_MAX: u64 = 384;
-/// Entries of an instruction between two of its marks: so many may be in flight twice.
+/// Entries of an instruction between two of its marks. Up to twice as many may be in flight.
 const PIECE_ENTRIES: u64 = 64;
-/// Between two questions whether a mark was passed.
+/// Interval between checks of a mark.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// Marks within instructions of many entries, of one lane.
+/// Marks of one lane within instructions of many entries.
 #[derive(Debug)]
 pub(super) struct Marks {
     marks: [Event; 2],
@@ -29,21 +30,21 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Marks for a lane of the run that `control` is of.
+    /// Creates the marks of a lane of the run that `control` belongs to.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Returns the driver's error.
     pub(super) fn new(context: &Context, control: Control) -> Result<Marks, CudaError> {
         Ok(Marks { marks: [Event::new(context)?, Event::new(context)?], control })
     }
 
-    /// The pace of an instruction that begins on `stream`.
+    /// Returns the pace of an instruction that begins on `stream`.
     pub(super) fn pace<'a>(&'a self, stream: &'a Stream) -> Pace<'a> {
         Pace { marks: self, stream, piece_begin: stream.entries(), pieces: 0 }
     }
 
-    /// Waits until the device has passed a mark, or until the run has failed: then waits of streams
-    /// end by themselves, and whoever begins the next instruction is told.
+    /// Waits until the device has passed a mark or the run has failed. After a failure the waits of
+    /// streams end by themselves, and the next instruction reports the failure.
     fn wait(&self, mark: &Event) -> Result<(), CudaError> {
         while !mark.is_done()? {
             if self.control.poison().cause().is_some() {
@@ -55,22 +56,22 @@ impl Marks {
     }
 }
 
-/// Bounds the entries of one instruction, however many spans it copies.
+/// Bounds the entries of one instruction, regardless of the number of spans that it copies.
 #[derive(Debug)]
 pub(super) struct Pace<'a> {
     marks: &'a Marks,
     stream: &'a Stream,
-    /// Entries of the stream when the present piece began.
+    /// Number of stream entries at the start of the current piece.
     piece_begin: u64,
-    /// Complete pieces.
+    /// Number of complete pieces.
     pieces: usize,
 }
 
 impl Pace<'_> {
-    /// Called between two entries: waits while two pieces are in flight.
+    /// Waits while two pieces are in flight. Called between two entries.
     ///
     /// # Errors
-    /// The driver's refusal, or an earlier failure on the device.
+    /// Returns the driver's error, or an earlier failure on the device.
     pub(super) fn step(&mut self) -> Result<(), CudaError> {
         if self.stream.entries() - self.piece_begin < PIECE_ENTRIES {
             return Ok(());

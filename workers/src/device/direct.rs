@@ -1,7 +1,7 @@
-//! Reads of stagings straight into a device's memory, through cuFile.
+//! Direct reads from stagings into a device's memory, through cuFile.
 //!
-//! What arrives there no CPU sees, so its blocks are not verified; one is, at start, which shows
-//! that bytes reach the memory that another process has made.
+//! No CPU sees this data, so its blocks are not verified. One block is verified at start, which
+//! shows that the data reaches the memory that another process has allocated.
 
 use std::io;
 use std::ptr::NonNull;
@@ -15,18 +15,20 @@ use staging::{BLOCK_BYTES, BlobId, Reader, ReaderOptions, Staged};
 use super::open::Device;
 use crate::error::WorkerError;
 
-/// Threads that read, each a request: cuFile's calls return when all has arrived.
+/// Number of reading threads, each with one request, since calls of cuFile return only when all
+/// data has arrived.
 const THREADS: u32 = 8;
-/// Bytes of a call.
+/// Size of a request, in bytes.
 const REQUEST_BYTES: u64 = 4 << 20;
 
-/// A device that files are read to.
+/// A device that is the target of direct reads.
 #[derive(Debug)]
 pub struct DirectDevice {
-    /// Where the library could pin the arena; else it reads to memory of its own first.
+    /// The pinned arena; if `None`, the library could not pin it and reads through memory of its
+    /// own.
     memory: Option<DirectMemory>,
     cufile: Arc<CuFile>,
-    /// Outlives what is registered of it.
+    /// Outlives its registrations.
     device: Arc<Device>,
 }
 
@@ -43,17 +45,18 @@ impl DirectDevice {
     /// Opens cuFile in this process, whose device is open.
     ///
     /// # Errors
-    /// No cuFile, or its refusal.
+    /// Returns an error if cuFile is missing or fails to open.
     pub fn open(device: &Arc<Device>) -> Result<Arc<DirectDevice>, WorkerError> {
         let cufile = CuFile::open().map_err(failed)?;
         let memory = DirectMemory::new(&cufile, device.arena()).ok();
         Ok(Arc::new(DirectDevice { memory, cufile, device: Arc::clone(device) }))
     }
 
-    /// A reader of a staging to the device.
+    /// Returns a reader from a staging to the device.
     ///
     /// # Errors
-    /// A file system that cuFile does not support, or options of the staging's that cannot be.
+    /// Returns an error if cuFile does not support the file system, or the staging does not support
+    /// the options.
     pub fn reader(
         self: &Arc<Self>,
         staged: &Staged,
@@ -70,23 +73,22 @@ impl DirectDevice {
         Reader::over(staged, Box::new(io), &how, &options).map_err(failed)
     }
 
-    /// Where a slot lies, as readers of [`DirectDevice::reader`] take it.
+    /// Returns the location of a slot, as expected by readers of [`DirectDevice::reader`].
     ///
     /// # Panics
-    /// A buffer of the host, or one of fewer bytes.
+    /// Panics if the buffer is in host memory or smaller than `size_bytes`.
     pub fn slot(&self, buffer: BufferId, size_bytes: usize) -> Option<NonNull<u8>> {
         let address = self.device.places().address(buffer, 0, size_bytes);
         NonNull::new(std::ptr::without_provenance_mut(address as usize))
     }
 
-    /// Reads a blob's first block into a slot, and compares what is there then with what was
-    /// staged.
+    /// Reads the first block of a blob into a slot and compares the result with the staged data.
     ///
     /// # Errors
-    /// A read that fails, or other bytes than were staged.
+    /// Returns an error if the read fails or the data differs.
     ///
     /// # Safety
-    /// No lane runs yet, and whoever else reads to the slot meanwhile reads the same block.
+    /// No lane runs yet, and any concurrent reader to the slot reads the same block.
     pub unsafe fn try_block(
         &self,
         reader: &mut Reader,
@@ -98,13 +100,14 @@ impl DirectDevice {
             return Ok(());
         }
         let slot = self.slot(buffer, size_bytes).ok_or_else(|| failed("the slot is nowhere"))?;
-        // SAFETY: needed because the device writes to the slot; the caller says that it is free.
+        // SAFETY: needed because the device writes to the slot; the caller guarantees that it is
+        // free.
         unsafe { reader.read(blob, 0..1, slot) }.map_err(failed)?;
         let host = PinnedBuffer::allocate(self.device.context(), size_bytes)?;
         let stream = Stream::new(self.device.context())?;
         let from = self.device.places().address(buffer, 0, size_bytes);
-        // SAFETY: needed to see what arrived. The range lies in the slot, `host` has its size at
-        // least, and it is read only once the stream is done.
+        // SAFETY: needed to see what arrived. The range is within the slot, `host` has at least its
+        // size, and it is read only once the stream is done.
         let bytes = unsafe {
             stream.copy_to_host(host.base(), from, size_bytes)?;
             stream.synchronize()?;
@@ -120,7 +123,7 @@ impl DirectDevice {
 /// A file, and the device that it is read to.
 #[derive(Debug)]
 struct ToDevice {
-    /// Closed before the library is.
+    /// Closed before the library.
     file: DirectFile,
     to: Arc<DirectDevice>,
 }
@@ -134,13 +137,13 @@ impl Source for ToDevice {
         let base = self.to.device.arena().base();
         let ahead_bytes = request.to.as_ptr().addr() as u64 - base;
         // SAFETY: needed to let the drive write. The caller promises that the destination is a
-        // range of the device's, which lies in the arena (`Places::address`), and that nobody
-        // touches it until this returns.
+        // range of the device's, which is within the arena (`Places::address`), and that nothing
+        // else touches it until this returns.
         let read = unsafe {
             let size_bytes = request.size_bytes as usize;
             self.file.read((base, ahead_bytes), request.offset_bytes, size_bytes)
         }?;
-        // Before a lane says that it is there.
+        // Precedes the lane's signal that the data has arrived.
         self.to.device.context().flush_remote_writes().map_err(io::Error::other)?;
         Ok(read as u32)
     }

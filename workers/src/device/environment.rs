@@ -1,13 +1,13 @@
-//! What NVIDIA's driver reads from the environment when a process loads it.
+//! Environment variables that NVIDIA's driver reads when a process loads it.
 
-/// Variables that a worker process is started with, whatever its parent has.
+/// Variables set for every worker process, regardless of the parent's environment.
 ///
-/// Streams share the device's channels, 8 of them unless the driver is told otherwise, and a stream
-/// that waits for a word holds up those that share its channel: perhaps the one that would bring
-/// the word. With 32, the most there are, each stream of a worker has its own. Programs that train
-/// models are often run with 1, so a value that is there is not kept.
+/// Streams share the device's channels, of which there are 8 by default, and a stream that waits
+/// for a word blocks those that share its channel, possibly including the one that would write the
+/// word. With 32, the maximum, each stream of a worker has its own channel. Programs that train
+/// models are often run with 1, so an existing value is overridden.
 ///
 /// `CUDA_MODULE_LOADING` is left alone: `cuda::Module::kernel` loads each kernel when it looks it
-/// up, and `EAGER` would have cuBLASLt fill some hundred megabytes of device memory with kernels
-/// that nothing uses.
+/// up, and with `EAGER` cuBLASLt would fill several hundred megabytes of device memory with unused
+/// kernels.
 pub const ENVIRONMENT: [(&str, &str); 1] = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];

@@ -1,4 +1,5 @@
-//! A mixture of experts as launches: which experts a row goes to, and their linears.
+//! A mixture of experts as kernel launches: the routing of rows to experts, and the experts'
+//! linears.
 
 use std::ops::Range;
 
@@ -16,13 +17,13 @@ use super::compute::{Computing, gated};
 use super::expert_sizes::PASS_ROWS;
 
 impl Computing<'_> {
-    /// The model's experts, of a layer that has some.
+    /// Returns the model's experts, for a layer that has some.
     fn mixture(&self) -> Experts {
         self.plan.config.experts.expect("a layer with experts is of a model with experts")
     }
 
-    /// Picks each row's experts. Their weights have the factor of what is added to the residual
-    /// stream.
+    /// Selects the experts of each row. Their weights include the factor of contributions to the
+    /// residual stream.
     pub(super) fn route(&self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
         let Experts { count, per_token, scoring, .. } = self.mixture();
         let (n, k) = self.matrix_shape(compute);
@@ -42,7 +43,7 @@ impl Computing<'_> {
         self.launch(route(shape, scoring, factor, logits, self.output(compute, rows)))
     }
 
-    /// `ExpertGate`, `ExpertUp` or `ExpertDown`.
+    /// Enqueues `ExpertGate`, `ExpertUp` or `ExpertDown`.
     pub(super) fn experts(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
         for first in (0..rows).step_by(PASS_ROWS) {
             self.pass(compute, first..rows.min(first + PASS_ROWS))?;
@@ -50,7 +51,7 @@ impl Computing<'_> {
         Ok(())
     }
 
-    /// The same of some rows.
+    /// Enqueues one of these operations for a range of rows.
     fn pass(&mut self, compute: &Compute, rows: Range<usize>) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let Experts { count, per_token, .. } = self.mixture();
@@ -92,7 +93,7 @@ impl Computing<'_> {
         Ok(())
     }
 
-    /// Some rows of a value.
+    /// Returns the address of a range of rows of a value.
     fn part(&self, region: Region, value: Value, rows: &Range<usize>) -> Address {
         let elements = value.row_elements(&self.plan.config).unwrap_or(0);
         let row_bytes = elements * value.element_bytes(self.plan.shape.dtype);

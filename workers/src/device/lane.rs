@@ -1,4 +1,4 @@
-//! One lane on the device: enqueues instructions on its stream.
+//! One lane on the device, which enqueues instructions on its stream.
 
 use std::sync::Arc;
 
@@ -23,22 +23,22 @@ use crate::rows::counts;
 use crate::shared::table::StepTable;
 use crate::still::StillBounds;
 
-/// What a device lane is made of.
+/// Arguments of a device lane.
 #[derive(Debug)]
 pub struct DeviceLaneSetup {
     pub lane: LaneId,
     pub plan: Arc<Plan>,
     pub device: Arc<Device>,
-    /// The host segments of this worker, for copies.
+    /// Host segments of this worker, for copies.
     pub view: View,
     pub control: Control,
     pub trace: TraceWriter,
     pub still: StillBounds,
-    /// Sampler of the lane that computes.
+    /// Sampler, for the lane that computes.
     pub sampler: Option<ComputeState>,
 }
 
-/// The sampler and where it finds logits.
+/// The sampler and the host memory of its logits.
 #[derive(Debug)]
 struct Sampling {
     state: ComputeState,
@@ -46,10 +46,10 @@ struct Sampling {
     logits: PinnedBuffer,
 }
 
-/// A lane on the device. What it enqueues is finished by a thread of its own.
+/// A lane on the device. A separate thread completes the work that it enqueues.
 #[derive(Debug)]
 pub struct DeviceLane {
-    // Fields drop in order: nothing may be in flight when memory goes.
+    // Fields drop in order: no work may be in flight when its memory is released.
     completion: Completion,
     marks: Marks,
     stream: Stream,
@@ -62,10 +62,10 @@ pub struct DeviceLane {
 }
 
 impl DeviceLane {
-    /// Makes the stream, its events and all memory that the lane will need.
+    /// Creates the stream, its events and all memory that the lane will need.
     ///
     /// # Errors
-    /// The driver's refusal, or no thread.
+    /// Returns the driver's error, or an error if no thread can be started.
     pub fn new(setup: DeviceLaneSetup) -> Result<DeviceLane, WorkerError> {
         let DeviceLaneSetup { lane, plan, device, view, control, trace, still, sampler } = setup;
         let context = device.context().clone();
@@ -129,20 +129,20 @@ impl DeviceLane {
         }
     }
 
-    /// Logits to the host, then the same sampler as everywhere.
+    /// Copies the logits to the host and runs the same sampler as on every other device.
     fn sample(&mut self, which: Which, compute: &Compute) -> Result<(), LaneError> {
         let (rows, _) = counts(&self.table, which.program, compute.at);
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * vocab * size_of::<f32>();
         assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
-        // Also where there are no logits: the table that is written here is read by all work that
-        // the stream waits for.
+        // Opened even if there are no logits: all work that the stream waits for reads the table
+        // that is written here.
         let open = self.completion.open(&self.stream, which)?;
         if size_bytes > 0 {
             let from = self.device.places().address(compute.inputs[0].buffer, 0, size_bytes);
-            // SAFETY: needed to bring the logits down. Both ranges were checked; the pinned one is
-            // this lane's own, and it is read only after the stream is done.
+            // SAFETY: needed to copy the logits to the host. Both ranges were checked; the pinned
+            // one is this lane's own, and it is read only after the stream is done.
             let copied =
                 unsafe { self.stream.copy_to_host(sampling.logits.base(), from, size_bytes) };
             copied.map_err(|error| self.completion.cuda(which, error))?;
@@ -150,8 +150,8 @@ impl DeviceLane {
         let work = Work { bytes: 0, rows: rows as u32 };
         self.completion.close(&self.stream, open, work)?;
         self.completion.settle()?;
-        // SAFETY: needed to read the logits. So many bytes were just written, whole numbers of f32
-        // on a page boundary, and nothing is in flight on this lane.
+        // SAFETY: needed to read the logits. This number of bytes was just written, whole numbers
+        // of f32 on a page boundary, and nothing is in flight on this lane.
         let logits = unsafe {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
@@ -179,10 +179,10 @@ impl LaneExecutor for DeviceLane {
         }
     }
 
-    /// Enqueues the instruction; `Sample` is done when this returns.
+    /// Enqueues the instruction; `Sample` is complete when this returns.
     ///
     /// # Panics
-    /// As [`crate::execute::Executor`].
+    /// Panics in the same cases as [`crate::execute::Executor`].
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
         let Task { program, step, index, instruction } = task;
         let which = Which { program, step, instruction: index as u32 };
@@ -204,7 +204,7 @@ impl LaneExecutor for DeviceLane {
         let Some(word) = self.device.timeline(lane) else { return Ok(false) };
         let topology = &self.plan.topology;
         let reads = topology.lane(lane).kind == LaneKind::Read && topology.reads_directly();
-        // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
+        // SAFETY: needed to order the stream after the lane. The word is in the control segment,
         // which is registered for as long as the device is open.
         let waited = unsafe {
             match reads {

@@ -1,4 +1,4 @@
-//! What the kernels are not made for, said before a device is opened.
+//! Limits of the kernels, checked before a device is opened.
 
 use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
 use model::ops::Op;
@@ -7,10 +7,11 @@ use program::plan::Plan;
 
 use crate::error::WorkerError;
 
-/// Whether the kernels can run what a plan has the device compute.
+/// Checks that the kernels can run everything that a plan assigns to the device.
 ///
 /// # Errors
-/// Heads, or a row's experts, beyond their bounds; layers with a state; linears in pieces.
+/// Returns an error if heads or the experts of a row exceed their bounds, for layers with a state,
+/// and for linears in pieces.
 pub fn check(plan: &Plan) -> Result<(), WorkerError> {
     const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
     let work = plan.device_work();

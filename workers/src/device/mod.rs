@@ -1,17 +1,19 @@
 //! Lanes on a CUDA device.
 //!
-//! The gpu worker owns one arena ([`Device::create`]), the transfer worker opens it in a process
-//! and context of its own ([`Device::open`]). Their lanes ([`DeviceLane`]) interpret the same
-//! programs as the emulated device's, with one difference: to execute an instruction is to enqueue
-//! it on the lane's stream. A thread beside each lane ([`completion`]) turns what the device has
-//! done into trace records and signals, so a signal still means that all earlier work is complete.
+//! The gpu worker owns one arena ([`Device::create`]), and the transfer worker opens it in a
+//! process and context of its own ([`Device::open`]). Their lanes ([`DeviceLane`]) interpret the
+//! same programs as the emulated device's, with one difference: executing an instruction means
+//! enqueuing it on the lane's stream. A thread per lane ([`completion`]) turns the device's
+//! progress into trace records and signals, so a signal still means that all earlier work is
+//! complete.
 //!
-//! Prefill's linears go through cuBLASLt where it is installed ([`products`]).
+//! Linears of prefill use cuBLASLt if it is installed ([`products`]).
 //!
-//! Storage workers open the arena too where they read straight to it ([`DirectDevice`]).
+//! Storage workers open the arena too if they read directly to it ([`DirectDevice`]).
 //!
-//! Streams wait for other lanes' timelines by themselves where the driver can do that. Only what
-//! needs the step table's present state waits on the host: sizes are read when work is enqueued.
+//! Streams wait for other lanes' timelines by themselves if the driver supports it. Only
+//! instructions that need the current state of the step table wait on the host, since sizes are
+//! read when work is enqueued.
 
 mod attention;
 mod code;

@@ -18,7 +18,7 @@ use crate::memory::View;
 use crate::rows::counts;
 use crate::shared::table::StepTable;
 
-/// What an instruction that moves bytes needs.
+/// Context of an instruction that moves bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Moving<'a> {
     pub(super) plan: &'a Plan,
@@ -31,7 +31,7 @@ pub(super) struct Moving<'a> {
 }
 
 impl Moving<'_> {
-    /// The spans of a copy, each on its own.
+    /// Enqueues the spans of a copy, one by one.
     pub(super) fn copy(&self, copy: &Copy) -> Result<Work, CudaError> {
         let Moving { plan, device, stream, view, table, program, marks } = *self;
         let (from, to) = (copy.from.buffer, copy.to.buffer);
@@ -50,8 +50,8 @@ impl Moving<'_> {
             let source = || places.address(from, span.from_bytes, size_bytes);
             let target = || places.address(to, span.to_bytes, size_bytes);
             // SAFETY: needed to move the bytes. Both ranges were checked against their buffers,
-            // host segments are mapped for as long as the view, and the program orders who else
-            // touches the ranges behind this lane's signals, which come after the stream is done.
+            // host segments are mapped for as long as the view, and the program orders other users
+            // of the ranges after this lane's signals, which come after the stream is done.
             outcome = unsafe {
                 match (places.has(from), places.has(to)) {
                     (false, true) => {
@@ -73,7 +73,7 @@ impl Moving<'_> {
         outcome.map(|()| Work { bytes, rows: rows as u32 })
     }
 
-    /// Fresh rows into a cache on the device.
+    /// Enqueues the append of fresh rows to a cache on the device.
     pub(super) fn append(
         &self,
         instruction: &Append,
@@ -98,7 +98,7 @@ impl Moving<'_> {
         Ok(Work { bytes, rows: rows as u32 })
     }
 
-    /// Streamed records to the bytes that linears read.
+    /// Enqueues the expansion of streamed records to the bytes that linears read.
     pub(super) fn decompress(&self, decompress: &Decompress) -> Result<Work, CudaError> {
         let Moving { plan, device, stream, .. } = *self;
         let (config, dtype) = (&plan.config, plan.shape.dtype);
@@ -131,7 +131,7 @@ impl Moving<'_> {
             }
             let source = places.address(from, before.vector_offsets[index], size_bytes);
             let target = places.address(to, after.vector_offsets[index], size_bytes);
-            // SAFETY: needed to bring the bias along; both ranges were just checked.
+            // SAFETY: needed to copy the bias as well; both ranges were just checked.
             unsafe { stream.copy_on_device(target, source, size_bytes) }?;
             bytes += size_bytes;
         }

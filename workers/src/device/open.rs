@@ -1,4 +1,4 @@
-//! The device in one process: context, arena, kernels, pinned memory.
+//! The device in one process: context, arena, kernels and pinned memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
 use crate::shared::protocol::CudaUse;
 
-/// How another process gets at the arena.
+/// Handle by which another process opens the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// The driver's handle.
+    /// Handle of the driver.
     pub handle: [u8; 64],
     /// Size of the arena.
     pub size_bytes: u64,
@@ -34,25 +34,26 @@ pub struct Device {
     arena: Arena,
     places: Places,
     scratch: Scratch,
-    /// By name; empty in the transfer worker.
+    /// Kernels by name; empty in the transfer worker.
     kernels: HashMap<&'static str, Kernel>,
-    /// Linears that another library does.
+    /// Linears that cuBLASLt computes.
     products: Option<Products>,
-    /// Unpinned before the mappings go.
+    /// Unpinned before the mappings are released.
     registered: Vec<RegisteredHost>,
-    /// Where the device reads the control segment; `None` where streams cannot wait for words.
+    /// Device address of the control segment; `None` if streams cannot wait for words.
     words: Option<Address>,
-    /// Keeps what is registered mapped.
+    /// Keeps the registered memory mapped.
     mappings: Vec<Arc<Mapping>>,
     control: Control,
 }
 
 impl Device {
-    /// Opens the device and allocates the plan's arena on it; for the worker that computes. `tell`
-    /// is called, perhaps on another thread, when the driver has to compile the kernels.
+    /// Opens the device and allocates the plan's arena on it, for the worker that computes. `tell`
+    /// is called, possibly on another thread, if the driver has to compile the kernels.
     ///
     /// # Errors
-    /// No such device, or too little memory on it: a sentence with the numbers.
+    /// Returns an error if there is no such device or its memory is too small; the message states
+    /// the sizes.
     pub fn create(
         plan: &Plan,
         cuda: CudaUse,
@@ -69,8 +70,8 @@ impl Device {
             let [sums, workspace, weight] =
                 device.scratch.blas.map(|range| device.scratch_address(range));
             let room = Room { sums, workspace, weight };
-            // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and
-            // the scratch lies in it.
+            // SAFETY: needed to try the products. The arena was just made, so it has no other user,
+            // and the scratch is within it.
             device.products =
                 unsafe { Products::open(&device.context, &plan.device_work(), range, room) }?;
         }
@@ -84,10 +85,10 @@ impl Device {
         Ok(device)
     }
 
-    /// Opens what the gpu worker exported; for workers that copy or read to it.
+    /// Opens the arena that the gpu worker exported, for workers that copy or read to it.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Returns the driver's error.
     pub fn open(
         plan: &Plan,
         cuda: CudaUse,
@@ -123,22 +124,22 @@ impl Device {
         }
     }
 
-    /// A handle of the arena for another process.
+    /// Returns a handle of the arena for another process.
     ///
     /// # Errors
-    /// The driver's refusal, as in some containers.
+    /// Returns the driver's error, which occurs in some containers.
     pub fn export(&self) -> Result<Exported, CudaError> {
         Ok(Exported { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
     }
 
-    /// Pins host memory, so that copies from and to them run beside everything else.
+    /// Pins host memory, so that copies from and to it run concurrently with all other work.
     ///
     /// # Errors
-    /// The driver's refusal, as where too little memory may be locked.
+    /// Returns the driver's error, for example if the limit on locked memory is too small.
     pub fn pin(&mut self, mappings: &[(SegmentId, Arc<Mapping>)]) -> Result<(), CudaError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         for (_, mapping) in mappings {
-            // Pinning would ask for the pages one after the other.
+            // Pinning would fault in the pages one after the other.
             mapping.populate_all(threads);
             let writable = mapping.access() == Access::ReadWrite;
             // SAFETY: needed to pin the memory. It stays mapped while this device holds it, and
@@ -153,7 +154,7 @@ impl Device {
         Ok(())
     }
 
-    /// Lets streams wait for timelines, where the driver can.
+    /// Lets streams wait for timelines if the driver supports it.
     fn register_words(&mut self) -> Result<(), CudaError> {
         let segment = self.control.segment();
         // SAFETY: needed for the device to read timelines. The control segment stays mapped while
@@ -165,10 +166,10 @@ impl Device {
         self.registered.push(registered);
         let stream = Stream::new(&self.context)?;
         let word = base + self.timeline_offset(LaneId::CPU_COMPUTE);
-        // A wait that is satisfied already: refused where streams cannot wait. Whatever it is that
-        // was refused, waiting on the host works everywhere.
+        // A wait that is already satisfied, which the driver refuses if streams cannot wait.
+        // Whatever the reason, waiting on the host works everywhere.
         let value = self.control.lane(LaneId::CPU_COMPUTE.index()).timeline.value();
-        // SAFETY: needed to find out; the word lies in the segment that was just registered.
+        // SAFETY: needed to find out; the word is in the segment that was just registered.
         let asked = unsafe { stream.wait_value(word, value) };
         if asked.is_ok() {
             stream.synchronize()?;
@@ -177,17 +178,17 @@ impl Device {
         Ok(())
     }
 
-    /// Has a new stream do a little of everything that a lane does, and waits for it. A device
-    /// gives its processes turns: the first work of a stream may never get one while a stream of
-    /// another process waits for a word that this work would bring. So all streams have had theirs
-    /// before the first lane waits.
+    /// Runs a little of everything that a lane does on a new stream, and waits for it. A device
+    /// schedules its processes in turns: the first work of a stream may never get one while a
+    /// stream of another process waits for a word that this work would produce. Therefore every
+    /// stream has had its first turn before the first lane waits.
     pub(super) fn begin_stream(&self, stream: &Stream) -> Result<(), CudaError> {
-        // Too large to travel within the command.
+        // Too large to be sent within the command.
         const PIECE_BYTES: usize = 128 << 10;
         let host = PinnedBuffer::allocate(&self.context, PIECE_BYTES)?;
         let events = [Event::new(&self.context)?, Event::new(&self.context)?];
         events[0].record(stream)?;
-        // Reading the arena harms nobody; what is written has a piece of its own, if there is one.
+        // Reading the arena is harmless. The data written has a piece of its own, if there is one.
         let size_bytes = PIECE_BYTES.min(self.arena.size_bytes() as usize);
         // SAFETY: needed to begin the stream. Both ranges have the size and live until the stream
         // is done, below; what is read is not used.
@@ -198,7 +199,7 @@ impl Device {
             Err(error) => return Err(error),
         };
         if let Some(piece) = &piece {
-            // SAFETY: as above; nobody else knows the piece.
+            // SAFETY: as above; nothing else knows the piece.
             unsafe {
                 stream.copy_to_device(piece.base(), host.base(), PIECE_BYTES)?;
                 stream.fill(piece.base(), 0, PIECE_BYTES)?;
@@ -213,7 +214,7 @@ impl Device {
         timeline.addr().wrapping_sub(self.control.segment().base().addr()) as u64
     }
 
-    /// Where the device finds a lane's timeline, if streams can wait for it.
+    /// Returns the device address of a lane's timeline, if streams can wait for it.
     pub(super) fn timeline(&self, lane: LaneId) -> Option<Address> {
         self.words.map(|base| base + self.timeline_offset(lane))
     }
@@ -235,7 +236,7 @@ impl Device {
     /// Copies the weights that stay on the device from their host buffers.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Returns the driver's error.
     pub fn load_resident(&self, plan: &Plan, memories: &Arc<Memories>) -> Result<(), CudaError> {
         let stream = Stream::new(&self.context)?;
         // SAFETY: needed to read host weights. No lane runs before all weights are in place, and
@@ -253,11 +254,11 @@ impl Device {
         stream.synchronize()
     }
 
-    /// Enqueues a kernel; nothing for an empty launch.
+    /// Enqueues a kernel; does nothing for an empty launch.
     ///
     /// # Safety
-    /// The launch's operands are device ranges of the sizes that its kernel expects, and nobody
-    /// touches them in conflict until the stream has got past it.
+    /// The launch's operands are device ranges of the sizes that its kernel expects, and nothing
+    /// touches them in conflict until the stream has passed it.
     pub(super) unsafe fn launch(
         &self,
         stream: &Stream,
@@ -297,12 +298,12 @@ impl Device {
         &self.scratch
     }
 
-    /// First address of a range of the scratch.
+    /// Returns the first address of a range of the scratch.
     pub(super) fn scratch_address(&self, range: Range) -> Address {
         self.arena.base() + range.offset_bytes
     }
 
-    /// Name, compute capability and who does the linears, for the report.
+    /// Returns the name, the compute capability and the library of the linears, for the report.
     pub fn describe(&self) -> String {
         let info = self.context.info();
         let (major, minor) = info.capability;
@@ -314,7 +315,7 @@ impl Device {
     }
 }
 
-/// Names of the kernels in PTX.
+/// Returns the names of the kernels in PTX.
 fn entries(ptx: &'static str) -> impl Iterator<Item = &'static str> {
     ptx.split(".entry").skip(1).filter_map(|text| text.split(['(', '{']).next()).map(str::trim)
 }

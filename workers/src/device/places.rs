@@ -1,4 +1,4 @@
-//! Where the plan's buffers lie in the device arena.
+//! Locations of the plan's buffers in the device arena.
 
 use cuda::Address;
 use program::ir::BufferId;
@@ -8,15 +8,15 @@ use program::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Places {
     base: Address,
-    /// Per buffer of the plan: offset and size in bytes; `None` for those on the host.
+    /// Offset and size in bytes of each buffer of the plan; `None` for those on the host.
     buffers: Vec<Option<(u64, u64)>>,
 }
 
 impl Places {
-    /// The plan's buffers in an arena at `base` of `size_bytes`.
+    /// Returns the addresses of the plan's buffers in an arena of `size_bytes` at `base`.
     ///
     /// # Panics
-    /// An arena that is too small for the plan.
+    /// Panics if the arena is too small for the plan.
     pub(super) fn new(plan: &Plan, base: Address, size_bytes: u64) -> Places {
         let arena = plan.device_work().buffers_bytes;
         assert!(arena <= size_bytes, "the arena holds the plan");
@@ -27,21 +27,21 @@ impl Places {
         Places { base, buffers: plan.buffers.iter().map(place).collect() }
     }
 
-    /// Whether a buffer lies on the device.
+    /// Returns true if a buffer is on the device.
     pub(super) fn has(&self, id: BufferId) -> bool {
         self.buffers[id.0 as usize].is_some()
     }
 
-    /// Size of a buffer, bytes.
+    /// Returns the size of a buffer, in bytes.
     pub(super) fn size_bytes(&self, id: BufferId) -> usize {
         self.place(id).1 as usize
     }
 
-    /// Address of a range of a buffer.
+    /// Returns the address of a range of a buffer.
     ///
     /// # Panics
-    /// A range that leaves the buffer, or a buffer on the host: a plan that the validator would
-    /// have refused.
+    /// Panics if the range exceeds the buffer or the buffer is on the host, as in a plan that the
+    /// validator would have refused.
     pub(super) fn address(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> Address {
         let (first, size) = self.place(id);
         assert!(

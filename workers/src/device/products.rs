@@ -1,10 +1,10 @@
-//! Linears of prefill through cuBLASLt, where it is installed.
+//! Linears of prefill through cuBLASLt, if it is installed.
 //!
-//! Prefill multiplies many rows and is bound by arithmetic, which the library does best; decode is
-//! bound by reading weights, which our own kernels do as fast. The choice is by program and not by
-//! rows ([`multiplies_plain`]), and one algorithm does all rows of a shape, so a row's bits still
-//! depend on that row alone. The library knows plain matrices: a grouped one is written plain to
-//! scratch, in front of each of its products.
+//! Prefill multiplies many rows and is bound by arithmetic, at which the library is best; decode is
+//! bound by reading weights, at which our own kernels are as fast. The choice depends on the
+//! program and not on the rows ([`multiplies_plain`]), and one algorithm computes all rows of a
+//! shape, so a row's bits still depend on that row alone. The library supports plain matrices only:
+//! a grouped matrix is expanded to scratch before each of its products.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,22 @@ use program::plan::DeviceWork;
 use program::products::multiplies_plain;
 use program::weights::Weights;
 
-/// `own`: our own kernels although the library is there.
+/// Environment variable that selects the library; `own` selects our own kernels even if the library
+/// is installed.
 const BLAS_ENV: &str = "TANDEM_BLAS";
 
-/// Numbers of rows with which each product is tried, besides the most and one fewer: those around
-/// which libraries change their tiles. An algorithm is chosen for the most rows, and may refuse
-/// fewer.
+/// Row counts with which each product is tried, in addition to the maximum and one fewer: those
+/// around which libraries change their tiles. An algorithm is chosen for the maximum number of
+/// rows, and may refuse fewer.
 const TRIED_ROWS: [u32; 8] = [1, 7, 8, 9, 16, 17, 33, 64];
 
-/// Whether cuBLASLt is installed and wanted.
+/// Returns true if cuBLASLt is installed and enabled.
 pub fn finds_blas() -> bool {
     std::env::var_os(BLAS_ENV).is_none_or(|choice| choice != "own")
         && Library::CublasLt.find().is_some()
 }
 
-/// A matrix that is multiplied plain.
+/// Shape of a matrix that is multiplied in plain format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     n: u32,
@@ -46,7 +47,7 @@ impl Shape {
     }
 }
 
-/// The matrices that the device's programs multiply plain.
+/// Returns the matrices that the device's programs multiply in plain format.
 pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
     let mut found = Vec::new();
     for program in &work.programs {
@@ -67,7 +68,7 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
     found
 }
 
-/// Products by shape, with the memory that they share: one lane computes.
+/// Products by shape, with the memory that they share, since only one lane computes.
 #[derive(Debug)]
 pub(super) struct Products {
     blas: Arc<Blas>,
@@ -75,25 +76,26 @@ pub(super) struct Products {
     room: Room,
 }
 
-/// Where products have their scratch, each of [`scratch_bytes`].
+/// Scratch of the products, with the sizes given by [`scratch_bytes`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) sums: Address,
     pub(super) workspace: Address,
-    /// A grouped matrix made plain.
+    /// A grouped matrix in plain format.
     pub(super) weight: Address,
 }
 
 impl Products {
-    /// A product for each of the plan's shapes, each tried with several numbers of rows; `None`
-    /// where the library is missing or refuses one: then our own kernels do all of them.
+    /// Opens a product for each of the plan's shapes and tries each with several numbers of rows.
+    /// Returns `None` if the library is missing or refuses one of them, in which case our own
+    /// kernels compute all of them.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// Returns the driver's error.
     ///
     /// # Safety
-    /// `arena` are `size_bytes` of device memory, in which `room` lies; nobody uses it during the
-    /// call.
+    /// `arena` is `size_bytes` of device memory that contains `room` and has no other user during
+    /// the call.
     pub(super) unsafe fn open(
         context: &Context,
         work: &DeviceWork<'_>,
@@ -107,15 +109,16 @@ impl Products {
         for shape in shapes(work) {
             let Shape { n, k, .. } = shape;
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
-            // The first use loads device code, which a run must not wait for; any bytes will do.
+            // The first use loads device code, which must not delay a run; the contents do not
+            // matter.
             let fits = |rows: u32| {
                 let x_bytes = u64::from(rows) * u64::from(k) * 2;
                 x_bytes.max(shape.plain_bytes()) <= size_bytes
             };
             for tried in tried_rows(rows).filter(|rows| fits(*rows)) {
                 let operands = (arena, arena, room.sums);
-                // SAFETY: needed to try. The rows and the matrix lie in the arena (checked), the
-                // sums where the run's will; the stream is done before anybody reads them.
+                // SAFETY: needed to try. The rows and the matrix are within the arena (checked),
+                // the sums where the run's will be; the stream is done before they are read.
                 let outcome = unsafe { product.enqueue(&stream, tried, operands, room.workspace) };
                 if outcome.is_err() {
                     stream.synchronize()?;
@@ -128,19 +131,20 @@ impl Products {
         Ok(Some(Products { blas, by_shape, room }))
     }
 
-    /// Where a grouped matrix is to be written plain before it is multiplied.
+    /// Returns the address at which a grouped matrix is written in plain format before it is
+    /// multiplied.
     pub(super) const fn weight(&self) -> Address {
         self.room.weight
     }
 
-    /// Enqueues the sums of a linear over a plain `weight`, whatever the linear's own is, and says
-    /// where they are.
+    /// Enqueues the sums of a linear over the plain matrix `weight`, regardless of the format of
+    /// the linear's own weight, and returns their address.
     ///
     /// # Safety
-    /// As the launch of [`cuda_kernels::linear`].
+    /// The requirements of the launch of [`cuda_kernels::linear`] apply.
     ///
     /// # Panics
-    /// A matrix of a shape that is not among the plan's.
+    /// Panics if the matrix has a shape that is not among the plan's.
     pub(super) unsafe fn enqueue(
         &self,
         stream: &Stream,
@@ -156,19 +160,19 @@ impl Products {
         Ok(sums)
     }
 
-    /// Name and version of the library.
+    /// Returns the name and version of the library.
     pub(super) fn describe(&self) -> String {
         self.blas.describe()
     }
 }
 
-/// Numbers of rows to try, of products of up to `rows_max`.
+/// Returns the row counts to try for products of up to `rows_max` rows.
 fn tried_rows(rows_max: u32) -> impl Iterator<Item = u32> {
     let below = TRIED_ROWS.into_iter().filter(move |rows| *rows + 1 < rows_max);
     below.chain((rows_max > 1).then(|| rows_max - 1)).chain([rows_max])
 }
 
-/// Bytes of sums, workspace and a matrix made plain; none of what no shape needs.
+/// Returns the bytes of sums, workspace and an expanded matrix; 0 for what no shape needs.
 pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
     let shapes = shapes(work);
     let Some(widest) = shapes.iter().map(|shape| u64::from(shape.n)).max() else { return [0; 3] };

@@ -1,8 +1,8 @@
-//! The list of a stream's rows on the device, and the rotary tables that they take.
+//! Device list of a stream's rows, and the rotary tables that they use.
 //!
-//! Tables that are made once lie behind each other in the scratch, kind by kind of layer. Where a
-//! sequence's length decides, the list says each row's table, and it has the tables themselves
-//! where no two sequences need have the same.
+//! Tables that are created once are stored consecutively in the scratch, kind by kind of layer. If
+//! the table depends on a sequence's length, the list specifies the table of each row, and contains
+//! the tables themselves if every sequence may need its own.
 
 use cuda_kernels::{DevicePointer, RopeTables};
 use model::config::ModelConfig;
@@ -12,15 +12,16 @@ use program::ir::ProgramShape;
 use crate::rope_tables::{count, has_a_table_each, of_kinds};
 use crate::rows::SequenceRows;
 
-/// Bytes of a position, of an index and of a frequency.
+/// Size of a position, an index and a frequency, in bytes.
 const WORD_BYTES: usize = 4;
 
-/// Tables that are made once, of all kinds of layers.
+/// Returns the tables that are created once, of all kinds of layers.
 pub(super) fn frequencies(config: &ModelConfig) -> Vec<f32> {
     of_kinds(config).concat()
 }
 
-/// Bytes of the tables that are made once, of the first `kinds` kinds of layers.
+/// Returns the size of the tables that are created once, of the first `kinds` kinds of layers, in
+/// bytes.
 pub(super) fn frequencies_bytes(config: &ModelConfig, kinds: usize) -> u64 {
     let ropes = config.layers.kinds()[..kinds].iter().filter_map(|kind| kind.rope.as_ref());
     let values: usize = ropes.map(|rope| count(rope) * half(config, rope)).sum();
@@ -31,9 +32,9 @@ fn half(config: &ModelConfig, rope: &Rope) -> usize {
     rope.rotary_dim(config.head_dim) / 2
 }
 
-/// Where the parts of a list begin, in words: positions of the rows, the rows whose logits are
-/// computed, and for each kind of layer whose tables go by length each row's table, then the tables
-/// of the sequences if each has its own.
+/// Layout of a list, in words: the positions of the rows, then the rows whose logits are computed,
+/// and then, for each kind of layer whose tables depend on length, the table of each row and the
+/// tables of the sequences if each has its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowList {
     rows: usize,
@@ -42,7 +43,7 @@ pub(super) struct RowList {
 }
 
 impl RowList {
-    /// The lists of a program, for its most rows and sequences.
+    /// Returns the layout for the maximum numbers of rows and sequences of a program.
     pub(super) fn new(program: &ProgramShape) -> RowList {
         RowList {
             rows: program.stream_rows as usize,
@@ -51,17 +52,18 @@ impl RowList {
         }
     }
 
-    /// Bytes of a list.
+    /// Returns the size of a list, in bytes.
     pub(super) fn size_bytes(&self, config: &ModelConfig) -> usize {
         self.kind_at(config, config.layers.kinds().len()) * WORD_BYTES
     }
 
-    /// Where the rows whose logits are computed are.
+    /// Returns the offset of the rows whose logits are computed.
     pub(super) fn last_rows_at(&self) -> usize {
         self.rows
     }
 
-    /// Where the part of a kind of layer is, or of the first ones the end.
+    /// Returns the offset of the part of a kind of layer. The number of kinds yields the end of the
+    /// list.
     fn kind_at(&self, config: &ModelConfig, kind: usize) -> usize {
         let before = config.layers.kinds()[..kind].iter().filter_map(|kind| kind.rope.as_ref());
         let words = before.map(|rope| {
@@ -71,7 +73,8 @@ impl RowList {
         self.rows + self.logits_rows + words.sum::<usize>()
     }
 
-    /// Writes the tables of the sequence at `index`, of that most positions, into a list.
+    /// Writes the tables of the sequence at `index`, whose maximum number of positions is `length`,
+    /// into a list.
     pub(super) fn write_tables(
         &self,
         config: &ModelConfig,
@@ -95,8 +98,8 @@ impl RowList {
         }
     }
 
-    /// How the layers of a kind rotate the rows of the list at `list`, where the tables that are
-    /// made once are at `frequencies`; `None` if they do not.
+    /// Returns the rotary tables of a kind of layer for the rows of the list at `list`, given the
+    /// tables created once at `frequencies`; `None` if the layers do not rotate.
     pub(super) fn tables(
         &self,
         config: &ModelConfig,

@@ -1,5 +1,6 @@
-//! What the device needs beside the plan's buffers, behind them in the arena: rope frequencies,
-//! room for attention, and a slot for each list of rows or units that changes from step to step.
+//! Device scratch in addition to the plan's buffers, stored after them in the arena: rope
+//! frequencies, scratch of attention, and a slot for each list of rows or units that changes from
+//! step to step.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +17,16 @@ use super::expert_sizes::ExpertSizes;
 use super::products;
 use super::row_lists::{RowList, frequencies_bytes};
 
-/// Kernels want 16 bytes; a cache line of the device is 128.
+/// Alignment of ranges. Kernels require 16 bytes; a cache line of the device has 128.
 const ALIGN_BYTES: u64 = 256;
 
-/// A list that the device reads and that a step changes.
+/// Key of a list that the device reads and that changes in each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     program: ProgramId,
     batch: u16,
     stream: u16,
-    /// Of the layer: units of layers with other windows lie elsewhere in their caches.
+    /// Kind of the layer: units of layers with different windows are at different cache offsets.
     kind: usize,
     list: List,
 }
@@ -36,22 +37,24 @@ enum List {
     Rows,
     /// Units of a chunk.
     Units(Option<Chunk>),
-    /// Units whose rows an append of chunks takes, those of sequences that begin alike among them.
+    /// Units whose rows an append of chunks takes, including those of sequences with a shared
+    /// prefix.
     Appended(Chunk),
 }
 
 impl Key {
-    /// The rows of a stream.
+    /// Returns the key of the rows of a stream.
     pub(super) fn rows(program: ProgramId, at: At) -> Key {
         Key { program, batch: at.batch, stream: at.stream, kind: 0, list: List::Rows }
     }
 
-    /// The units of a chunk of a stream, in a kind of layer.
+    /// Returns the key of the units of a chunk of a stream, in a kind of layer.
     pub(super) fn units(program: ProgramId, at: At, kind: usize, chunk: Option<Chunk>) -> Key {
         Key { program, batch: at.batch, stream: at.stream, kind, list: List::Units(chunk) }
     }
 
-    /// The units of an append; where sequences have single rows, those of attention.
+    /// Returns the key of the units of an append; if sequences have single rows, the append uses
+    /// the units of attention.
     pub(super) fn appended(
         (program, rows): (ProgramId, Rows),
         at: At,
@@ -66,7 +69,7 @@ impl Key {
     }
 }
 
-/// A range of the scratch, bytes.
+/// A range of the scratch, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) offset_bytes: u64,
@@ -82,20 +85,20 @@ pub(super) struct ExpertRanges {
     pub(super) parts: Range,
 }
 
-/// Where everything lies, from the first byte of the arena.
+/// Layout of the scratch; offsets count from the first byte of the arena.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// Rotary tables that are made once ([`frequencies_bytes`]).
+    /// Rotary tables that are created once ([`frequencies_bytes`]).
     pub(super) frequencies: Range,
-    /// Parts of decode attention.
+    /// Partial results of decode attention.
     pub(super) attention: Range,
     /// Fresh K and V as 4-bit records.
     pub(super) fresh: [Range; 2],
-    /// Of mixtures of experts; empty for what the device does not run.
+    /// Scratch of mixtures of experts; empty for what the device does not run.
     pub(super) experts: ExpertRanges,
-    /// Sums, workspace and a matrix made plain, of cuBLASLt; empty where it is not used.
+    /// Sums, workspace and expanded matrix of cuBLASLt; empty if it is not used.
     pub(super) blas: [Range; 3],
-    /// All slots together.
+    /// Range of all slots together.
     pub(super) slots: Range,
     slot_of: BTreeMap<Key, Range>,
     /// End of the arena.
@@ -114,12 +117,12 @@ impl Layout {
     }
 }
 
-/// The kind of an instruction's layer.
+/// Returns the kind of an instruction's layer.
 pub(super) fn kind_of(config: &ModelConfig, at: At) -> usize {
     config.layers.kind_index(at.layer.map_or(0, usize::from))
 }
 
-/// The shape of attention in a kind of layer, as the kernels take it.
+/// Returns the shape of attention in a kind of layer, as the kernels expect it.
 pub(super) fn attention_shape(config: &ModelConfig, kind: usize) -> AttentionShape {
     let window = config.layers.kinds()[kind].window;
     AttentionShape {
@@ -131,7 +134,8 @@ pub(super) fn attention_shape(config: &ModelConfig, kind: usize) -> AttentionSha
     }
 }
 
-/// What a CUDA device needs beside a plan's buffers, for the memory budget; `blas`: with cuBLASLt.
+/// Returns the scratch of a CUDA device in addition to a plan's buffers, for the memory budget;
+/// `blas` includes cuBLASLt's.
 pub fn scratch(blas: bool) -> DeviceScratch {
     fn bytes(work: &DeviceWork<'_>, blas: bool) -> u64 {
         Scratch::new(work, blas).end_bytes.saturating_sub(work.buffers_bytes)
@@ -140,7 +144,8 @@ pub fn scratch(blas: bool) -> DeviceScratch {
 }
 
 impl Scratch {
-    /// The scratch of a plan's work, sized by its maxima; `blas` with what cuBLASLt needs.
+    /// Returns the scratch of a plan's work, sized by its maxima; `blas` includes what cuBLASLt
+    /// needs.
     pub(super) fn new(work: &DeviceWork<'_>, blas: bool) -> Scratch {
         let DeviceWork { config, shape, map, buffers_bytes, .. } = *work;
         let start = buffers_bytes.next_multiple_of(ALIGN_BYTES);
@@ -201,22 +206,22 @@ impl Scratch {
         Scratch { frequencies, attention, fresh, experts, blas, slots, slot_of, end_bytes }
     }
 
-    /// The slot of a list.
+    /// Returns the slot of a list.
     ///
     /// # Panics
-    /// A list that no instruction of the plan has.
+    /// Panics if no instruction of the plan has the list.
     pub(super) fn slot(&self, key: Key) -> Range {
         let Some(range) = self.slot_of.get(&key) else { panic!("no instruction has {key:?}") };
         *range
     }
 
-    /// All lists of the plan, in a fixed order.
+    /// Returns all lists of the plan, in a fixed order.
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.slot_of.keys().copied()
     }
 }
 
-/// Lists that the device's instructions read.
+/// Returns the lists that the device's instructions read.
 fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
     let kind = |at| kind_of(work.config, at);
     let mut keys = Vec::new();
@@ -247,7 +252,7 @@ fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
     keys
 }
 
-/// Whether an operation takes positions or picks rows.
+/// Returns true if an operation uses positions or selects rows.
 fn needs_rows(op: Op) -> bool {
     matches!(op, Op::Q | Op::K | Op::FinalNorm)
 }

@@ -1,9 +1,9 @@
-//! Rows and units of a step on the device: written into pinned memory when an instruction first
-//! needs them, copied on the lane's stream, used by all layers.
+//! Rows and units of a step on the device. They are written to pinned memory when an instruction
+//! first needs them, copied on the lane's stream, and used by all layers.
 //!
 //! A slot is written once in a step, by one lane. Its pinned bytes may be overwritten in the next
-//! step without a wait: whoever enqueues work of that step has waited for the sampler of the step
-//! before, which came after work that followed the copy on this stream.
+//! step without a wait: whichever thread enqueues work of that step has waited for the sampler of
+//! the step before, which came after work that followed the copy on this stream.
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,21 @@ use crate::shared::table::StepTable;
 /// Rows of an instruction on the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// u32 per row: its position; other parts of the list are behind.
+    /// Position of each row, u32. The other parts of the list follow.
     pub(super) positions: DevicePointer,
-    /// u32 per sequence: its last row.
+    /// Last row of each sequence, u32.
     pub(super) last_rows: DevicePointer,
-    /// Where the other parts are.
+    /// Layout of the other parts.
     pub(super) list: RowList,
 }
 
 #[derive(Debug)]
 struct Slot {
     range: Range,
-    /// Group and step that it was filled for.
+    /// Run of the lists for which it was filled.
     filled: Option<u64>,
     units: Units,
-    /// Cached positions of all units.
+    /// Number of cached positions of all units.
     cached: u64,
 }
 
@@ -46,17 +46,18 @@ struct Slot {
 pub(super) struct Uploads {
     staging: PinnedBuffer,
     slots: BTreeMap<Key, Slot>,
-    /// Counts runs of a list, prefill among them.
+    /// Number of the current run of a list, including prefill.
     run: u64,
-    /// Of which rows the device's places by expert are: those of a layer's stream from one on.
+    /// Rows whose places by expert the device currently holds: those of a layer's stream, from this
+    /// row on.
     grouped: Option<(ProgramId, At, usize)>,
 }
 
 impl Uploads {
-    /// Room for all lists of the plan.
+    /// Allocates the slots of all lists of the plan.
     ///
     /// # Errors
-    /// The driver has no pinned memory left.
+    /// Returns an error if the driver has no pinned memory left.
     pub(super) fn new(device: &Device) -> Result<Uploads, CudaError> {
         let scratch = device.scratch();
         let staging = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
@@ -68,18 +69,18 @@ impl Uploads {
         Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0, grouped: None })
     }
 
-    /// What was filled so far is of an earlier step.
+    /// Begins a new run, which invalidates everything filled before.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
         self.grouped = None;
     }
 
-    /// Whether places by expert are those of `rows`, which they are from now on.
+    /// Returns true if the places by expert are those of `rows`, and marks them as those of `rows`.
     pub(super) fn has_grouped(&mut self, rows: (ProgramId, At, usize)) -> bool {
         self.grouped.replace(rows) == Some(rows)
     }
 
-    /// Positions, last rows and rotary tables of a stream.
+    /// Returns the positions, last rows and rotary tables of a stream.
     pub(super) fn rows(
         &mut self,
         config: &ModelConfig,
@@ -115,7 +116,8 @@ impl Uploads {
         Ok(Rows { positions, last_rows, list })
     }
 
-    /// Units of a chunk of a stream in a kind of layer, and the cached positions of all of them.
+    /// Returns the units of a chunk of a stream in a kind of layer, and the number of cached
+    /// positions of all of them.
     pub(super) fn units(
         &mut self,
         device: &Device,
@@ -127,7 +129,7 @@ impl Uploads {
         self.listed(device, stream, Key::units(program, at, kind, chunk), listed)
     }
 
-    /// Units whose fresh rows an append takes.
+    /// Returns the units whose fresh rows an append takes.
     pub(super) fn appended(
         &mut self,
         device: &Device,
@@ -186,14 +188,14 @@ impl Uploads {
     }
 }
 
-/// A slot's pinned bytes as values.
+/// Returns the pinned bytes of a slot as values.
 #[expect(clippy::mut_from_ref, reason = "slots are disjoint, and one lane writes them")]
 fn staged<'a, T: Pod>(staging: &'a PinnedBuffer, device: &Device, range: Range) -> &'a mut [T] {
     let offset = (range.offset_bytes - device.scratch().slots.offset_bytes) as usize;
     assert!(offset + range.size_bytes as usize <= staging.size_bytes(), "the slot is staged");
-    // SAFETY: needed to write what the device will read. The range lies in the buffer (asserted),
+    // SAFETY: needed to write what the device will read. The range is within the buffer (asserted),
     // it begins on 256 bytes, any bytes are a `Pod`, and copies of an earlier step are done (module
-    // header), so nobody else touches it.
+    // header), so nothing else touches it.
     unsafe {
         let first = staging.base().add(offset).cast::<T>();
         std::slice::from_raw_parts_mut(first, range.size_bytes as usize / size_of::<T>())

@@ -1,26 +1,28 @@
-//! Which of several lanes that stand still is the one that hangs.
+//! Stall detection that identifies the hanging lane among several lanes without progress.
 
 use std::time::Duration;
 
 use shm::Control;
 
-/// What is to be thought of work that is not done.
+/// Assessment of unfinished work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing yet.
+    /// The work may still finish.
     Wait,
-    /// The run was ended elsewhere.
+    /// Another thread or process ended the run.
     Poisoned,
-    /// Nothing has moved for too long.
+    /// No lane has made progress within the bound.
     Stuck,
 }
 
-/// Where the work itself has begun the bound is half as long, so that of several lanes that stand
-/// still it is the one with the hanging work that speaks, and not one behind it.
+/// Judges unfinished work after a period without progress.
 ///
-/// Poison lets every wait pass, also those of streams: what a lane of another process was held by
-/// is then gone, and its work has begun. All count from the same movement, so they ask at the same
-/// moment; hence whether the run was poisoned is looked at after the question, never before.
+/// The bound is half as long if the work itself has begun. Thus, of several lanes without progress,
+/// the one with the hanging work reports the stall, and not one that waits for it.
+///
+/// Poison lets every wait pass, including those of streams: the wait that blocked a lane of another
+/// process then ends, and its work begins. All lanes count from the same movement, so they check at
+/// the same moment; therefore poison is checked after `begun` is evaluated, never before.
 pub(super) fn judge(
     control: &Control,
     still: Duration,

@@ -1,4 +1,4 @@
-//! Fresh K and V rows behind the cached positions of a chunk's units.
+//! Appends of fresh K and V rows after the cached positions of a chunk's units.
 
 use half::bf16;
 use kernels::grouped::quantise_kv;
@@ -16,9 +16,9 @@ use crate::select;
 use crate::shared::table::StepTable;
 use crate::skew::Skew;
 
-/// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares:
-/// `from` in the `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in
-/// elements.
+/// Calls `each(from, to)` for every fresh row of every unit of the chunk, including units that
+/// share rows of another sequence: `from` is an offset in the `[rows, kv_heads * head_dim]` value
+/// and `to` in the chunk's cache, both in elements.
 pub fn append_spans(
     table: &StepTable,
     program: ProgramId,
@@ -34,7 +34,7 @@ pub fn append_spans(
     }
 }
 
-/// Where an append finds its rows and what it does to them.
+/// Context of an append.
 #[derive(Clone, Copy)]
 pub(super) struct Appending<'a> {
     pub(super) plan: &'a Plan,
@@ -42,7 +42,7 @@ pub(super) struct Appending<'a> {
     pub(super) table: &'a StepTable,
     pub(super) variant: Variant,
     pub(super) program: ProgramId,
-    /// Of a plan that selects positions.
+    /// Skew of a plan that selects positions.
     pub(super) skew: Option<&'a Skew>,
 }
 
@@ -77,7 +77,8 @@ fn copied(
     bytes
 }
 
-/// What lies beside the keys where new tokens select positions.
+/// Appends the partial keys if new tokens select positions, and returns the number of bytes
+/// written.
 fn partial_keys<T: Element>(from: Appending<'_>, append: &Append) -> usize {
     let Appending { plan, view, table, program, skew, .. } = from;
     let Some(skew) = skew.filter(|_| append.kv == Kv::K) else { return 0 };
@@ -92,7 +93,8 @@ fn partial_keys<T: Element>(from: Appending<'_>, append: &Append) -> usize {
     bytes
 }
 
-/// Each row becomes a record of its own, so its bits depend on that row alone.
+/// Appends each row as a record of its own, so that its bits depend on that row alone, and returns
+/// the number of bytes written.
 fn quantised<T: Element>(
     Appending { view, table, variant, program, .. }: Appending<'_>,
     append: &Append,

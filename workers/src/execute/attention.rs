@@ -1,9 +1,9 @@
-//! `Scores`, `Softmax`, `Wv` and the fused form, over the units of a chunk.
+//! `Scores`, `Softmax`, `Wv` and fused attention, over the units of a chunk.
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
-//! device, so an append may happen before or after without changing a bit; into a ring of positions
-//! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see
-//! fresh rows as the append will store them.
+//! device, so an append may happen before or after without changing a bit. An append to a ring of
+//! positions comes after, since it overwrites the oldest. With a 4-bit cache the kernels read fresh
+//! rows as the append will store them.
 
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, PageLists, Unit, Units};
 use model::config::ModelConfig;
@@ -15,8 +15,8 @@ use program::map::Chunk;
 use super::operands::{Operands, output_region};
 use crate::rows;
 
-/// Runs the operation on units that it lists in `units`, and their pages in `pages`; returns the
-/// bytes of cached K and V read.
+/// Runs the operation and returns the number of bytes of cached K and V read. Lists the units in
+/// `units` and their pages in `pages`.
 pub(super) fn run<T: Element>(
     (kernels, units, pages): (&Kernels, &mut Vec<Unit>, &mut Vec<u32>),
     operands: &Operands<'_>,
@@ -34,7 +34,7 @@ pub(super) fn run<T: Element>(
     let page_positions = operands.table.page_positions(compute.at.layer);
     let units = Units { units, pages: PageLists { page_positions, pages } };
     let cached: u64 = units.units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
-    // Only a softmax has weights: its sinks.
+    // The only weights of an attention operation are the sinks of a softmax.
     let sinks = operands.vector(compute, 0);
     let kv_format = operands.plan.map.kv_format;
     let position_bytes =
@@ -71,7 +71,7 @@ pub(super) fn run<T: Element>(
     cached * position_bytes * compute.op.caches().len() as u64
 }
 
-/// What all units of the operation share.
+/// Returns the shape that all units of the operation share.
 pub(super) fn shape(config: &ModelConfig, compute: &Compute) -> AttentionShape {
     let window = config.layers.of(compute.at.layer.map_or(0, usize::from)).window;
     AttentionShape {
@@ -83,7 +83,7 @@ pub(super) fn shape(config: &ModelConfig, compute: &Compute) -> AttentionShape {
     }
 }
 
-/// The rows of which the operation writes its units' columns.
+/// Returns the rows in which the operation writes its units' columns.
 pub(super) fn attended<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
@@ -91,12 +91,12 @@ pub(super) fn attended<'a, T: Element>(
 ) -> Columns<'a, T> {
     let (first, len) = operands.output_pointer::<T>(compute, count);
     // SAFETY: needed because another lane may write other columns of these rows, other chunks of
-    // the value, at the same time. The view has checked that they are mapped; columns of this
-    // chunk are this lane's alone, as the validator has proved.
+    // the value, at the same time. The view has checked that they are mapped; columns of this chunk
+    // belong to this lane alone, as the validator has proved.
     unsafe { Columns::new(first, len) }
 }
 
-/// The cache from the chunk's first unit on; empty where nothing is cached.
+/// Returns the cache from the chunk's first unit on; empty if nothing is cached.
 pub(super) fn cache<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
@@ -119,7 +119,8 @@ pub(super) fn cache<'a, T: Element>(
     }
 }
 
-/// Byte offset and f32 count of the chunk's units, from which scores offsets count.
+/// Returns the byte offset and the f32 count of the scores of the chunk's units; score offsets are
+/// relative to the former.
 fn scores_range(
     operands: &Operands<'_>,
     compute: &Compute,

@@ -1,4 +1,4 @@
-//! One operation of the model's table on this lane's kernels.
+//! Execution of one operation of the model's table with this lane's kernels.
 
 use kernels::{
     Element, Kernels, Pool, PoolOptions, ScratchLimits, Selection, StateRows, Unit, Variant,
@@ -30,20 +30,21 @@ pub struct ComputeState {
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<Unit>,
-    /// Pages of their caches.
+    /// Pages of the units' caches.
     pages: Vec<u32>,
     /// Sequences of a layer with a state.
     states: Vec<StateRows>,
     sample: sample::SampleState,
-    /// Where new tokens select positions.
+    /// Present if new tokens select positions.
     selection: Option<Selection>,
 }
 
 impl ComputeState {
-    /// Kernels of `variant` on threads as `pool` says, and scratch for all that `plan` can ask for.
+    /// Creates kernels of `variant` with threads as specified by `pool`, and scratch for everything
+    /// that `plan` can require.
     ///
     /// # Errors
-    /// The system refused to start a thread.
+    /// Returns an error if the system cannot start a thread.
     pub fn new(
         plan: &Plan,
         variant: Variant,
@@ -89,7 +90,7 @@ impl ComputeState {
         })
     }
 
-    /// Routers pick experts at random, whatever their rows hold.
+    /// Makes routers select experts at random, regardless of the rows' contents.
     #[must_use]
     pub(crate) fn routing_evenly(mut self) -> ComputeState {
         self.router = self.router.evenly();
@@ -261,8 +262,8 @@ impl ComputeState {
     }
 }
 
-/// Rows of an operation's values: of those that a stream's logits are computed from, of every slot
-/// where values are kept, else of the stream.
+/// Returns the number of rows of an operation's values: the rows whose logits are computed, a row
+/// per slot for kept values, or else the rows of the stream.
 fn rows_of(operands: &Operands<'_>, compute: &Compute) -> usize {
     let Operands { table, program, .. } = *operands;
     let (found, rows) = counts(table, program, compute.at);

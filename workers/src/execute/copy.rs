@@ -1,4 +1,4 @@
-//! Copies: only what is active is moved, nothing is padded.
+//! Copies, which move only active data, without padding.
 
 use model::ops::{Op, Value};
 use program::ir::{Copy, Moved, ProgramId, Rows};
@@ -14,8 +14,8 @@ use crate::memory::View;
 use crate::rows::{counts, heads_in, sequences, units};
 use crate::shared::table::StepTable;
 
-/// The ranges that a copy moves at the table's present state; `weight_bytes` is the size of a
-/// whole blob. Returns the number of rows.
+/// Calls `each` for every range that a copy moves in the table's current state, and returns the
+/// number of rows. `weight_bytes` is the size of a whole blob.
 pub fn copy_spans(
     plan: &Plan,
     table: &StepTable,
@@ -86,7 +86,7 @@ pub fn copy_spans(
     rows
 }
 
-/// A whole blob, or what a piece of the linear has of it.
+/// Calls `each` for a whole blob, or for the ranges of it that a piece of the linear reads.
 fn weight_spans(
     plan: &Plan,
     (op, copy): (Op, &Copy),
@@ -104,7 +104,7 @@ fn weight_spans(
     }
 }
 
-/// Whole rows, or the columns of them that a piece of a linear writes.
+/// Calls `each` for whole rows, or for the columns that a piece of a linear writes.
 fn row_spans((rows, row_bytes): (usize, usize), chunk: Option<Chunk>, mut each: impl FnMut(Span)) {
     let Some(part) = chunk.filter(|part| part.of > 1) else {
         each(Span::at(0, rows * row_bytes));
@@ -124,7 +124,7 @@ pub(super) fn execute(
 ) -> Work {
     let (from, to) = (copy.from.buffer, copy.to.buffer);
     let weight_bytes = match copy.moved {
-        // A slot may serve several blobs of one operation; all have its size.
+        // A slot may serve several blobs of one operation, all of the same size.
         Moved::Weights(_) => view.size_bytes(from).min(view.size_bytes(to)),
         _ => 0,
     };

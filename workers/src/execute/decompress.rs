@@ -1,7 +1,8 @@
-//! A weight blob from its stored form to the wider one that the device multiplies.
+//! Decompression of a weight blob from its stored format to the wider one that the device
+//! multiplies.
 //!
-//! The emulated device widens the integers to bytes, with their scales: the linear then gives the
-//! same bits as one straight from the stored form, which is what the CPU does.
+//! The emulated device widens the integers to bytes, with their scales: the linear then yields the
+//! same bits as one that reads the stored format directly, as the CPU does.
 
 use kernels::Variant;
 use kernels::grouped::widen;

@@ -1,5 +1,5 @@
-//! Layers with a state: the convolution and the recurrence over the rows of each sequence, which
-//! keep what they keep at the sequence's slot.
+//! Layers with a state: the convolution and the recurrence over the rows of each sequence, whose
+//! state is stored at the sequence's slot.
 
 use kernels::{Element, Kernels, StateRows};
 use model::delta::DeltaNet;
@@ -9,7 +9,8 @@ use program::ir::Compute;
 use super::operands::Operands;
 use crate::rows::{SequenceRows, sequences};
 
-/// Runs the operation on sequences that it lists in `list`; returns the bytes of states read.
+/// Runs the operation and returns the number of bytes of states read. Lists its sequences in
+/// `list`.
 pub(super) fn run<T: Element>(
     (kernels, list): (&Kernels, &mut Vec<StateRows>),
     operands: &Operands<'_>,
@@ -42,7 +43,7 @@ pub(super) fn run<T: Element>(
     list.len() as u64 * compute.op.state_bytes(config)
 }
 
-/// What the sequences of the batch keep, `len` numbers each.
+/// Returns the states of the sequences of the batch, `len` numbers each.
 fn kept<'a>(operands: &Operands<'a>, compute: &Compute, len: usize) -> &'a mut [f32] {
     let slots = operands.table.batch_size();
     operands.view.write(compute.caches[0].buffer, 0, slots * len)

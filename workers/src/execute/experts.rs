@@ -1,4 +1,4 @@
-//! A mixture of experts: which experts a row goes to, and their linears.
+//! A mixture of experts: the routing of rows to experts, and the experts' linears.
 
 use kernels::{Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing};
 use model::compressed::WeightFormat;
@@ -10,11 +10,12 @@ use program::ir::{Compute, ProgramId};
 use super::linear;
 use super::operands::Operands;
 
-/// Rows of experts at a time; more are computed in passes, each of which reads the experts' weights
-/// anew.
+/// Maximum number of rows of experts computed in one pass. Each pass reads the experts' weights
+/// again.
 const ROWS_MAX: usize = 2048;
 
-/// What the kernels of a model's experts are sized for, with so many rows at most.
+/// Returns the limits for which the kernels of a model's experts are sized, given a maximum of
+/// `rows` rows.
 pub(super) fn limits(config: &ModelConfig, rows: usize) -> ExpertLimits {
     let Some(Mixture { count, per_token, ffn_size, .. }) = config.experts else {
         return ExpertLimits::NONE;
@@ -28,30 +29,30 @@ pub(super) fn limits(config: &ModelConfig, rows: usize) -> ExpertLimits {
     }
 }
 
-/// The model's experts, of a layer that has some.
+/// Returns the model's experts, for a layer that has some.
 fn mixture(operands: &Operands<'_>) -> Mixture {
     operands.plan.config.experts.expect("a layer with experts is of a model with experts")
 }
 
-/// Picks each row's experts.
+/// Router that selects the experts of each row.
 #[derive(Debug)]
 pub(super) struct Router {
-    /// `[rows, experts]`.
+    /// Router logits, `[rows, experts]`.
     logits: Vec<f32>,
-    /// Of each expert.
+    /// Number of rows of each expert.
     rows_of: Vec<u32>,
-    /// Where the logits are not the router's but random, the state that they follow from.
+    /// State of the random generator if random logits replace the router's.
     random: Option<u64>,
 }
 
 impl Router {
-    /// Of so many rows at most.
+    /// Returns a router of up to `rows` rows.
     pub(super) fn new(config: &ModelConfig, rows: usize) -> Router {
         let experts = config.experts.map_or(0, |experts| experts.count);
         Router { logits: vec![0.0; rows * experts], rows_of: vec![0; experts], random: None }
     }
 
-    /// The router's logits are computed, but random ones pick.
+    /// Returns a router that computes its logits but selects experts by random ones.
     pub(super) fn evenly(self) -> Router {
         Router { random: Some(0), ..self }
     }
@@ -71,7 +72,7 @@ impl Router {
             logits.iter_mut().for_each(|logit| *logit = random(state));
         }
         let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
-        // What a half of a layer adds is scaled, here with the weights of its sum.
+        // Contributions to the residual stream are scaled, here through the weights of the sum.
         let factor = operands.plan.config.scales.residual;
         kernels.route((count, per_token), (scoring, factor), logits, routed);
         self.rows_of.fill(0);
@@ -83,7 +84,7 @@ impl Router {
     }
 }
 
-/// A number from 0 to 1 and the next state (SplitMix64).
+/// Returns a number from 0 to 1 and advances the state (SplitMix64).
 fn random(state: &mut u64) -> f32 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -92,7 +93,7 @@ fn random(state: &mut u64) -> f32 {
     ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1u32 << 24) as f32
 }
 
-/// The router's logits of all rows.
+/// Computes the router's logits of all rows.
 fn score<T: Element>(
     kernels: &Kernels,
     logits: &mut [f32],
@@ -104,7 +105,7 @@ fn score<T: Element>(
     linear::multiply(kernels, operands, compute, (rows, x), LinearOut::StoreF32(logits));
 }
 
-/// `ExpertGate`, `ExpertUp` or `ExpertDown`.
+/// Runs `ExpertGate`, `ExpertUp` or `ExpertDown`.
 pub(super) fn run<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -146,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows of 8 of 128 experts hit as many as independent draws do.
+    /// Rows that select 8 of 128 experts reach as many distinct experts as independent draws do.
     #[test]
     fn random_logits_pick_all_experts_equally_often() {
         let (experts, rows, groups) = (128, 8, 500);
@@ -176,7 +177,7 @@ mod tests {
         let mean = distinct as f64 / f64::from(groups);
         let expected = mixture.expected_distinct(f64::from(rows));
         assert!((mean / expected - 1.0).abs() < 0.02, "{mean} {expected}");
-        // 250 times each, give or take 15.
+        // Expected 250 times each, with a standard deviation of about 15.
         assert!(times.iter().all(|times| (170..330).contains(times)), "{times:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Linears of rows, and what becomes of their results.
+//! Linears of rows, and the destinations of their results.
 
 use bytemuck::Pod;
 use kernels::{
@@ -14,11 +14,11 @@ use program::pieces;
 
 use super::operands::{Operands, output_region};
 
-/// The bounds of gpt-oss's activation.
+/// Constants of gpt-oss's activation.
 pub(crate) const SWIGLU_ALPHA: f32 = 1.702;
 pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
 
-/// Runs the linear, and the norm of q or k behind it.
+/// Runs the linear, and the norm of q or k after it.
 pub(super) fn run<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -43,7 +43,7 @@ pub(super) fn run<T: Element>(
     }
 }
 
-/// The operation's matrix and bias over `rows` rows of `x`.
+/// Multiplies `rows` rows of `x` by the operation's matrix and adds the bias.
 pub(super) fn multiply<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -65,8 +65,8 @@ pub(super) fn multiply<T: Element>(
     }
 }
 
-/// A piece of the operation's matrix and bias, which may be all of them that is there, over `rows`
-/// rows of `x`.
+/// Multiplies `rows` rows of `x` by a piece of the operation's matrix and adds its bias. The piece
+/// may be all that is stored.
 fn multiply_piece<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -91,7 +91,7 @@ fn multiply_piece<T: Element>(
     kernels.linear_columns(LinearColumns { rows, n, k, columns, x, weight, bias, out });
 }
 
-/// Where the results of a piece go.
+/// Returns the destination of a piece's results.
 fn piece_output<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
@@ -108,7 +108,7 @@ fn piece_output<'a, T: Element>(
             let (first, len) = operands.pointer(compute.inputs[1], Value::Gate, rows);
             // SAFETY: needed because another lane may write other columns of these rows, other
             // pieces of the gate, at the same time. The view has checked that they are mapped;
-            // nobody writes the columns of this piece, as the validator has proved.
+            // nothing writes the columns of this piece, as the validator has proved.
             let gate = unsafe { Columns::new(first, len) };
             match activation {
                 Activation::Silu => ColumnsOut::SiluMul { gate, out },
@@ -122,16 +122,16 @@ fn piece_output<'a, T: Element>(
     }
 }
 
-/// The rows of which a piece writes its columns.
+/// Returns the rows in which a piece writes its columns.
 fn written<'a, N: Pod>(operands: &Operands<'a>, compute: &Compute, rows: usize) -> Columns<'a, N> {
     let (first, len) = operands.output_pointer::<N>(compute, rows);
     // SAFETY: needed because another lane may write other columns of these rows, other pieces of
     // the value, at the same time. The view has checked that they are mapped; the columns of this
-    // piece are this lane's alone, as the validator has proved.
+    // piece belong to this lane alone, as the validator has proved.
     unsafe { Columns::new(first, len) }
 }
 
-/// Where the results go.
+/// Returns the destination of the results.
 fn output<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
@@ -179,10 +179,10 @@ fn output<'a, T: Element>(
     }
 }
 
-/// The product of an activation of the gate and the linear's result.
+/// Returns the output that multiplies an activation of the gate by the linear's result.
 ///
 /// # Panics
-/// For an activation of one factor.
+/// Panics if the activation has a single factor.
 pub(super) fn gated<'a, T>(
     activation: Activation,
     gate: &'a [T],

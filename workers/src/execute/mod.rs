@@ -1,6 +1,6 @@
-//! Executes one instruction: the operands come from the plan, the sizes from the step table.
+//! Execution of one instruction: the operands come from the plan, the sizes from the step table.
 //!
-//! [`Executor`] belongs to one lane. Everything it needs is allocated when it is made; executing
+//! [`Executor`] belongs to one lane. Everything that it needs is allocated on creation; executing
 //! allocates nothing.
 
 mod append;
@@ -42,7 +42,7 @@ pub use copy::copy_spans;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 pub use span::Span;
 
-/// The operands of one lane's instructions.
+/// Executor of one lane's instructions.
 #[derive(Debug)]
 pub struct Executor {
     plan: Arc<Plan>,
@@ -52,12 +52,12 @@ pub struct Executor {
     variant: Variant,
     /// Kernels and scratch of a compute lane.
     compute: Option<ComputeState>,
-    /// Of a plan that selects positions.
+    /// Skew of a plan that selects positions.
     skew: Option<Arc<Skew>>,
 }
 
 impl Executor {
-    /// An executor for one lane; `compute` for the lanes that run operations.
+    /// Returns an executor for one lane. `compute` is present for the lanes that run operations.
     pub fn new(
         lane: LaneId,
         plan: Arc<Plan>,
@@ -74,17 +74,17 @@ impl Executor {
         Executor { plan, view, table, device, variant, compute, skew: None }
     }
 
-    /// The same for a plan that selects positions.
+    /// Returns the executor with the skew of a plan that selects positions.
     #[must_use]
     pub(crate) fn with_skew(self, skew: Option<Arc<Skew>>) -> Executor {
         Executor { skew, ..self }
     }
 
-    /// Executes `instruction`, which must be work and not order.
+    /// Executes `instruction`, which must be work and not a wait or a signal.
     ///
     /// # Panics
-    /// An instruction that this lane cannot execute, or sizes beyond its buffers: a plan that the
-    /// validator would have refused.
+    /// Panics on an instruction that this lane cannot execute, or on sizes beyond its buffers, as
+    /// in a plan that the validator would have refused.
     fn run(&mut self, program: ProgramId, instruction: &Instruction) -> Work {
         match instruction {
             Instruction::Compute(compute) => {

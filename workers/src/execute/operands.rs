@@ -1,4 +1,4 @@
-//! Where a compute instruction finds its operands in the memory that workers share.
+//! Operands of a compute instruction in the memory that workers share.
 
 use bytemuck::Pod;
 use model::compressed::{Grouped, WeightFormat};
@@ -13,7 +13,7 @@ use crate::memory::View;
 use crate::shared::table::StepTable;
 use crate::skew::Skew;
 
-/// The operands of one compute instruction.
+/// Resolves the operands of one compute instruction.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub(super) plan: &'a Plan,
@@ -21,30 +21,31 @@ pub(super) struct Operands<'a> {
     pub(super) table: &'a StepTable,
     pub(super) program: ProgramId,
     pub(super) device: Device,
-    /// Of a plan that selects positions.
+    /// Skew of a plan that selects positions.
     pub(super) skew: Option<&'a Skew>,
 }
 
 impl<'a> Operands<'a> {
-    /// The first `rows` rows of an input or output that is rows, for reading.
+    /// Returns the first `rows` rows of an input or output that consists of rows, for reading.
     pub(super) fn rows<T: Pod>(&self, region: Region, value: Value, rows: usize) -> &'a [T] {
         let elements = value.row_elements(&self.plan.config).unwrap_or(0);
         self.view.read(region.buffer, 0, rows * elements)
     }
 
-    /// The first `rows` rows of the output.
+    /// Returns the first `rows` rows of the output.
     pub(super) fn output<T: Pod>(&self, compute: &Compute, rows: usize) -> &'a mut [T] {
         let elements = self.output_elements(compute);
         self.view.write(output_region(compute).buffer, 0, rows * elements)
     }
 
-    /// The same rows by pointer and number of elements, where others write other columns of them.
+    /// Returns the same rows as a pointer and a number of elements, for rows of which other lanes
+    /// write other columns.
     pub(super) fn output_pointer<T: Pod>(&self, compute: &Compute, rows: usize) -> (*mut T, usize) {
         let elements = rows * self.output_elements(compute);
         self.first_of(output_region(compute), elements)
     }
 
-    /// The first `rows` rows of an input in the same way.
+    /// Returns the first `rows` rows of an input as a pointer and a number of elements.
     pub(super) fn pointer<T: Pod>(
         &self,
         region: Region,
@@ -65,26 +66,26 @@ impl<'a> Operands<'a> {
         value.and_then(|value| value.row_elements(&self.plan.config)).unwrap_or(0)
     }
 
-    /// Shape of the operation's matrix.
+    /// Returns the shape of the operation's matrix.
     pub(super) fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
         let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
         let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
         shape
     }
 
-    /// The operation's matrix, where it is kept in the run's dtype.
+    /// Returns the operation's matrix, which must be stored in the run's dtype.
     pub(super) fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
         let (n, k) = self.matrix_shape(compute);
         self.view.read(compute.weights[0].buffer, 0, n * k)
     }
 
-    /// The records of the operation's matrix in a grouped form.
+    /// Returns the records of the operation's matrix in a grouped format.
     pub(super) fn records(&self, compute: &Compute, form: Grouped) -> &'a [u8] {
         let (n, k) = self.matrix_shape(compute);
         self.view.read(compute.weights[0].buffer, 0, form.size_bytes(n, k))
     }
 
-    /// The form of the matrix, as this lane's device reads it.
+    /// Returns the format of the matrix as this lane's device reads it.
     pub(super) fn format(&self, compute: &Compute) -> WeightFormat {
         let weights = Weights::of(compute.op, compute.at.layer);
         let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
@@ -94,7 +95,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// A vector behind the matrix: a bias, a gain.
+    /// Returns a vector stored after the matrix, such as a bias or a gain.
     pub(super) fn vector(&self, compute: &Compute, index: usize) -> Option<&'a [f32]> {
         let shape = compute.op.weights(&self.plan.config)?;
         let count = shape.vectors[index]?;
@@ -104,7 +105,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Where the instruction writes.
+/// Returns the region that the instruction writes.
 pub(super) fn output_region(compute: &Compute) -> Region {
     let Some(region) = compute.output else { panic!("{:?} writes no value", compute.op) };
     region

@@ -1,4 +1,4 @@
-//! Copies of what belongs to one owner: rows of its sequences, and caches that change it.
+//! Copies for one KV owner: rows of its sequences, and caches that change their owner.
 
 use model::ops::Value;
 use program::ir::{Copy, ProgramId};
@@ -9,8 +9,8 @@ use super::span::Span;
 use crate::rows::{lagging, sequences};
 use crate::shared::table::StepTable;
 
-/// The rows of a value that are of an owner's sequences, or for which it attends; those behind each
-/// other are one range. Returns their number.
+/// Calls `each` for the rows of a value whose sequences belong to an owner, or for which that owner
+/// attends, and returns their number. Consecutive rows form one range.
 pub(super) fn value_spans(
     plan: &Plan,
     table: &StepTable,
@@ -43,8 +43,8 @@ pub(super) fn value_spans(
     all
 }
 
-/// The rows of a value that lag, between their places behind all others and those of their slots,
-/// where they are kept. Returns their number.
+/// Calls `each` for the deferred rows of a value, copied between their places after all other rows
+/// and the places of their slots, where they are kept. Returns their number.
 pub(super) fn lagging_spans(
     plan: &Plan,
     table: &StepTable,
@@ -65,7 +65,8 @@ pub(super) fn lagging_spans(
     rows
 }
 
-/// Cached positions of the listed sequences, from one owner's part to the other's.
+/// Calls `each` for the cached positions of the listed sequences, copied from one owner's part to
+/// the other's.
 pub(super) fn moved_spans(
     plan: &Plan,
     table: &StepTable,

@@ -1,4 +1,4 @@
-//! What the tokens of a sequence change of the logits of its next one.
+//! Changes to the logits of a sequence's next token that depend on its earlier tokens.
 
 use kernels::{Change, Penalties};
 use program::step_table::Field;
@@ -8,25 +8,25 @@ use crate::shared::table::StepTable;
 /// Changes of the rows of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Of all rows, one behind the other.
+    /// Changes of all rows, consecutively.
     pub(super) all: Vec<Change>,
-    /// How often a sequence's answer has said each token; 0 everywhere between two sequences.
+    /// Number of occurrences of each token in a sequence's answer; all 0 between two sequences.
     said: Vec<u32>,
-    /// Tokens of a sequence, each once.
+    /// Distinct tokens of a sequence.
     tokens: Vec<u32>,
 }
 
-/// In `said`: the prompt has the token.
+/// Flag in `said`: the token occurs in the prompt.
 const PROMPTED: u32 = 1 << 31;
 
 impl Changes {
-    /// Forgets those of the step before.
+    /// Removes the changes of the previous step.
     pub(super) fn clear(&mut self) {
         self.all.clear();
     }
 
-    /// Adds those of a sequence, of tokens below `vocab`, of which `eos` end an answer; from where
-    /// and to where they are.
+    /// Adds the changes of a sequence and returns their range. Tokens are below `vocab`; those in
+    /// `eos` end an answer.
     pub(super) fn add(
         &mut self,
         table: &StepTable,
@@ -54,7 +54,7 @@ impl Changes {
         (from, self.all.len() as u32)
     }
 
-    /// Counts the tokens of a sequence, with those of its prompt where they matter.
+    /// Counts the tokens of a sequence's answer, and those of its prompt if `with_prompt`.
     fn count(
         &mut self,
         table: &StepTable,
@@ -67,7 +67,7 @@ impl Changes {
         let prompt_len = table.field(batch, slot, Field::PromptLen) as usize;
         let generated = table.field(batch, slot, Field::Generated) as usize;
         let mut note = |token: u32, how: fn(u32) -> u32| {
-            // What is no token of the model has no logit.
+            // A token outside the model's vocabulary has no logit.
             let Some(said) = said.get_mut(token as usize) else { return };
             if *said == 0 {
                 tokens.push(token);

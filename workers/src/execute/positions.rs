@@ -9,20 +9,20 @@ use super::operands::Operands;
 use crate::rope_tables::{has_a_table_each, of_kinds};
 use crate::rows::{SequenceRows, sequences};
 
-/// Positions and tables of the rows of an instruction.
+/// Positions and rotary tables of the rows of an instruction.
 #[derive(Debug)]
 pub(super) struct Positions {
     /// Tables of each kind of layer.
     kinds: Vec<Vec<f32>>,
-    /// Of each row.
+    /// Position of each row.
     of_rows: Vec<u32>,
     table_of_row: Vec<u32>,
-    /// `[sequences, rotary_dim / 2]`, where each sequence has a table of its own.
+    /// `[sequences, rotary_dim / 2]`, used if each sequence has a table of its own.
     own_tables: Vec<f32>,
 }
 
 impl Positions {
-    /// Room for so many rows of so many sequences.
+    /// Allocates for up to `rows` rows of `sequences` sequences.
     pub(super) fn new(config: &ModelConfig, rows: usize, sequences: usize) -> Positions {
         let mut ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
         let own = if ropes.any(has_a_table_each) { sequences * config.head_dim / 2 } else { 0 };
@@ -34,7 +34,7 @@ impl Positions {
         }
     }
 
-    /// Positions of all rows.
+    /// Lists and returns the positions of all rows.
     pub(super) fn list(&mut self, operands: &Operands<'_>, compute: &Compute) -> &[u32] {
         self.of_rows.clear();
         for SequenceRows { item, .. } in sequences(operands.table, operands.program, compute.at) {

@@ -1,5 +1,5 @@
-//! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
-//! have ended. The only place that writes the table during a group.
+//! Sampling of tokens from logits, and the updates of the step table that follow: the rows of the
+//! next step, and the end of the group. The only module that writes the table during a group.
 
 use grammar::GrammarError;
 use kernels::{Draw, Kernels, Logprob, NO_TOKEN, Penalties, SampleScratch, Sampling, random_unit};
@@ -19,31 +19,31 @@ use crate::shared::release::once;
 use crate::shared::serving::{any_runs, list_step};
 use crate::shared::table::{Item, StepTable};
 
-/// Room for the rows of a batch, allocated once.
+/// Scratch for the rows of a batch, allocated once.
 #[derive(Debug)]
 pub(super) struct SampleState {
-    /// One for each thread.
+    /// Scratch of each thread.
     scratch: Vec<SampleScratch>,
     draws: Vec<Draw>,
     tokens: Vec<u32>,
     changes: Changes,
-    /// How many log-probabilities each row wants.
+    /// Number of log-probabilities requested by each row.
     wanted: Vec<u32>,
-    /// `[row][most that any can want]`.
+    /// `[row][maximum number of log-probabilities]`.
     logprobs: Vec<Logprob>,
-    /// `None` where no answer follows a grammar.
+    /// `None` if no answer follows a grammar.
     walks: Option<Walks>,
-    /// Of a run that serves: those of a batch.
+    /// Sequences of a batch, in a serving run.
     sequences: Vec<Sequence>,
-    /// The same where sequences have owners.
+    /// Scheduling state of a serving run whose sequences have owners.
     iterations: Iterations,
 }
 
 impl SampleState {
-    /// For up to `rows` rows of logits of `plan`, on `threads` threads.
+    /// Allocates for up to `rows` rows of logits of `plan`, on `threads` threads.
     ///
     /// # Errors
-    /// A vocabulary that no parser can be made for.
+    /// Returns an error if no parser can be created for the vocabulary.
     pub(super) fn new(
         plan: &Plan,
         forms: Option<&Forms>,
@@ -68,8 +68,8 @@ impl SampleState {
     }
 }
 
-/// Samples one token for each row of a stream, and lists who is active in the next step.
-/// `logits` is `[rows, vocab]`.
+/// Samples one token for each row of a stream and lists the rows of the next step. `logits` is
+/// `[rows, vocab]`.
 pub(super) fn sample_batch(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -110,7 +110,7 @@ impl Rows<'_> {
         usize::from(self.at.batch)
     }
 
-    /// Each row.
+    /// Returns the rows in order.
     fn all(&self) -> impl Iterator<Item = LogitsRow> {
         logits_rows(self.table, self.program, self.at)
     }
@@ -119,7 +119,7 @@ impl Rows<'_> {
         self.table.field(self.batch(), slot, field)
     }
 
-    /// Rows whose answers follow a grammar, with their slots and the grammar's number.
+    /// Returns the rows whose answers follow a grammar, with their slots and the grammars' indices.
     fn following(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let drawn = self.all().enumerate().filter(|(_, found)| found.is_drawn);
         drawn.filter_map(|(row, found)| {
@@ -154,7 +154,7 @@ impl SampleState {
             for (row, slot, grammar) in rows.following() {
                 let answer = (rows.field(slot, Field::Arrival), grammar);
                 if walks.begins(row, (batch, slot), answer, first(slot)) {
-                    // Of an answer that was begun elsewhere.
+                    // The answer began elsewhere: replay its tokens.
                     let said = 0..rows.field(slot, Field::Generated) as usize;
                     let tokens = said.map(|place| rows.table.output(batch, slot, place));
                     tokens.for_each(|token| walks.take((batch, slot), token));
@@ -166,7 +166,7 @@ impl SampleState {
         kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
         for (token, found) in tokens.iter_mut().zip(rows.all()) {
             if !found.is_drawn {
-                // Of what the prompt goes on with, which is known.
+                // A row within a prompt, whose next token is known.
                 *token = rows.table.token(batch, found.item.slot, found.position + 1);
             } else if *token == NO_TOKEN && rows.field(found.item.slot, Field::AnyLogits) > 0 {
                 *token = 0;
@@ -179,7 +179,7 @@ impl SampleState {
         }
     }
 
-    /// Writes the log-probabilities of the tokens drawn into the table, `most` of each at most.
+    /// Writes the log-probabilities of the drawn tokens into the table, at most `most` for each.
     fn keep_logprobs(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], most: usize) {
         let SampleState { tokens, wanted, logprobs, .. } = self;
         wanted.clear();
@@ -202,7 +202,7 @@ impl SampleState {
     }
 }
 
-/// How the next token of a sequence is drawn.
+/// Returns the parameters with which a sequence's next token is drawn.
 fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     let float = |field| f32::from_bits(table.field(batch, sequence, field));
     let sampling = Sampling {
@@ -210,7 +210,7 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
         top_p: float(Field::TopP),
         top_k: table.field(batch, sequence, Field::TopK),
         min_p: float(Field::MinP),
-        // What they change is told with the tokens that are changed.
+        // Penalties are passed as changes of individual tokens.
         penalties: Penalties::NONE,
         min_tokens: 0,
     };
@@ -224,9 +224,9 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     Draw { sampling, random, masked, ..Draw::GREEDY }
 }
 
-/// Writes a token for every row that is sampled, and lists the rows of the next step: anew where
-/// the program is its own next one, otherwise behind those that are listed. `draw(row, sequence)`
-/// gives the token.
+/// Writes a token for every sampled row and lists the rows of the next step. If the program is its
+/// own successor, the list is written anew, otherwise it is appended to. `draw(row, sequence)`
+/// returns the token.
 pub fn record(
     table: &StepTable,
     program: ProgramId,
@@ -238,8 +238,8 @@ pub fn record(
     let next_program = table.program(program).next;
     let next_list = List { program: next_program, stream: 0 };
     let mut listed = if next_program == program { 0 } else { table.items(batch, next_list) };
-    // Item i of the new list is written only after item i of the old one was read: as many are
-    // listed as were read before, at most.
+    // Item i of the new list is written only after item i of the old one was read, since at most as
+    // many items have been listed as were read.
     for (row, LogitsRow { item, .. }) in drawn(table, program, at) {
         let token = draw(row, item.slot);
         if advance(table, batch, item.slot, token, eos) == Finish::Running {
@@ -252,7 +252,7 @@ pub fn record(
     table.set_items(batch, next_list, listed);
 }
 
-/// Rows from which a token is drawn, with their places among the rows of logits.
+/// Returns the rows from which a token is drawn, with their indices among the rows of logits.
 fn drawn(
     table: &StepTable,
     program: ProgramId,
@@ -261,7 +261,7 @@ fn drawn(
     logits_rows(table, program, at).enumerate().filter(|(_, row)| row.is_drawn)
 }
 
-/// The same in a run that serves, without a list: writes what the step has computed.
+/// Writes the results of a step of a serving run, without listing the next one.
 fn record_step(
     table: &StepTable,
     (program, at): (ProgramId, At),
@@ -277,7 +277,8 @@ fn record_step(
     }
 }
 
-/// The same where sequences have owners and every token is 0, with the list of what follows.
+/// Writes the results of a step whose tokens are all 0, in a run whose sequences have owners, and
+/// lists the following iteration.
 pub(crate) fn record_owned(
     table: &StepTable,
     (program, at): (ProgramId, At),
@@ -289,8 +290,8 @@ pub(crate) fn record_owned(
     }
 }
 
-/// One token further: output, counts, and whether the sequence has ended. The order of the stores
-/// is that of [`crate::shared::serving`].
+/// Adds one token to a sequence: its output, its counts, and whether the sequence has ended. The
+/// order of the stores is specified in [`crate::shared::serving`].
 fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);
@@ -316,12 +317,13 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
     finish
 }
 
-/// After the last `Sample` of step `step` (0 is prefill): lowers the last step to what the running
-/// sequences can still need, or to the next one where few enough are left, but never below the step
-/// after this one, which lanes may already have begun; then signals `steps` once. A run that serves
-/// ends its group when nothing runs.
+/// Announces the end of step `step` (0 is prefill), after its last `Sample`. Lowers the last step
+/// to the number that the running sequences can still need, or to the next one if sufficiently few
+/// sequences remain, but never below the step after this one, which lanes may already have begun;
+/// then signals `steps` once. A serving run ends its group when no sequence is running.
 ///
-/// `stage`: of the group. Where sequences have owners each step is one, and it says which follow.
+/// `stage` is the index of the stage within the group. If sequences have owners, each step is a
+/// stage, and this function announces the following ones.
 pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
     if table.has_owners() {
         let mut stages = [once(ProgramId::STEP); 2];

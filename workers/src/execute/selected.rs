@@ -1,5 +1,5 @@
-//! Fused attention where new tokens select positions: rows of prompts attend to all, the others to
-//! what each selects.
+//! Fused attention with selected positions: rows of prompts attend to all positions, all other rows
+//! to those that they select.
 
 use kernels::{Element, Kernels, PageLists, Selection, Unit, Units};
 use model::ops::{Kv, Value};
@@ -10,8 +10,8 @@ use super::operands::Operands;
 use crate::rows;
 use crate::select::{chooses, partial};
 
-/// Runs the operation on units that it lists in `units`, and their pages in `pages`; returns the
-/// bytes of cached keys, values and partial keys read.
+/// Runs the operation and returns the number of bytes of cached keys, values and partial keys read.
+/// Lists the units in `units` and their pages in `pages`.
 pub(super) fn run<T: Element>(
     (kernels, selection): (&Kernels, &mut Selection),
     (units, pages): (&mut Vec<Unit>, &mut Vec<u32>),
@@ -31,7 +31,7 @@ pub(super) fn run<T: Element>(
     let position_bytes =
         2 * plan.map.kv_format.position_bytes(shape.head_dim, plan.shape.dtype) as u64;
     let mut bytes = 0;
-    // Sequences have a unit for each KV head, in the order of their items.
+    // Each sequence has a unit per KV head, in the order of the items.
     let list = |selects: bool, units: &mut Vec<Unit>| {
         units.clear();
         let all = rows::units(table, program, compute.at, compute.chunk).enumerate();

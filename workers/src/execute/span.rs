@@ -1,6 +1,6 @@
-//! A range that a copy moves.
+//! Ranges that a copy moves.
 
-/// A contiguous range, and where it is in the one buffer and in the other.
+/// A contiguous range, with its offsets in the source and the target buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub from_bytes: usize,
@@ -9,7 +9,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// At the same place in both.
+    /// Returns a range at the same offset in both buffers.
     pub const fn at(offset_bytes: usize, size_bytes: usize) -> Span {
         Span { from_bytes: offset_bytes, to_bytes: offset_bytes, size_bytes }
     }

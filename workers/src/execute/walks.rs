@@ -1,4 +1,4 @@
-//! Answers that follow forms: a walk for each slot, a mask for each row.
+//! Structured output: a grammar matcher for each slot and a token mask for each row.
 
 use std::sync::Arc;
 
@@ -7,26 +7,27 @@ use program::plan::Plan;
 
 use crate::shared::forms::{Forms, ReadyForms};
 
-/// The walks of all slots. They allocate as they go: what counts allocations counts these.
+/// Grammar matchers of all slots. They allocate while they run, which the allocation counter
+/// includes.
 #[derive(Debug)]
 pub(super) struct Walks {
     from: From,
-    /// `[batch][slot]`; `None` until an answer there follows a form.
+    /// `[batch][slot]`; `None` until an answer in the slot follows a grammar.
     walks: Vec<Option<On>>,
     batch_size: usize,
     mask_words: usize,
-    /// `[row][word]`, a bit for each token.
+    /// `[row][word]`, with one bit per token.
     masks: Vec<u32>,
 }
 
-/// What walks begin with.
+/// Source of the compiled grammars.
 #[derive(Debug)]
 enum From {
     Given(Box<Compiled>),
     Coming(Arc<ReadyForms>),
 }
 
-/// A walk, of the answer that came in this place.
+/// Matcher state of the answer with this arrival number.
 #[derive(Debug, Clone)]
 struct On {
     arrival: u32,
@@ -34,10 +35,10 @@ struct On {
 }
 
 impl Walks {
-    /// For instructions of up to `rows` rows.
+    /// Allocates for instructions of up to `rows` rows.
     ///
     /// # Errors
-    /// A vocabulary that no parser can be made for.
+    /// Returns an error if no parser can be created for the vocabulary.
     pub(super) fn new(forms: &Forms, plan: &Plan, rows: usize) -> Result<Walks, GrammarError> {
         let from = match forms {
             Forms::Given(grammars) => From::Given(Box::new(Compiled::new(Arc::clone(grammars))?)),
@@ -50,23 +51,23 @@ impl Walks {
         Ok(Walks { from, walks: vec![None; slots], batch_size, mask_words, masks })
     }
 
-    /// The masks of the rows.
+    /// Returns the masks of the rows.
     pub(super) fn masks(&self) -> &[u32] {
         &self.masks
     }
 
-    /// Compiles what answers are about to begin with, on so many threads.
+    /// Compiles the grammars of answers that are about to begin, on `threads` threads.
     pub(super) fn prepare(&mut self, grammars: impl Iterator<Item = usize>, threads: usize) {
         if let From::Given(compiled) = &mut self.from {
             compiled.prepare(grammars, threads);
         }
     }
 
-    /// Whether the answer in a slot has no walk yet, and then begins one. `is_first` says that
-    /// nothing of it was said.
+    /// Creates a matcher for the answer in a slot and returns true, unless it has one already.
+    /// `is_first` means that the answer has no tokens yet.
     ///
     /// # Panics
-    /// A form that the coordinator did not wait for.
+    /// Panics if the grammar is not compiled yet, for which the coordinator has to wait.
     pub(super) fn begins(
         &mut self,
         row: usize,
@@ -88,8 +89,8 @@ impl Walks {
         true
     }
 
-    /// Sets the mask of a row, whose slot's answer follows a form; whether it has one, which it has
-    /// not where every token can follow.
+    /// Computes the mask of a row whose answer follows a grammar. Returns false, without a mask, if
+    /// every token can follow.
     pub(super) fn allow(&mut self, row: usize, (batch, slot): (usize, usize)) -> bool {
         let words = self.mask_words;
         let on = self.walks[batch * self.batch_size + slot].as_mut();
@@ -99,7 +100,7 @@ impl Walks {
         })
     }
 
-    /// The token that a slot's answer goes on with.
+    /// Advances a slot's answer by a token.
     pub(super) fn take(&mut self, (batch, slot): (usize, usize), token: u32) {
         if let Some(on) = &mut self.walks[batch * self.batch_size + slot] {
             on.walk.take(token);

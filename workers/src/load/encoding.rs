@@ -1,4 +1,4 @@
-//! A piece of a tensor, and how it gets into the encoding that the plan keeps it in.
+//! Pieces of tensors, and their conversion to the encoding that the plan stores them in.
 
 use half::bf16;
 use kernels::Variant;
@@ -18,7 +18,8 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// Bytes of `rows` rows of `columns`; whole blocks of rows in a grouped encoding.
+    /// Returns the bytes of `rows` rows of `columns` elements; a grouped encoding consists of whole
+    /// blocks of rows.
     pub(super) fn size_bytes(self, rows: usize, columns: usize) -> usize {
         match self {
             Encoding::Plain(dtype) => rows * columns * dtype.size_bytes(),
@@ -26,7 +27,8 @@ impl Encoding {
         }
     }
 
-    /// Rows that a piece may begin and, but for the last one, end with.
+    /// Returns the granularity in rows of the beginning and, except for the last piece, the end of
+    /// a piece.
     pub(super) fn row_step(self) -> usize {
         match self {
             Encoding::Plain(_) => 1,
@@ -39,7 +41,7 @@ impl Encoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) id: TensorId,
-    /// From the blob's first byte.
+    /// Offset from the blob's first byte.
     pub(super) offset_bytes: usize,
     pub(super) first_row: usize,
     pub(super) rows: usize,
@@ -53,7 +55,7 @@ impl Piece {
     }
 }
 
-/// Reads a piece into its place, `out`, as long as the piece.
+/// Reads a piece into `out`, which has the size of the piece.
 pub(super) fn read(
     piece: &Piece,
     variant: Variant,
@@ -75,7 +77,7 @@ pub(super) fn read(
         Encoding::Grouped(grouped) => {
             let stored = source.stored_type(id)?;
             if stored.grouped() == Some(grouped) {
-                // The file has this very encoding: its blocks change places, and no value changes.
+                // The file has the same encoding: its blocks are rearranged, and no value changes.
                 let mut blocks = vec![0u8; rows * stored.row_bytes(columns)];
                 source.read_blocks(id, first_row, &mut blocks)?;
                 check_finite(piece, finite::first_in_blocks(stored, &blocks))?;
@@ -92,7 +94,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Refuses a piece whose value at an index is not finite.
+/// Returns an error if `index` names a value of the piece that is not finite.
 fn check_finite(piece: &Piece, index: Option<usize>) -> Result<(), LoadError> {
     let Some(index) = index else { return Ok(()) };
     let columns = piece.columns.max(1);

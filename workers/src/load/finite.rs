@@ -1,36 +1,36 @@
-//! Where weights are not finite. One look at all bits says that there is nothing to look for.
+//! Search for weights that are not finite. A single pass over the bits shows whether there are any.
 
 use half::{bf16, f16};
 use model::source::StoredType;
 
-/// The exponent of an infinity or a NaN.
+/// Exponent bits of an infinity or a NaN.
 const BF16_EXPONENT: u16 = 0x7f80;
 const F32_EXPONENT: u32 = 0x7f80_0000;
-/// The largest exponent of MXFP4 with which f32 holds all of its values.
+/// Largest exponent of MXFP4 with which f32 can represent all values.
 const MXFP4_LARGEST: u8 = 252;
 
-/// Index of the first value that is infinite or no number.
+/// Returns the index of the first value that is infinite or NaN.
 pub(super) fn first_bf16(values: &[bf16]) -> Option<usize> {
     let most = values.iter().map(|value| value.to_bits() & 0x7fff).max().unwrap_or(0);
     let found = most >= BF16_EXPONENT;
     found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
 }
 
-/// As [`first_bf16`].
+/// Returns the index of the first value that is infinite or NaN.
 pub(super) fn first_f32(values: &[f32]) -> Option<usize> {
     let most = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
     let found = most >= F32_EXPONENT;
     found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
 }
 
-/// Index of the first value whose block has a scale or a minimum that is not finite.
+/// Returns the index of the first value of the first block whose scale or minimum is not finite.
 pub(super) fn first_in_blocks(stored: StoredType, blocks: &[u8]) -> Option<usize> {
     let (elements, block_bytes) = stored.block();
     if stored == StoredType::Mxfp4 {
         let block = blocks.chunks_exact(block_bytes).position(|block| block[0] > MXFP4_LARGEST);
         return block.map(|block| block * elements);
     }
-    // Where the f16 numbers of a block begin, and how many there are.
+    // Offset and number of the f16 factors of a block.
     let (first, factors) = match stored {
         StoredType::Q4_0 | StoredType::Q5_0 | StoredType::Q8_0 => (0, 1),
         StoredType::Iq4Nl | StoredType::Iq4Xs => (0, 1),
@@ -84,7 +84,7 @@ mod tests {
             (StoredType::Iq4Xs, 0, 1),
         ] {
             let (elements, block_bytes) = stored.block();
-            // Any bits of values are numbers; so are these factors.
+            // Any bits of the values are finite numbers, and so are these factors.
             let mut blocks = vec![0xff_u8; 5 * block_bytes];
             for block in blocks.chunks_exact_mut(block_bytes) {
                 block[first..first + 2 * factors].fill(0x3c);
@@ -97,7 +97,7 @@ mod tests {
                 blocks[at..at + 2].fill(0x3c);
             }
         }
-        // An exponent of MXFP4 is a byte; twelve times the power must be a number.
+        // The exponent of MXFP4 is a byte; twelve times the power must be representable.
         let mut blocks = [252u8; 3 * 17];
         assert_eq!(first_in_blocks(StoredType::Mxfp4, &blocks), None);
         blocks[17] = 253;

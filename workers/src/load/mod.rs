@@ -1,9 +1,9 @@
-//! Host weights into their buffers, in parallel by row ranges, each in the encoding that the plan
-//! keeps it in (`encoding`).
+//! Loading of host weights into their buffers, in parallel by row ranges, each in the encoding that
+//! the plan stores it in (`encoding`).
 //!
-//! A blob is a matrix and f32 vectors behind it (`Op::weights`). A norm gain or
-//! a bias that the configuration promises and the files lack is an error of the source, never a
-//! silent zero.
+//! A blob consists of a matrix followed by f32 vectors (`Op::weights`). A norm gain or a bias that
+//! the configuration requires and the files lack is an error of the source, and never silently
+//! zero.
 
 mod encoding;
 mod error;
@@ -25,15 +25,16 @@ use crate::memory::{Memories, View};
 use encoding::{Encoding, Piece};
 pub use error::LoadError;
 
-/// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
+/// Bytes of one piece of a matrix: large enough to amortise a read, small enough to distribute over
+/// threads.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Fills the weights of `plan` that lie in `memories`, of the host or of a storage, on `threads`
-/// threads, quantising with `variant`. `progress(done, total)` in bytes is called as pieces are
-/// done, from any thread.
+/// Loads the weights of `plan` that are stored in `memories`, of the host or of a storage, on
+/// `threads` threads, quantising with `variant`. `progress(done, total)`, in bytes, is called from
+/// any thread as pieces are completed.
 ///
 /// # Errors
-/// The first error of the source; what was loaded by then is worthless.
+/// Returns the first error of the source; the contents of `memories` are then unusable.
 pub fn load(
     plan: &Plan,
     memories: &Arc<Memories>,
@@ -70,7 +71,7 @@ pub fn load(
     })
 }
 
-/// What decides the bytes of a blob.
+/// Everything that determines the bytes of a blob.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded<'a> {
     pub config: &'a ModelConfig,
@@ -79,20 +80,20 @@ pub struct Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// Bytes of a blob.
+    /// Returns the size of a blob, in bytes.
     pub fn size_bytes(self, weights: Weights) -> usize {
         let format = self.formats.of(self.config, weights);
         weights.size_bytes(self.config, self.dtype, format)
     }
 
-    /// Fills `out` with a blob, on `threads` threads, quantising with `variant`. `out` is as long
-    /// as the blob and aligned to 4 bytes; what lies between its tensors becomes 0.
+    /// Fills `out` with a blob, on `threads` threads, quantising with `variant`. `out` has the size
+    /// of the blob and is aligned to 4 bytes; gaps between tensors become 0.
     ///
     /// # Errors
-    /// The first error of the source.
+    /// Returns the first error of the source.
     ///
     /// # Panics
-    /// Another length.
+    /// Panics if `out` has another length.
     pub fn blob(
         self,
         weights: Weights,
@@ -121,7 +122,7 @@ impl Encoded<'_> {
     }
 }
 
-/// Does all tasks, each on one of so many threads, until one fails.
+/// Executes all tasks, distributed over `threads` threads, until one fails.
 fn share_out<T: Sync>(
     threads: usize,
     tasks: &[T],
@@ -133,7 +134,7 @@ fn share_out<T: Sync>(
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = each(task) {
                 lock(&failure).get_or_insert(error);
-                // Nobody takes another task.
+                // No thread takes another task.
                 next.store(tasks.len(), Ordering::Relaxed);
                 return;
             }
@@ -170,7 +171,7 @@ pub fn load_resident(plan: &Plan, memories: &Arc<Memories>) {
     }
 }
 
-/// Cuts one blob into pieces, after checking the shapes of its tensors.
+/// Splits one blob into pieces, after checking the shapes of its tensors.
 fn list_pieces(
     encoded: Encoded<'_>,
     weights: Weights,
@@ -210,7 +211,7 @@ struct Tensor {
     encoding: Encoding,
 }
 
-/// The tensors of a blob: the matrix, then the vectors.
+/// Returns the tensors of a blob: the matrix, then the vectors.
 fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
     let Encoded { config, dtype, formats } = encoded;
     let op = match weights {
@@ -242,7 +243,7 @@ fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
         found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, encoding });
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias, and q and k
-    // the gain of their norm.
+    // also have the gain of their norm.
     let linear = shape.matrix.is_some();
     let parts = if linear { [Part::Bias, Part::Gain] } else { [Part::Gain, Part::Bias] };
     for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets)

@@ -1,4 +1,4 @@
-//! A store that does not answer, for which a thread stands that waits to be told to go on.
+//! Tests with a store that does not answer, emulated by a thread that waits for a message.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn store(number: u32) -> ToWorker {
     ToWorker::Store { number, batch: 0, page: page() }
 }
 
-/// Number, pages and whether a refusal is told of it.
+/// Returns the number, the pages and true if the answer reports a refusal.
 fn summary(answer: &FromWorker) -> (u32, u32, bool) {
     match answer {
         FromWorker::Fetched { number, pages, refused, is_silent, .. } => {

@@ -1,27 +1,27 @@
-//! Forms of answers that come while a run serves: compiled by a thread beside the lanes, so that no
-//! step waits for one.
+//! Grammars that arrive while a run serves. They are compiled by a thread that runs concurrently
+//! with the lanes, so that no step waits for one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use grammar::{Grammars, Ready, Walk};
 
-/// The forms that are compiled, by their numbers.
+/// The compiled grammars, by number.
 #[derive(Debug, Default)]
 pub struct ReadyForms(Mutex<BTreeMap<u32, Ready>>);
 
 impl ReadyForms {
-    /// A walk from the beginning of a form; `None` where it is not there.
+    /// Returns a matcher at the beginning of a grammar, or `None` if the grammar is unknown.
     pub fn begin(&self, number: u32) -> Option<Walk> {
         self.forms().get(&number).map(Ready::begin)
     }
 
-    /// Keeps a form until it is forgotten.
+    /// Stores a compiled grammar until it is forgotten.
     pub fn keep(&self, number: u32, form: Ready) {
         self.forms().insert(number, form);
     }
 
-    /// No answer will begin with it any more.
+    /// Drops a grammar that no further answer will use.
     pub fn forget(&self, number: u32) {
         self.forms().remove(&number);
     }
@@ -31,11 +31,11 @@ impl ReadyForms {
     }
 }
 
-/// Where a sampler finds the forms that answers follow.
+/// Source from which a sampler takes the grammars that answers follow.
 #[derive(Debug, Clone)]
 pub enum Forms {
-    /// All were there when the run began.
+    /// All grammars are known when the run begins.
     Given(Arc<Grammars>),
-    /// They come while it goes on.
+    /// Grammars arrive during the run.
     Coming(Arc<ReadyForms>),
 }

@@ -1,7 +1,7 @@
-//! A group of sequences in the step table, before it is released, and what follows in slots that
-//! became free.
+//! Construction of a group of sequences in the step table, before it is released, and placement of
+//! new sequences in free slots.
 //!
-//! Used by the coordinator and by the in-process harness of the tests; from the release on only
+//! Used by the coordinator and by the in-process harness of the tests; after the release only
 //! `Sample` writes the table.
 
 use kernels::Sampling;
@@ -12,7 +12,7 @@ use shm::Stage;
 
 use crate::shared::table::{Item, StepTable};
 
-/// A sequence to generate.
+/// Request to generate a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub prompt: Vec<u32>,
@@ -23,14 +23,15 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Logits that are not finite do not end the sequence.
     pub any_logits: bool,
-    /// Log-probabilities to keep of each new token, its own first; at most the plan's.
+    /// Number of log-probabilities to keep for each new token, that of the token itself first; at
+    /// most the plan's.
     pub logprobs: u16,
-    /// The grammar that the answer follows, counted from 1; 0: none.
+    /// Grammar that the answer follows, counted from 1; 0 for none.
     pub grammar: u32,
 }
 
 impl Request {
-    /// A greedy request that EOS does not end.
+    /// Returns a greedy request that EOS does not end.
     pub fn greedy(prompt: Vec<u32>, max_new: u32) -> Request {
         Request {
             prompt,
@@ -54,15 +55,14 @@ pub struct Placed {
     pub request: Request,
 }
 
-/// A batch: its prompts once, then the newest tokens until all sequences have ended.
+/// Stages of a batch: its prompts once, then the newest tokens until all sequences have ended.
 pub const BATCH: [Stage; 2] = [
     Stage { program: ProgramId::PREFILL.0 as u32, steps: 1 },
     Stage { program: ProgramId::DECODE.0 as u32, steps: u32::MAX },
 ];
 
-/// Lists the work of the group that stands in the table, before it is released. Returns the decode
-/// step after which all its sequences have reached their length; 0 when prefill's token is the
-/// last.
+/// Lists the work of the group in the table, before it is released. Returns the decode step after
+/// which all its sequences have reached their length; 0 if prefill samples the last token.
 pub fn list_work(table: &StepTable) -> u32 {
     for batch in 0..table.batches() {
         match table.prefill_chunk() {
@@ -78,7 +78,7 @@ pub fn list_work(table: &StepTable) -> u32 {
     steps.max().unwrap_or(0)
 }
 
-/// What prefill computes of a slot's prompt: its last tokens.
+/// Returns the part of a slot's prompt that prefill computes: its last tokens.
 fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
     let rows = table.field(batch, slot, Field::Fresh) as usize;
     let first = table.shared(batch, slot);
@@ -92,8 +92,8 @@ fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
     })
 }
 
-/// Each stream computes whole prompts. One that leaves its beginning to another of its stream
-/// attends to that one's rows.
+/// Lists whole prompts in each stream. A sequence that shares a prefix with an owner in its stream
+/// attends to the owner's rows.
 fn list_whole(table: &StepTable, batch: usize) {
     for stream in 0..table.streams() {
         let list = List::prefill(stream);
@@ -114,9 +114,9 @@ fn list_whole(table: &StepTable, batch: usize) {
     }
 }
 
-/// Prompts one behind the other, cut every `most` rows. One that leaves its beginning to another
-/// begins in a later stream than that one's rows, which it finds in its cache; where there is no
-/// stream left for that, it is computed whole.
+/// Lists prompts consecutively, split every `most` rows. A sequence that shares a prefix begins in
+/// a later stream than the owner's rows, which it finds in its cache; if no stream is left for
+/// that, it is computed whole.
 fn list_chunks(table: &StepTable, batch: usize, most: usize) {
     let streams = usize::from(table.streams());
     (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
@@ -128,7 +128,7 @@ fn list_chunks(table: &StepTable, batch: usize, most: usize) {
     let (mut stream, mut room) = (0, most);
     for slot in slots {
         if holds_beginning(table, batch, slot, &listed, stream) {
-            // All prompts that are left fit the streams that are left, computed whole.
+            // All remaining prompts fit the remaining streams even if computed whole.
             if left <= (streams - stream - 1) * most {
                 (stream, room) = (stream + 1, most);
             } else {
@@ -154,7 +154,7 @@ fn list_chunks(table: &StepTable, batch: usize, most: usize) {
     }
 }
 
-/// Whether a stream computes rows that a sequence leaves to another one.
+/// Returns true if a stream computes rows of a prefix that a sequence shares with its owner.
 fn holds_beginning(
     table: &StepTable,
     batch: usize,
@@ -168,14 +168,14 @@ fn holds_beginning(
     of_owner.map(|(_, item)| item.first).any(|first| first < shared)
 }
 
-/// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind
-/// the other, and the chunks of attention balanced by their bytes.
+/// Clears the table and writes a group into it: prompts, limits, sampling parameters, consecutive
+/// KV extents, and chunks of attention balanced by their bytes.
 pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |request| request.prompt.len() as u32 + request.max_new);
 }
 
-/// The same with KV extents for the longest sequence, so that any other can follow in a slot;
-/// chunks of attention are then balanced by slots.
+/// Clears the table and writes a group into it with KV extents for the longest sequence, so that
+/// any other sequence can follow in a slot; chunks of attention are then balanced by slots.
 pub fn fill_even(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |_| plan.shape.max_context);
 }
@@ -200,8 +200,8 @@ fn fill_extents(
     }
 }
 
-/// Makes a drained group the next one: running sequences go on from the cache, the slots of others
-/// are empty.
+/// Turns a drained group into the next one: running sequences continue from the cache, and the
+/// slots of all others become empty.
 pub fn carry_on(table: &StepTable) {
     for batch in 0..table.batches() {
         (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
@@ -214,7 +214,8 @@ pub fn carry_on(table: &StepTable) {
     }
 }
 
-/// Writes a new sequence into its slot, which has no running one and keeps its KV extent.
+/// Writes a new sequence into its slot, which must have no running sequence and keeps its KV
+/// extent.
 pub fn place(table: &StepTable, placed: &Placed) {
     let Placed { batch, slot, request } = placed;
     let store = |field, value| table.set_field(*batch, *slot, field, value);

@@ -1,11 +1,12 @@
-//! What a run computes next whose sequences belong to the device or to the host.
+//! Iterations of a serving run whose sequences are owned by the device or by the host.
 //!
-//! [`schedule::hybrid::next`] decides, over queues that are read from the slots of the step table;
-//! this file brings the slots to what was decided: who owns whom from now on, the extents of the
-//! device that sequences have, and the lists of the programs that follow.
+//! [`schedule::hybrid::next`] decides, given queues that are read from the slots of the step table.
+//! This module applies the decision to the slots: the owners of the sequences, the extents that
+//! they have on the device, and the lists of the following programs.
 //!
-//! It decides over whole prompts. One that is longer than a step, or whose own tokens' logits are
-//! asked for, is computed in pieces beside what was decided, and belongs to the host.
+//! The decision covers whole prompts. A prompt that is longer than a step, or the logits of whose
+//! own tokens are requested, is computed in pieces in addition to what was decided, and is owned by
+//! the host.
 
 use program::ir::ProgramId;
 use program::lagging::stream_behind;
@@ -16,24 +17,24 @@ use schedule::{Costs, Piece, Step};
 use super::serving::{draws, has_ended, sequence, set_state, state};
 use super::table::{Item, StepTable};
 
-/// The one batch of such a run.
+/// The only batch of such a run.
 const BATCH: usize = 0;
 
-/// Room for what is decided, made once.
+/// State of the decision, allocated once.
 #[derive(Debug)]
 pub struct Iterations {
     waiting: Vec<Queued>,
     device: Vec<Queued>,
     host: Vec<Queued>,
     places: Vec<Place>,
-    /// The device's extents that are in use.
+    /// Device extents that are in use.
     seats: Vec<bool>,
-    /// The slot of the first prompt that is computed in pieces.
+    /// Slot of the first prompt that is computed in pieces.
     in_pieces: Option<usize>,
 }
 
 impl Iterations {
-    /// For the slots of a table; none where sequences have no owners.
+    /// Allocates for the slots of a table; nothing if sequences have no owners.
     pub fn new(table_slots: usize, device_slots: usize) -> Iterations {
         let slots = if device_slots > 0 { table_slots } else { 0 };
         let queue = || Vec::with_capacity(slots);
@@ -47,7 +48,7 @@ impl Iterations {
         }
     }
 
-    /// Takes what is offered, gives back what has ended, decides what follows and lists it.
+    /// Takes offered sequences, returns ended ones, decides the next iteration and lists it.
     pub fn list(&mut self, table: &StepTable) {
         get_further(table);
         self.take(table);
@@ -78,7 +79,7 @@ impl Iterations {
         self.apply(table, &iteration, piece);
     }
 
-    /// Whether one that lags has waited for a piece: they take turns.
+    /// Returns true if a deferred row has waited for a piece: the two take turns.
     fn must_get_further(&self) -> bool {
         self.host.iter().any(|one| one.layer > 0 && one.waited > 0)
     }
@@ -125,7 +126,7 @@ impl Iterations {
         }
     }
 
-    /// Brings the slots to what was decided.
+    /// Applies the decision to the slots.
     fn apply(&mut self, table: &StepTable, iteration: &Iteration, piece: Option<Piece>) {
         let Iterations { waiting, device, host, places, seats, .. } = self;
         let places = &places[..];
@@ -136,7 +137,7 @@ impl Iterations {
             seats[get(table, one.id as usize, Field::Seat) as usize] = true;
         }
         let program = match iteration.shape {
-            // The host attends for pieces behind the first.
+            // The host attends for pieces other than the first.
             Shape::Gpu if piece.is_none() => ProgramId::STEP,
             Shape::Gpu | Shape::Pipelined => ProgramId::PIPELINED,
             Shape::Async => ProgramId::ASYNC,
@@ -178,22 +179,22 @@ impl Iterations {
     }
 }
 
-/// The lists of an iteration while they are written.
+/// Lists of an iteration while they are written.
 struct Listing<'a> {
     table: &'a StepTable,
     program: ProgramId,
-    /// The next place in the device's queue and in the host's.
+    /// Next place in the device's queue and in the host's.
     turns: [u32; 2],
     moves: Option<ProgramId>,
 }
 
 impl Listing<'_> {
-    /// All rows of a sequence that are not computed, in a stream.
+    /// Lists all uncomputed rows of a sequence in a stream.
     fn compute_whole(&mut self, one: &Queued, home: Home, stream: u16) {
         self.compute(one, home, stream, draws(self.table, BATCH, one.id as usize));
     }
 
-    /// Its rows, of which the last is sampled or not.
+    /// Lists the uncomputed rows of a sequence in a stream. The last one is sampled if `samples`.
     fn compute(&mut self, one: &Queued, home: Home, stream: u16, samples: bool) {
         let (table, slot) = (self.table, one.id as usize);
         self.queue(slot, home);
@@ -210,7 +211,7 @@ impl Listing<'_> {
         table.push_item(BATCH, List { program: self.program, stream }, item);
     }
 
-    /// The newest token of a sequence of the host, a layer further.
+    /// Lists the newest token of a sequence of the host for its next layer.
     fn get_further(&mut self, one: &Queued) {
         let stream = stream_behind(one.layer as u16);
         let is_last = stream + 1 == self.table.program(self.program).streams;
@@ -218,7 +219,7 @@ impl Listing<'_> {
         self.compute(one, Home::Host, stream, samples);
     }
 
-    /// A part of a prompt.
+    /// Lists a piece of a prompt.
     fn compute_piece(&mut self, piece: &Piece) {
         self.queue(piece.slot as usize, Home::Host);
         let item = Item {
@@ -232,7 +233,7 @@ impl Listing<'_> {
         self.table.push_item(BATCH, List { program: self.program, stream: 0 }, item);
     }
 
-    /// Nothing of a sequence of the host.
+    /// Keeps a sequence of the host in its queue without computing anything of it.
     fn keep_waiting(&mut self, one: &Queued) {
         self.queue(one.id as usize, Home::Host);
         set(self.table, one.id as usize, Field::Waited, one.waited.saturating_add(1));
@@ -245,7 +246,7 @@ impl Listing<'_> {
         *turn += 1;
     }
 
-    /// All that is cached of a sequence.
+    /// Lists a move of all cached positions of a sequence.
     fn list_move(&mut self, one: &Queued, program: ProgramId) {
         let slot = one.id as usize;
         let first = get(self.table, slot, Field::Computed) as usize;
@@ -256,7 +257,8 @@ impl Listing<'_> {
     }
 }
 
-/// Rows that lag have a layer more behind them than before the step that listed them, or a token.
+/// Advances deferred rows past the layer that the step which listed them has computed, or to the
+/// next token after the last layer.
 fn get_further(table: &StepTable) {
     if !table.can_lag() {
         return;
@@ -271,12 +273,13 @@ fn get_further(table: &StepTable) {
     }
 }
 
-/// Most rows of a prompt that is computed whole: it has room beside all others' newest tokens.
+/// Returns the maximum number of rows of a prompt that is computed whole, which leaves capacity for
+/// the newest tokens of all other sequences.
 fn whole_max(table: &StepTable) -> u32 {
     table.program(ProgramId::STEP).stream_rows.saturating_sub(table.batch_size() as u32).max(1)
 }
 
-/// Whether a sequence is computed in pieces, and not whole.
+/// Returns true if a sequence is computed in pieces rather than whole.
 fn is_in_pieces(table: &StepTable, slot: usize) -> bool {
     let (known, computed) = (known(table, slot), get(table, slot, Field::Computed));
     if computed > 0 && known > computed + 1 {
@@ -286,8 +289,8 @@ fn is_in_pieces(table: &StepTable, slot: usize) -> bool {
     says && computed < get(table, slot, Field::PromptLen) || known - computed > whole_max(table)
 }
 
-/// The next rows of a prompt, of whose tokens' logits as many are computed as beside so many others
-/// have room.
+/// Returns the next rows of a prompt, with the logits of at most as many of its tokens as `others`
+/// other sequences leave capacity for.
 fn piece(table: &StepTable, slot: usize, others: u32) -> Option<Piece> {
     let logits_rows = table.program(ProgramId::STEP).logits_rows.saturating_sub(others);
     let costs = Costs::NONE;
@@ -297,8 +300,8 @@ fn piece(table: &StepTable, slot: usize, others: u32) -> Option<Piece> {
     found
 }
 
-/// How much older than the newest a slot's sequence is: numbers of arrivals wrap around, but those
-/// of sequences that run together are near each other.
+/// Returns a function that computes how much older a slot's sequence is than the newest one.
+/// Arrival numbers wrap around, but those of sequences that run together are close to each other.
 fn age(table: &StepTable) -> impl Fn(usize) -> u32 + '_ {
     let later = |a: u32, b: u32| if (b.wrapping_sub(a) as i32) > 0 { b } else { a };
     let runs = |slot: &usize| state(table, BATCH, *slot) != SlotState::Free;
@@ -307,7 +310,7 @@ fn age(table: &StepTable) -> impl Fn(usize) -> u32 + '_ {
     move |slot| newest.wrapping_sub(get(table, slot, Field::Arrival))
 }
 
-/// A sequence gives its caches back, and is a prompt of all its tokens.
+/// Evicts a sequence: it returns its caches and becomes a prompt of all its tokens.
 fn give_up(table: &StepTable, one: &Queued) {
     set_home(table, one.id as usize, Home::Nowhere);
     set(table, one.id as usize, Field::Computed, 0);
@@ -315,7 +318,7 @@ fn give_up(table: &StepTable, one: &Queued) {
     set(table, one.id as usize, Field::Waited, one.waited.saturating_add(1));
 }
 
-/// Gives a sequence an extent on the device.
+/// Assigns an extent on the device to a sequence.
 fn take_seat(table: &StepTable, one: &Queued, seats: &mut [bool]) {
     let free = seats.iter().position(|is_taken| !is_taken);
     let free = free.expect("as many pages as extents, and a page for each sequence");
@@ -323,7 +326,8 @@ fn take_seat(table: &StepTable, one: &Queued, seats: &mut [bool]) {
     set(table, one.id as usize, Field::Seat, free as u32);
 }
 
-/// Tokens that are known, and what follows them is drawn; what nobody draws from is not computed.
+/// Returns the number of tokens to compute, which are all known ones. The last one is excluded if
+/// no token is drawn from it.
 fn known(table: &StepTable, slot: usize) -> u32 {
     let all = get(table, slot, Field::PromptLen) + get(table, slot, Field::Generated);
     all - u32::from(!draws(table, BATCH, slot))

@@ -1,4 +1,5 @@
-//! What coordinator and workers both use: messages, the step table, and groups and sequences in it.
+//! Modules that the coordinator and the workers share: messages, the step table, and groups and
+//! sequences in it.
 
 pub mod forms;
 pub mod group;

@@ -1,11 +1,11 @@
-//! Prompts that begin alike: prefill computes what they have in common once for a stream or, where
-//! prompts are cut into chunks, for a batch.
+//! Shared prompt prefixes: prefill computes a common prefix once for a stream or, if prompts are
+//! split into chunks, for a batch.
 //!
-//! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which
-//! leaves nothing to anybody. K and V of those rows are appended to the caches of both, so nothing
-//! differs after prefill; and since a row's bits depend on that row alone, nothing differs in it
-//! either. Sequences whose rope has other frequencies, as their lengths are others, share nothing,
-//! nor do those of a model whose layers keep states.
+//! A sequence may share a prefix of its prompt that another sequence computes, the *owner* of the
+//! rows, which itself computes its whole prompt. K and V of those rows are appended to the caches
+//! of both, so nothing differs after prefill; and since a row's bits depend on that row alone,
+//! nothing differs during prefill either. Sequences whose lengths lead to different rope
+//! frequencies share nothing, nor do those of a model whose layers have states.
 
 use std::ops::Range;
 
@@ -13,11 +13,12 @@ use program::step_table::Field;
 
 use crate::shared::table::StepTable;
 
-/// Fewer tokens in common, such as a chat template's first ones, are computed again.
+/// Minimum number of shared tokens. Shorter common prefixes, such as the first tokens of a chat
+/// template, are computed repeatedly.
 pub const LEAST_TOKENS: usize = 16;
 
-/// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases
-/// groups, once all are placed: `least` tokens or more.
+/// Lets the new sequences of the table share prefixes of `least` tokens or more. Called before a
+/// group is released, once all its sequences are placed.
 pub fn share(table: &StepTable, least: usize) {
     if !table.shares_beginnings() {
         return;
@@ -33,7 +34,7 @@ pub fn share(table: &StepTable, least: usize) {
     }
 }
 
-/// The same among the new sequences of some slots.
+/// Lets the new sequences of some slots share prefixes.
 fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize>) {
     let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
     let new: Vec<usize> = slots.filter(is_new).collect();
@@ -47,13 +48,14 @@ fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize
     }
 }
 
-/// How many tokens two prompts begin with alike.
+/// Returns the length of the common prefix of two prompts, in tokens.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// For each prompt the owner before it, and how many tokens it owns for it, `least` or more, of
-/// prompts whose rows are `alike` where they begin alike.
+/// Returns for each prompt the preceding prompt that owns its shared prefix, and the length of that
+/// prefix, which is `least` or more. Only prompts that are `alike` rotate common tokens equally and
+/// can share.
 fn shared(
     prompts: &[Vec<u32>],
     least: usize,
@@ -64,18 +66,18 @@ fn shared(
             return 0;
         }
         let common = common(&prompts[owner], &prompts[index]);
-        // The last token is computed by every sequence: its logits are wanted.
+        // Every sequence computes its last token, since its logits are needed.
         if common < least { 0 } else { common.min(prompts[index].len() - 1) }
     };
     let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
-    // What each prompt has in common with the best owner so far.
+    // Best owner of each prompt so far, and the length of the shared prefix.
     let mut best: Vec<Option<(usize, usize)>> = vec![None; prompts.len()];
     for index in 0..prompts.len() {
         let more: Vec<usize> = (index + 1..prompts.len())
             .map(|later| owned(index, later).saturating_sub(has(best[later])))
             .collect();
-        // As an owner it computes what it could leave to another one, and those behind it may leave
-        // it more.
+        // An owner has to compute the tokens that it could share itself, but later prompts may
+        // share more with it.
         if best[index].is_some() && has(best[index]) >= more.iter().sum::<usize>() {
             continue;
         }

@@ -1,11 +1,12 @@
-//! What coordinator and workers say to each other outside the step path, over one channel each.
+//! Messages between the coordinator and the workers outside the step path, over one channel per
+//! worker.
 //!
 //! Order: `Setup` to every worker; `Exported` from the gpu worker, forwarded as `Attach` to the
 //! transfer worker, and to storage workers that read to the device; `Loaded` from the cpu worker
 //! once host weights are in place, and from each storage worker once its staging is open; then
 //! `Load` to the transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are
-//! released through the control segment, and the only further messages are `Failed` and, in a run
-//! that serves, those about forms of answers and about beginnings of prompts that are stored.
+//! released through the control segment, and the only further messages are `Failed` and, in a
+//! serving run, those about grammars and stored prompt prefixes.
 
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::FailureKind;
 
-/// Where workers that load weights read them from.
+/// Source from which the workers that load weights read them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsFrom {
     /// A directory with safetensors files.
@@ -30,65 +31,65 @@ pub enum WeightsFrom {
     Dummy {
         seed: u64,
     },
-    /// The same, and routers pick experts at random, whatever their rows hold: for measurements,
-    /// whose rows are alike or hold what lay in memory.
+    /// Dummy weights whose routers select experts at random, regardless of the rows' contents. Used
+    /// for measurements, whose rows are equal or contain arbitrary memory.
     EvenlyRouted {
         seed: u64,
     },
 }
 
-/// A CUDA device in the place of the emulated one.
+/// Use of a CUDA device instead of the emulated one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaUse {
-    /// Its number.
+    /// Number of the device.
     pub index: u32,
-    /// The gpu worker runs the transfer worker's lanes too: this system does not let one process
-    /// open another's device memory.
+    /// The gpu worker runs the transfer worker's lanes too, since this system does not let one
+    /// process open another's device memory.
     pub copies_in_gpu_worker: bool,
-    /// Lanes wait for each other on the host, though the device's streams could.
+    /// Lanes wait for each other on the host, even if the device's streams could wait.
     pub waits_on_host: bool,
-    /// cuBLASLt is installed and wanted; the arena has room for it.
+    /// cuBLASLt is installed and enabled, and the arena includes its scratch.
     pub blas: bool,
 }
 
-/// Where a storage worker finds its weights.
+/// Staging from which a storage worker reads its weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagedAt {
-    /// The folder of the staging.
+    /// Directory of the staging.
     pub path: String,
-    /// Threads read, though io_uring may be there.
+    /// Reads use threads even if io_uring is available.
     pub uses_threads: bool,
-    /// A drive that has not answered for so long is given up.
+    /// Maximum time that a drive may take to answer before it is given up, in ms.
     pub silence_ms: u64,
-    /// Faults and a rate, as `staging::Faults` reads them; empty: none.
+    /// Injected faults and a rate, in the syntax of `staging::Faults`; empty for none.
     pub faults: String,
 }
 
-/// Where beginnings of prompts are stored.
+/// Store of prompt prefixes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptsAt {
     pub directory: PathBuf,
-    /// Most bytes of all that is stored there; `None`: as much as the drive takes.
+    /// Maximum number of bytes stored; `None` for the capacity of the drive.
     pub most_bytes: Option<u64>,
-    /// Prompts of fewer tokens are not stored.
+    /// Minimum number of tokens of a prompt that is stored.
     pub least_tokens: u32,
     pub origin: Origin,
 }
 
-/// A page of the caches, and what it is where it is stored.
+/// A page of the caches, and its identity in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPage {
-    /// Of its batch's caches.
+    /// Index in the caches of its batch.
     pub page: u32,
     pub name: Name,
-    /// Of the page before it.
+    /// Name of the preceding page.
     pub before: Name,
-    /// Pages before it.
+    /// Number of preceding pages.
     pub index: u32,
     pub tokens: Vec<u32>,
 }
 
-/// NUMA nodes on which the host's memory lies; none: where the system puts it.
+/// NUMA nodes of the host's memory; if empty, the system chooses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryNodes {
     pub weights: Vec<u16>,
@@ -96,7 +97,7 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
-    /// Those of a segment.
+    /// Returns the nodes of a segment.
     pub fn of(&self, segment: SegmentId) -> &[u16] {
         match segment.holds {
             Holds::Weights => &self.weights,
@@ -106,89 +107,90 @@ impl MemoryNodes {
     }
 }
 
-/// First message; its descriptors are control, trace, then those of `memories`, in order.
+/// First message. Its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Which of the plan's workers this is.
+    /// The worker that receives this setup.
     pub worker: WorkerId,
     pub plan: Plan,
-    /// Segments whose descriptors come along, with their sizes in bytes.
+    /// Segments whose descriptors are attached, with their sizes in bytes.
     pub memories: Vec<(SegmentId, u64)>,
-    /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
+    /// Segments that no other worker uses, with their sizes in bytes; the worker maps them itself.
     pub private: Vec<(SegmentId, u64)>,
-    /// Where all of these lie.
+    /// NUMA nodes of all these segments.
     pub nodes: MemoryNodes,
     pub control_bytes: u64,
     /// Records per trace ring; each lane of the topology has one.
     pub trace_capacity: u32,
-    /// Compute threads of this worker.
+    /// Number of compute threads of this worker.
     pub threads: u16,
-    /// CPUs of the compute threads, in the system's numbering; empty: wherever the system puts
-    /// them.
+    /// CPUs of the compute threads, in the system's numbering; if empty, the system chooses.
     pub cpus: Vec<u32>,
-    /// How long an idle compute thread spins for the next operation before it sleeps; 0 where other
-    /// lanes may want its core.
+    /// Time for which an idle compute thread spins for the next operation before it sleeps; 0 if
+    /// other lanes may need its core.
     pub spin_us: u32,
     pub weights: WeightsFrom,
-    /// Emulated link speed of each copy lane; `None`: as fast as memory.
+    /// Emulated link speed of each copy lane; `None` for the speed of memory.
     pub link_bytes_per_s: Option<u64>,
     /// Bound of any wait for another lane.
     pub wait_timeout_ms: u64,
-    /// Another in the first steps, of a run that could be started another way.
+    /// Bound of a wait in the first steps, for a run that could be started in another way.
     pub start_timeout_ms: Option<u64>,
-    /// Nothing is loaded, computed or moved: instructions only last so long.
+    /// If present, nothing is loaded, computed or moved: instructions only let their durations
+    /// pass.
     pub durations: Option<Durations>,
     /// A CUDA device instead of the emulated one.
     pub cuda: Option<CudaUse>,
-    /// What answers may have to follow; of a run that serves the vocabulary alone.
+    /// Grammars that answers may have to follow; for a serving run only the vocabulary.
     pub grammars: Option<Grammars>,
-    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
-    /// Of a storage worker.
+    /// Staging of a storage worker.
     pub staged: Option<StagedAt>,
-    /// Of the cpu worker of a run that serves.
+    /// Prompt store of the cpu worker of a serving run.
     pub prompts: Option<PromptsAt>,
 }
 
-/// Coordinator to worker.
+/// Messages from the coordinator to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     Setup(Box<Setup>),
-    /// A segment made by another worker; one descriptor.
+    /// A segment created by another worker; one descriptor.
     Attach {
         memory: SegmentId,
         size_bytes: u64,
     },
-    /// The arena of a CUDA device, as the gpu worker exported it.
+    /// The arena of a CUDA device, as exported by the gpu worker.
     AttachDevice {
         handle: Vec<u8>,
         size_bytes: u64,
     },
     /// Host weights are in place: copy resident weights to the device.
     Load,
-    /// To the worker that samples, in a run that serves: a form that answers will follow.
+    /// Compile a grammar that answers will follow. Sent to the worker that samples, in a serving
+    /// run.
     Form {
         number: u32,
         form: Form,
     },
-    /// No answer will follow it any more.
+    /// Drop a grammar that no further answer will follow.
     Forget {
         number: u32,
     },
-    /// To the worker that keeps the caches: write a page, which is full and which nobody writes to,
-    /// to the prompt store.
+    /// Write a page to the prompt store, which is full and no longer written to. Sent to the worker
+    /// that owns the caches.
     Store {
         number: u32,
         batch: u16,
         page: StoredPage,
     },
-    /// Read pages from there, in this order, into pages that no list names.
+    /// Read pages from the prompt store, in this order, into pages that no list names.
     Fetch {
         number: u32,
         batch: u16,
         pages: Vec<StoredPage>,
     },
-    /// Answer the order to read of this number with what has been read by now.
+    /// Answer the fetch with this number with the pages read so far.
     GiveUp {
         number: u32,
     },
@@ -202,26 +204,26 @@ pub enum ToWorker {
     },
 }
 
-/// How long work lasts that only lasts.
+/// Durations of the instructions of timed lanes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Durations {
-    /// That of the decode program: per lane with work a number of nanoseconds per entry of its
+    /// Durations in the decode program: per lane with work, the nanoseconds of each entry of its
     /// list, 0 for waits and signals. Work of other programs takes no time.
     Decode(Vec<(LaneId, Vec<u64>)>),
-    /// Of a run whose sequences have owners: as the step table's costs say of what is listed, so
-    /// many times slower.
+    /// Durations in a run whose sequences have owners: derived from the step table's costs for the
+    /// listed rows, multiplied by `slow_motion`.
     ByCosts { slow_motion: u32 },
 }
 
 impl Durations {
-    /// Those of one lane; empty for a lane without work.
+    /// Returns the durations of one lane; empty for a lane without work.
     pub(crate) fn of(&self, lane: LaneId) -> &[u64] {
         let Durations::Decode(lanes) = self else { return &[] };
         let own = lanes.iter().find(|(other, _)| *other == lane);
         own.map_or(&[], |(_, durations)| durations)
     }
 
-    /// How many times slower time passes where costs say how long work lasts.
+    /// Returns the factor on durations that are derived from costs, or 1.
     pub(crate) const fn slow_motion(&self) -> u32 {
         match self {
             Durations::Decode(_) => 1,
@@ -230,22 +232,22 @@ impl Durations {
     }
 }
 
-/// Worker to coordinator.
+/// Messages from a worker to the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// A segment this worker made; one descriptor.
+    /// A segment created by this worker; one descriptor.
     Exported {
         memory: SegmentId,
         size_bytes: u64,
     },
-    /// The arena of a CUDA device; without a handle where this system exports none, and why.
+    /// The arena of a CUDA device, or the reason why this system cannot export it.
     ExportedDevice {
         handle: Result<Vec<u8>, String>,
         size_bytes: u64,
     },
     /// The driver compiles the kernels for its device, which takes about half a minute, once.
     Compiles,
-    /// Whether the worker could open it; else why not.
+    /// The worker has opened the device, or `refusal` states why it could not.
     AttachedDevice {
         refusal: Option<String>,
     },
@@ -253,19 +255,20 @@ pub enum FromWorker {
     Ready {
         kernel_variant: String,
     },
-    /// Answers can follow a form, or cannot, and why.
+    /// Answers can follow a grammar, or `failure` states why they cannot.
     FormReady {
         number: u32,
         failure: Option<String>,
     },
-    /// A page was written with so many bytes, 0 where it was there already; or was not, and why.
+    /// A page was written with this number of bytes, 0 if it existed already; or `failure` states
+    /// why it was not.
     Stored {
         number: u32,
         bytes: u64,
         failure: Option<String>,
     },
-    /// The first so many pages hold what was asked for, and nothing is written to the others any
-    /// more. Why the next one does not, where it was there.
+    /// The first `pages` pages contain what was requested, and the others are no longer written to.
+    /// `refused` states why the next page could not be read although it existed.
     Fetched {
         number: u32,
         pages: u32,
@@ -278,10 +281,10 @@ pub enum FromWorker {
     Copied {
         number: u32,
     },
-    /// The worker exits after it.
+    /// The worker failed, and exits after this message.
     Failed {
         kind: FailureKind,
-        /// One sentence.
+        /// Description of the failure in one sentence.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a group of a run that serves begins with.
+//! First step and stages of a group in a serving run.
 
 use program::ir::ProgramId;
 use shm::Stage;
@@ -7,10 +7,11 @@ use super::iterations::Iterations;
 use super::serving::{any_runs, list_step};
 use super::table::StepTable;
 
-/// A group of a run that serves: steps until there is nothing to compute.
+/// Stages of a group in a serving run: steps until there is nothing to compute.
 pub const SERVE: [Stage; 1] = [Stage { program: ProgramId::STEP.0 as u32, steps: u32::MAX }];
 
-/// Lists the first step of a group, before it is released; whether there is anything to compute.
+/// Lists the first step of a group, before it is released. Returns true if there is anything to
+/// compute.
 pub fn list_first(table: &StepTable) -> bool {
     if table.has_owners() {
         Iterations::new(table.batch_size(), table.device_slots()).list(table);
@@ -21,8 +22,8 @@ pub fn list_first(table: &StepTable) -> bool {
     any_runs(table)
 }
 
-/// The stages of a group whose first step is listed. Where sequences have owners each step is a
-/// stage, and whoever samples says which follow.
+/// Returns the stages of a group whose first step is listed. If sequences have owners, each step is
+/// a stage, and the sampler announces the following ones.
 pub fn stages(table: &StepTable) -> Vec<Stage> {
     if !table.has_owners() {
         return SERVE.to_vec();
@@ -30,7 +31,7 @@ pub fn stages(table: &StepTable) -> Vec<Stage> {
     table.following().map(once).collect()
 }
 
-/// One step of a program.
+/// Returns a stage of one step of a program.
 pub(crate) fn once(program: ProgramId) -> Stage {
     Stage { program: program.0.into(), steps: 1 }
 }

@@ -1,23 +1,24 @@
-//! Sequences of a run that serves, in the slots of the step table.
+//! Sequences of a serving run, in the slots of the step table.
 //!
-//! A slot goes around: the coordinator writes a sequence into a free one and offers it; the sampler
-//! takes it when it lists the next step, and gives it back once it has ended and no list names it.
-//! Nobody waits for the other. Between two steps the sampler alone decides which rows are computed,
-//! by [`schedule::next`]; before the first step of a group nobody else runs, and the coordinator
-//! does.
+//! A slot circulates: the coordinator writes a sequence into a free slot and offers it; the sampler
+//! takes it when it lists the next step, and returns it once the sequence has ended and no list
+//! names the slot. Neither waits for the other. Between two steps the sampler alone decides which
+//! rows are computed, by [`schedule::next`]; before the first step of a group nothing else runs,
+//! and the coordinator decides.
 //!
 //! The process of the sampler may be killed between any two of its stores, and the coordinator then
-//! reads the table that it leaves. For each token the sampler stores, in this order:
+//! reads the table as it was left. For each token the sampler stores, in this order:
 //!
 //! 1. its log-probabilities and the token itself;
-//! 2. `Generated`, with release: everything before it is whole for whoever acquires the count;
-//! 3. `Remaining` and `Finish`, in any order: neither says anything of tokens that `Generated` does
-//!    not count;
+//! 2. `Generated`, with release: everything before it is complete for a thread that acquires the
+//!    count;
+//! 3. `Remaining` and `Finish`, in any order: neither describes tokens that `Generated` does not
+//!    count;
 //! 4. when it lists the next step, the state `Ended`, with release: `Finish` is final.
 //!
-//! So in a slot that is not `Ended`, only `Generated` and what is below it can be relied on.
-//! Whether a sequence has all of its tokens follows from these alone, as the sampler decides it in
-//! 3: the last one is an end-of-sequence token, or there are as many as were asked for. The
+//! Therefore, in a slot that is not `Ended`, only `Generated` and the tokens below it are reliable.
+//! They determine if a sequence has all of its tokens, by the same rule that the sampler applies in
+//! 3: the last one is an end-of-sequence token, or the requested number of tokens is reached. The
 //! exception is `Finish::NotFinite`, which is stored instead of a token and is final at once.
 
 use program::ir::ProgramId;
@@ -28,37 +29,37 @@ use schedule::{Costs, Sequence};
 use super::group::{Placed, place};
 use super::table::{Item, StepTable};
 
-/// The work list of a batch.
+/// Work list of a batch.
 const STEP: List = List { program: ProgramId::STEP, stream: 0 };
 
-/// A sequence that may be taken.
+/// A sequence that the sampler may take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer<'a> {
-    /// Its slot, which is free, and what was asked for.
+    /// The request and its slot, which must be free.
     pub placed: &'a Placed,
-    /// New tokens that it has already, from slots that it had before.
+    /// New tokens that the sequence already has, from slots that it occupied before.
     pub answered: &'a [u32],
-    /// Positions that its caches hold.
+    /// Number of positions in its caches.
     pub computed: u32,
-    /// Positions that it has caches for.
+    /// Number of positions for which caches are allocated.
     pub room: u32,
-    /// In which place it came.
+    /// Arrival number, which orders the sequences.
     pub arrival: u32,
-    /// What is to be said of the prompt's tokens.
+    /// Log-probabilities of the prompt's tokens.
     pub said: PromptLogprobs,
 }
 
-/// What is to be said of the tokens of a prompt.
+/// Requested log-probabilities of the tokens of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptLogprobs {
-    /// Log-probabilities to keep of each token; 0: none.
+    /// Number of log-probabilities to keep for each token; 0 for none.
     pub count: u16,
-    /// The first of these tokens, at least 1; of those before it so much may be computed already
-    /// that the one before it is not.
+    /// Position of the first of these tokens, at least 1. The row at the position before it must
+    /// not have been computed.
     pub first: u32,
 }
 
-/// Whom a slot belongs to.
+/// Returns the state of a slot, which determines its owner.
 pub fn state(table: &StepTable, batch: usize, slot: usize) -> SlotState {
     match table.field(batch, slot, Field::State) {
         1 => SlotState::Offered,
@@ -75,7 +76,7 @@ pub(super) fn set_state(table: &StepTable, batch: usize, slot: usize, state: Slo
 /// Writes a sequence into its slot and lets the sampler take it.
 ///
 /// # Panics
-/// If the slot is not free.
+/// Panics if the slot is not free.
 pub fn offer(table: &StepTable, offer: &Offer<'_>) {
     let Placed { batch, slot, request } = offer.placed;
     assert_eq!(state(table, *batch, *slot), SlotState::Free, "slot {slot} of batch {batch}");
@@ -99,14 +100,14 @@ pub fn offer(table: &StepTable, offer: &Offer<'_>) {
 /// Takes a slot back from a sequence that has ended.
 ///
 /// # Panics
-/// If it has not.
+/// Panics if the sequence has not ended.
 pub fn free(table: &StepTable, batch: usize, slot: usize) {
     assert_eq!(state(table, batch, slot), SlotState::Ended, "slot {slot} of batch {batch}");
     table.set_field(batch, slot, Field::PromptLen, 0);
     set_state(table, batch, slot, SlotState::Free);
 }
 
-/// Empties the table of a run that is about to begin: every slot is free and has as many positions
+/// Empties the table for a run that is about to begin: every slot is free and has as many positions
 /// as any sequence can need.
 pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
     table.clear();
@@ -119,13 +120,13 @@ pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
     table.set_step(aim_us, costs);
 }
 
-/// Whether a slot of any batch is the sampler's.
+/// Returns true if the sampler owns a slot of any batch.
 pub fn any_runs(table: &StepTable) -> bool {
     table.slots().any(|(batch, slot)| state(table, batch, slot) == SlotState::Running)
 }
 
-/// Takes what is offered, gives back what has ended, and lists the rows of a batch's next step.
-/// `sequences` is room for as many as there are slots.
+/// Takes offered sequences, returns ended ones, and lists the rows of a batch's next step.
+/// `sequences` is scratch with a capacity for all slots.
 pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>) {
     sequences.clear();
     for slot in 0..table.batch_size() {
@@ -153,7 +154,7 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
     table.set_items(batch, STEP, listed);
 }
 
-/// A running sequence, as far as it is computed.
+/// Returns a running sequence with its progress.
 pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
@@ -167,7 +168,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     Sequence {
         slot: slot as u32,
         arrival: field(Field::Arrival),
-        // What nobody draws from is not computed.
+        // A token from which no other is drawn is not computed.
         known,
         computed,
         room: field(Field::Room),
@@ -176,20 +177,22 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     }
 }
 
-/// What of a sequence's tokens can be computed next where new tokens select what they attend to:
-/// its prompt, or one of them, whose row then is as it was when it was drawn from, although the
-/// sequence gave its caches back since. Whether its last is drawn from.
+/// Returns the end of the tokens of a sequence that can be computed next if new tokens select what
+/// they attend to, and true if the next token is drawn from the last of them. Computes either the
+/// prompt or a single new token, so that the row of a new token is the same as when a token was
+/// first drawn from it, even if the sequence has returned its caches since.
 fn one_choice((prompt, computed): (u32, u32), known: u32, draws: bool) -> (u32, bool) {
     let end = if computed < prompt { prompt } else { computed + 1 };
     (known.min(end), draws && known <= end)
 }
 
-/// Whether a sequence has new tokens, and is not of its prompt alone.
+/// Returns true if tokens are drawn for a sequence, and it does not consist of its prompt alone.
 pub(super) fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
     table.field(batch, slot, Field::Generated) + table.field(batch, slot, Field::Remaining) > 0
 }
 
-/// Whether a sequence has ended, or is called off.
+/// Returns true if a sequence has ended or is cancelled. Stores the finish reason of a cancelled
+/// sequence, and of a completed one without new tokens.
 pub(super) fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
     let field = |field| table.field(batch, slot, field);
     if !draws(table, batch, slot)

@@ -1,9 +1,9 @@
-//! The step table as the workers see it: words of the control segment, under names.
+//! The step table as the workers see it: named words of the control segment.
 //!
 //! Loads and stores are relaxed; the lanes' timelines order them, since every instruction lists the
-//! table among its regions. Only the number of generated tokens is read by who waits for no lane:
-//! it is published after the tokens that it counts. Offsets of KV units and of their scores are
-//! computed here and nowhere else, so that every lane of every process agrees on them.
+//! table among its regions. Fields that are also read without waiting for a lane, such as the
+//! number of generated tokens, are published after the data that they describe. Offsets of KV units
+//! and of their scores are computed only here, so that every lane of every process agrees on them.
 
 mod logprobs;
 mod owners;
@@ -29,15 +29,16 @@ pub use owners::Deciding;
 pub struct StepTable {
     words: SharedU32s,
     layout: StepTableLayout,
-    /// What each program is compiled for.
+    /// Shape for which each program is compiled.
     programs: Vec<ProgramShape>,
     kv_heads: usize,
     head_dim: usize,
     group: usize,
     max_context: usize,
-    /// Of each layer the place of its window in the layout's windows, if its caches keep no more.
+    /// Index of each layer's window among the layout's windows, if its caches keep no more than the
+    /// window.
     windows: Vec<Option<u8>>,
-    /// Those whose frequencies a sequence's length decides.
+    /// Ropes whose frequencies depend on a sequence's length.
     ropes: Vec<Rope>,
     /// See [`StepTable::shares_beginnings`].
     shares: bool,
@@ -57,20 +58,21 @@ pub struct Item {
     /// Position of the first row.
     pub first: usize,
     pub rows: usize,
-    /// The row of the same stream with which the positions before them begin; `None`: they are in
-    /// the cache.
+    /// Row of the same stream at which the preceding positions begin, for a shared prefix; `None`
+    /// if they are in the cache.
     pub shared_row: Option<usize>,
-    /// Whether the sequence's next token is drawn from the logits of the last row.
+    /// True if the sequence's next token is drawn from the logits of the last row.
     pub samples: bool,
-    /// Rows whose logits are computed, the last ones: what is drawn, and what is said of prompts.
+    /// Number of rows whose logits are computed, the last ones: for drawing, and for
+    /// log-probabilities of prompts.
     pub logits_rows: usize,
 }
 
 impl StepTable {
-    /// The table of `plan` over `words`.
+    /// Returns the table of `plan` over `words`.
     ///
     /// # Panics
-    /// If there are fewer words than the layout needs.
+    /// Panics if there are fewer words than the layout needs.
     pub fn new(words: SharedU32s, plan: &Plan) -> StepTable {
         assert!(words.len() >= plan.table.words(), "the control segment holds the step table");
         let rope = |kind: &LayerKind| kind.rope.clone().filter(Rope::is_by_length);
@@ -94,26 +96,28 @@ impl StepTable {
         }
     }
 
-    /// Whether a sequence can begin behind rows of another one: a state is of all of its own.
+    /// Returns true if a sequence can begin after rows of another one. A state depends on all rows
+    /// of its own sequence and rules this out.
     pub fn shares_beginnings(&self) -> bool {
         self.shares
     }
 
-    /// Whether new tokens select what they attend to.
+    /// Returns true if new tokens select what they attend to.
     pub fn selects(&self) -> bool {
         self.selects
     }
 
-    /// Whether sequences come while the run goes on.
+    /// Returns true if sequences arrive during the run.
     pub fn serves(&self) -> bool {
         self.serves
     }
 
-    /// Counts what a layer's router chose: `rows_of` each expert. A decode step counts as one.
+    /// Counts the experts that a layer's router selected, given the number of rows of each. A
+    /// decode step counts as one.
     pub(crate) fn count_routed(&self, layer: usize, decode_rows: Option<u32>, rows_of: &[u32]) {
         let first = self.layout.router(layer);
         let add = |word: usize, more: u32| {
-            // One lane at a time runs the router of a layer.
+            // Only one lane at a time runs the router of a layer.
             self.words.store(first + word, self.words.load(first + word).saturating_add(more));
         };
         if let Some(rows) = decode_rows {
@@ -126,8 +130,8 @@ impl StepTable {
         }
     }
 
-    /// Positions that new tokens have attended to since the run began where they select, and all
-    /// that there were.
+    /// Returns the number of positions that new tokens have attended to since the run began, if
+    /// they select, and the number of all positions that they could have attended to.
     pub fn selected(&self) -> (u64, u64) {
         let first = self.layout.selected();
         let count = |word: usize| {
@@ -137,43 +141,43 @@ impl StepTable {
         (count(first), count(first + 2))
     }
 
-    /// Counts what new tokens attended to: positions read, of so many.
+    /// Counts the positions that new tokens attended to, of `all` positions.
     pub(crate) fn count_selected(&self, read: u64, all: u64) {
         let first = self.layout.selected();
         let (was_read, was_all) = self.selected();
         for (word, sum) in [(first, was_read + read), (first + 2, was_all + all)] {
-            // One lane alone attends where positions are selected.
+            // Only one lane attends if positions are selected.
             self.words.store(word, sum as u32);
             self.words.store(word + 1, (sum >> 32) as u32);
         }
     }
 
-    /// Number of batches.
+    /// Returns the number of batches.
     pub fn batches(&self) -> usize {
         self.layout.batches as usize
     }
 
-    /// Sequence slots of a batch.
+    /// Returns the number of sequence slots of a batch.
     pub fn batch_size(&self) -> usize {
         self.layout.batch_size as usize
     }
 
-    /// KV heads of the model.
+    /// Returns the number of KV heads of the model.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads
     }
 
-    /// Elements of one head.
+    /// Returns the number of elements of one head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Query heads that share a KV head.
+    /// Returns the number of query heads that share a KV head.
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// A field of a sequence.
+    /// Returns a field of a sequence.
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
         let index = self.layout.field(batch, sequence, field);
         match field {
@@ -195,38 +199,38 @@ impl StepTable {
         }
     }
 
-    /// Two consecutive fields as the halves of a u64.
+    /// Returns two fields as the low and the high half of a u64.
     pub fn field_u64(&self, batch: usize, sequence: usize, low: Field, high: Field) -> u64 {
         u64::from(self.field(batch, sequence, low))
             | u64::from(self.field(batch, sequence, high)) << 32
     }
 
-    /// The most positions that a sequence can come to have, which never changes.
+    /// Returns the maximum number of positions that a sequence can reach, which never changes.
     pub fn length(&self, batch: usize, sequence: usize) -> SequenceLength {
         let of = |field| self.field(batch, sequence, field);
         SequenceLength(of(Field::PromptLen) + of(Field::Generated) + of(Field::Remaining))
     }
 
-    /// Whether two sequences of a batch rotate the same position alike.
+    /// Returns true if two sequences of a batch rotate the same position equally.
     pub fn rotate_alike(&self, batch: usize, a: usize, b: usize) -> bool {
         let (a, b) = (self.length(batch, a), self.length(batch, b));
         self.ropes.iter().all(|rope| rope.frequency_class(a) == rope.frequency_class(b))
     }
 
-    /// All slots, as batch and slot.
+    /// Returns all slots, as batch and slot.
     pub fn slots(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let size = self.batch_size();
         (0..self.batches()).flat_map(move |batch| (0..size).map(move |slot| (batch, slot)))
     }
 
-    /// Whether a slot has a sequence that has not ended.
+    /// Returns true if a slot has a sequence that has not ended.
     pub fn is_running(&self, batch: usize, sequence: usize) -> bool {
         self.field(batch, sequence, Field::PromptLen) > 0
             && self.field(batch, sequence, Field::Finish) == Finish::Running as u32
     }
 
-    /// Tokens of a new sequence's prompt that prefill computes for another one; 0 of one that goes
-    /// on.
+    /// Returns the number of tokens of a new sequence's prompt that prefill computes as rows of
+    /// their owner; 0 for a sequence that continues.
     pub fn shared(&self, batch: usize, sequence: usize) -> usize {
         let load = |field| self.field(batch, sequence, field) as usize;
         match load(Field::Fresh) {
@@ -235,7 +239,8 @@ impl StepTable {
         }
     }
 
-    /// See [`StepTableLayout::enough`].
+    /// Returns the number of running sequences with which the group ends early, see
+    /// [`StepTableLayout::enough`].
     pub fn enough(&self) -> u32 {
         self.words.load(self.layout.enough())
     }
@@ -245,7 +250,7 @@ impl StepTable {
         self.words.store(self.layout.enough(), running);
     }
 
-    /// What a step of a run that serves may take.
+    /// Returns the budget of a step in a serving run.
     pub fn step(&self) -> Step {
         let first = self.layout.budget();
         let word = |offset: usize| self.words.load(first + offset);
@@ -258,7 +263,7 @@ impl StepTable {
         }
     }
 
-    /// Sets what a step may take; its rows are the program's.
+    /// Sets the budget of a step; its number of rows is the program's.
     pub fn set_step(&self, aim_us: u32, costs: &Costs) {
         let points = costs.points.iter().flat_map(|(rows, us)| [*rows, *us]);
         let words = [aim_us, costs.position_ps].into_iter().chain(points);
@@ -267,21 +272,21 @@ impl StepTable {
         }
     }
 
-    /// Items of a work list.
+    /// Returns the number of items of a work list.
     pub fn items(&self, batch: usize, list: List) -> usize {
         let items = self.words.load(self.layout.list(batch, list)) as usize;
         assert!(items <= self.layout.items_max(list), "{items} items of {list:?}");
         items
     }
 
-    /// Sets the number of items of a work list, which are there.
+    /// Sets the number of items of a work list, which must have been written.
     pub fn set_items(&self, batch: usize, list: List, items: usize) {
         let most = self.layout.items_max(list);
         assert!(items <= most, "{items} of {most} items of {list:?}");
         self.words.store(self.layout.list(batch, list), items as u32);
     }
 
-    /// An item of a work list.
+    /// Returns an item of a work list.
     pub fn item(&self, batch: usize, list: List, index: usize) -> Item {
         let at = self.item_at(batch, list, index);
         let word = |offset| self.words.load(at + offset) as usize;
@@ -307,7 +312,7 @@ impl StepTable {
         }
     }
 
-    /// Writes an item behind those of a work list.
+    /// Appends an item to a work list.
     pub fn push_item(&self, batch: usize, list: List, item: Item) {
         let items = self.items(batch, list);
         self.set_item(batch, list, items, item);
@@ -320,7 +325,7 @@ impl StepTable {
         self.layout.list(batch, list) + 1 + index * ITEM_WORDS
     }
 
-    /// The token at a position of a sequence, of its prompt or one that was sampled.
+    /// Returns the token at a position of a sequence, from its prompt or sampled.
     pub fn token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
         let prompt = self.field(batch, sequence, Field::PromptLen) as usize;
         match position.checked_sub(prompt) {
@@ -329,19 +334,19 @@ impl StepTable {
         }
     }
 
-    /// A token of a prompt.
+    /// Returns a token of a prompt.
     pub fn prompt_token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
         assert!(position < self.layout.max_prompt as usize, "prompt position {position}");
         self.words.load(self.layout.prompt(batch, sequence) + position)
     }
 
-    /// The tokens of a prompt.
+    /// Returns the tokens of a prompt.
     pub fn prompt(&self, batch: usize, sequence: usize) -> Vec<u32> {
         let tokens = self.field(batch, sequence, Field::PromptLen) as usize;
         (0..tokens).map(|position| self.prompt_token(batch, sequence, position)).collect()
     }
 
-    /// Writes a prompt; for whoever releases groups.
+    /// Writes a prompt, before a group is released.
     pub fn set_prompt(&self, batch: usize, sequence: usize, tokens: &[u32]) {
         assert!(tokens.len() <= self.layout.max_prompt as usize, "a prompt of {}", tokens.len());
         let first = self.layout.prompt(batch, sequence);
@@ -350,7 +355,7 @@ impl StepTable {
         }
     }
 
-    /// A sampled token.
+    /// Returns a sampled token.
     pub fn output(&self, batch: usize, sequence: usize, position: usize) -> u32 {
         assert!(position < self.layout.max_new as usize, "output position {position}");
         self.words.load(self.layout.output(batch, sequence) + position)
@@ -362,7 +367,7 @@ impl StepTable {
         self.words.store(self.layout.output(batch, sequence) + position, token);
     }
 
-    /// Sets the unit boundaries of the chunks of split attention; `chunks + 1` of them.
+    /// Sets the unit boundaries of the chunks of split attention; there are `chunks + 1` of them.
     pub fn set_chunk_bounds(&self, batch: usize, bounds: &[u32]) {
         assert_eq!(bounds.len(), self.layout.chunks as usize + 1, "a boundary around each chunk");
         let first = self.layout.chunk_bounds(batch);
@@ -371,7 +376,7 @@ impl StepTable {
         }
     }
 
-    /// All words to 0, before a group is written, but what is counted for the whole run.
+    /// Sets all words to 0, before a group is written, except those that count for the whole run.
     pub fn clear(&self) {
         let first = self.layout.selected();
         let counted: [u32; SELECTED_WORDS] =
@@ -380,32 +385,34 @@ impl StepTable {
         (first..).zip(counted).for_each(|(word, count)| self.words.store(word, count));
     }
 
-    /// What a program is compiled for.
+    /// Returns the shape for which a program is compiled.
     pub fn program(&self, id: ProgramId) -> &ProgramShape {
         &self.programs[id.index()]
     }
 
-    /// Streams of a batch in prefill.
+    /// Returns the number of streams of a batch in prefill.
     pub fn streams(&self) -> u16 {
         self.program(ProgramId::PREFILL).streams
     }
 
-    /// Most rows of a stream of prefill where prompts are cut into chunks; `None`: they are whole.
+    /// Returns the maximum number of rows of a stream of prefill if prompts are split into chunks;
+    /// `None` if they are whole.
     pub fn prefill_chunk(&self) -> Option<usize> {
         let prefill = self.program(ProgramId::PREFILL);
         (prefill.rows == Rows::Chunks).then_some(prefill.stream_rows as usize)
     }
 
-    /// Slots whose prompts are a stream of prefill where they are whole.
+    /// Returns the slots whose prompts form a stream of prefill, if prompts are whole.
     pub fn stream_slots(&self, stream: u16) -> Range<usize> {
         let first = usize::from(stream) * self.micro_sequences;
         first.min(self.batch_size())..(first + self.micro_sequences).min(self.batch_size())
     }
 
-    /// Units (`sequence slot * kv_heads + head`) of a chunk; all of the batch without one.
+    /// Returns the units (`sequence slot * kv_heads + head`) of a chunk, or all units of the batch
+    /// without a chunk.
     ///
     /// # Panics
-    /// If the chunk is of another split than the table's.
+    /// Panics if the chunk belongs to a split other than the table's.
     pub fn chunk_units(&self, batch: usize, chunk: Option<Chunk>) -> Range<usize> {
         let units = self.batch_size() * self.kv_heads;
         match chunk {

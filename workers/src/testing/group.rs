@@ -1,4 +1,4 @@
-//! What the sequences of a group came to.
+//! Results of the sequences of a group.
 
 use program::step_table::Field;
 
@@ -8,18 +8,18 @@ pub use crate::shared::group::{
     BATCH, Placed, Request, carry_on, fill, fill_even, list_work, place,
 };
 
-/// What a sequence came to; a final EOS is part of the tokens.
+/// Result of a sequence; a final EOS is included in the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub tokens: Vec<u32>,
-    /// Those of each token in turn, as the tokens they are of and their f32's bits.
+    /// Log-probabilities of each token in turn, as tokens and the bits of their f32.
     pub logprobs: Vec<(u32, u32)>,
     /// A [`Finish`] code.
     pub finish: u32,
 }
 
 impl Outcome {
-    /// What the table says of a sequence.
+    /// Reads the result of a sequence from the table.
     pub fn read(table: &StepTable, placed: &Placed) -> Outcome {
         let (batch, slot) = (placed.batch, placed.slot);
         let generated = table.field(batch, slot, Field::Generated) as usize;

@@ -1,10 +1,10 @@
 //! All lanes on one thread, one instruction at a time, in an order that the test chooses.
 //!
-//! Whatever order is chosen, it is one in which lanes of their own could have run: a lane goes on
+//! Any such order is one in which lanes in threads of their own could have run: a lane proceeds
 //! only when its wait is satisfied, and between steps and programs the rules are those of
-//! [`crate::lane`]. So a race needs no luck to show: the test holds back the lane that a missing
-//! wait would have waited for. And since no two instructions are ever in progress at once, plans
-//! that would race between threads can be run soundly here.
+//! [`crate::lane`]. A race therefore shows reliably: the test delays the lane that a missing wait
+//! would have waited for. Since no two instructions are ever in progress at once, plans that would
+//! race between threads can be run soundly here.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::shared::table::StepTable;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
     pub program: ProgramId,
-    /// 0 is prefill, decode counts from 1.
+    /// Step in which the token was drawn: 0 is prefill, decode counts from 1.
     pub step: u32,
     pub batch: usize,
     pub slot: usize,
@@ -38,20 +38,20 @@ pub struct Sampled {
     pub logits: Vec<f32>,
 }
 
-/// Every lane that has not ended waits for another one.
+/// Error if every lane that has not ended waits for another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("No lane can go on: {}.", .waiting.join("; "))]
 pub struct Stuck {
-    /// Each lane that has not ended, and where it stands.
+    /// Each lane that has not ended, and its position.
     pub waiting: Vec<String>,
 }
 
-/// Where a lane stands within a group.
+/// Position of a lane within a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In a list; the index may be one past its end.
+    /// Within the list of prefill; the index may be one past its end.
     Prefill(usize),
-    /// Prefill is done, for this lane.
+    /// Prefill is complete for this lane.
     Barrier,
     Decode {
         step: u32,
@@ -69,7 +69,7 @@ struct InterleavedLane {
     last_sample: Vec<Option<usize>>,
 }
 
-/// A plan whose lanes take turns; see the module header.
+/// A plan whose lanes take turns; see the module documentation.
 #[derive(Debug)]
 pub struct Interleaved {
     plan: Arc<Plan>,
@@ -84,11 +84,10 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
-    /// Maps memory, loads weights from `source` and makes the lanes. The plan need not be
-    /// valid.
+    /// Maps memory, loads weights from `source` and creates the lanes. The plan need not be valid.
     ///
     /// # Errors
-    /// What a worker would have reported.
+    /// Returns the error that a worker would have reported.
     pub fn start(
         plan: Plan,
         source: &dyn WeightSource,
@@ -120,17 +119,17 @@ impl Interleaved {
         Ok(Interleaved { plan, control, table, view, lanes, bases, steps_base: 0 })
     }
 
-    /// The step table, for who wants to change it between instructions.
+    /// Returns the step table, for callers that change it between instructions.
     pub fn table(&self) -> StepTable {
         self.table.clone()
     }
 
-    /// Runs one group. `choose` gets the lanes that can go on and returns the index of the one that
-    /// does, by one instruction. Returns what came of each sequence, and the logits in the order in
-    /// which they were read.
+    /// Runs one group. `choose` receives the lanes that can proceed and returns the index of the
+    /// one that executes an instruction. Returns the result of each sequence, and the logits in the
+    /// order in which they were read.
     ///
     /// # Errors
-    /// The lanes wait for each other; nothing more can be run.
+    /// Returns an error if the lanes wait for each other and none can proceed.
     pub fn run_group(
         &mut self,
         group: &[Placed],
@@ -170,7 +169,7 @@ impl Interleaved {
         program.lane(self.lanes[lane].lane).map_or(&[], |list: &LaneProgram| &list.instructions)
     }
 
-    /// Whether a lane would not wait.
+    /// Returns true if a lane would not wait.
     fn is_ready(&self, lane: usize) -> bool {
         let (program, step, index) = match self.lanes[lane].place {
             Place::Drained => return false,
@@ -191,7 +190,7 @@ impl Interleaved {
                 let target = wait_target(base, signals_per_step, step.saturating_sub(1), wait);
                 has_reached(&self.control.lane(wait.lane.index()).timeline, target)
             }
-            // The next step begins when the one before this one was sampled.
+            // The next step begins once the previous one was sampled.
             None if program == ProgramId::DECODE => {
                 has_reached(self.control.steps(), self.steps_base.wrapping_add(step))
             }
@@ -199,7 +198,7 @@ impl Interleaved {
         }
     }
 
-    /// One instruction of a lane that is ready, or its way into the next list.
+    /// Executes one instruction of a lane that is ready, or moves it to its next list.
     fn advance(&mut self, lane: usize, sampled: &mut Vec<Sampled>) {
         let begin = |step: u32| match self.control.last_step() {
             Some(last) if step > last => Place::Drained,

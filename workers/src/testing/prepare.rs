@@ -1,4 +1,4 @@
-//! Memory full of NaN, with the weights loaded: where every run in one process starts from.
+//! Memory full of NaN, with the weights loaded: the initial state of every in-process run.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use kernels::Variant;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 
-/// Every f32 and bf16 made of these bytes is NaN.
+/// Byte value of unwritten memory; f32 and bf16 numbers made of it are NaN.
 const UNWRITTEN: u8 = 0xFF;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Prepared {
     pub(super) control: Control,
     pub(super) trace: TraceSegment,
     mappings: Vec<(SegmentId, Arc<Mapping>)>,
-    /// All memory, for loading and for looking at results.
+    /// All memory, for loading and for inspecting results.
     pub(super) all: Arc<Memories>,
 }
 
@@ -35,7 +35,7 @@ impl Prepared {
         for memory in plan.topology.segments() {
             let size_bytes = plan.segment_bytes(memory).max(4096) as usize;
             let mapping = Mapping::private(size_bytes)?;
-            // SAFETY: needed to mark the memory as unwritten. Nobody else has the mapping yet.
+            // SAFETY: needed to mark the memory as unwritten. Nothing else has the mapping yet.
             unsafe { mapping.slice_mut::<u8>(0, size_bytes) }.fill(UNWRITTEN);
             mappings.push((memory, Arc::new(mapping)));
         }
@@ -45,7 +45,7 @@ impl Prepared {
         Ok(Prepared { plan, control, trace, mappings, all })
     }
 
-    /// What a worker's process would map.
+    /// Returns the memory that a worker's process would map.
     pub(super) fn memories(&self, worker: WorkerId) -> Result<Arc<Memories>, WorkerError> {
         let topology = &self.plan.topology;
         let mapped = self.mappings.iter();

@@ -1,9 +1,10 @@
-//! Timed lanes: instructions that last as long as they are told and move no data, so that the real
-//! processes, programs and timelines run at the speed of hardware that is not there.
+//! Timed lanes: instructions that last for a specified duration and move no data, so that the real
+//! processes, programs and timelines run at the speed of hardware that is not present.
 //!
-//! An instruction ends at a time on the clock, not after a sleep: behind another one it starts when
-//! that one was due, so what a sleep overshoots is not added up. Behind a wait that blocked it
-//! starts when the lane woke up, so what handing over costs is in every measurement.
+//! An instruction ends at a time on the clock, not after a sleep: an instruction that follows
+//! another one starts when that one was due, so the overshoot of sleeps does not accumulate. After
+//! a wait that blocked, an instruction starts when the lane woke up, so every measurement includes
+//! the cost of the handover.
 
 mod owners;
 
@@ -26,25 +27,27 @@ use crate::shared::iterations::Iterations;
 use crate::shared::protocol::Durations;
 use crate::shared::table::StepTable;
 
-/// The end of an instruction is spun for: sleeping ends this much earlier. Timers of a virtual
-/// machine fire 30 to 60 us late; spinning longer would take the core from a lane that is due.
+/// Time before the end of an instruction at which sleeping ends and spinning begins. Timers of a
+/// virtual machine fire 30 to 60 us late; spinning longer would take the core from a lane that is
+/// due.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// What a timed lane has in place of operands.
+/// Executor of a timed lane.
 #[derive(Debug)]
 pub struct Timed {
     durations_ns: Vec<u64>,
     slow_motion: u32,
     plan: Arc<Plan>,
     table: StepTable,
-    /// Where sequences have owners: what decides which iteration follows.
+    /// Scheduling state of a run whose sequences have owners.
     iterations: Iterations,
-    /// When the work before was due; 0 when the next starts as soon as it is reached.
+    /// Time at which the previous work was due; 0 if the next instruction starts as soon as it is
+    /// reached.
     due_ns: u64,
 }
 
 impl Timed {
-    /// The work of `lane`.
+    /// Returns the executor of `lane`.
     pub fn new(durations: &Durations, lane: LaneId, plan: &Arc<Plan>, control: &Control) -> Timed {
         Timed {
             durations_ns: durations.of(lane).to_vec(),
@@ -61,20 +64,19 @@ impl Timed {
 }
 
 impl LaneExecutor for Timed {
-    /// The thread's timers fire as late as the system can help, not by 50 us more, which is what
-    /// threads are given.
+    /// Sets the thread's timer slack to the minimum instead of the default of 50 us.
     fn begin(&mut self) -> Result<(), LaneError> {
-        // A system without the call has later timers, which the report shows.
+        // On a system without the call timers fire later, which the report shows.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         Ok(())
     }
 
-    /// The next instruction starts when it is reached.
+    /// Lets the next instruction start when it is reached.
     fn blocked(&mut self) {
         self.due_ns = 0;
     }
 
-    /// Lets an instruction's time pass. `Sample` gives every row token 0.
+    /// Lets an instruction's duration pass. `Sample` assigns token 0 to every row.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
         let Task { program, index, instruction: work, .. } = task;
         let duration_ns = match program {
@@ -91,7 +93,7 @@ impl LaneExecutor for Timed {
             sleep_until(self.due_ns);
         }
         let Some(at) = work.at() else { return Ok(Some(Work::default())) };
-        // Who samples may list other rows for what follows.
+        // Counted first, since sampling may replace the lists.
         let (_, rows) = counts(&self.table, program, at);
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
@@ -105,7 +107,7 @@ impl LaneExecutor for Timed {
     }
 }
 
-/// Sleeps, and spins for the last bit.
+/// Sleeps until [`SPIN`] before the time, then spins.
 fn sleep_until(due_ns: u64) {
     loop {
         let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));

@@ -1,8 +1,8 @@
-//! How long work of iterations lasts whose sequences have owners: what the step table's costs say
-//! of the rows and positions in its work list.
+//! Durations of the work of iterations whose sequences have owners, according to the step table's
+//! costs for the rows and positions in the work lists.
 //!
-//! Linears of a layer share its time by the bytes of their weights. What passes the link for a row
-//! of the host is in the host's time for that row.
+//! Linears of a layer share its duration in proportion to the bytes of their weights. The transfers
+//! over the link for a row of the host are included in the host's duration for that row.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -15,7 +15,7 @@ use schedule::hybrid::{LayerCosts, StepCosts};
 use crate::rows::{counts, sequences};
 use crate::shared::table::StepTable;
 
-/// An instruction's time, ns.
+/// Returns the duration of an instruction, in nanoseconds.
 pub(super) fn duration_ns(
     plan: &Plan,
     table: &StepTable,
@@ -101,7 +101,7 @@ impl Of<'_> {
     }
 }
 
-/// An operation's part of its layer's weights, attention's own left out.
+/// Returns an operation's share of its layer's weights, excluding attention's own.
 fn share(config: &ModelConfig, layer: usize, op: Op) -> f64 {
     let dtype = model::config::Dtype::Bf16;
     let bytes = |op: &Op| match op.is_attention() {

@@ -1,4 +1,4 @@
-//! Tiny models that the tests of this crate share.
+//! Tiny models shared by the tests of this crate.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -10,7 +10,7 @@ use model::delta::DeltaNet;
 use model::experts::{Experts, Scoring};
 use model::layers::{FeedForward, LayerKind, Layers};
 
-/// A LLaMA with grouped heads.
+/// Returns a LLaMA with grouped heads.
 pub fn llama() -> ModelConfig {
     ModelConfig {
         name: "tiny-llama".to_owned(),
@@ -43,7 +43,7 @@ pub fn llama() -> ModelConfig {
     }
 }
 
-/// An OPT with as many KV heads as heads.
+/// Returns an OPT with as many KV heads as heads.
 pub fn opt() -> ModelConfig {
     ModelConfig {
         name: "tiny-opt".to_owned(),
@@ -61,7 +61,7 @@ pub fn opt() -> ModelConfig {
     }
 }
 
-/// A Qwen3.5: a layer with a state, and one that attends, with a gate.
+/// Returns a Qwen3.5 with a layer that has a state, and one that attends, with a gate.
 pub fn delta() -> ModelConfig {
     let attending = LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)));
     ModelConfig {
@@ -83,7 +83,7 @@ pub fn delta() -> ModelConfig {
     }
 }
 
-/// The same with experts, of which one is everybody's.
+/// Returns a Qwen3.5 with experts, one of which is shared by all rows.
 pub fn delta_experts() -> ModelConfig {
     let config = delta();
     let with_experts =

@@ -1,4 +1,4 @@
-//! Runs of compiled maps in this process, for the tests that compare their bits.
+//! In-process runs of compiled maps, for the tests that compare their bits.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
     }
 }
 
-/// Ragged prompts and lengths over all slots but one, so that a batch is not full.
+/// Returns requests with ragged prompts and lengths in all slots but one, so that a batch is not
+/// full.
 pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
     let mut placed = Vec::new();
     for batch in 0..usize::from(shape.batches) {
@@ -74,7 +75,7 @@ pub fn options(threads: usize) -> LaneOptions {
     }
 }
 
-/// The trace of one group, checked against the plan: lane order, waits, no conflict in time.
+/// Checks the trace of one group against the plan: lane order, waits, and no conflicts in time.
 fn replay(lanes: &mut InProcess) {
     let records = lanes.drain_trace();
     let spans: Vec<Span> = records
@@ -93,7 +94,8 @@ fn replay(lanes: &mut InProcess) {
     }
 }
 
-/// The same sequences, of which one more begins after every decode step while the others go on.
+/// Runs the same sequences, one more of which begins after every decode step while the others
+/// continue.
 fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
     let table = lanes.table().clone();
     let mut outcomes: Vec<Option<Outcome>> = vec![None; group.len()];
@@ -119,7 +121,7 @@ fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
     outcomes.into_iter().flatten().collect()
 }
 
-/// Prompts that begin alike, each computed whole and then together.
+/// Runs prompts with a common prefix, each computed whole and then with the prefix shared.
 fn alike(lanes: &mut InProcess, group: &[Placed]) {
     let mut group = group.to_vec();
     for (index, placed) in group.iter_mut().enumerate() {
@@ -144,7 +146,7 @@ fn alike(lanes: &mut InProcess, group: &[Placed]) {
     assert_eq!(found, whole, "{shared} tokens of prompts were shared");
 }
 
-/// The lanes of a map that compiles and is safe.
+/// Starts the lanes of a map, which must compile and be valid.
 pub fn start(
     config: &ModelConfig,
     shape: &RunShape,
@@ -160,8 +162,8 @@ pub fn start(
     InProcess::start(plan, &source, options).expect("the lanes start")
 }
 
-/// What a group comes to: at once, once more, one sequence after the other, and with beginnings
-/// that prompts share.
+/// Returns the results of a group, which must be equal when it is run at once, a second time, one
+/// sequence after the other, and with shared prefixes.
 pub fn outcomes(lanes: &mut InProcess, full: &[Placed]) -> Vec<Outcome> {
     let outcomes = lanes.run_group(full);
     replay(lanes);
@@ -180,7 +182,7 @@ pub fn outcomes(lanes: &mut InProcess, full: &[Placed]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
+/// Returns the results of a group, and the logits of prefill and decode of shortened groups.
 pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
     let mut lanes = start(config, shape, map, Variant::best());
     let full = group(shape, config.vocab_size);
@@ -214,7 +216,7 @@ pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
     device_map(&Policy::CpuOnly, config, true, homes)
 }
 
-/// A way to draw that looks at all tokens before, and cuts in every way.
+/// Returns sampling parameters that depend on all earlier tokens and apply every filter.
 pub fn drawn() -> Sampling {
     let penalties = Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 };
     let (temperature, top_p, top_k, min_p) = (0.9, 0.95, 50, 0.01);

@@ -1,4 +1,4 @@
-//! Requests that come and are called off at any time, for the tests of runs that serve.
+//! Requests that arrive and are cancelled at any time, for the tests of serving runs.
 
 use kernels::Variant;
 use model::config::ModelConfig;
@@ -32,7 +32,7 @@ pub fn requests(config: &ModelConfig) -> Vec<Request> {
     (0..REQUESTS).map(request).collect()
 }
 
-/// Each alone, as a batch job.
+/// Returns the result of each request when it runs alone, as a batch job.
 pub fn alone(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
     let mut lanes = start(config, shape, map, Variant::best());
     let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
@@ -41,33 +41,33 @@ pub fn alone(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Out
     found
 }
 
-/// A request on its way.
+/// A request in a slot.
 struct Going {
     index: usize,
     placed: Placed,
-    /// Whether it was called off, to begin again.
+    /// Set if the request was cancelled, to begin again.
     called_off: bool,
 }
 
-/// Serves all requests, which come and are called off as `random` says.
+/// Serves all requests, with arrivals and cancellations determined by `random`.
 pub struct Serve<'a> {
     table: StepTable,
     lanes: &'a mut InProcess,
     random: ChaCha8Rng,
     requests: Vec<Request>,
-    /// To begin, with the tokens that they have.
+    /// Requests that wait to begin, with the tokens that they already have.
     waiting: Vec<(usize, Vec<u32>)>,
     going: Vec<Going>,
     outcomes: Vec<Option<Outcome>>,
     arrivals: u32,
-    /// Sequences that were called off and began again.
+    /// Number of sequences that were cancelled and began again.
     pub restarts: usize,
-    /// Instructions that ran, by program.
+    /// Number of instructions that ran, by program.
     pub ran: [usize; 5],
 }
 
 impl<'a> Serve<'a> {
-    /// Of all requests, in an order by `seed`; the table is empty.
+    /// Prepares to serve all requests, in an order determined by `seed`. The table must be empty.
     pub fn new(lanes: &'a mut InProcess, config: &ModelConfig, seed: u64) -> Serve<'a> {
         Serve {
             table: lanes.table().clone(),
@@ -87,7 +87,7 @@ impl<'a> Serve<'a> {
         self.random.next_u32() % below
     }
 
-    /// Offers some of those that wait to free slots, in any order.
+    /// Offers some of the waiting requests to free slots, in any order.
     fn offer_some(&mut self) {
         for (batch, slot) in self.table.slots() {
             if state(&self.table, batch, slot) != SlotState::Free || self.draw(3) == 0 {
@@ -115,7 +115,7 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Takes back what has ended; calls some off.
+    /// Takes back ended sequences and cancels others.
     fn take_ended(&mut self) {
         for mut going in std::mem::take(&mut self.going) {
             let Placed { batch, slot, .. } = going.placed;
@@ -139,7 +139,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Serves them; `between` is called whenever some may have come. The outcomes.
+    /// Serves the requests and returns the outcomes. `between` is called whenever new requests may
+    /// have been offered.
     pub fn run(&mut self, mut between: impl FnMut(&StepTable, &mut ChaCha8Rng)) -> Vec<Outcome> {
         let control = self.lanes.control().clone();
         while self.outcomes.iter().any(Option::is_none) {
@@ -172,7 +173,8 @@ impl<'a> Serve<'a> {
     }
 }
 
-/// Log-probabilities are those of the slot that an answer ended in.
+/// Returns the tokens of the outcomes. Log-probabilities are not comparable, since they cover only
+/// the slot in which an answer ended.
 pub fn tokens(outcomes: &[Outcome]) -> Vec<&[u32]> {
     outcomes.iter().map(|outcome| outcome.tokens.as_slice()).collect()
 }

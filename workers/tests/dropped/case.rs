@@ -14,16 +14,16 @@ use workers::testing::{Placed, Request};
 
 use crate::common;
 
-/// New tokens of every sequence.
+/// Number of new tokens of every sequence.
 pub const NEW: u32 = 5;
 
-/// An instruction of a plan.
+/// Location of an instruction in a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
     program: ProgramId,
-    /// Of the program's lanes.
+    /// Index among the program's lanes.
     list: usize,
-    /// In the lane's list.
+    /// Index in the lane's list.
     index: usize,
 }
 
@@ -63,7 +63,8 @@ impl Case {
         Case { config, plan }
     }
 
-    /// Whole attention in bf16; and one of two chunks of it on the device, in f32.
+    /// Returns a case with whole attention in bf16, and one with one of two chunks of attention on
+    /// the device, in f32.
     pub fn all() -> [Case; 2] {
         let three_layers = |config| ModelConfig { num_layers: 3, ..config };
         let (llama, opt) = (three_layers(common::llama()), three_layers(common::opt()));
@@ -73,12 +74,12 @@ impl Case {
         ]
     }
 
-    /// Weights.
     pub fn source(&self) -> DummySource {
         DummySource::new(self.config.clone(), 5)
     }
 
-    /// All sequences run to the last step, with prompts of different lengths.
+    /// Returns a group of sequences that all run to the last step, with prompts of different
+    /// lengths.
     pub fn group(&self) -> Vec<Placed> {
         (0..4u32)
             .map(|i| {
@@ -89,7 +90,7 @@ impl Case {
             .collect()
     }
 
-    /// Every instruction of a kind.
+    /// Returns the locations of all instructions of a kind.
     pub fn sites(&self, kind: fn(&Instruction) -> bool) -> Vec<Site> {
         let mut sites = Vec::new();
         for program in &self.plan.programs {
@@ -104,7 +105,7 @@ impl Case {
         sites
     }
 
-    /// The plan without one instruction. Lanes still count on the signal if it was one.
+    /// Returns the plan without one instruction. If it was a signal, the lanes still count on it.
     pub fn without(&self, site: Site) -> Plan {
         let mut plan = self.plan.clone();
         let program = plan.program_mut(site.program);
@@ -116,12 +117,12 @@ impl Case {
         &self.plan.program(program).lanes
     }
 
-    /// The list that has the instruction.
+    /// Returns the list that contains the instruction.
     pub fn list(&self, site: Site) -> &LaneProgram {
         &self.lists(site.program)[site.list]
     }
 
-    /// The instruction, which is a wait.
+    /// Returns the instruction, which must be a wait.
     pub fn wait(&self, site: Site) -> Wait {
         match &self.list(site).instructions[site.index] {
             Instruction::Wait(wait) => *wait,
@@ -129,7 +130,7 @@ impl Case {
         }
     }
 
-    /// The work that a wait is for, and the work that it holds back.
+    /// Returns the work that a wait is for, and the work that it delays.
     fn ends(&self, site: Site) -> (&Instruction, &Instruction) {
         let wait = self.wait(site);
         let lists = self.lists(site.program);
@@ -144,7 +145,7 @@ impl Case {
         (before.find(work).expect("work"), behind.find(work).expect("work"))
     }
 
-    /// Where it is and what it does.
+    /// Returns a description of the location and the effect of the instruction.
     pub fn describe(&self, site: Site) -> String {
         let list = self.list(site);
         let what =
@@ -157,8 +158,8 @@ impl Case {
         )
     }
 
-    /// Why the lack of a wait changes no value, whatever the order of the lanes; `None` when it
-    /// must.
+    /// Returns the reason why a missing wait changes no value in any order of the lanes, or `None`
+    /// if it must change one.
     pub fn cannot_show(&self, site: Site) -> Option<&'static str> {
         if site.program == ProgramId::PREFILL && self.wait(site).previous_step {
             return Some("prefill is one step a group, and groups do not overlap");
@@ -181,7 +182,7 @@ impl Case {
     }
 }
 
-/// What two instructions both touch, one of them writing.
+/// Returns the regions that two instructions both access, at least one of them writing.
 fn conflicts(a: &Instruction, b: &Instruction) -> Vec<Region> {
     let touched = |i: &Instruction| [i.reads(), i.writes()].concat();
     let mut found = Vec::new();

@@ -1,6 +1,7 @@
-//! The validator refuses a plan that lacks any one of its copies, signals and waits
-//! (`program/tests/dropped.rs`). Forced past it, such a plan must show: wrong logits or tokens, or
-//! lanes that stand still and say so. All memory begins as NaN, so what is read too early shows.
+//! Plans that lack any one of their copies, signals or waits. The validator refuses such a plan
+//! (`program/tests/dropped.rs`). If it runs nevertheless, it must fail visibly: with wrong logits
+//! or tokens, or with lanes that stop and report it. All memory begins as NaN, so premature reads
+//! show.
 
 mod case;
 #[path = "../common/mod.rs"]
@@ -37,17 +38,17 @@ fn seen((outcomes, sampled): (Vec<Outcome>, Vec<Sampled>)) -> Seen {
     let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect();
     let mut all: Vec<_> =
         sampled.iter().map(|one| (one.step, one.batch, one.slot, bits(&one.logits))).collect();
-    // The order of batches is the schedule's.
+    // The schedule determines the order of batches.
     all.sort();
     (outcomes, all)
 }
 
-/// Which lane goes on when several can.
+/// Choice of the lane that proceeds if several can.
 #[derive(Debug, Clone, Copy)]
 enum Schedule {
-    /// One lane whenever it can, another only when no other can.
+    /// Prefers one lane whenever it can proceed, and another only if no other can.
     Favour { first: LaneId, last: LaneId },
-    /// A seeded choice.
+    /// Chooses pseudorandomly, given a seed.
     Random(u64),
 }
 
@@ -74,14 +75,14 @@ impl Schedule {
     }
 }
 
-/// Runs a plan on one thread in one order. `None`: the lanes stand still.
+/// Runs a plan on one thread in one order. Returns `None` if no lane can proceed.
 fn interleaved(case: &Case, plan: Plan, mut schedule: Schedule) -> Option<Seen> {
     let limit = Duration::from_secs(60);
     let mut lanes = Interleaved::start(plan, &case.source(), options(limit)).expect("starts");
     lanes.run_group(&case.group(), &mut |ready| schedule.choose(ready)).ok().map(seen)
 }
 
-/// The undisturbed run.
+/// Runs the undisturbed plan.
 fn whole(case: &Case) -> Seen {
     let seen = interleaved(case, case.plan.clone(), Schedule::Random(1)).expect("it drains");
     assert_eq!(seen.1.len(), 4 * NEW as usize);
@@ -92,12 +93,12 @@ fn whole(case: &Case) -> Seen {
     seen
 }
 
-/// Fails the test when it takes far longer than it could on any machine.
+/// Fails the test if it takes far longer than it could on any machine.
 fn watched(test: impl FnOnce() + Send + 'static) {
     let (done, finished) = channel();
     let thread = std::thread::spawn(move || {
         test();
-        // Nobody listens any more if the time was up.
+        // The send fails if the time was up.
         let _ = done.send(());
     });
     match finished.recv_timeout(Duration::from_secs(300)) {
@@ -126,7 +127,7 @@ fn every_order_of_the_lanes_gives_the_same_bits() {
     });
 }
 
-/// The lane that lost its wait runs ahead and the one that it would have waited for comes last, as
+/// The lane that lost its wait runs ahead, and the one that it would have waited for comes last, as
 /// if it were delayed at every instruction.
 #[test]
 fn a_missing_wait_shows() {
@@ -155,13 +156,13 @@ fn a_missing_wait_shows() {
 /// Tokens, and the bits of the logits of the last step of both batches.
 type Ended = (Vec<Outcome>, Vec<u32>);
 
-/// What is left of a run when it has ended.
+/// Returns the state that remains of a run after its end.
 fn ended((outcomes, logits): Seen) -> Ended {
     let last = logits.into_iter().filter(|(step, ..)| *step == NEW - 1);
     (outcomes, last.flat_map(|(_, _, _, bits)| bits).collect())
 }
 
-/// The workers' own lanes, in threads; or how they failed.
+/// Runs the workers' own lanes in threads. Returns their ends if one failed.
 fn threads(
     case: &Case,
     plan: Plan,
@@ -178,8 +179,8 @@ fn threads(
     }
 }
 
-/// Without a copy the lanes still wait for each other as before: one order of them is as good as
-/// any, and threads come to the same end.
+/// Without a copy the lanes still wait for each other as before: any order of them is as good as
+/// any other, and threads reach the same end.
 #[test]
 fn a_missing_copy_shows() {
     watched(|| {
@@ -204,7 +205,8 @@ fn a_missing_copy_shows() {
             }
             let count = sites.len();
             println!("{}: {count} missing copies show, {to_the_end} to the end", case.config.name);
-            // Some are seen in the logits of prefill only, which draw the right token by chance.
+            // Some show only in the logits of prefill, from which the right token is drawn by
+            // chance.
             assert!(count > 90 && to_the_end > count * 9 / 10, "{to_the_end} of {count}");
         }
     });
@@ -221,7 +223,8 @@ fn a_lost_signal_stops_the_lanes() {
             }
             println!("{}: {} lost signals show", case.config.name, sites.len());
             assert!(sites.len() > 150, "{}", sites.len());
-            // The lanes sleep until their time is up: many runs at once take no longer than one.
+            // The lanes sleep until their time is up, so many concurrent runs take no longer than
+            // one.
             std::thread::scope(|scope| {
                 for share in sites.chunks(sites.len().div_ceil(8)) {
                     let case = &case;
@@ -232,7 +235,7 @@ fn a_lost_signal_stops_the_lanes() {
     });
 }
 
-/// In the workers' own lanes, one that waited in vain says so.
+/// Checks that one of the workers' own lanes reports a wait in vain.
 fn told_by_a_lane(case: &Case, site: Site) {
     match threads(case, case.without(site), Duration::from_millis(20)) {
         Ok(_) => panic!("{}: {} was not missed", case.config.name, case.describe(site)),

@@ -2,11 +2,11 @@
 //! thread of a block.
 //!
 //! For tests and for the stand-in driver of tests; never for a user's work. Launches may run on any
-//! number of host threads at once, each with its own state. What a GPU would leave undefined is an
-//! error here: a barrier that not all threads reach, a warp collective without all lanes, a write
-//! behind the shared memory, a 16-byte access off its boundary. Shared memory begins as garbage
-//! (NaN); threads run in any of many orders, and asynchronous copies happen as late or as early as
-//! they may ([`set_order`]).
+//! number of host threads at once, each with its own state. Behaviour that is undefined on a GPU is
+//! an error here: a barrier that not all threads reach, a warp collective without all lanes, a
+//! write after the end of the shared memory, a misaligned 16-byte access. Shared memory is
+//! initialised with garbage (NaN); threads run in any of many orders, and asynchronous copies
+//! happen as late or as early as permitted ([`set_order`]).
 //!
 //! Not covered: the PTX itself, races that no order of threads shows, the rounding of tensor cores,
 //! speed.
@@ -14,8 +14,8 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 unsafe extern "C" {
-    /// Runs a kernel; see [`launch`]. In the static library under this very name, for those who
-    /// link it from elsewhere.
+    /// Runs a kernel; see [`launch`]. Exported by the static library under exactly this name, for
+    /// programs that link it.
     pub fn tandem_shim_launch(
         name: *const c_char,
         grid: *const u32,
@@ -30,33 +30,33 @@ unsafe extern "C" {
     fn tandem_shim_kernel(index: u32) -> *const c_char;
 }
 
-/// Why a launch failed.
+/// Reason for which a launch failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// No kernel has this name.
     UnknownKernel,
-    /// No threads, too many, no whole warps, no blocks, or more than 48 KiB of shared memory.
+    /// No threads, too many, incomplete warps, no blocks, or more than 48 KiB of shared memory.
     BadShape,
     /// Some threads of a block wait at a barrier that others never reach.
     DivergentBarrier,
     /// Some lanes of a warp wait in a collective that others never reach.
     DivergentWarp,
-    /// Something was written behind the block's shared memory.
+    /// A kernel wrote after the end of the block's shared memory.
     SharedOverrun,
     /// A thread's local variables do not fit its stack.
     StackOverrun,
     /// The host has no memory for the threads.
     OutOfMemory,
-    /// A 16-byte access off its boundary.
+    /// A misaligned 16-byte access.
     Misaligned,
-    /// More asynchronous copies under way in one thread than the shim keeps.
+    /// More outstanding asynchronous copies in one thread than the shim supports.
     TooManyCopies,
-    /// A number that this list lacks.
+    /// An unknown result code.
     Other(i32),
 }
 
 impl Fault {
-    /// The fault of a result of [`tandem_shim_launch`]; `None` for 0.
+    /// Returns the fault for a result of [`tandem_shim_launch`]; `None` for 0.
     pub fn of(result: i32) -> Option<Fault> {
         Some(match result {
             0 => return None,
@@ -81,7 +81,7 @@ impl Fault {
 ///
 /// # Safety
 /// `params` holds the address of each of the kernel's parameters, of its type, and addresses among
-/// them are of memory that the kernel may use as its documentation says.
+/// them are of memory that the kernel may use according to its documentation.
 pub unsafe fn launch(
     name: &str,
     grid: [u32; 3],
@@ -91,7 +91,7 @@ pub unsafe fn launch(
 ) -> Result<(), Fault> {
     let Ok(name) = CString::new(name) else { return Err(Fault::UnknownKernel) };
     // SAFETY: needed to call C++; the name ends with 0, grid and block have three words, and the
-    // caller answers for the parameters.
+    // caller guarantees the parameters.
     let result = unsafe {
         tandem_shim_launch(
             name.as_ptr(),
@@ -108,33 +108,33 @@ pub unsafe fn launch(
 /// others seeds of an order that changes from barrier to barrier. In odd orders asynchronous copies
 /// happen as soon as they are started, in even ones no earlier than they are waited for.
 pub fn set_order(seed: u32) {
-    // SAFETY: needed to call C++; it sets a number of this thread's.
+    // SAFETY: needed to call C++; it sets a number of this thread.
     unsafe { tandem_shim_seed(seed) }
 }
 
-/// Leaves out the barrier `site` in all later launches of this host thread; `None` ends that.
+/// Omits the barrier `site` in all later launches of this host thread; `None` restores it.
 pub fn drop_barrier(site: Option<u32>) {
-    // SAFETY: needed to call C++; it sets a number of this thread's.
+    // SAFETY: needed to call C++; it sets a number of this thread.
     unsafe { tandem_shim_drop(site.unwrap_or(0)) }
 }
 
-/// The barriers in the sources that this host thread's last launch came to.
+/// Returns the barriers in the sources that this host thread's last launch reached.
 pub fn barrier_sites() -> Vec<u32> {
     let mut sites = vec![0; 64];
-    // SAFETY: needed to call C++; it writes at most as many words as there is room for.
+    // SAFETY: needed to call C++; it writes at most as many words as the buffer holds.
     let count = unsafe { tandem_shim_sites(sites.as_mut_ptr(), sites.len() as u32) };
     sites.truncate(count as usize);
     sites
 }
 
-/// Number of a kernel's parameters; 0 if there is no such kernel.
+/// Returns the number of a kernel's parameters; 0 if there is no such kernel.
 pub fn parameter_count(name: &str) -> usize {
     let Ok(name) = CString::new(name) else { return 0 };
     // SAFETY: needed to call C++; the name ends with 0.
     unsafe { tandem_shim_parameters(name.as_ptr()) as usize }
 }
 
-/// Names of all kernels, those of the shim's own tests (`selftest_*`) included.
+/// Returns the names of all kernels, including those of the shim's own tests (`selftest_*`).
 pub fn kernel_names() -> Vec<String> {
     // SAFETY: needed to call C++; names are constants that end with 0.
     let name_of = |index| unsafe {

@@ -27,14 +27,14 @@ pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> AttentionShape {
     AttentionShape { heads, kv_heads, head_dim, scale, window: None }
 }
 
-/// Sequences of `(fresh rows, cached positions)`, all KV heads as units. Caches are NaN where
-/// nothing is cached.
+/// Builds sequences of `(fresh rows, cached positions)`, all KV heads as units. Unused places of
+/// caches are NaN.
 pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u32)]) -> Batch<T> {
     ring_batch(seed, shape, sequences, 0)
 }
 
-/// As [`batch`], with so many places in each cache; 0: one for each position. What lies before the
-/// window is NaN too, where it has a place.
+/// Builds a [`batch`] with the given number of places in each cache; 0: one for each position.
+/// Positions before the window are NaN too, if they have a place.
 pub fn ring_batch<T: Element>(
     seed: u64,
     shape: AttentionShape,
@@ -57,7 +57,7 @@ pub fn ring_batch<T: Element>(
                 shared_row: Unit::CACHED,
                 cache_positions: places,
             });
-            // Room for the fresh rows to be appended, and a gap behind.
+            // Space for the fresh rows to be appended, followed by a gap.
             let room = if places == 0 { past + fresh + 1 } else { places };
             cache += u64::from(room * shape.head_dim);
             scores += u64::from(fresh * shape.group() * (past + fresh));
@@ -94,7 +94,7 @@ pub fn ring_batch<T: Element>(
 }
 
 impl<T: Element> Batch<T> {
-    /// The units, with bounds that are as tight as can be, or `slack` wider.
+    /// Returns the units, with bounds that are tight, or `slack` wider.
     pub fn listed(&self, slack: u32) -> Units {
         let most = |of: fn(&Unit) -> u32| self.units.iter().map(of).max().unwrap_or(0);
         Units {
@@ -114,12 +114,12 @@ impl<T: Element> Batch<T> {
         KeysOrValues::Plain { fresh: of(&self.v_fresh), cache: of(&self.v_cache) }
     }
 
-    /// Where the sinks lie; 0 for none.
+    /// Returns the address of the sinks; 0 for none.
     pub fn sinks(&self) -> DevicePointer {
         self.sinks.as_deref().map_or(0, of)
     }
 
-    /// `[rows, heads * head_dim]`.
+    /// Returns the length of `[rows, heads * head_dim]`.
     pub fn out_len(&self) -> usize {
         self.q.len()
     }
@@ -150,7 +150,7 @@ impl Four {
         KeysOrValues::Four { fresh: of(&self.fresh), cache: of(&self.cache) }
     }
 
-    /// What the records mean, as `[fresh, cache]`.
+    /// Returns the decoded records, as `[fresh, cache]`.
     pub fn decoded(&self, head_dim: usize) -> [Vec<f32>; 2] {
         [&self.fresh, &self.cache].map(|records| {
             let bytes = kv4_position_bytes(head_dim).expect("an even head");

@@ -1,4 +1,4 @@
-//! Shared by the tests: launches on the CPU through the shim, device addresses of slices.
+//! Helpers of the tests: launches on the CPU through the shim, device addresses of slices.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use bytemuck::Pod;
@@ -8,12 +8,12 @@ use half::bf16;
 use kernels::Element;
 use model::config::Dtype;
 
-/// The device address of a slice: with the shim, its own.
+/// Returns the device address of a slice: with the shim, its own.
 pub fn of<T>(slice: &[T]) -> DevicePointer {
     slice.as_ptr() as usize as u64
 }
 
-/// As [`of`], for what the kernel writes.
+/// Returns the device address of a slice that the kernel writes.
 pub fn of_mut<T>(slice: &mut [T]) -> DevicePointer {
     slice.as_mut_ptr() as usize as u64
 }
@@ -32,8 +32,8 @@ pub fn try_run(launches: &[Launch]) -> Result<(), Fault> {
         );
         let mut args = launch.args;
         let mut pointers = args.pointers();
-        // SAFETY: needed to run C++; the parameters are of the kernel's number, in slots of the
-        // launch, and lead to slices of the test that outlive this call.
+        // SAFETY: needed to run C++; the launch has a slot for each of the kernel's parameters, and
+        // these lead to slices of the test that outlive this call.
         unsafe {
             cuda_shim::launch(
                 launch.name,
@@ -47,22 +47,22 @@ pub fn try_run(launches: &[Launch]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// As [`try_run`], of which nothing may go wrong.
+/// Runs launches in order, and panics if one fails.
 pub fn run(launches: &[Launch]) {
     if let Err(fault) = try_run(launches) {
         panic!("{}: {fault:?}", launches[0].name);
     }
 }
 
-/// The dtype that `T` is.
+/// Returns the dtype of `T`.
 pub fn dtype<T: Element>() -> Dtype {
     if size_of::<T>() == 2 { Dtype::Bf16 } else { Dtype::F32 }
 }
 
-/// Elements behind every output, that no kernel may touch.
+/// Number of elements after every output that no kernel may write.
 const GUARD: usize = 64;
 
-/// An output of NaN with a guard behind it.
+/// An output of NaN, followed by a guard.
 pub struct Output<T> {
     values: Vec<T>,
 }
@@ -72,7 +72,7 @@ impl<T: Element + Pod> Output<T> {
         Output { values: vec![T::from_f32(f32::NAN); len + GUARD] }
     }
 
-    /// Values to begin with, for what is updated in place.
+    /// Returns an output with initial values, for operations that update in place.
     pub fn holding(values: &[T]) -> Self {
         let mut output = Output::new(values.len());
         output.values[..values.len()].copy_from_slice(values);
@@ -83,7 +83,7 @@ impl<T: Element + Pod> Output<T> {
         of_mut(&mut self.values)
     }
 
-    /// What was written, once it is sure that nothing was written behind it.
+    /// Returns the output after checking that the guard is unchanged.
     pub fn take(self) -> Vec<T> {
         let mut values = self.values;
         let guard = values.split_off(values.len() - GUARD);
@@ -92,5 +92,5 @@ impl<T: Element + Pod> Output<T> {
     }
 }
 
-/// Both element types, for tests that are generic.
+/// bf16 under a name that parallels `f32` in generic tests.
 pub type Half = bf16;

@@ -1,4 +1,4 @@
-//! The forms of attention on a batch, and what the reference makes of it.
+//! The variants of attention on a batch, and the reference result.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use cuda_kernels::{
@@ -10,7 +10,8 @@ use kernels::{Element, reference};
 use crate::batch::Batch;
 use crate::device::{Output, dtype, of, run};
 
-/// What the reference makes of a batch, `[rows, heads * head_dim]`; with K and V of any element.
+/// Returns the reference result of a batch, `[rows, heads * head_dim]`; with K and V of any
+/// element.
 pub fn expected<T: Element, U: Element>(
     batch: &Batch<T>,
     q: &[U],
@@ -63,7 +64,7 @@ pub fn decoded<T: Element>(
     v: KeysOrValues,
 ) -> Vec<T> {
     let bytes = attention_decode_scratch_bytes(&batch.shape, units.count, units.positions_max);
-    // A guard behind the scratch shows that its size is right.
+    // A guard after the scratch shows that its size is right.
     let mut scratch = Output::<f32>::new(bytes as usize / 4);
     let mut out = Output::<T>::new(batch.out_len());
     let (q, to) = (of(&batch.q), out.pointer());

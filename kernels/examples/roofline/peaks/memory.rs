@@ -1,24 +1,24 @@
-//! Loops that read memory, with explicit loads: of plain loops over lines a compiler makes gathers,
-//! which read slower than memory allows.
+//! Loops that read memory, with explicit loads: a compiler turns plain loops over lines into
+//! gathers, which read slower than memory allows.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Distance of the rows that a loop takes side by side: rows of 7168 bf16.
+/// Distance of the rows that a loop reads in parallel: rows of 7168 bf16.
 const ROW_BYTES: usize = 14 << 10;
 
-/// Words of a line of the caches.
+/// Words of a cache line.
 const LINE: usize = 8;
 
-/// The ways of reading; which one is fastest depends on the machine.
+/// Access pattern; which one is fastest depends on the machine.
 #[derive(Debug, Clone, Copy)]
 pub enum Read {
-    /// What the hardware's prefetcher likes best.
+    /// A single stream, which suits the hardware's prefetcher best.
     OneStream,
     FourStreams,
-    /// Four rows of a matrix side by side, then the next four.
+    /// Four rows of a matrix in parallel, then the next four.
     FourRows,
-    /// Sixteen: what the linear does at one row.
+    /// Sixteen rows: the access pattern of the linear at one row.
     SixteenRows,
 }
 
@@ -26,7 +26,7 @@ impl Read {
     pub const ALL: [Read; 4] =
         [Read::OneStream, Read::FourStreams, Read::FourRows, Read::SixteenRows];
 
-    /// Streams side by side, and words of each, of `words` words.
+    /// Returns the number of parallel streams and the words of each, for `words` words.
     fn streams(self, words: usize) -> (usize, usize) {
         match self {
             Read::OneStream => (1, words / LINE * LINE),
@@ -37,7 +37,7 @@ impl Read {
     }
 }
 
-/// `$body` for each line of `$data`, the streams of `$read` in turn.
+/// Runs `$body` for each line of `$data`, the streams of `$read` in turn.
 macro_rules! each_line {
     ($read:ident, $data:ident, $line:ident => $body:expr) => {
         let (streams, len) = $read.streams($data.len());
@@ -55,7 +55,7 @@ macro_rules! each_line {
 /// Reads `data` with the widest loads: narrow ones fill the core's window with fewer lines.
 pub fn read(read: Read, data: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: compiled for instructions that this machine has, as is checked.
+    // SAFETY: compiled for instructions that this machine has, which is checked.
     unsafe {
         if is_x86_feature_detected!("avx512f") {
             return in_512(read, data);

@@ -1,4 +1,4 @@
-//! Loops of multiply-adds: the peak, and whether a core can load what it multiplies beside it.
+//! Loops of multiply-adds: the peak, and a test whether a core can load the operands concurrently.
 //!
 //! They are assembly: a compiler that spills one accumulator halves the peak, and every share
 //! measured against it doubles.
@@ -11,7 +11,7 @@ use std::arch::asm;
 
 use kernels::Variant;
 
-/// Whether the variant's bf16 linears have instructions of their own, which multiply bf16.
+/// Returns true if the variant's bf16 linears have dedicated instructions that multiply bf16.
 pub fn has_bf16(variant: Variant) -> bool {
     match variant {
         #[cfg(target_arch = "x86_64")]
@@ -20,8 +20,8 @@ pub fn has_bf16(variant: Variant) -> bool {
     }
 }
 
-/// Operations done in `rounds` of the variant's loop of products of bf16, where [`has_bf16`]; of
-/// tiles, a round takes about as long as one of the other loops.
+/// Runs `rounds` of the variant's loop of products of bf16, if [`has_bf16`], and returns the number
+/// of operations; a round of tiles takes about as long as one of the other loops.
 pub fn bf16(variant: Variant, rounds: u64) -> f64 {
     assert!(has_bf16(variant), "{} has no products of bf16", variant.name());
     #[cfg(target_arch = "x86_64")]
@@ -33,11 +33,12 @@ pub fn bf16(variant: Variant, rounds: u64) -> f64 {
     unreachable!("products of bf16 are {rounds} rounds of x86")
 }
 
-/// Operations done in `rounds` of the variant's f32 loop, all operands in registers.
+/// Runs `rounds` of the variant's f32 loop, all operands in registers, and returns the number of
+/// operations.
 pub fn in_registers(variant: Variant, rounds: u64) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a variant that could be chosen has its instructions here, and each loop is of its
-    // own.
+    // SAFETY: a variant that could be chosen has its instructions here, and each loop uses only
+    // those of its own variant.
     unsafe {
         if variant >= Variant::Avx512 {
             return fma_512(rounds);
@@ -49,8 +50,8 @@ pub fn in_registers(variant: Variant, rounds: u64) -> f64 {
     fma_scalar(rounds)
 }
 
-/// As many operations as [`in_registers`], whose operands are loaded as in a linear's register
-/// tile. Portable code has no such loop: a core counts as alone.
+/// Runs the same number of operations as [`in_registers`], with operands loaded like in a linear's
+/// register tile. Portable code has no such loop: a core counts as alone.
 pub fn loading(variant: Variant, rounds: u64) -> f64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as above.
@@ -64,7 +65,7 @@ pub fn loading(variant: Variant, rounds: u64) -> f64 {
     in_registers(variant, rounds)
 }
 
-/// Multiply-adds without intrinsics, as the portable kernels have them.
+/// Runs multiply-adds without intrinsics, like the portable kernels.
 fn fma_scalar(rounds: u64) -> f64 {
     let mut sums = [0.0f32; 16];
     let (a, b) = std::hint::black_box((0.0f32, 1.0f32));
@@ -77,7 +78,7 @@ fn fma_scalar(rounds: u64) -> f64 {
     (rounds / 4) as f64 * 32.0
 }
 
-/// `$op` on each register `$n`, with `$a` and `$b` of the same width as operands.
+/// Applies `$op` to each register `$n`, with `$a` and `$b` of the same width as operands.
 #[cfg(target_arch = "x86_64")]
 macro_rules! each {
     ($op:literal, $width:literal, $a:literal, $b:literal; $($n:literal)*) => {
@@ -85,7 +86,7 @@ macro_rules! each {
     };
 }
 
-/// `$width` registers of zero: no NaN and no subnormal slows the loop down.
+/// Zeroes `$width` registers: no NaN and no subnormal slows the loop down.
 #[cfg(target_arch = "x86_64")]
 macro_rules! zero {
     ($width:literal; $($n:literal)*) => {
@@ -93,8 +94,8 @@ macro_rules! zero {
     };
 }
 
-/// `$rounds` times `$op` on every accumulator `$n`: more of them than a multiply-add takes cycles
-/// times the ones that start in each.
+/// Applies `$op` to every accumulator `$n`, `$rounds` times: there are more accumulators than the
+/// latency of a multiply-add in cycles times the number that start in each.
 #[cfg(target_arch = "x86_64")]
 macro_rules! fma_loop {
     ($rounds:ident, $op:literal, $width:literal, $a:literal, $b:literal; $($n:literal)*) => {
@@ -144,8 +145,7 @@ fn fma_256(rounds: u64) -> f64 {
     rounds as f64 * 12.0 * 16.0
 }
 
-/// `$rounds` times `$rows` of a broadcast and a product with each of the weights, all in the first
-/// level of cache.
+/// Runs `$rounds` times `$rows` of a broadcast and a product with each of the weights, all in L1.
 #[cfg(target_arch = "x86_64")]
 macro_rules! load_fma_loop {
     ($rounds:ident, $operands:ident, $width:literal, $x:literal;
@@ -198,7 +198,7 @@ fn load_fma_256(rounds: u64) -> f64 {
     rounds as f64 * 12.0 * 16.0
 }
 
-/// What a loop loads, within two lines.
+/// Operands that a loop loads, within two lines.
 #[cfg(target_arch = "x86_64")]
 #[repr(C, align(64))]
 struct Operands([f32; 32]);

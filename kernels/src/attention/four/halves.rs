@@ -1,6 +1,7 @@
-//! Weighted values over records of half a vector of bytes, as heads of 64 are in vectors of
-//! sixteen lanes: eight positions at a time, four in each half, whose sums are added at the end of
-//! the block. They are integers, so a block's sums are those of any other order.
+//! Weighted values over records whose bytes fill half a vector, as those of heads of 64 elements do
+//! in vectors of sixteen lanes. Eight positions are processed at a time, four in each half, and the
+//! halves are added at the end of the block. The sums are integers, so they equal those of any
+//! other order.
 
 #![allow(
     clippy::needless_range_loop,
@@ -12,34 +13,35 @@ use super::nibbles::add_products;
 use super::values::{BLOCK, FourValues, WEIGHTS};
 use crate::simd::Simd;
 
-/// Eights of positions from one prefetch to the next.
+/// Number of groups of eight positions from one prefetch to the next.
 const PREFETCH_EIGHTS: usize = 2;
 
-/// Bytes to prefetch then: both halves of the bytes prefetch half of what follows the records.
+/// Returns the bytes to prefetch each time: each half of the bytes prefetches half of what follows
+/// the records.
 const fn prefetched_bytes<S: Simd>() -> usize {
     PREFETCH_EIGHTS * 4 * (2 * S::LANES + 4)
 }
 
-/// Whether the integers of a record are half a vector of bytes.
+/// Returns true if the integers of a record fill half a vector of bytes.
 #[inline(always)]
 pub(super) const fn is_half<S: Simd>(head_dim: usize) -> bool {
     head_dim / 2 == 2 * S::LANES
 }
 
-/// As [`sum_places`](super::products::sum_places) for such a head: the sums of the high nibbles lie
-/// in the second half of each vector.
+/// Returns the places of [`sum_places`](super::products::sum_places) for such a head: the sums of
+/// the high nibbles are in the second half of each vector.
 #[inline(always)]
 pub(super) const fn half_places<S: Simd>(byte: usize) -> [usize; 2] {
-    // Bytes lie in lanes and vectors as `interleave_bytes` puts them.
+    // `interleave_bytes` determines the lane and vector of each byte.
     let low = byte % 16 / 4 * S::LANES + byte / 16 * 4 + byte % 4;
     [low, low + S::LANES / 2]
 }
 
 impl FourValues {
-    /// As [`FourValues::add`] for such a head.
+    /// Implements [`FourValues::add`] for such a head.
     ///
     /// # Safety
-    /// As there.
+    /// Same contract as [`FourValues::add`].
     #[inline(always)]
     pub(super) unsafe fn add_halves<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -78,11 +80,11 @@ impl FourValues {
         }
     }
 
-    /// The products of a half of the bytes of all records, wherever they lie; in each half of the
-    /// lanes those of every other four.
+    /// Computes the products of a half of the bytes of all records, at any addresses; each half of
+    /// the lanes holds those of every other group of four.
     ///
     /// # Safety
-    /// As [`FourValues::add`].
+    /// Same contract as [`FourValues::add`].
     #[inline(always)]
     unsafe fn multiply_eights<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -109,11 +111,11 @@ impl FourValues {
     }
 }
 
-/// As [`FourValues::multiply_eights`] for a whole block of records `stride` bytes apart, and half
-/// `HALF` of their bytes: nothing but the products is left to each step.
+/// Specialises [`FourValues::multiply_eights`] for a whole block of records `stride` bytes apart
+/// and half `HALF` of their bytes, so that each step consists of products only.
 ///
 /// # Safety
-/// As there.
+/// Same contract as [`FourValues::multiply_eights`].
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
@@ -142,11 +144,11 @@ unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF:
     sums
 }
 
-/// Of each query the weights of four positions in the first half of the lanes, and of the next four
-/// in the other half.
+/// Loads, for each query, the weights of four positions into the first half of the lanes and those
+/// of the next four into the other half.
 ///
 /// # Safety
-/// They are readable, those of the queries [`WEIGHTS`] apart.
+/// The weights are readable; those of consecutive queries are [`WEIGHTS`] apart.
 #[inline(always)]
 unsafe fn weights_of<S: Simd, const MR: usize>(s: S, weights: *const f32) -> [S::D; MR] {
     let mut w = [s.splat_dword(0); MR];

@@ -1,9 +1,9 @@
 //! Scores over K in 4 bits: vector lanes are positions, sums are exact integers.
 //!
-//! A group of a query becomes signed bytes, `x = scale * X`; their products with a group of K are
-//! summed as integers, so their order does not matter. **The order of what is left**: group after
-//! group, `total = fma(scale_k, scale * sum, total)`, then
-//! `total = fma(min_k, scale * sum of X, total)`.
+//! Each group of a query becomes signed bytes, `x = scale * X`; their products with a group of K
+//! are summed as integers, so their order does not matter. **Order of the remaining sums**: group
+//! after group, `total = fma(scale_k, scale * sum, total)`, then `total = fma(min_k, scale * sum of
+//! X, total)`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -17,19 +17,19 @@ use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
-/// Bytes of a whole group's integers.
+/// Bytes of the integers of a whole group.
 pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
-/// Dwords of a whole group's integers.
+/// Dwords of the integers of a whole group.
 const GROUP_DWORDS: usize = GROUP_BYTES / 4;
-/// Dwords of a record's integers up to which a wide vector would be half empty.
+/// Maximum dwords of a record's integers for which a wide vector would be half empty.
 const NARROW_DWORDS: usize = 8;
 const NARROW_BYTES: usize = 4 * NARROW_DWORDS;
-/// Groups of the longest head.
+/// Number of groups of the longest supported head.
 pub(in crate::attention) const MOST_GROUPS: usize = 16;
 /// Largest `X`.
 const LARGEST: f32 = 127.0;
 
-/// Elements of a head that the nibbles of byte `byte` are, low and high.
+/// Returns the two elements of a head that the low and the high nibble of byte `byte` hold.
 #[inline(always)]
 pub(super) const fn elements_of(byte: usize, head_dim: usize) -> (usize, usize) {
     let first = byte / GROUP_BYTES * KV_GROUP;
@@ -38,17 +38,17 @@ pub(super) const fn elements_of(byte: usize, head_dim: usize) -> (usize, usize) 
     (first + byte % GROUP_BYTES, first + byte % GROUP_BYTES + group / 2)
 }
 
-/// Dwords of a record's integers, rounded up to whole vectors of any width.
+/// Returns the dwords of a record's integers, rounded up to whole vectors of any width.
 const fn dwords(head_dim: usize) -> usize {
     (head_dim / 2).next_multiple_of(4 * MAX_LANES) / 4
 }
 
-/// A packed query: two dwords for each of the record's (bytes of the low and of the high nibbles'
-/// elements), then each group's scale and sum.
+/// A packed query: for each dword of the record two dwords, with the elements that match its low
+/// and its high nibbles, followed by the scale and sum of each group.
 #[derive(Clone, Copy)]
 pub(super) struct FourQueries {
     pub from: *const f32,
-    /// Floats from one to the next.
+    /// Distance in floats from one query to the next.
     pub stride: usize,
     pub head_dim: usize,
 }
@@ -57,7 +57,7 @@ impl FourQueries {
     /// Packs one head.
     ///
     /// # Safety
-    /// `q` is a head; there is room for `stride` floats at `from`.
+    /// `q` is a head; `from` has space for `stride` floats.
     #[inline(always)]
     pub(super) unsafe fn pack<T: Number>(self, q: *const T) {
         let head_dim = self.head_dim;
@@ -70,7 +70,7 @@ impl FourQueries {
             for group in 0..kv4_groups(head_dim) {
                 let elements = group * KV_GROUP..head_dim.min((group + 1) * KV_GROUP);
                 let largest = elements.clone().fold(0.0f32, |most, i| most.max(at(i).abs()));
-                // NaN and infinities must show.
+                // NaN and infinities must propagate.
                 let poison: f32 = elements.map(|i| at(i) * 0.0).sum();
                 let inverse = if largest > 1e-30 { LARGEST / largest } else { 0.0 };
                 let scale = largest / LARGEST + poison;
@@ -90,14 +90,14 @@ impl FourQueries {
         }
     }
 
-    /// A group's scale, and behind it its sum.
+    /// Returns the address of a group's scale, which its sum follows.
     #[inline(always)]
     fn range(self, group: usize) -> *const f32 {
         self.from.wrapping_add(2 * dwords(self.head_dim) + 2 * group)
     }
 
-    /// The sum of a group's products, and the group's scales and minimums, added to the scores of a
-    /// vector of positions.
+    /// Adds the sum of a group's products, scaled and offset by the group's scales and minimums, to
+    /// the scores of a vector of positions.
     ///
     /// # Safety
     /// The query is packed.
@@ -130,12 +130,13 @@ pub(super) struct FourKeys {
     /// Positions, at least one.
     pub width: usize,
     pub head_dim: usize,
-    /// Readable bytes behind the last record.
+    /// Number of readable bytes after the last record.
     pub behind: usize,
 }
 
 impl FourKeys {
-    /// Whether it is a whole vector of positions whose records are read as [`NARROW_DWORDS`] each.
+    /// Returns true if this is a whole vector of positions whose records are each read as
+    /// [`NARROW_DWORDS`].
     #[inline(always)]
     pub(super) fn is_narrow<S: Simd>(&self) -> bool {
         let bytes = self.head_dim / 2;
@@ -145,17 +146,17 @@ impl FourKeys {
             && bytes + self.behind >= NARROW_BYTES
     }
 
-    /// Whether these are all of a record's integers.
+    /// Returns true if those dwords are all of a record's integers.
     #[inline(always)]
     pub(super) fn fills_narrow<S: Simd>(&self) -> bool {
         self.is_narrow::<S>() && self.head_dim / 2 == NARROW_BYTES
     }
 
-    /// Scores of `MR` queries at narrow records, straight from the registers in which they are
-    /// transposed; as [`four_scores`] of what [`FourKeys::unpack`] writes.
+    /// Returns the scores of `MR` queries at narrow records, straight from the registers in which
+    /// they are transposed; equal to [`four_scores`] of the output of [`FourKeys::unpack`].
     ///
     /// # Safety
-    /// As there; [`FourKeys::fills_narrow`].
+    /// Same contract as [`four_scores`]; [`FourKeys::fills_narrow`] holds.
     #[inline(always)]
     pub(super) unsafe fn narrow_scores<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -166,7 +167,7 @@ impl FourKeys {
         let read = S::LANES * self.record_bytes;
         let mut lines =
             prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, NARROW_DWORDS));
-        // Those of the low nibbles and of the high ones: chains that do not wait for each other.
+        // Sums of the low nibbles and of the high ones: independent chains.
         let mut sums = [[s.splat_dword(0); 2]; MR];
         let mut totals = [[s.zero(); 1]; MR];
         // SAFETY: the caller's promise.
@@ -184,12 +185,12 @@ impl FourKeys {
                     lines.prefetch(s);
                 }
             });
-            // One group of scales and minimums; what lies before it falls away.
+            // One group of scales and minimums; the bytes before it are discarded.
             let end = self.records.add(self.head_dim / 2 + 4 - NARROW_BYTES);
             let both = s.transpose_eight(end, self.record_bytes)[NARROW_DWORDS - 1];
             let [scale, minimum] = s.halves_f16(both);
             for i in 0..MR {
-                // Exact, as each sum is.
+                // Exact, because each sum is.
                 let sum = s.add(s.dwords_to_f32(sums[i][0]), s.dwords_to_f32(sums[i][1]));
                 let query = queries.skip(i);
                 totals[i][0] = query.add_group(s, totals[i][0], 0, sum, (scale, minimum));
@@ -199,11 +200,11 @@ impl FourKeys {
     }
 
     /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
-    /// to `to`, and behind them every group's scales and minimums; `prefetcher` fetches what
+    /// to `to`, followed by every group's scales and minimums; `prefetcher` fetches the memory that
     /// follows the records.
     ///
     /// # Safety
-    /// The positions are readable, `to` has room for [`unpacked_len`] floats.
+    /// The positions are readable; `to` has space for [`unpacked_len`] floats.
     #[inline(always)]
     pub(super) unsafe fn unpack<S: Simd>(
         &self,
@@ -217,10 +218,10 @@ impl FourKeys {
         let steps = if is_narrow { NARROW_DWORDS } else { S::LANES };
         let mut lines = prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, steps));
         let width = self.width.min(S::LANES);
-        // The scales and minimums first, so that they have left the store buffer when they are
-        // read.
+        // Scales and minimums are written first, so that they have left the store buffer when they
+        // are read.
         let ranges = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
-        // SAFETY: the caller's promise; `ranges` has room for two vectors of every group.
+        // SAFETY: the caller's promise; `ranges` has space for two vectors of every group.
         unsafe {
             load_ranges(s, (self.records, self.record_bytes, width), self.head_dim, |i, both| {
                 let [low, high] = s.halves_f16(both);
@@ -252,8 +253,8 @@ impl FourKeys {
             return;
         }
         for first in (0..bytes).step_by(4 * S::LANES) {
-            // SAFETY: the caller's promise; what cannot be read as whole vectors goes through a
-            // buffer. What a vector has behind its record meets no query and is not looked at.
+            // SAFETY: the caller's promise; records that cannot be read as whole vectors go through
+            // a buffer. Bytes of a vector after its record meet no query and are ignored.
             let block = unsafe {
                 if width == S::LANES && bytes - first + self.behind >= 4 * S::LANES {
                     s.transpose(self.records.add(first), self.record_bytes)
@@ -273,7 +274,7 @@ impl FourKeys {
 }
 
 /// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector,
-/// that lie `stride` bytes apart; there are as many dwords as groups.
+/// that are stored `stride` bytes apart; the number of dwords is the number of groups.
 ///
 /// # Safety
 /// The records are readable.
@@ -287,10 +288,11 @@ pub(super) unsafe fn load_ranges<S: Simd>(
     let (bytes, groups) = (head_dim / 2, kv4_groups(head_dim));
     let record_bytes = bytes + 4 * groups;
     if width == S::LANES && groups <= 2 && record_bytes >= NARROW_BYTES {
-        // The ends of the records transposed; shuffles that only other columns need fall away.
+        // Transposes the ends of the records; the compiler drops shuffles that only other
+        // columns need.
         // SAFETY: these bytes end with their records.
         let block = unsafe { s.transpose_eight(records.add(record_bytes - NARROW_BYTES), stride) };
-        // By constant places, so that they stay in registers.
+        // Constant places keep the values in registers.
         if groups == 2 {
             each(0, block[NARROW_DWORDS - 2]);
             each(1, block[NARROW_DWORDS - 1]);
@@ -302,27 +304,27 @@ pub(super) unsafe fn load_ranges<S: Simd>(
     for group in 0..groups {
         let mut dwords = [0u32; MAX_LANES];
         for (row, dword) in dwords.iter_mut().enumerate().take(width) {
-            // SAFETY: the caller's promise; a record ends with as many dwords.
+            // SAFETY: the caller's promise; a record ends with this number of dwords.
             *dword = unsafe {
                 records.add(row * stride + bytes + 4 * group).cast::<u32>().read_unaligned()
             };
         }
-        // SAFETY: the buffer has room for the widest vectors.
+        // SAFETY: the buffer has space for the widest vectors.
         each(group, unsafe { s.load_dwords(dwords.as_ptr().cast()) });
     }
 }
 
-/// Floats that [`FourKeys::unpack`] writes.
+/// Returns the number of floats that [`FourKeys::unpack`] writes.
 pub(super) const fn unpacked_len(head_dim: usize) -> usize {
     2 * MAX_LANES * (dwords(head_dim) + kv4_groups(head_dim))
 }
 
-/// Scores of `MR` queries and `NV` vectors of positions that were unpacked to `keys`,
-/// [`unpacked_len`] apart: what a query is multiplied by is loaded once for all of them.
+/// Returns the scores of `MR` queries and `NV` vectors of positions that were unpacked to `keys`,
+/// [`unpacked_len`] apart: the query's factors are loaded once for all of them.
 ///
 /// # Safety
-/// `keys` is what `unpack` wrote; `queries` are `MR` packed ones; `FAST` only where the machine has
-/// fast dot products.
+/// `keys` was written by `unpack`; `queries` are `MR` packed queries; `FAST` requires that the
+/// machine has fast dot products.
 #[inline(always)]
 pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, const FAST: bool>(
     s: S,

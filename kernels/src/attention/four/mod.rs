@@ -1,6 +1,6 @@
 //! A block over K and V in 4 bits: the steps of `block.rs` and `values.rs` on records.
 //!
-//! `keys` and `values` have the order of every sum.
+//! `keys` and `values` document the order of every sum.
 
 mod halves;
 pub(super) mod keys;
@@ -21,13 +21,13 @@ use super::shape::{head_stride, record_bytes};
 use crate::number::Number;
 use crate::simd::Simd;
 
-/// Vectors of positions whose scores are made together, at most.
+/// Maximum number of vectors of positions whose scores are computed together.
 const MOST_VECTORS: usize = 2;
 
 /// The fresh and the cached records.
 type Records = (*const u8, *const u8);
 
-/// Floats of scratch for a block of K or V with up to `queries` queries.
+/// Returns the floats of scratch for a block of K or V with up to `queries` queries.
 pub(super) fn scratch_len(head_dim: usize, queries: usize) -> usize {
     (MOST_VECTORS * unpacked_len(head_dim))
         .max(four_values_len(head_dim, queries))
@@ -35,7 +35,7 @@ pub(super) fn scratch_len(head_dim: usize, queries: usize) -> usize {
 }
 
 impl<S: Simd> Block<'_, S> {
-    /// The packed queries from `query` on.
+    /// Returns the packed queries starting at `query`.
     #[inline(always)]
     fn four_queries(&self, query: usize) -> FourQueries {
         let (stride, head_dim) = (head_stride(self.shape.head_dim), self.shape.head_dim);
@@ -45,19 +45,19 @@ impl<S: Simd> Block<'_, S> {
     /// Packs the block's queries as integers.
     ///
     /// # Safety
-    /// The unit lies within q.
+    /// The unit is within q.
     #[inline(always)]
     pub(super) unsafe fn pack_four_queries<T: Number>(&self, q: *const T) {
         for query in 0..self.queries() {
-            // SAFETY: the head lies within q; scratch has room for every query's head.
+            // SAFETY: the head is within q; scratch has space for every query's head.
             unsafe { self.four_queries(query).pack(q.add(self.head_offset(query))) };
         }
     }
 
-    /// As [`Block::scores`].
+    /// Implements [`Block::scores`] over 4-bit records.
     ///
     /// # Safety
-    /// As there.
+    /// Same contract as [`Block::scores`].
     #[inline(always)]
     pub(super) unsafe fn four_scores(
         &self,
@@ -74,7 +74,7 @@ impl<S: Simd> Block<'_, S> {
                 let keys = self.four_keys(&segment, first);
                 if self.queries() <= 4 && keys.fills_narrow::<S>() {
                     let prefetcher = segment.cached.then_some(&mut *prefetcher);
-                    // SAFETY: the positions lie within the segment.
+                    // SAFETY: the positions are within the segment.
                     unsafe {
                         if fast {
                             self.narrow_tile::<true>(&keys, first, (out, stride), prefetcher);
@@ -85,10 +85,11 @@ impl<S: Simd> Block<'_, S> {
                     first += keys.width;
                     continue;
                 }
-                // Narrow vectors are fewer, and have no room for so many sums.
+                // Machines with narrow vectors have fewer registers, too few for that number of
+                // sums.
                 let most = S::LANES == 16 && first + MOST_VECTORS * S::LANES <= segment.end;
                 let mut width = 0;
-                // SAFETY: the positions lie within the segment; scratch has room for them.
+                // SAFETY: the positions are within the segment; scratch has space for them.
                 unsafe {
                     for vector in 0..if most { MOST_VECTORS } else { 1 } {
                         let keys = self.four_keys(&segment, first + vector * S::LANES);
@@ -112,10 +113,11 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Scores of up to four queries, all of the block, at a vector of narrow records.
+    /// Writes the scores of the block's queries, at most four, at a vector of narrow records.
     ///
     /// # Safety
-    /// As [`Block::four_scores`]; `FAST` only where the machine has fast dot products.
+    /// Same contract as [`Block::four_scores`]; `FAST` requires that the machine has fast dot
+    /// products.
     #[inline(always)]
     unsafe fn narrow_tile<const FAST: bool>(
         &self,
@@ -142,7 +144,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Up to a vector of a segment's positions from `first` on.
+    /// Returns up to a vector of a segment's positions starting at `first`.
     #[inline(always)]
     fn four_keys(&self, segment: &Segment<u8>, first: usize) -> FourKeys {
         let left = (segment.end - first) * segment.stride;
@@ -155,10 +157,11 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Scores of all queries and `NV` vectors of unpacked positions.
+    /// Writes the scores of all queries and `NV` vectors of unpacked positions.
     ///
     /// # Safety
-    /// As [`Block::four_scores`]; `FAST` only where the machine has fast dot products.
+    /// Same contract as [`Block::four_scores`]; `FAST` requires that the machine has fast dot
+    /// products.
     #[inline(always)]
     unsafe fn four_tiles<const NV: usize, const FAST: bool>(
         &self,
@@ -192,10 +195,10 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// As [`Block::values`], with the sums in the order of `sum_places`.
+    /// Implements [`Block::values`] over 4-bit records, with the sums in the order of `sum_places`.
     ///
     /// # Safety
-    /// As there.
+    /// Same contract as [`Block::values`].
     #[inline(always)]
     pub(super) unsafe fn four_values(
         &self,
@@ -209,7 +212,7 @@ impl<S: Simd> Block<'_, S> {
         let head = head_stride(head_dim);
         let fast = self.s.has_fast_dots();
         let mut values = FourValues::new(head_dim);
-        // SAFETY: scratch has room for every query's head; blocks lie within the positions.
+        // SAFETY: scratch has space for every query's head; blocks are within the positions.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
             for first in (positions.start / BLOCK * BLOCK..positions.end).step_by(BLOCK) {
@@ -232,10 +235,11 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds a block from position `first` on to the sums of all queries.
+    /// Adds a block starting at position `first` to the sums of all queries.
     ///
     /// # Safety
-    /// As [`Block::four_values`]; `FAST` only where the machine has fast dot products.
+    /// Same contract as [`Block::four_values`]; `FAST` requires that the machine has fast dot
+    /// products.
     #[inline(always)]
     unsafe fn four_values_block<const FAST: bool>(
         &self,
@@ -250,7 +254,7 @@ impl<S: Simd> Block<'_, S> {
         let (ranges, weights) = values.scratch(self.transposed);
         let most = if S::LANES == 16 { 4 } else { 2 };
         let tiles = queries.div_ceil(most);
-        // SAFETY: the caller's promise; queries that see nothing of the block are left out.
+        // SAFETY: the caller's promise; queries that see no position of the block are omitted.
         unsafe {
             values.load_ranges(s, ranges);
             for tile in 0..tiles {
@@ -281,15 +285,15 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// As [`Block::store_heads`], from sums in the order of `sum_places`.
+    /// Implements [`Block::store_heads`] for sums in the order of `sum_places`.
     ///
     /// # Safety
-    /// As there.
+    /// Same contract as [`Block::store_heads`].
     #[inline(always)]
     pub(super) unsafe fn store_four_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         let head_dim = self.shape.head_dim;
         for query in 0..self.queries() {
-            // SAFETY: the head lies within `out`, every byte's sums within the query's.
+            // SAFETY: the head is within `out`, every byte's sums within the query's.
             unsafe {
                 let from = sums.add(query * head_stride(head_dim));
                 let to = out.add(self.head_offset(query));

@@ -1,8 +1,8 @@
-//! The products of a vector of nibbles with integer weights.
+//! Products of a vector of nibbles with integer weights.
 
 use crate::simd::Simd;
 
-/// Adds the products of both nibbles of every byte, four positions side by side, and the weights.
+/// Adds the products of the weights and both nibbles of every byte, with four positions adjacent.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const MR: usize, const FAST: bool>(
     s: S,

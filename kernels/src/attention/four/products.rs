@@ -1,5 +1,5 @@
 //! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact
-//! integers (`values.rs` has the order of what is left).
+//! integers (`values.rs` documents the order of the remaining sums).
 
 #![allow(
     clippy::needless_range_loop,
@@ -15,16 +15,16 @@ use super::nibbles::add_products;
 use super::values::{BLOCK, FourValues, WEIGHTS};
 use crate::simd::Simd;
 
-/// Fours of positions from one prefetch to the next.
+/// Number of groups of four positions from one prefetch to the next.
 const PREFETCH_QUADS: usize = 2;
 
 impl FourValues {
     /// Adds the block to `MR` heads of sums, in the order of the vectors; see [`sum_places`].
     ///
     /// # Safety
-    /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
-    /// them are `stride` apart; `prefetcher` where this is the first tile to read them; `FAST` only
-    /// where the machine has fast dot products.
+    /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart and their
+    /// `sums` are `stride` apart; `prefetcher` is present if this is the first tile to read the
+    /// records; `FAST` requires that the machine has fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -91,10 +91,10 @@ impl FourValues {
         }
     }
 
-    /// The products of a half of the bytes of every four records, wherever they lie.
+    /// Computes the products of a half of the bytes of every four records, at any addresses.
     ///
     /// # Safety
-    /// As [`FourValues::add`]; the two groups exist.
+    /// Same contract as [`FourValues::add`]; the two groups exist.
     #[inline(always)]
     unsafe fn multiply<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -125,11 +125,11 @@ impl FourValues {
     }
 }
 
-/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart,
-/// and half `HALF` of their bytes: nothing but the products is left to each step.
+/// Specialises [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes
+/// apart, and half `HALF` of their bytes, so that each step consists of products only.
 ///
 /// # Safety
-/// As there.
+/// Same contract as [`FourValues::multiply`].
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
@@ -163,24 +163,26 @@ unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF:
     *accumulators = sums;
 }
 
-/// `count` bytes, at most a vector; zeros behind them.
+/// Loads `count` bytes, at most a vector, followed by zeros.
 ///
 /// # Safety
-/// They are readable.
+/// The bytes are readable.
 #[inline(always)]
 unsafe fn load_bytes<S: Simd>(s: S, from: *const u8, count: usize) -> S::D {
     // SAFETY: the caller's promise.
     unsafe { if count == 4 * S::LANES { s.load_dwords(from) } else { s.load_bytes(from, count) } }
 }
 
-/// Where the sums of the low and of the high nibble of byte `byte` lie among the sums of a head.
+/// Returns the indices of the sums of the low and of the high nibble of byte `byte` among the sums
+/// of a head.
 #[inline(always)]
 pub(super) fn sum_places<S: Simd>(byte: usize, head_dim: usize) -> [usize; 2] {
     if is_half::<S>(head_dim) {
         return half_places::<S>(byte);
     }
     let (vector, byte) = (byte / (4 * S::LANES), byte % (4 * S::LANES));
-    // Bytes lie in lanes and vectors as `interleave_bytes` puts them, nibbles of a byte in vectors.
+    // `interleave_bytes` determines the lane and vector of each byte; the two nibbles of a byte are
+    // in different vectors.
     let (vector_of_four, lane) = (byte % 16 / 4, byte / 16 * 4 + byte % 4);
     let low = (vector * 8 + 2 * vector_of_four) * S::LANES + lane;
     [low, low + S::LANES]

@@ -1,11 +1,11 @@
-//! V in 4 bits, and the integers that weigh it: a block of positions at a time.
+//! V in 4 bits, and the integers that weight it, one block of positions at a time.
 //!
-//! Positions are taken in blocks of [`BLOCK`]. The weights of a block, probability times the
-//! position's scale, become bytes, `w = unit * W` and a rest. The bytes of four positions lie side
-//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of
-//! a block, which would be missed where many weights are far below its largest, are added up and
-//! meet [`MIDDLE`]. **The order of what is left**: block after block,
-//! `sum = fma(unit, sum of W * q, sum)`, then
+//! Positions are processed in blocks of [`BLOCK`]. The weights of a block, probability times the
+//! position's scale, become bytes `W` and remainders, `w = unit * W + rest`. The bytes of four
+//! positions are adjacent, so that one instruction adds four products; the sums of a block are
+//! exact. The rests of a block, whose loss would matter if many weights are much smaller than its
+//! largest, are added up and multiplied by [`MIDDLE`]. **Order of the remaining sums**: block after
+//! block, `sum = fma(unit, sum of W * q, sum)`, then
 //! `sum += sum of probability * minimum + MIDDLE * rest`, which takes position `p` in lane
 //! `p % LANES`.
 
@@ -22,60 +22,61 @@ use super::super::segment::Segment;
 use super::keys::load_ranges;
 use crate::simd::Simd;
 
-/// Positions whose weights have one unit.
+/// Number of positions whose weights share one unit.
 pub(super) const BLOCK: usize = 64;
 /// Largest integer weight.
 const LARGEST: f32 = 255.0;
-/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a
-/// block, it gets instead.
+/// Middle of a group's range, in units of its scale: multiplies the sum of a block's rests, in
+/// place of the integers that they belong to.
 const MIDDLE: f32 = 7.5;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each place; where no query sees the position, that of the nearest one seen.
-    /// Only the first where there is a stride.
+    /// The record of each place; where no query sees the position, the nearest record that is seen.
+    /// Only the first is set if there is a stride.
     pub records: [*const u8; BLOCK],
-    /// Places from the block's first position to the last one seen.
+    /// Number of places from the block's first position to the end of those seen.
     pub count: usize,
-    /// Places before the first one seen.
+    /// Number of places before the first one seen.
     pub skipped: usize,
-    /// Bytes from each to the next, if that is the same for a whole block.
+    /// Distance in bytes from each record to the next, if it is constant for a whole block.
     pub stride: Option<usize>,
     pub head_dim: usize,
 }
 
-/// The integer weights of a block and of one query, of which group by group there are `BLOCK / 4`
-/// fours, a unit and a sum of minimums.
+/// Floats of the integer weights of one query for one group of a block: `BLOCK / 4` groups of four,
+/// a unit and a sum of minimums.
 pub(super) const WEIGHTS: usize = BLOCK / 4 + 2;
 
-/// Floats of scratch for a block with up to `queries` queries.
+/// Returns the floats of scratch for a block with up to `queries` queries.
 pub(super) const fn four_values_len(head_dim: usize, queries: usize) -> usize {
     kv4_groups(head_dim) * (2 * BLOCK + queries * WEIGHTS)
 }
 
 impl FourValues {
-    /// Floats of one query's weights.
+    /// Returns the floats of one query's weights.
     #[inline(always)]
     pub(super) fn weights_len(&self) -> usize {
         kv4_groups(self.head_dim) * WEIGHTS
     }
 
-    /// No positions yet.
+    /// Returns an empty block.
     #[inline(always)]
     pub(super) const fn new(head_dim: usize) -> Self {
         let records = [std::ptr::null(); BLOCK];
         FourValues { records, count: 0, skipped: 0, stride: None, head_dim }
     }
 
-    /// Makes it the positions `seen` of the block from position `first` on, whose records are not
-    /// there yet.
+    /// Starts the block at position `first` with the visible positions `seen`; their records are
+    /// added later.
     #[inline(always)]
     pub(super) fn begin(&mut self, first: usize, seen: &Range<usize>) {
         (self.count, self.skipped) = (seen.end - first, seen.start - first);
         self.stride = None;
     }
 
-    /// Takes the records of a segment of the positions seen; `first` is the block's first.
+    /// Adds the records of a segment of the visible positions; `first` is the block's first
+    /// position.
     #[inline(always)]
     pub(super) fn put(&mut self, segment: &Segment<u8>, first: usize) {
         if segment.end - segment.first == BLOCK {
@@ -89,7 +90,7 @@ impl FourValues {
         }
     }
 
-    /// All records are there.
+    /// Completes the block after all records were added.
     #[inline(always)]
     pub(super) fn finish(&mut self) {
         if self.stride.is_none() {
@@ -100,7 +101,7 @@ impl FourValues {
         }
     }
 
-    /// The record of a position, or the last one.
+    /// Returns the record of a position, or the last one.
     #[inline(always)]
     pub(super) fn record(&self, position: usize) -> *const u8 {
         match self.stride {
@@ -109,7 +110,7 @@ impl FourValues {
         }
     }
 
-    /// The places of ranges and weights in scratch.
+    /// Returns the addresses of ranges and weights in scratch.
     #[inline(always)]
     pub(super) fn scratch(&self, at: *mut f32) -> (*mut f32, *mut f32) {
         (at, at.wrapping_add(kv4_groups(self.head_dim) * 2 * BLOCK))
@@ -118,7 +119,7 @@ impl FourValues {
     /// Writes the scales, then the minimums of every group, `BLOCK` of each, to `to`.
     ///
     /// # Safety
-    /// The records are readable; `to` has room.
+    /// The records are readable; `to` has space for all ranges.
     #[inline(always)]
     pub(super) unsafe fn load_ranges<S: Simd>(&self, s: S, to: *mut f32) {
         if let Some(stride) = self.stride {
@@ -140,7 +141,7 @@ impl FourValues {
             let mut dwords = [0u32; BLOCK];
             let records = dwords.iter_mut().zip(&self.records);
             for (dword, record) in records.take(self.count).skip(self.skipped) {
-                // SAFETY: the caller's promise; a record ends with as many dwords.
+                // SAFETY: the caller's promise; a record ends with this number of dwords.
                 *dword = unsafe {
                     record.add(self.head_dim / 2 + 4 * group).cast::<u32>().read_unaligned()
                 };
@@ -158,12 +159,12 @@ impl FourValues {
         }
     }
 
-    /// Writes the integer weights of `MR` queries, of the probabilities at places that each sees,
-    /// to `to`, [`FourValues::weights_len`] apart.
+    /// Writes the integer weights of `MR` queries to `to`, [`FourValues::weights_len`] apart, from
+    /// the probabilities at places that each query sees.
     ///
     /// # Safety
-    /// `ranges` is what `load_ranges` wrote; `to` has room for `WEIGHTS` floats of every group and
-    /// query.
+    /// `ranges` was written by `load_ranges`; `to` has space for `WEIGHTS` floats of every group
+    /// and query.
     #[inline(always)]
     pub(super) unsafe fn load_weights<S: Simd, const MR: usize>(
         &self,
@@ -173,7 +174,7 @@ impl FourValues {
         to: *mut f32,
     ) {
         let groups = kv4_groups(self.head_dim);
-        // Places that are not seen count as zeros and are not read.
+        // Invisible places count as zeros and are not read.
         let mut padded;
         let mut from = [std::ptr::null(); MR];
         if rows.iter().all(|(_, visible)| *visible == (0..BLOCK)) {
@@ -208,11 +209,11 @@ impl FourValues {
                         minimums[i] = s.fma(p, minimum, minimums[i]);
                     }
                 }
-                // Query by query in each step, so that no chain of steps is waited for.
+                // Each step processes all queries, so that no dependency chain stalls.
                 let (mut inverse, mut unit) = ([0.0; MR], [0.0; MR]);
                 for i in 0..MR {
                     let largest = s.max_lanes(largest[i]);
-                    // Weights that small are nothing beside any minimum or other block.
+                    // Weights this small are negligible compared with any minimum or other block.
                     let there = largest > 1e-30;
                     inverse[i] = if there { LARGEST / largest } else { 0.0 };
                     unit[i] = if there { largest / LARGEST } else { 0.0 };

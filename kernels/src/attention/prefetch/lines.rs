@@ -1,18 +1,18 @@
-//! Lines prefetched in the order of reading: into the first cache as far ahead as a page, where the
-//! processor's prefetcher stops, and into the second cache as far again, because the first has too
-//! few requests under way for all that memory could bring.
+//! Prefetching of lines in the order of reading: into L1 one page ahead, since the processor's
+//! prefetcher stops at page boundaries, and into L2 twice as far, because L1 supports too few
+//! outstanding requests to use the full memory bandwidth.
 
 use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
 use crate::simd::Simd;
 
-/// Distance from what is read to what is prefetched into the first cache, and into the second one.
+/// Distances in bytes from the read position to the line prefetched into L1, and to the one into
+/// L2.
 const NEAR_BYTES: usize = 4096;
 const FAR_BYTES: usize = 8192;
-/// Bytes prefetched into the second cache besides, while exponentials are computed: a part of that
-/// cache.
+/// Additional bytes prefetched into L2 while exponentials are computed: a fraction of that cache.
 const PAUSE_BYTES: usize = 96 << 10;
 
-/// The next lines to prefetch, into the first cache and into the second one.
+/// The next lines to prefetch into L1 and into L2.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention) struct Next {
     near: *const u8,
@@ -20,7 +20,7 @@ pub(in crate::attention) struct Next {
 }
 
 impl Next {
-    /// Prefetches a line of each and goes on to the ones behind them.
+    /// Prefetches a line of each and advances both by one line.
     #[inline(always)]
     pub(in crate::attention) fn prefetch<S: Simd>(&mut self, s: S) {
         s.prefetch(self.near);
@@ -30,7 +30,7 @@ impl Next {
     }
 }
 
-/// A place in the stretches of a task.
+/// A position in the stretches of a task.
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
     place: Place,
@@ -38,19 +38,19 @@ struct Cursor {
     at: usize,
 }
 
-/// See the module header.
+/// Prefetcher in the order of reading; see the module header.
 #[derive(Debug)]
 pub(in crate::attention) struct Lines<'a> {
     stretches: Stretches<'a>,
     near: Cursor,
     far: Cursor,
-    /// Bytes that the second cursor may still gain on the first.
+    /// Number of bytes by which the second cursor may still advance further relative to the first.
     pause: usize,
 }
 
 impl<'a> Lines<'a> {
-    /// What a task reads and what the next one will; the task before has prefetched the beginning
-    /// of it.
+    /// Creates the prefetcher of a task from the memory that it and its successor read; the
+    /// previous task has prefetched the beginning of it.
     pub(super) fn new(
         this: [Stretch; OF_TASK],
         next: [Stretch; OF_TASK],
@@ -67,7 +67,7 @@ impl<'a> Lines<'a> {
         lines
     }
 
-    /// `bytes` bytes are read now: the lines to prefetch meanwhile.
+    /// Returns the lines to prefetch while the next `bytes` bytes are read.
     #[inline(always)]
     pub(in crate::attention) fn next<S: Simd>(&mut self, s: S, bytes: usize) -> Next {
         let Lines { stretches, near, far, .. } = self;
@@ -77,7 +77,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// As [`Lines::next`], and prefetches all of them at once.
+    /// Prefetches all lines of [`Lines::next`] at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         let mut next = self.next(s, bytes);
@@ -86,7 +86,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Prefetches a line more into the second cache.
+    /// Prefetches an additional line into L2.
     #[inline(always)]
     pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
         if self.pause > 0 {
@@ -98,13 +98,13 @@ impl<'a> Lines<'a> {
 }
 
 impl Cursor {
-    /// The first byte.
+    /// Returns the cursor at the first byte.
     fn first(stretches: &Stretches<'_>) -> Cursor {
         Cursor { place: Place::first(stretches), at: 0 }
     }
 
-    /// Goes on by that many bytes, at most to the end of the last run; `passed_line` gets the lines
-    /// that it passes of other runs.
+    /// Advances by `bytes`, at most to the end of the last run; calls `passed_line` for each line
+    /// that it passes in later runs.
     #[inline(always)]
     fn skip(&mut self, stretches: &Stretches<'_>, bytes: usize, passed_line: impl Fn(*const u8)) {
         self.at += bytes;
@@ -122,9 +122,8 @@ impl Cursor {
         }
     }
 
-    /// Goes on by `bytes` bytes and returns where they lie. They are contiguous: at the end of a
-    /// run they begin before the cursor, and what belongs to the runs behind it is prefetched at
-    /// once.
+    /// Advances by `bytes` bytes and returns their address. They are contiguous: at the end of a
+    /// run they begin before the cursor, and the part in the next runs is prefetched at once.
     #[inline(always)]
     fn take(
         &mut self,
@@ -162,8 +161,8 @@ mod tests {
         (0..bytes).map(|byte| (from + byte) / LINE_BYTES).collect()
     }
 
-    /// Lines prefetched by a cursor that is `lead` bytes ahead while K and V are read, `block`
-    /// bytes at a time.
+    /// Returns the lines prefetched by a cursor that is `lead` bytes ahead while K and V are read,
+    /// `block` bytes at a time.
     fn prefetched(
         this: [Stretch; OF_TASK],
         next: [Stretch; OF_TASK],
@@ -204,7 +203,7 @@ mod tests {
                 all.extend(lines(0x30_0000, lead));
                 let missing: Vec<_> = all.difference(&prefetched_lines).collect();
                 assert!(missing.is_empty(), "{bytes} {lead} {block}: {missing:x?}");
-                // What ends a stretch begins before the place.
+                // The lines at the end of a stretch begin before the position.
                 all.extend(lines(0x10_0000, bytes));
                 assert!(prefetched_lines.is_subset(&all), "{bytes} {lead} {block}");
             }
@@ -225,7 +224,7 @@ mod tests {
                 .iter()
                 .flat_map(|stretch| lines(stretch.from.addr(), stretch.bytes))
                 .collect();
-            // What the task before has prefetched.
+            // Lines that the previous task has prefetched.
             let skipped = lead.saturating_sub(a.bytes);
             for line in lines(b.from.addr(), skipped) {
                 all.remove(&line);
@@ -243,7 +242,7 @@ mod tests {
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
         let none = Stretch::NONE;
         let list = [9, 2, 7, 1, 0, 5];
-        // Parts of the first and the last page, whole pages, pages of a step, a part of a page.
+        // Parts of the first and the last page, whole pages, pages of a step, and a part of a page.
         for (page_bytes, skipped_bytes, bytes) in
             [(10_240, 1280, 30_720), (65_536, 0, 196_608), (4096, 0, 8192), (65_536, 6400, 25_600)]
         {
@@ -254,7 +253,7 @@ mod tests {
                 first_page: 1,
                 skipped_bytes,
             };
-            // All lines of the second of three heads, from a byte of the stretch on.
+            // All lines of the second of three heads, starting at a byte of the stretch.
             let of_pages = |at: usize, first: usize, end: usize| -> BTreeSet<usize> {
                 (skipped_bytes + first..skipped_bytes + end)
                     .map(|byte| {
@@ -273,7 +272,7 @@ mod tests {
                 let missing: Vec<_> = all.difference(&prefetched_lines).collect();
                 let context = format!("{page_bytes} {bytes} {lead} {block}");
                 assert!(missing.is_empty(), "{context}: {missing:x?}");
-                // What ends a run begins before the place.
+                // The lines at the end of a run begin before the position.
                 all.extend(of_pages(0x100_0000, 0, bytes));
                 assert!(prefetched_lines.is_subset(&all), "{context}");
             }

@@ -1,9 +1,10 @@
-//! Prefetching of what a task reads next while it reads what comes before.
+//! Prefetching of memory that a task reads next while it reads the current part.
 //!
-//! The processor's own prefetcher follows each page separately and stops at its end. So memory is
-//! prefetched beyond that, across the ends of K, of V and of the task: a task prefetches the
-//! beginning of its successor, which relies on that. The order depends on the processor: side by
-//! side in several pages (`pages.rs`), or line after line as they will be read (`lines.rs`).
+//! The processor's own prefetcher follows each page separately and stops at its end. This module
+//! therefore prefetches further ahead, across the ends of K, of V and of the task: a task
+//! prefetches the beginning of its successor, which relies on that. The order depends on the
+//! processor: several pages in parallel (`pages.rs`), or line after line in the order of reading
+//! (`lines.rs`).
 
 mod lines;
 mod pages;
@@ -16,10 +17,10 @@ pub(super) use stretch::{LINE_BYTES, OF_TASK, Stretch};
 use crate::simd::Simd;
 use crate::variant::Variant;
 
-/// Bytes that are prefetched at once, at most.
+/// Maximum number of bytes that are prefetched at once.
 pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 
-/// See the module header.
+/// Prefetcher of a task; see the module header.
 #[derive(Debug)]
 pub(super) enum Prefetcher<'a> {
     Pages(Pages<'a>),
@@ -27,9 +28,9 @@ pub(super) enum Prefetcher<'a> {
 }
 
 impl<'a> Prefetcher<'a> {
-    /// What a task reads, K and V, and what the next one will, with the pages of the call and the
-    /// heads in each. Zen 5, which has AVX512-BF16 without
-    /// AMX, reads fastest line by line; Ice Lake needs pages side by side.
+    /// Creates the prefetcher of a task from the K and V that it and its successor read, the page
+    /// list of the call and the number of heads in each page. Zen 5, which has AVX512-BF16 without
+    /// AMX, reads fastest line by line; Ice Lake needs pages in parallel.
     pub(super) fn new(
         variant: Variant,
         this: [Stretch; OF_TASK],
@@ -43,8 +44,9 @@ impl<'a> Prefetcher<'a> {
         }
     }
 
-    /// `bytes` bytes are read now, in `steps` steps: where lines are prefetched in order, those to
-    /// prefetch one a step. Lines beyond one a step are prefetched at once.
+    /// Announces a read of `bytes` bytes in `steps` steps. If lines are prefetched in order,
+    /// returns those to prefetch one per step; lines in excess of one per step are prefetched at
+    /// once.
     #[inline(always)]
     pub(super) fn read_in_steps<S: Simd>(
         &mut self,
@@ -67,7 +69,7 @@ impl<'a> Prefetcher<'a> {
         }
     }
 
-    /// `bytes` bytes are read now; all that belongs to them is prefetched at once.
+    /// Announces a read of `bytes` bytes; all lines that belong to it are prefetched at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         match self {
@@ -76,7 +78,7 @@ impl<'a> Prefetcher<'a> {
         }
     }
 
-    /// Something is computed for a while, and memory would be idle.
+    /// Prefetches during a computation that would leave memory idle.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
         if let Prefetcher::Pages(pages) = self {
@@ -84,7 +86,8 @@ impl<'a> Prefetcher<'a> {
         }
     }
 
-    /// Exponentials of a vector are computed, which takes about as long as a line does from memory.
+    /// Prefetches while the exponentials of a vector are computed, which takes about as long as a
+    /// line does from memory.
     #[inline(always)]
     pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
         if let Prefetcher::Lines(lines) = self {
@@ -92,7 +95,7 @@ impl<'a> Prefetcher<'a> {
         }
     }
 
-    /// The task is over: prefetches what is left.
+    /// Prefetches the remaining lines at the end of the task.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
         if let Prefetcher::Pages(pages) = self {
             pages.finish(s);

@@ -1,34 +1,36 @@
-//! Several pages side by side, prefetched line by line, as fast as the pages before them are read;
-//! each line is in the first cache when its turn comes.
+//! Prefetching of several pages in parallel, line by line, at the speed at which the pages before
+//! them are read; each line is in L1 when it is read.
 
 use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
 use crate::simd::Simd;
 
-/// Pages prefetched side by side.
+/// Number of pages prefetched in parallel.
 pub(super) const STREAMS: usize = 8;
 const PAGE_BYTES: usize = 4096;
-/// What memory can bring while queries are packed, or the softmax is taken, of a few hundred
-/// positions.
+/// Bytes that memory can deliver while queries are packed, or while the softmax of a few hundred
+/// positions is computed.
 const PAUSE_BYTES: usize = 2048;
-/// See the module header.
+/// Prefetcher of pages in parallel; see the module header.
 #[derive(Debug)]
 pub(in crate::attention) struct Pages<'a> {
     stretches: Stretches<'a>,
-    /// The run of the next page to prefetch, and the byte of it.
+    /// Run of the next page to prefetch, and the byte offset of the page in it.
     place: Place,
     at: usize,
-    /// Those that are prefetched now, and how many bytes of each are.
+    /// Pages that are being prefetched, and the number of bytes prefetched of each.
     pages: [*const u8; STREAMS],
     prefetched: usize,
     /// Bytes read for which nothing has been prefetched yet.
     debt: usize,
-    /// Bytes read for which a line of each page is: fewer where pages overlap, which are not whole.
+    /// Bytes read per round of prefetches, which fetches one line of each page: fewer if incomplete
+    /// pages overlap.
     step_bytes: usize,
 }
 
 impl<'a> Pages<'a> {
-    /// What a task reads, K and V, and what the next one will. The task before has prefetched the
-    /// first window of it, as this task prefetches that of the next one.
+    /// Creates the prefetcher of a task from the K and V that it and its successor read. The
+    /// previous task has prefetched the first window of it, and this task prefetches that of the
+    /// next one.
     pub(super) fn new(
         this: [Stretch; OF_TASK],
         next: [Stretch; OF_TASK],
@@ -56,8 +58,8 @@ impl<'a> Pages<'a> {
         pages
     }
 
-    /// Goes on to the next pages; false if there are none. Inlined, because for a call the vector
-    /// registers of its callers would go through memory.
+    /// Advances to the next pages; returns false if there are none. Inlined, because a call would
+    /// spill its callers' vector registers to memory.
     #[inline(always)]
     fn next_pages(&mut self) -> bool {
         let (mut count, mut bytes_ahead) = (0, 0);
@@ -70,12 +72,11 @@ impl<'a> Pages<'a> {
                 self.at = 0;
                 continue;
             }
-            // A last page that is not whole begins earlier, so that nothing behind it is
-            // prefetched.
+            // An incomplete last page begins earlier, so that nothing after it is prefetched.
             let page = from.wrapping_add(self.at.min(bytes.saturating_sub(PAGE_BYTES)));
             self.pages[count] = page;
             count += 1;
-            // The first page ends where a page of the processor does, as do all others.
+            // The first page ends at a page boundary of the processor, as do all others.
             let to_end = PAGE_BYTES - from.wrapping_add(self.at).addr() % PAGE_BYTES;
             bytes_ahead += to_end.min(bytes - self.at);
             self.at += to_end;
@@ -88,7 +89,7 @@ impl<'a> Pages<'a> {
         count > 0
     }
 
-    /// `bytes` bytes are read now.
+    /// Announces a read of `bytes` bytes.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         self.debt += bytes;
@@ -98,13 +99,13 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Prefetches more than is read, before what only computes and would leave memory idle.
+    /// Prefetches more than is read, before a computation that would leave memory idle.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
         self.read(s, PAUSE_BYTES);
     }
 
-    /// A line of every page.
+    /// Prefetches one line of every page.
     #[inline(always)]
     fn prefetch<S: Simd>(&mut self, s: S) {
         if self.prefetched == PAGE_BYTES && !self.next_pages() {
@@ -116,7 +117,7 @@ impl<'a> Pages<'a> {
         self.prefetched += LINE_BYTES;
     }
 
-    /// The task is over: prefetches what is left.
+    /// Prefetches the remaining lines at the end of the task.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
         while self.prefetched < PAGE_BYTES || self.next_pages() {
             self.prefetch(s);
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// All lines prefetched after the first window, and the bytes of a window.
+    /// Returns all lines prefetched after the first window, and the bytes of a window.
     fn prefetched(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> (BTreeSet<usize>, usize) {
         let mut pages = Pages::new(of, next, (&[9, 2, 7, 1], 3));
         let mut lines = BTreeSet::new();
@@ -161,18 +162,18 @@ mod tests {
             let mut all = lines(from, bytes);
             all.extend(lines(from + (1 << 20), bytes));
             all.extend(lines(from + (2 << 20), bytes.min(window)));
-            // The task before has prefetched the first pages, the first of which may be short.
+            // The previous task has prefetched the first pages, the first of which may be short.
             let first = lines(from, window - from % PAGE_BYTES);
             assert!(prefetched_lines.is_subset(&all), "{from:x} {bytes}: beyond the stretches");
             let missing: Vec<_> =
                 all.difference(&prefetched_lines).filter(|l| !first.contains(l)).collect();
-            // Where lines are cut, a stretch may lose the one it ends in.
+            // If lines are cut, a stretch may lose the one it ends in.
             let lost = if from % LINE_BYTES == 0 { 0 } else { 3 };
             assert!(missing.len() <= lost, "{from:x} {bytes}: {missing:x?}");
         }
     }
 
-    /// The addresses that are prefetched, in order, behind the first window.
+    /// Returns the prefetched addresses after the first window, in order.
     fn in_order(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Vec<usize> {
         let list: Vec<u32> = (0..64).collect();
         let mut pages = Pages::new(of, next, (&list, 1));
@@ -222,7 +223,7 @@ mod tests {
             assert_eq!(left, 0, "three pages hold it");
             let is_one = |line: &usize| all.contains(line);
             assert!(prefetched_lines.iter().all(is_one), "{page_bytes} {bytes}: beyond the pages");
-            // The task before has prefetched the first window.
+            // The previous task has prefetched the first window.
             let window = all.len().min(STREAMS * PAGE_BYTES / LINE_BYTES);
             let missing = all[window..].iter().filter(|line| !prefetched_lines.contains(line));
             assert_eq!(missing.count(), 0, "{page_bytes} {bytes}");
@@ -234,7 +235,7 @@ mod tests {
         let short = Stretch::run(std::ptr::without_provenance(0x2_0010), 96);
         let none = [Stretch::NONE; OF_TASK];
         assert!(prefetched(none, none).0.is_empty());
-        // All of it was the first window.
+        // The first window was all of it.
         let short = [short, Stretch::NONE, Stretch::NONE, Stretch::NONE];
         assert!(prefetched(short, short).0.is_empty());
     }

@@ -1,44 +1,44 @@
 //! Memory that a task reads from one end to the other.
 
-/// Runs of a task's K, and of its V behind them.
+/// Number of runs of a task's K, followed by those of its V.
 pub(in crate::attention) const OF_TASK: usize = 4;
-/// Those of a task and of the one after it.
+/// Number of runs of a task and its successor.
 pub(super) const STRETCHES: usize = 2 * OF_TASK;
 pub(in crate::attention) const LINE_BYTES: usize = 64;
 
-/// Bytes that are read in order: one run of them, or in pages of the cache a run in each.
+/// Bytes that are read in order: one run, or one run per page of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention) struct Stretch {
-    /// The first byte; in pages the first of the head's in page 0.
+    /// Address of the first byte; with pages, of the head's first byte in page 0.
     pub from: *const u8,
     pub bytes: usize,
-    /// Of the head in a page; 0: there is one run.
+    /// Bytes of the head in a page; 0 for a single run.
     pub page_bytes: usize,
-    /// The place of the first page in the call's list.
+    /// Index of the first page in the call's list.
     pub first_page: usize,
-    /// Of the head in the first page, before those that are read.
+    /// Bytes of the head in the first page before those that are read.
     pub skipped_bytes: usize,
 }
 
 impl Stretch {
     pub(in crate::attention) const NONE: Stretch = Stretch::run(std::ptr::null(), 0);
 
-    /// Bytes that lie one behind the other.
+    /// Returns a stretch of contiguous bytes.
     pub(in crate::attention) const fn run(from: *const u8, bytes: usize) -> Stretch {
         Stretch { from, bytes, page_bytes: 0, first_page: 0, skipped_bytes: 0 }
     }
 
-    /// The first of these bytes, at most a window of them.
+    /// Returns the first `bytes` bytes at most.
     pub(super) fn window(self, bytes: usize) -> Stretch {
         Stretch { bytes: self.bytes.min(bytes), ..self }
     }
 }
 
-/// All that is prefetched during a task, in order.
+/// All memory that is prefetched during a task, in order.
 #[derive(Debug)]
 pub(super) struct Stretches<'a> {
     all: [Stretch; STRETCHES],
-    /// The pages of the call's units, in each of which that many heads lie.
+    /// Page list of the call, and the number of heads in each page.
     pages: (&'a [u32], usize),
 }
 
@@ -56,7 +56,7 @@ impl<'a> Stretches<'a> {
     }
 }
 
-/// Bytes that lie one behind the other.
+/// Contiguous bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub from: *const u8,
@@ -73,7 +73,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The first run.
+    /// Returns the first run.
     #[inline(always)]
     pub(super) fn first(stretches: &Stretches<'_>) -> Place {
         let run = Run { from: std::ptr::null(), bytes: 0 };
@@ -82,8 +82,8 @@ impl Place {
         place
     }
 
-    /// Goes on to the next run; false at the last one. Inlined, because for a call the vector
-    /// registers of its callers would go through memory.
+    /// Advances to the next run; returns false at the last one. Inlined, because a call would spill
+    /// its callers' vector registers to memory.
     #[inline(always)]
     pub(super) fn advance(&mut self, stretches: &Stretches<'_>) -> bool {
         let before = self.before + self.run.bytes;

@@ -1,12 +1,12 @@
-//! Attention of single rows to some of their cached positions (InfiniGen, as Park-Egger §5.6).
+//! Attention of single rows to some of their cached positions (InfiniGen, as in Park-Egger §5.6).
 //!
-//! Beside the keys of a cache lie *partial keys* (`partial.rs`). A row's query is multiplied with
-//! these; the row sees its recent positions and those that its KV head chooses by these scores
-//! (`rule.rs`). Their K and V are copied one behind the other, in the order of their positions, and
-//! attended to by the same kernels as a whole cache, as positions of a sequence that has no others.
-//! So a row that chooses all of them has the bits of attention to all, and is given just that.
+//! In addition to keys, a cache stores *partial keys* (`partial.rs`). A row's query is multiplied
+//! with these; the row sees its recent positions and those that its KV head chooses by these scores
+//! (`rule.rs`). Their K and V are copied to contiguous memory, in the order of their positions, and
+//! the kernels for whole caches attend to them as positions of a sequence that has no others. A row
+//! that chooses all positions therefore has the bits of attention to all, and takes that path.
 //!
-//! Every (row, KV head) chooses for itself: its bits depend on that row alone.
+//! Every (row, KV head) chooses independently: its bits depend on that row alone.
 
 mod partial;
 mod rule;
@@ -26,61 +26,62 @@ use partial::{Approximate, PartialKeys, partial_query};
 pub use partial::partial_key;
 pub use rule::SelectRule;
 
-/// Most units that are gathered at a time, and bytes of K and V that these take, unless the threads
-/// need more.
+/// Maximum number of units that are gathered at a time, and maximum bytes of their K and V, unless
+/// the threads need more.
 const WAVE: usize = 32;
 const WAVE_BYTES: usize = 64 << 20;
 
-/// The operands of selection beside those of attention.
+/// Operands of selection in addition to those of attention.
 #[derive(Debug, Clone, Copy)]
 pub struct Partial<'a> {
-    /// The partial keys of the layer's caches, in the order of their places, of which a unit's
-    /// first is `cache_offset / head_dim`.
+    /// Partial keys of the layer's caches, in the order of their places; a unit's first is
+    /// `cache_offset / head_dim`.
     pub keys: &'a [bf16],
-    /// Of each KV head `[head_dim, columns]`, by which queries and keys are multiplied.
+    /// Factors of queries and keys for each KV head, `[head_dim, columns]`.
     pub skew: &'a [f32],
-    /// A multiple of 8.
+    /// Number of columns, a multiple of 8.
     pub columns: usize,
 }
 
-/// Positions of all units of a call, the rows' own included.
+/// Numbers of positions of all units of a call, including the rows' own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Selected {
-    /// Those that were attended to.
+    /// Positions that were attended to.
     pub read: u64,
-    /// Those that there are.
+    /// Positions that exist.
     pub all: u64,
 }
 
-/// The rule, and scratch that is allocated once.
+/// The selection rule and its scratch, which is allocated once.
 #[derive(Debug)]
 pub struct Selection {
     rule: SelectRule,
-    /// What the scratch is sized for, and bytes of a position of K, and of V.
+    /// Limits that the scratch is sized for, and bytes of a position of K, and of V.
     limits: ScratchLimits,
     position_bytes: usize,
-    /// Of each thread: a unit's scores, its partial queries, then positions as they are chosen.
+    /// Scratch of each thread: a unit's scores, its partial queries, then positions in the order of
+    /// choice.
     per_thread: ThreadScratch,
-    /// How many cached positions each unit of a wave sees; [`WHOLE`]: all.
+    /// Number of cached positions that each unit of a wave sees; [`WHOLE`] for all.
     seen: Vec<u32>,
-    /// K and V of these, one unit behind the other.
+    /// Gathered K and V, one unit after the other.
     gathered: [AlignedBuffer; 2],
-    /// Cached positions of a unit that there is room for.
+    /// Maximum number of gathered positions of a unit.
     room: usize,
-    /// Of a wave: units over what is gathered, and those that see everything.
+    /// Units of a wave over gathered positions, and those that see all positions.
     units: Vec<Unit>,
     whole: Vec<Unit>,
 }
 
-/// A unit that sees everything.
+/// Marks a unit that sees all positions.
 const WHOLE: u32 = u32::MAX;
 
 impl Selection {
-    /// Scratch for `threads` threads and rows within `limits`, whose positions take at most
-    /// `position_bytes` bytes of K, and of V, each.
+    /// Allocates scratch for `threads` threads and rows within `limits`, whose positions take at
+    /// most `position_bytes` bytes each of K, and of V.
     ///
     /// # Panics
-    /// A rule by which a row does not see itself.
+    /// If a row does not see itself by the rule.
     pub fn new(
         rule: SelectRule,
         threads: usize,
@@ -107,10 +108,10 @@ impl Selection {
         }
     }
 
-    /// Checks what the scratch is written for.
+    /// Checks that the call satisfies the assumptions of the scratch.
     ///
     /// # Panics
-    /// Units of another kind than a row with a cache of its own, or beyond the scratch.
+    /// If units are not single rows with caches of their own, or exceed the scratch.
     fn check(&self, shape: &AttentionShape, units: &[Unit], position_bytes: usize) {
         let ScratchLimits { positions, group, head_dim, .. } = self.limits;
         let is_within = shape.group() <= group
@@ -148,16 +149,16 @@ impl<T: Number> Wave<'_, T> {
     /// Chooses for a unit and gathers.
     ///
     /// # Safety
-    /// Each unit has one call, on the thread that it names; scratch is as [`Selection::new`] sizes
-    /// it, and the unit is within its limits.
+    /// Each unit has one call, on the thread that it names; scratch is sized by [`Selection::new`],
+    /// and the unit is within its limits.
     unsafe fn run(&self, index: usize, thread: usize) {
         let unit = self.units[index];
         let position = unit.past as usize;
         let older = self.rule.older(position);
         let group = self.shape.group();
         let scratch = self.per_thread.of(thread);
-        // SAFETY: this thread alone uses its scratch, and the parts follow each other within it;
-        // nobody else writes this unit's count.
+        // SAFETY: this thread alone uses its scratch, whose parts are consecutive; no other thread
+        // writes this unit's count.
         let (scores, queries, order, seen) = unsafe {
             let queries = scratch.add(group * older);
             let order = queries.add(group * self.partial.columns).cast::<u32>();
@@ -199,10 +200,10 @@ impl<T: Number> Wave<'_, T> {
         }
     }
 
-    /// Copies K and V of `positions`, which are cached, one behind the other.
+    /// Copies K and V of `positions`, which are cached, to contiguous memory.
     ///
     /// # Safety
-    /// There is room for them at the unit's place, which nobody else writes.
+    /// There is space for them at the unit's place, which no other thread writes.
     unsafe fn gather(&self, index: usize, unit: &Unit, positions: impl Iterator<Item = u32>) {
         let bytes = self.position_bytes;
         let first = unit.cache_offset / self.shape.head_dim;
@@ -221,11 +222,11 @@ impl<T: Number> Wave<'_, T> {
 }
 
 impl Kernels {
-    /// [`Kernels::attention`] of units of one row each, whose caches are whole and no rings, to
-    /// the positions that each chooses by `selection`'s rule. Caches have one form.
+    /// Runs [`Kernels::attention`] of units of one row each, whose caches are whole and no rings,
+    /// on the positions that each chooses by `selection`'s rule. All caches have one format.
     ///
     /// # Panics
-    /// Units of another kind, or beyond what `selection` was made for.
+    /// If units are of another kind, or exceed the limits of `selection`.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
     pub fn attention_selected<'a, T: AttentionTasks>(
         &self,
@@ -283,7 +284,7 @@ impl Kernels {
         selected
     }
 
-    /// Lets every unit of a wave choose, and gathers what it chose.
+    /// Lets every unit of a wave choose, and gathers the chosen positions.
     fn choose<T: AttentionTasks>(
         &self,
         selection: &mut Selection,
@@ -321,7 +322,7 @@ impl Kernels {
     }
 }
 
-/// A cache as bytes.
+/// Returns a cache as bytes.
 fn bytes<T: Number>(cache: Cache<'_, T>) -> &[u8] {
     match cache {
         Cache::Plain(cache) => bytemuck::cast_slice(cache),
@@ -329,7 +330,7 @@ fn bytes<T: Number>(cache: Cache<'_, T>) -> &[u8] {
     }
 }
 
-/// Bytes of a position of a KV head.
+/// Returns the bytes of a position of a KV head.
 fn position_bytes<T>(cache: Cache<'_, T>, head_dim: usize) -> usize {
     match cache {
         Cache::Plain(_) => head_dim * size_of::<T>(),
@@ -337,7 +338,7 @@ fn position_bytes<T>(cache: Cache<'_, T>, head_dim: usize) -> usize {
     }
 }
 
-/// What was gathered, as a cache of the form of `like`.
+/// Returns the gathered positions as a cache in the format of `like`.
 fn gathered_cache<'a, T: Number>(
     like: Cache<'_, T>,
     part: &'a AlignedBuffer,
@@ -345,7 +346,7 @@ fn gathered_cache<'a, T: Number>(
 ) -> Cache<'a, T> {
     assert!(size_bytes <= part.len() * size_of::<f32>(), "what is gathered has room");
     // SAFETY: needed to view scratch as the cache that it is; it is aligned to 64 bytes, its bytes
-    // are initialised, and nobody writes it while the view lives.
+    // are initialised, and it is not written while the view lives.
     let bytes = unsafe { std::slice::from_raw_parts(part.as_mut_ptr().cast::<u8>(), size_bytes) };
     match like {
         Cache::Plain(_) => Cache::Plain(bytemuck::cast_slice(bytes)),

@@ -1,6 +1,7 @@
 //! Partial keys: a few skewed columns of each key, and the approximate scores that they give.
 //!
-//! Sums are plain multiplications and additions in one order, so all variants choose alike.
+//! Sums are plain multiplications and additions in one order, so that all variants choose the same
+//! positions.
 
 use std::ops::Range;
 
@@ -12,14 +13,14 @@ use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Columns are summed side by side, so many at a time.
+/// Number of columns that are summed in parallel.
 const SIDE: usize = 8;
 
-/// Writes the partial key of `key`, `[head_dim]`: its product with a head's skew,
-/// `[head_dim, columns]`, rounded to bf16.
+/// Writes the partial key of `key`, `[head_dim]`: its product with a head's skew, `[head_dim,
+/// columns]`, rounded to bf16.
 ///
 /// # Panics
-/// A skew of another size.
+/// If the size of the skew does not match.
 pub fn partial_key<T: Number>(key: &[T], skew: &[f32], partial: &mut [bf16]) {
     let columns = partial.len();
     assert_eq!(skew.len(), key.len() * columns, "a skew is [head_dim, columns]");
@@ -31,7 +32,7 @@ pub fn partial_key<T: Number>(key: &[T], skew: &[f32], partial: &mut [bf16]) {
     }
 }
 
-/// The same of a query times `scale`, in f32.
+/// Writes the partial query of `query` times `scale`, in f32.
 #[inline(always)]
 pub(super) fn partial_query<T: Number>(query: &[T], skew: &[f32], scale: f32, to: &mut [f32]) {
     let columns = to.len();
@@ -61,19 +62,20 @@ fn skewed<T: Number>(
     sums
 }
 
-/// The partial keys of a layer's caches, in the order of their places.
+/// Partial keys of a layer's caches, in the order of their places.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialKeys<'a> {
     pub keys: &'a [bf16],
     pub columns: usize,
     pub kv_heads: usize,
-    /// Elements of a key, which places are apart in `Unit::cache_offset`.
+    /// Elements of a key, which is the distance between places in `Unit::cache_offset`.
     pub head_dim: usize,
     pub pages: PageLists<'a>,
 }
 
 impl<'a> PartialKeys<'a> {
-    /// Those of the first of `positions` of a unit that lie one behind the other, and their end.
+    /// Returns the partial keys of the longest contiguous prefix of `positions` of a unit, and its
+    /// end.
     #[inline(always)]
     fn run(&self, unit: &Unit, positions: &Range<usize>) -> (&'a [bf16], usize) {
         let (place, end) = self.pages.run(unit, self.kv_heads, positions);
@@ -83,8 +85,8 @@ impl<'a> PartialKeys<'a> {
     }
 }
 
-/// Approximate scores of a unit's queries, `[queries, columns]`, and its first `positions`
-/// positions, to `scores`, `[queries, positions]`.
+/// Task that writes the approximate scores of a unit's queries, `[queries, columns]`, and its first
+/// `positions` positions to `scores`, `[queries, positions]`.
 pub(super) struct Approximate<'a> {
     pub unit: Unit,
     pub queries: &'a [f32],
@@ -120,7 +122,7 @@ impl SimdTask for Approximate<'_> {
     }
 }
 
-/// Both are a multiple of [`SIDE`] long.
+/// Returns the dot product; both lengths are a multiple of [`SIDE`].
 #[inline(always)]
 fn dot(query: &[f32], key: &[bf16]) -> f32 {
     let mut sums = [0.0f32; SIDE];

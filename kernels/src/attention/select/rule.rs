@@ -1,42 +1,43 @@
-//! Which positions are chosen, from approximate scores.
+//! Selection of positions by approximate scores.
 
-/// How a row chooses among the positions before it.
+/// Rule by which a row chooses among the positions before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SelectRule {
-    /// Positions count whose approximate score is at most so far below the largest.
+    /// Maximum distance of an approximate score from the largest for its position to count.
     pub alpha: f32,
-    /// Most of all positions that are chosen, in thousandths.
+    /// Maximum number of chosen positions, in thousandths of all.
     pub max_thousandths: u32,
-    /// The row's own position and those right before it, which are seen whatever their scores; at
-    /// least 1.
+    /// Number of positions that are seen regardless of their scores: the row's own and those right
+    /// before it; at least 1.
     pub recent: u32,
 }
 
 impl SelectRule {
-    /// Positions that the row at `position` chooses among: those before the recent ones.
+    /// Returns the number of positions that the row at `position` chooses among: those before the
+    /// recent ones.
     pub fn older(&self, position: usize) -> usize {
         (position + 1).saturating_sub(self.recent as usize)
     }
 
-    /// How many of them the row at `position` chooses at most.
+    /// Returns the maximum number of them that the row at `position` chooses.
     pub fn most(&self, position: usize) -> usize {
         let share = (position as u64 + 1) * u64::from(self.max_thousandths) / 1000;
         (share as usize).min(self.older(position))
     }
 
     /// Chooses for the row at `position`: `scores`, `[queries, older]`, are the approximate scores
-    /// of the heads that share the KV head. A head counts the positions within alpha of its
-    /// largest score; as many are chosen as the heads count on average, up to the bound, those
-    /// first that are nearest to a head's largest score, and of equal ones the older.
+    /// of the heads that share the KV head. A head counts the positions within alpha of its largest
+    /// score. The number of chosen positions is the average count of the heads, up to the bound;
+    /// those nearest to a head's largest score come first, and older ones among equals.
     ///
-    /// Returns how many; they are the first of `order`, ascending. Row 0 of `scores` is
-    /// overwritten.
+    /// Returns the number of chosen positions, which are the first of `order`, ascending. Row 0 of
+    /// `scores` is overwritten.
     pub(super) fn choose(&self, position: usize, scores: &mut [f32], order: &mut [u32]) -> usize {
         let older = order.len();
         let largest = |row: &[f32]| row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let counts = |below: f32| usize::from(below >= -self.alpha);
         let queries = scores.len() / older;
-        // How far each position is below a largest score, at the least.
+        // Minimum distance of each position below a largest score.
         let (nearest, others) = scores.split_at_mut(older);
         let top = largest(nearest);
         nearest.iter_mut().for_each(|score| *score -= top);

@@ -1,11 +1,11 @@
-//! The AMX-BF16 path for plain weights of a linear in bf16: takes the place of `task::Sums` and
-//! leaves the same results for the same epilogue.
+//! The AMX-BF16 path for plain weights of bf16 linears. It replaces `task::Sums` and stores its
+//! results in the same layout for the same epilogue.
 //!
 //! - `tile`: the kernels in assembly, and the order of every sum.
-//! - `plain`: bf16 weights straight from row-major memory, against pairs of x as `Pack` leaves
-//!   them.
+//! - `plain`: bf16 weights read directly from row-major memory, multiplied by pairs of x as packed
+//!   by `Pack`.
 //!
-//! Rows of x come in tiles of 16, and one of what is left. Everything around the tile
+//! Rows of x are divided into tiles of 16 and one tile of the remainder. Everything except the tile
 //! instructions is AVX-512.
 
 mod plain;
@@ -25,15 +25,15 @@ use crate::amx::tiles::TILE;
 use crate::simd::avx512::Avx512;
 use crate::variant::Variant;
 
-/// Columns of a task of `rows` rows at most. Few rows read the weights in one go; more come back to
-/// x, which wide tasks do less often.
+/// Returns the maximum number of columns of a task of `rows` rows. With few rows, a task reads its
+/// weights in one pass; with more rows, x is read repeatedly, and wide tasks do that less often.
 pub(super) const fn task_cols(rows: usize) -> usize {
     if rows <= plain::FEW_TILES * TILE { NARROW_COLS } else { TASK_COLS }
 }
 
 const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);
 
-/// See the module header.
+/// The AMX path; see the module documentation.
 pub(super) enum Multiplication {}
 
 impl MultiplicationPath for Multiplication {
@@ -45,7 +45,7 @@ impl MultiplicationPath for Multiplication {
         variant == Variant::Amx
     }
 
-    /// x is packed in pairs of inputs.
+    /// Returns the layout of x: packed in pairs of inputs.
     fn layout(Shape { rows, k, .. }: Shape) -> PackedLayout {
         let tiles = RowTiles::whole(rows, TILE, task_cols(rows), BLOCK_UNITS);
         PackedLayout { tiles, units: k.div_ceil(2), sums: 0 }

@@ -1,11 +1,11 @@
 //! Sums of plain bf16 weights, 32 columns of a task at a time.
 //!
-//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their
-//! last, and multiplied as they come.
+//! **Few rows**, at most two tiles of x: the columns of a panel are read from their first input to
+//! their last, and multiplied as they arrive.
 //!
-//! **More rows**: all panels of the task take a part of k before any takes the next, so that a part
-//! of x stays in the second level of cache for all of them; meanwhile the next panel's weights are
-//! prefetched, and a share of the next part of x.
+//! **More rows**: all panels of the task process a part of k before any panel starts on the next
+//! part, so that a part of x stays in the second-level cache for all of them. Meanwhile the next
+//! panel's weights and a share of the next part of x are prefetched.
 
 use half::bf16;
 
@@ -18,27 +18,27 @@ use crate::linear::tuning::{AMX_CALL_BLOCKS, AMX_PREFETCH_BYTES};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Tiles of x of a task with few rows, at most: what the tile registers hold sums of.
+/// Maximum number of tiles of x in a task with few rows, whose sums all fit in the tile registers.
 pub(super) const FEW_TILES: usize = 2;
-/// Pairs of inputs of a step.
+/// Pairs of inputs in a step.
 const STEP: usize = 16;
 /// Columns of a panel: two tiles of weight rows.
 const PANEL: usize = 2 * TILE;
-/// Tiles of x rows of a pass, at most.
+/// Maximum number of tiles of x rows in a pass.
 const MAX_TILES: usize = PACK_ROWS.div_ceil(TILE);
 /// Floats of the sums of a task:
 /// `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
 pub(super) const SUMS_LEN: usize = TASK_COLS.div_ceil(PANEL) * MAX_TILES * PANEL * TILE;
 
-/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros
-/// up to whole steps.
+/// Layout of a task's part of its thread's scratch: the last inputs of a panel's weight rows,
+/// padded with zeros to whole steps.
 pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 
-/// Leaves the sums of the task's columns and rows in its results.
+/// Computes the sums of the task's columns and rows and stores them in its results.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. `reader` has the columns of `area`, whose x is
-/// packed in pairs by tiles of 16 rows and one of what is left.
+/// packed in pairs by tiles of 16 rows and one tile of the remainder.
 #[inline(always)]
 pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
     let few = area.row_tiles.len() <= FEW_TILES;
@@ -82,17 +82,18 @@ struct Part {
     unit: usize,
     blocks: usize,
     steps: usize,
-    /// Of a step.
+    /// Pairs of inputs per step.
     pairs: usize,
-    /// Whether a row may end within it, so that it must be copied.
+    /// True if a row may end within the part, so that it must be copied.
     is_rest: bool,
 }
 
 impl Part {
-    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps,
-    /// then what is left.
+    /// Returns the parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole
+    /// steps, then the remainder.
     fn all(inputs: usize, blocks: usize) -> impl Iterator<Item = Part> {
-        // Of an odd number of inputs the last has no partner in memory: it belongs to what is left.
+        // The last of an odd number of inputs has no partner in memory and belongs to the
+        // remainder.
         let (pairs, units) = (inputs / 2, inputs.div_ceil(2));
         let whole = pairs / BLOCK_UNITS;
         let of_blocks = move |block: usize| Part {
@@ -111,20 +112,20 @@ impl Part {
         blocks.chain((steps > 0).then_some(of_steps)).chain((unit < units).then_some(rest))
     }
 
-    /// Pairs of inputs, of all blocks.
+    /// Returns the number of pairs of inputs in all blocks.
     fn units(self) -> usize {
         self.blocks * self.steps * self.pairs
     }
 }
 
 impl Panel<'_> {
-    /// Weights of the panel from pair `unit` on.
+    /// Returns the weights of the panel from pair `unit` on.
     fn weight(&self, unit: usize) -> *const u8 {
         self.reader.row(self.col).cast::<u8>().wrapping_add(4 * unit)
     }
 
-    /// The weights that are multiplied after a part of this panel, where there are many rows: the
-    /// next panel's, or the first one's next.
+    /// Returns the weights that are multiplied after a part of this panel when there are many rows:
+    /// the same part of the next panel, or the next part of the first panel.
     fn after(&self, part: Part) -> *const u8 {
         let col = self.col + PANEL;
         if col < self.area.cols.end {
@@ -134,11 +135,11 @@ impl Panel<'_> {
         }
     }
 
-    /// Adds a part's products with all rows to the panel's sums, and prefetches the weights at
+    /// Adds the products of a part with all rows to the panel's sums, and prefetches the weights at
     /// `next`.
     ///
     /// # Safety
-    /// As [`sums`]; the parts before it have been multiplied.
+    /// The conditions of [`sums`] hold, and the preceding parts have been multiplied.
     unsafe fn multiply(
         &self,
         configured: &mut tile::PlainTiles,
@@ -158,7 +159,7 @@ impl Panel<'_> {
         for (call, tile) in row_tiles.clone().step_by(2).enumerate() {
             let second = tile + 1 < row_tiles.end;
             let prefetch_at = match next {
-                // Further along the same rows.
+                // Later inputs of the same rows.
                 None => weight.wrapping_add(AMX_PREFETCH_BYTES),
                 Some(next) => next.wrapping_add(call * prefetch_rows.rows() * stride),
             };
@@ -171,7 +172,7 @@ impl Panel<'_> {
                     if second { self.x(tile + 1, part.unit) } else { weight },
                 ],
                 x_rows: [tiles.height(tile), if second { tiles.height(tile + 1) } else { 0 }],
-                // Behind the last row of packed x there is room for one more vector.
+                // The buffer of packed x extends one vector beyond its last row.
                 whole: next.is_some(),
                 x_block: 4 * BLOCK_UNITS * tiles.rows,
                 blocks: part.blocks,
@@ -188,9 +189,9 @@ impl Panel<'_> {
         }
     }
 
-    /// What one call of a part prefetches of the x after it, where there are many rows: the calls
-    /// of all panels take their shares in order. After the last part another task begins with the
-    /// first.
+    /// Returns the address of the x that one call of a part prefetches for the next part when there
+    /// are many rows. The calls of all panels prefetch their shares in order. After the last part
+    /// another task starts with the first part.
     fn share_of_x_after(&self, part: Part, call: usize) -> *const u8 {
         let pair_bytes = 4 * self.area.tiles.rows;
         let after = part.unit + part.units();
@@ -199,13 +200,13 @@ impl Panel<'_> {
         self.area.packed.pointer().cast_const().cast::<u8>().wrapping_add(at + call * share)
     }
 
-    /// Columns of the first and of the second tile of weight rows.
+    /// Returns the numbers of columns in the first and in the second tile of weight rows.
     fn columns(&self) -> [usize; 2] {
         let left = self.area.cols.end - self.col;
         [left.min(TILE), left.saturating_sub(TILE).min(TILE)]
     }
 
-    /// Sums of tile `tile` of x: two tiles.
+    /// Returns the sums of tile `tile` of x, which are two tiles.
     fn tile_sums(&self, tile: usize) -> *mut f32 {
         let (first, count) = (self.area.row_tiles.start, self.area.row_tiles.len());
         let panel = (self.col - self.area.cols.start) / PANEL;
@@ -214,7 +215,7 @@ impl Panel<'_> {
         self.area.unfinished().wrapping_add(at)
     }
 
-    /// Packed x of tile `tile` from pair `unit` on.
+    /// Returns packed x of tile `tile` from pair `unit` on.
     fn x(&self, tile: usize, unit: usize) -> *const u8 {
         let tiles = self.area.tiles;
         let (block, within) = (unit / BLOCK_UNITS, unit % BLOCK_UNITS);
@@ -224,7 +225,7 @@ impl Panel<'_> {
         self.area.packed.pointer().wrapping_add(at).cast_const().cast()
     }
 
-    /// Copies the weights from pair `unit` on, at most one step, with zeros behind them.
+    /// Copies the weights from pair `unit` on, at most one step, and pads them with zeros.
     ///
     /// # Safety
     /// The columns exist.
@@ -243,7 +244,7 @@ impl Panel<'_> {
         }
     }
 
-    /// Turns the sums `[weight row][x row]` into results `[x row][column]`.
+    /// Transposes the sums `[weight row][x row]` into results `[x row][column]`.
     ///
     /// # Safety
     /// The sums of all tiles of x are complete.
@@ -258,7 +259,7 @@ impl Panel<'_> {
                 let row = tiles.start(tile) - first_row;
                 let col = self.col - self.area.cols.start + half * TILE;
                 debug_assert!(columns <= TILE && col + TILE <= TASK_COLS);
-                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have room for whole
+                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have space for whole
                 // vectors of columns, whatever the lanes beyond the last column hold.
                 unsafe {
                     let rows = s.transpose(from.cast_const().cast(), 4 * TILE);

@@ -1,35 +1,37 @@
-//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one
-//! `asm!` block.
+//! The tile instructions for plain weights: up to two tiles of weight rows by two of x, entirely
+//! within one `asm!` block.
 //!
-//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the
-//! checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
-//! `pack` leaves them. Sums come out as `[weight row][x row]`.
+//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, directly from the
+//! checkpoint's row-major memory. Activations are the column operand: pairs of inputs by rows, as
+//! packed by `pack`. Sums are produced as `[weight row][x row]`.
 //!
-//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in
-//! order, then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles
-//! do not meet, so neither batch nor neighbours enter.
+//! The order of a sum is that of the instruction within 32 inputs (even and odd inputs separately,
+//! each in order, then both added to the sum), and steps of 32 inputs in order. Rows and columns of
+//! tiles do not interact, so neither the batch nor neighbours affect a sum.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
 use crate::amx::tiles::{Config, TILE, Tiles};
 
-/// Bytes of packed x that a step prefetches, where it prefetches another call's weights.
+/// Bytes of packed x that a step prefetches if it prefetches the weights of another call.
 pub(super) const PREFETCH_X_BYTES: usize = 256;
 
-/// Of how many weight rows a step prefetches a line.
+/// Number of weight rows of which a step prefetches a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrefetchRows {
-    /// All of both tiles, for a step that comes soon, into the first level of cache.
+    /// All rows of both tiles, for a step that follows soon, into the first-level cache.
     All,
-    /// A half of them to an eighth, for another call, into the second level.
+    /// Half of the rows, for another call, into the second-level cache, as with the fractions
+    /// below.
     Half,
     Quarter,
     Eighth,
 }
 
 impl PrefetchRows {
-    /// Where `calls` calls prefetch all rows of those after them, or each its own.
+    /// Returns the number of rows for `calls` calls that together prefetch all rows of the calls
+    /// after them; `None` if each call prefetches its own rows.
     pub(super) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
             None | Some(0 | 1) => PrefetchRows::All,
@@ -49,36 +51,37 @@ impl PrefetchRows {
     }
 }
 
-/// A call of [`plain`]: up to two tiles of weight rows by up to two of x rows.
+/// A call of [`plain`]: up to two tiles of weight rows by up to two tiles of x rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlainCall {
-    /// The first weight row, at the first input of the call; rows lie `weight_stride` bytes apart.
+    /// First weight row, at the first input of the call. Rows are `weight_stride` bytes apart.
     pub weight: *const u8,
     pub weight_stride: usize,
-    /// Rows of each tile of weight rows. The second may be 0; it starts 16 rows after the first.
+    /// Rows in each tile of weight rows. The second may be 0; it starts 16 rows after the first.
     pub weight_rows: [usize; 2],
-    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be
-    /// 0.
+    /// Packed rows of each tile of x, `[pair of inputs][row]`. `x_rows` are the numbers of rows;
+    /// the second may be 0.
     pub x: [*const u8; 2],
     pub x_rows: [usize; 2],
-    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have
-    /// one configuration, and sums of rows that do not exist are of no use.
+    /// If true, tiles of x are always whole, whatever memory follows its rows. All calls of a task
+    /// then share one configuration, and sums of rows that do not exist are ignored.
     pub whole: bool,
     /// Bytes from a block of packed rows to the next.
     pub x_block: usize,
-    /// Blocks, steps of each block, pairs of inputs of each step. Steps of fewer than 16 pairs come
-    /// alone.
+    /// Number of blocks, with `steps` steps per block and `pairs` pairs of inputs per step. Only a
+    /// call of a single step may have fewer than 16 pairs.
     pub blocks: usize,
     pub steps: usize,
     pub pairs: usize,
     /// Tiles of sums, `[tile of x][tile of weight rows][16][16]`.
     pub sums: *mut f32,
-    /// Sums start at zero instead of being read.
+    /// If true, sums start at zero instead of being read.
     pub is_first: bool,
-    /// What to prefetch: rows `weight_stride` bytes apart, a line of each further at each step.
+    /// Number of rows to prefetch from `prefetch_at` on, `weight_stride` bytes apart; each step
+    /// prefetches the next line of each.
     pub prefetch_rows: PrefetchRows,
     pub prefetch_at: *const u8,
-    /// Packed x to prefetch besides, `PREFETCH_X_BYTES` further at each step; not with
+    /// Additional packed x to prefetch, `PREFETCH_X_BYTES` further at each step. Not used with
     /// [`PrefetchRows::All`].
     pub prefetch_x_at: *const u8,
 }
@@ -94,7 +97,7 @@ impl PlainCall {
     }
 }
 
-/// Rows of the tiles of a call; 0 where there is none.
+/// Rows and pairs of the tiles of a call; 0 for a tile that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PlainShape {
     weight_rows: [usize; 2],
@@ -103,7 +106,7 @@ struct PlainShape {
 }
 
 impl PlainShape {
-    /// Whether a call of this shape finds its tiles where those of `other` are.
+    /// Returns true if the tiles of a call of this shape are configured by `other`.
     fn is_within(self, other: PlainShape) -> bool {
         let fits = |mine: [usize; 2], theirs: [usize; 2]| {
             mine[0] == theirs[0] && (mine[1] == 0 || mine[1] == theirs[1])
@@ -121,8 +124,8 @@ impl PlainShape {
     }
 }
 
-/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's
-/// shape differs from the one before.
+/// AMX tiles for [`plain`], held by this thread until dropped. They are reconfigured only if the
+/// shape of a call differs from that of the call before.
 #[derive(Debug)]
 pub(super) struct PlainTiles {
     tiles: Tiles,
@@ -134,6 +137,8 @@ impl PlainTiles {
         PlainTiles { tiles: Tiles::new(), shape: None }
     }
 
+    /// Configures the tiles for `shape` if necessary.
+    ///
     /// # Safety
     /// AMX may be used by this process, or is emulated.
     unsafe fn configure(&mut self, shape: PlainShape) {
@@ -145,16 +150,16 @@ impl PlainTiles {
     }
 }
 
-/// What the instructions of [`plain`] read besides registers.
+/// Memory operands of the instructions of [`plain`].
 #[repr(C)]
 #[derive(Debug)]
 struct PlainArguments {
     is_first: usize,
     blocks: usize,
     steps: usize,
-    /// From the end of a tile's block of x to its next block.
+    /// Bytes from the end of a tile's block of x to its next block.
     x_jump: [usize; 2],
-    /// From the weight rows to what is prefetched.
+    /// Bytes from the weight rows to the memory to prefetch.
     prefetch_offset: usize,
     prefetch_x_at: *const u8,
 }
@@ -163,8 +168,8 @@ struct PlainArguments {
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
-/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with
-/// a whole tile readable behind the last where the call is `whole`, and the sums cover the tiles.
+/// rows are readable for `blocks * steps * pairs * 4` bytes. x has as many pairs of its rows,
+/// followed by a whole readable tile if the call is `whole`. The sums cover the tiles.
 pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
@@ -178,8 +183,10 @@ pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     }
 }
 
+/// Selects the kernel for the number of rows to prefetch.
+///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured.
+/// The conditions of [`plain`] hold for `A` tiles of weight rows and `B` of x, all configured.
 unsafe fn plain_prefetching<const A: usize, const B: usize>(call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
@@ -192,12 +199,12 @@ unsafe fn plain_prefetching<const A: usize, const B: usize>(call: &PlainCall) {
     }
 }
 
-/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4
-/// and tmm5, x in tmm6 and tmm7.
+/// Multiplies the tiles. Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`,
+/// weight rows in tmm4 and tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, prefetching lines of
-/// `PREFETCH_ROWS` rows a step.
+/// The conditions of [`plain`] hold for `A` tiles of weight rows and `B` of x, all configured. Each
+/// step prefetches lines of `PREFETCH_ROWS` rows.
 unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize>(
     call: &PlainCall,
 ) {
@@ -238,10 +245,10 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize
             ".if {a} + {b} > 3",
             "tileloadd tmm3, [{sums} + {line} + 3072]",
             ".endif",
-            // A block of packed x.
+            // Start of a block of packed x.
             "3:",
             "mov {steps}, [{arguments} + {steps_each}]",
-            // A step of up to 32 inputs.
+            // Start of a step of up to 32 inputs.
             "4:",
             "tileloadd tmm6, [{x0} + {x0_stride}]",
             "tileloadd tmm4, [{w0} + {w_stride}]",
@@ -277,7 +284,7 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize
             ".endif",
             "add {w0}, 64",
             "add {w1}, 64",
-            // Sixteen pairs further.
+            // Advances x by sixteen pairs.
             "lea {x0}, [{x0} + 8*{x0_stride}]",
             "lea {x0}, [{x0} + 8*{x0_stride}]",
             "lea {x1}, [{x1} + 8*{x1_stride}]",

@@ -1,4 +1,4 @@
-//! The chains of a task's outputs, and how its columns are grouped for them.
+//! The chains of a task's outputs, and the grouping of its columns for them.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::simd::quarters::add_chains;
 
-/// Inputs of a line of weights.
+/// Inputs in a cache line of weights.
 pub(super) const LINE: usize = 32;
-/// Vectors that a line of a panel widens to: the low and the high halves of the dwords of each
+/// Vectors to which a line of a panel is widened: the low and the high halves of the dwords of each
 /// quarter.
 pub(super) const STEPS: usize = 8;
 /// Columns of a panel.
@@ -17,15 +17,15 @@ pub(super) const COLS: usize = 4;
 /// Panels that `tiled` widens and multiplies together.
 pub(super) const PANELS: usize = 4;
 
-/// The chains: for every group of panels of columns, row by row, their vectors. Columns after the
-/// last whole panel are panels of their own, four times the same column; panels after the last
-/// whole group are groups of their own.
+/// The chains of all outputs: for each group of panels, row by row, one vector per panel. Each
+/// column after the last whole panel is a panel of its own, which contains that column four times;
+/// each panel after the last whole group is a group of its own.
 #[derive(Debug)]
 pub(super) struct Chains {
     pub(super) at: *mut f32,
     pub(super) rows: usize,
     pub(super) cols: Range<usize>,
-    /// Panels of a group.
+    /// Panels per group.
     pub(super) group: usize,
 }
 
@@ -38,30 +38,30 @@ impl Chains {
         self.whole_panels() + self.cols.len() % COLS
     }
 
-    /// Columns of a panel.
+    /// Returns the number of columns in a panel.
     pub(super) fn width(&self, panel: usize) -> usize {
         if panel < self.whole_panels() { COLS } else { 1 }
     }
 
-    /// The first column of a panel.
+    /// Returns the first column of a panel.
     pub(super) fn column(&self, panel: usize) -> usize {
         let whole = self.whole_panels().min(panel);
         self.cols.start + whole * COLS + panel - whole
     }
 
-    /// Panels of the group of a panel.
+    /// Returns the number of panels in the group of a panel.
     #[inline(always)]
     pub(super) fn together(&self, panel: usize) -> usize {
         if panel < self.whole_panels() / self.group * self.group { self.group } else { 1 }
     }
 
-    /// The first panel of every group.
+    /// Returns the first panel of every group.
     pub(super) fn groups(&self) -> impl Iterator<Item = usize> {
         let whole = self.whole_panels() / self.group * self.group;
         (0..whole).step_by(self.group).chain(whole..self.panels())
     }
 
-    /// The vector of a panel and a row of the task.
+    /// Returns the vector of a panel and a row of the task.
     #[inline(always)]
     pub(super) fn of(&self, panel: usize, row: usize) -> *mut f32 {
         let together = self.together(panel);
@@ -70,10 +70,11 @@ impl Chains {
         self.at.wrapping_add(vector * Avx512::LANES)
     }
 
-    /// Adds the chains of all outputs into `results`, whose rows are `RESULT_STRIDE` apart.
+    /// Adds up the chains of every output and stores the sums in `results`, whose rows are
+    /// `RESULT_STRIDE` apart.
     ///
     /// # Safety
-    /// All chains are complete, the results have room.
+    /// All chains are complete, and the results have sufficient space.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn add(&self, results: *mut f32) {
@@ -84,7 +85,8 @@ impl Chains {
             let whole = self.whole_panels().saturating_sub(first);
             for row in 0..self.rows {
                 let to = results.wrapping_add(row * RESULT_STRIDE);
-                // SAFETY: the caller's promise. Results are as wide as whole sixteens of columns.
+                // SAFETY: the caller's promise. The width of the results is a multiple of sixteen
+                // columns.
                 unsafe {
                     let v = panels.map(|panel| s.load(self.of(panel, row)));
                     let sums = add_chains(v);

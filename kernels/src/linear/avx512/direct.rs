@@ -1,4 +1,4 @@
-//! Few rows: weights go from memory through registers into the chains, once.
+//! Kernel for few rows: weights are read from memory once and multiplied in registers.
 
 #![allow(
     clippy::needless_range_loop,
@@ -17,8 +17,9 @@ use crate::linear::tuning::AVX512_PREFETCH_BYTES;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Panels at a time for `rows` rows: as many as leave registers for their quarters. They share the
-/// loads of x, and more columns side by side are more streams of memory, which flow better.
+/// Returns the number of panels processed at a time for `rows` rows: as many as leave registers for
+/// their quarters. They share the loads of x, and more columns side by side are more memory
+/// streams, which increases the bandwidth.
 pub(super) const fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 4,
@@ -27,7 +28,7 @@ pub(super) const fn panels(rows: usize) -> usize {
     }
 }
 
-/// The chains of all columns of a task.
+/// Computes the chains of all columns of a task.
 ///
 /// # Safety
 /// The task has one tile of rows, and x is packed.
@@ -63,13 +64,15 @@ struct Call<'a> {
     reader: Plain<bf16>,
     x: *const f32,
     chains: &'a Chains,
-    /// The first of them.
+    /// First of the panels.
     panel: usize,
 }
 
 impl Call<'_> {
+    /// Multiplies `P` panels by `R` rows along all of k.
+    ///
     /// # Safety
-    /// `P` panels from the first on exist, the packed x is of `R` rows.
+    /// `P` panels from the first on exist, and the packed x has `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run<const P: usize, const R: usize>(self) {
@@ -77,7 +80,7 @@ impl Call<'_> {
         let panels: [Panel; P] = std::array::from_fn(|p| Panel::of(reader, chains, panel + p));
         let (lines, left) = (reader.inputs() / LINE, reader.inputs() % LINE);
         let mut sums = [[_mm512_setzero_ps(); R]; P];
-        // Near the end of the columns the first lines of the next ones are prefetched.
+        // Near the end of the columns the first lines of the next columns are prefetched.
         let distance_lines = lines.min(AVX512_PREFETCH_BYTES / 64);
         let row_bytes = reader.inputs() * size_of::<bf16>();
         let next = (P * COLS * row_bytes).wrapping_sub((lines - distance_lines) * 64);
@@ -110,14 +113,14 @@ impl Call<'_> {
         let to = chains.of(panel, 0);
         for r in 0..R {
             for p in 0..P {
-                // SAFETY: there is room for the chains of every panel and row.
+                // SAFETY: there is space for the chains of every panel and row.
                 unsafe { _mm512_storeu_ps(to.add((r * P + p) * Avx512::LANES), sums[p][r]) };
             }
         }
     }
 }
 
-/// Adds the products of a line.
+/// Adds the products of a line to `sums`.
 ///
 /// # Safety
 /// `x` holds a line of `R` rows.

@@ -1,19 +1,19 @@
 //! Plain bf16 weights with AVX-512, quarter by quarter: a vector holds sixteen bytes of each of
 //! four columns, and is multiplied by the same four inputs of x for each of them.
 //!
-//! Whole columns in lanes would need every line transposed to the last dword, and a load of x for
-//! each input. Sixteen bytes at a time are half of the shuffles, and x comes four inputs at a load,
-//! which is what counts: the machines give fewer loads than products.
+//! Whole columns in lanes would require that every line is transposed down to single dwords, and a
+//! load of x for each input. Sixteen bytes at a time take half of the shuffles, and a load of x
+//! fetches four inputs, which matters most: processors execute fewer loads than products per cycle.
 //!
-//! **The order of every sum.** An output is four chains of multiply-adds, one for each dword of
-//! sixteen bytes, along all of k in order; the four are then added in order. `direct` and `tiled`
-//! make the same.
+//! **The order of every sum.** An output consists of four chains of multiply-adds, one for each
+//! dword of sixteen bytes, along all of k in order; the four chains are then added in order.
+//! `direct` and `tiled` produce the same sums.
 //!
-//! - `chains`: the sums that are not results yet.
+//! - `chains`: sums that are not yet results.
 //! - `panel`: four columns, and their lines as vectors of quarters.
 //! - `pack`: activations in the order in which they are multiplied.
-//! - `direct`: few rows, weights straight from registers.
-//! - `tiled`: more rows, a block of some columns widened once into L1 for all of them.
+//! - `direct`: few rows, weights directly from registers.
+//! - `tiled`: more rows; a block of some columns is widened once into L1 for all of them.
 
 mod chains;
 mod direct;
@@ -36,31 +36,33 @@ use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::variant::Variant;
 
-/// Rows that `direct` takes, as one tile, and rows of a tile of `tiled` at most.
+/// Maximum number of rows for `direct`, which processes them as one tile. A tile of `tiled` has at
+/// most `TILE_ROWS` rows.
 const DIRECT_ROWS: usize = 8;
 const TILE_ROWS: usize = 6;
 
 const _: () = assert!(PANELS * COLS * block(AVX512_MANY_ROWS) <= TILE_LEN);
 
-/// Rows of a tile of `rows` rows at most.
+/// Returns the maximum number of rows in a tile of a pass of `rows` rows.
 const fn tile_rows(rows: usize) -> usize {
     if rows <= DIRECT_ROWS { DIRECT_ROWS } else { TILE_ROWS }
 }
 
-/// Inputs of a widened block for `rows` rows.
+/// Returns the number of inputs in a widened block for `rows` rows.
 const fn block(rows: usize) -> usize {
     if rows < AVX512_MANY_ROWS { 8 * LINE } else { 12 * LINE }
 }
 
-/// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache
-/// no room for x.
+/// Returns the maximum number of columns of a task of `rows` rows. With more columns the chains
+/// would leave no space for x in the second-level cache.
 const fn task_cols(rows: usize) -> usize {
     if rows < 2 * AVX512_MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
 }
 
-/// Floats for the chains of any task of a pass of up to `rows` rows.
+/// Returns the number of floats for the chains of any task of a pass of up to `rows` rows.
 const fn chains_len(rows: usize) -> usize {
-    // One column less than a whole panel makes a panel of each of the others.
+    // The worst case is one column less than whole panels: each column of the last, partial panel
+    // is then a panel of its own.
     const fn panels(cols: usize) -> usize {
         cols / COLS - 1 + COLS - 1
     }
@@ -70,7 +72,7 @@ const fn chains_len(rows: usize) -> usize {
     Avx512::LANES * if few > many { few } else { many }
 }
 
-/// See the module header.
+/// The AVX-512 path; see the module documentation.
 pub(super) enum Multiplication {}
 
 impl MultiplicationPath for Multiplication {
@@ -82,7 +84,8 @@ impl MultiplicationPath for Multiplication {
         variant == Variant::Avx512
     }
 
-    /// x is packed by whole lines; a row of scratch is padded to more.
+    /// Returns the layout of x: packed in whole lines, for which a row of scratch has sufficient
+    /// padding.
     fn layout(Shape { rows, k, .. }: Shape) -> PackedLayout {
         let tiles = RowTiles::even(rows, tile_rows(rows), task_cols(rows), block(rows));
         PackedLayout { tiles, units: k.next_multiple_of(LINE), sums: 0 }
@@ -107,7 +110,7 @@ impl MultiplicationPath for Multiplication {
         };
         let chains_len = chains.panels() * chains.rows * Avx512::LANES;
         debug_assert!(chains_len <= self::chains_len(area.tiles.rows), "{chains:?}");
-        // SAFETY: the caller's promise; columns exist and the scratch has room for the chains.
+        // SAFETY: the caller's promise; columns exist and the scratch has space for the chains.
         unsafe {
             if few {
                 direct::chains(*reader, area, &chains);

@@ -1,6 +1,6 @@
-//! Activations as `direct` and `tiled` read them: for every block of k and every tile of rows
-//! `[line] [step][row]`, four values each: the inputs that a widened vector of weights is
-//! multiplied by.
+//! Packs activations in the order in which `direct` and `tiled` read them. Each block of k and tile
+//! of rows is `[line] [step][row]`, with four values for each row: the inputs by which a widened
+//! vector of weights is multiplied.
 
 use std::arch::x86_64::*;
 
@@ -10,9 +10,11 @@ use super::chains::{LINE, STEPS};
 use super::panel::widen;
 use crate::linear::pack::Pack;
 
+/// Packs a tile of rows.
+///
 /// # Safety
-/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs
-/// this part.
+/// x has the tile's rows, the scratch has space for whole lines of all rows, and no other thread
+/// packs this part.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>) {
@@ -29,7 +31,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
                 let there = task.k.saturating_sub(first + at).min(LINE);
                 let mask = if there == LINE { u32::MAX } else { (1 << there) - 1 };
                 let to = to.wrapping_add(at * rows + row * 4);
-                // SAFETY: what is masked is not touched; the rest is the caller's promise.
+                // SAFETY: masked elements are not accessed; the rest is the caller's promise.
                 unsafe {
                     let dwords = _mm512_maskz_loadu_epi16(mask, x.add(at).cast());
                     for high in 0..2 {

@@ -1,4 +1,4 @@
-//! Four columns of a plain weight, and the vectors that a line of them becomes.
+//! Four columns of a plain weight, and the vectors to which a line of them is converted.
 
 use std::arch::x86_64::*;
 
@@ -18,7 +18,7 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    /// Panel `panel` of a task.
+    /// Returns panel `panel` of a task.
     #[inline(always)]
     pub(super) fn of(reader: Plain<bf16>, chains: &Chains, panel: usize) -> Panel {
         let whole = panel < chains.whole_panels();
@@ -26,7 +26,8 @@ impl Panel {
         Panel { from: reader.row(chains.column(panel)).cast(), stride }
     }
 
-    /// The quarters of a whole line: vector `q` holds bytes `16 * q..` of each column.
+    /// Returns the quarters of a whole line: vector `q` holds bytes `16 * q..16 * q + 16` of each
+    /// column.
     ///
     /// # Safety
     /// The line exists in full.
@@ -45,7 +46,7 @@ impl Panel {
         })
     }
 
-    /// The quarters of the first `inputs < LINE` inputs of a line, zeros behind.
+    /// Returns the quarters of the first `inputs < LINE` inputs of a line, followed by zeros.
     ///
     /// # Safety
     /// These inputs exist.
@@ -54,14 +55,14 @@ impl Panel {
     pub(super) unsafe fn part(self, line: usize, inputs: usize) -> [__m512i; COLS] {
         debug_assert!(inputs < LINE);
         let mask = (1u32 << inputs) - 1;
-        // SAFETY: what is masked is not touched; the rest is the caller's promise.
+        // SAFETY: masked elements are not accessed; the rest is the caller's promise.
         transpose([0, 1, 2, 3].map(|column| unsafe {
             let at = self.from.wrapping_add(line * 64 + column * self.stride);
             _mm512_maskz_loadu_epi16(mask, at.cast())
         }))
     }
 
-    /// Prefetches the line `distance` bytes behind `line` in every column.
+    /// Prefetches the line `distance` bytes after `line` in every column.
     #[inline]
     #[target_feature(enable = "sse")]
     pub(super) fn prefetch(self, line: usize, distance: usize) {
@@ -73,7 +74,7 @@ impl Panel {
     }
 }
 
-/// The low or the high bf16 of every dword as f32.
+/// Widens the low or the high bf16 of every dword to f32.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn widen(dwords: __m512i, high: bool) -> __m512 {

@@ -1,5 +1,5 @@
-//! More rows: a block of `PANELS` panels is widened to f32 once, into L1, and a register tile of
-//! some rows by `PANELS` vectors runs over it for every tile of rows.
+//! Kernel for more rows: a block of `PANELS` panels is widened to f32 once, into L1, and a register
+//! tile of some rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
@@ -19,15 +19,15 @@ use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Steps of the product from one step of the prefetcher to the next.
+/// Steps of the product per step of the prefetcher.
 const PREFETCH_STEPS: usize = 4;
 /// Floats of a step of a widened block.
 const STEP_LEN: usize = PANELS * Avx512::LANES;
 
-/// The chains of all columns and rows of a task.
+/// Computes the chains of all columns and rows of a task.
 ///
 /// # Safety
-/// x is packed, and the rest of the task as it says.
+/// x is packed, and the operands of the task are valid as described by its types.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
@@ -66,25 +66,24 @@ struct Part<'a> {
     reader: Plain<bf16>,
     area: &'a Area,
     chains: &'a Chains,
-    /// The first of them.
+    /// First of the panels.
     panel: usize,
     inputs: Range<usize>,
 }
 
 impl Part<'_> {
-    /// Adds the block's products to the chains, which the first block sets. `next` is prefetched
-    /// meanwhile.
+    /// Adds the block's products to the chains; the first block sets them. Meanwhile prefetches
+    /// `next`.
     ///
     /// # Safety
-    /// `P` panels from the first on exist, as the block does; `area` has packed x, and room for a
-    /// block.
+    /// `P` panels from the first on and the block exist; `area` has packed x and space for a block.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn add<const P: usize>(self, next: Lines) {
         let Part { reader, area, chains, panel, inputs } = self;
         for p in 0..P {
             let panel = Panel::of(reader, chains, panel + p);
-            // SAFETY: the panel has these inputs; the scratch has room for a block.
+            // SAFETY: the panel has these inputs; the scratch has space for a block.
             unsafe { expand(panel, inputs.clone(), area.scratch.add(p * Avx512::LANES)) };
         }
         let lines = inputs.len().div_ceil(LINE);
@@ -106,8 +105,8 @@ impl Part<'_> {
             macro_rules! rows {
                 ($($rows:literal)*) => {
                     match area.tiles.height(tile) {
-                        // SAFETY: packed rows, chains and the widened block are what `product`
-                        // says.
+                        // SAFETY: packed rows, chains and the widened block are as described by
+                        // `product`.
                         $($rows => unsafe { product.multiply::<$rows>(&mut prefetcher) },)*
                         _ => unreachable!("more rows than `direct` takes are in tiles of 4 to 6"),
                     }
@@ -118,10 +117,10 @@ impl Part<'_> {
     }
 }
 
-/// Writes inputs of a panel as f32, a step `STEP_LEN` apart.
+/// Widens inputs of a panel to f32, with steps `STEP_LEN` apart.
 ///
 /// # Safety
-/// The inputs exist, the first at the start of a line; `to` has room for them.
+/// The inputs exist, and the first is at the start of a line; `to` has space for them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn expand(panel: Panel, inputs: Range<usize>, to: *mut f32) {
@@ -137,10 +136,10 @@ unsafe fn expand(panel: Panel, inputs: Range<usize>, to: *mut f32) {
     }
 }
 
-/// The steps of a line.
+/// Stores the widened steps of a line.
 ///
 /// # Safety
-/// `to` has room for them.
+/// `to` has space for them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn store(quarters: [__m512i; COLS], to: *mut f32) {
@@ -157,14 +156,16 @@ struct Product<const P: usize> {
     x: *const f32,
     weight: *const f32,
     lines: usize,
-    /// Those of the tile's first row and all panels; the other rows' follow.
+    /// Chains of the tile's first row and all panels, followed by those of the other rows.
     chains: *mut f32,
     is_first: bool,
 }
 
 impl<const P: usize> Product<P> {
+    /// Adds the products of `R` rows to their chains; sets them if `is_first`.
+    ///
     /// # Safety
-    /// What `self` points to has `R` rows and `lines` lines.
+    /// The memory to which `self` points has `R` rows and `lines` lines.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply<const R: usize>(self, prefetcher: &mut Prefetcher) {

@@ -1,11 +1,12 @@
-//! Five to eight rows: all rows at once, and lines prefetched one by one.
+//! Kernel for five to eight rows: all rows at once, and lines prefetched one by one.
 //!
-//! Such a tile waits for memory most of its time, and of lines that are prefetched in bursts the
-//! processor drops those that it has no room for. So with each line one that comes later is
-//! prefetched and one still later: every line twice. Where packed x fits the first level of cache,
-//! one column after the other is multiplied along all of k, which reads memory from end to end, and
-//! what comes later goes into the second level; elsewhere a pair of columns along a block, which
-//! some more pairs go through before the next block.
+//! Such a tile waits for memory most of its time, and if lines are prefetched in bursts, the
+//! processor drops those for which it has no free buffers. Therefore two lines are prefetched along
+//! with each line that is multiplied, a later one and an even later one, so that every line is
+//! prefetched twice. If packed x fits in the first-level cache, one column after the other is
+//! multiplied along all of k, which reads memory sequentially, and the later of the two lines is
+//! prefetched into the second-level cache. Otherwise a pair of columns is multiplied along a block,
+//! followed by some more pairs along the same block before the next block.
 
 #![allow(
     clippy::needless_range_loop,
@@ -30,16 +31,16 @@ use crate::linear::tuning::{
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
-/// Columns of a tile there.
+/// Columns of a tile if columns are multiplied along blocks.
 const COLS: usize = 2;
 
-/// Whether a pass of `rows` rows is worked on here.
+/// Returns true if a pass of `rows` rows is processed by this kernel.
 pub(super) fn fits(rows: usize) -> bool {
     rows > AVX512_BF16_ROWS && rows <= 2 * AVX512_BF16_ROWS
 }
 
-/// The sums of a task's columns, but for a last one that has no other beside it: returns what is
-/// left.
+/// Computes the sums of a task's columns, except the last one if it cannot form a pair. Returns the
+/// columns that remain.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; x is packed by lines in two tiles of rows ([`fits`]), columns
@@ -71,10 +72,10 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// One column after the other.
+    /// Multiplies one column after the other along all of k.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows.
+    /// The conditions of [`sums`] hold for `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn along_all<const R: usize>(&self) -> Range<usize> {
@@ -93,10 +94,10 @@ impl Pass<'_> {
         end..end
     }
 
-    /// Pairs of columns, a block of some columns after the other.
+    /// Multiplies pairs of columns, one block of some columns after the other.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows.
+    /// The conditions of [`sums`] hold for `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn along_blocks<const R: usize>(&self) -> Range<usize> {
@@ -106,7 +107,7 @@ impl Pass<'_> {
         for first in (start..pairs_end).step_by(ALL_ROWS_GROUP_COLS) {
             let group = first..pairs_end.min(first + ALL_ROWS_GROUP_COLS);
             for block in 0..blocks {
-                // The column so many columns on, which may be of the next block or group.
+                // Address of the given column, which may continue in the next block or group.
                 let after = |col: usize| {
                     let (col, block) = match col {
                         col if col < group.end => (col, block),
@@ -126,7 +127,7 @@ impl Pass<'_> {
         pairs_end..end
     }
 
-    /// Inputs of a block.
+    /// Returns the number of inputs in a block.
     fn inputs(&self) -> usize {
         self.area.tiles.block / LINE_UNITS * LINE
     }
@@ -135,22 +136,23 @@ impl Pass<'_> {
         self.reader.inputs().div_ceil(self.inputs())
     }
 
-    /// The first weight of a block of a column, which need not exist.
+    /// Returns the first weight of a block of a column, which need not exist.
     fn at(&self, col: usize, block: usize) -> *const bf16 {
         self.reader.row(0).wrapping_add(col * self.reader.inputs() + block * self.inputs())
     }
 
-    /// Packed x of a block and a tile of rows.
+    /// Returns packed x of a block and a tile of rows.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
         let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 
-    /// Adds the products of a block with `N` columns from `col` on to their results, or sets these.
+    /// Adds the products of a block with `N` columns from `col` on to their results; the first
+    /// block sets them.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows; columns and block exist.
+    /// The conditions of [`sums`] hold for `R` rows; columns and block exist.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply<const R: usize, const N: usize>(
@@ -166,7 +168,7 @@ impl Pass<'_> {
         };
         let tile = Tile { columns, x: self.x(block, 0), rest: self.x(block, 1), near, far };
         let to = self.area.results().wrapping_add(col - self.area.cols.start);
-        // SAFETY: the caller's promise; results have room for all columns of a task.
+        // SAFETY: the caller's promise; results have space for all columns of a task.
         unsafe { add_lanes::<R, N>(&tile.lanes::<R, N>(), to, block > 0) };
     }
 }
@@ -174,16 +176,16 @@ impl Pass<'_> {
 /// The next line of some columns and of all rows.
 struct Tile {
     columns: Columns,
-    /// Packed x of the first tile of rows, and of the other one.
+    /// Packed x of the first tile of rows. `rest` is that of the other tile.
     x: *const f32,
     rest: *const f32,
-    /// What is prefetched: `near` is read sooner.
+    /// Lines to prefetch: `near` is read sooner than `far`.
     near: *const u8,
     far: *const u8,
 }
 
 impl Tile {
-    /// The products along a block, lane by lane.
+    /// Returns the products along a block, lane by lane.
     ///
     /// # Safety
     /// The machine has AVX512-BF16; columns and packed x of `R` rows exist.
@@ -194,8 +196,8 @@ impl Tile {
         let s = unsafe { Avx512::new() };
         let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
         let left = self.columns.inputs % LINE;
-        // SAFETY: whole lines exist in all columns and in packed x; of a last one what is masked is
-        // not touched.
+        // SAFETY: whole lines exist in all columns and in packed x; masked elements of the last one
+        // are not accessed.
         unsafe {
             for _ in 0..self.columns.inputs / LINE {
                 self.line::<R, N>(s, u32::MAX, &mut sums);
@@ -207,11 +209,10 @@ impl Tile {
         sums
     }
 
-    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after
-    /// it.
+    /// Multiplies the line, whose existing inputs are set in `mask`, and advances to the next line.
     ///
     /// # Safety
-    /// As [`Tile::lanes`], for this line.
+    /// The conditions of [`Tile::lanes`] hold for this line.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn line<const R: usize, const N: usize>(

@@ -1,5 +1,6 @@
-//! The lanes of a tile are added while the next tile multiplies. Added at once they would fill the
-//! schedulers of the processor while they wait for the tile's last products.
+//! Deferred reduction: the lanes of a tile are added while the next tile multiplies. If they were
+//! added immediately, the additions would fill the processor's schedulers while they wait for the
+//! tile's last products.
 
 #![allow(
     clippy::needless_range_loop,
@@ -15,16 +16,17 @@ use super::results::Lanes;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::simd::Simd;
 
-/// Columns of a tile whose reduction is deferred; its rows are `AVX512_BF16_ROWS`.
+/// Columns of a tile whose reduction is deferred. Such a tile has `AVX512_BF16_ROWS` rows.
 pub(super) const COLS: usize = 6;
-/// Columns that are added four at a time, for each row; the others go two at a time, for two rows.
+/// Columns that are added four at a time, for each row. The others are added two at a time, for two
+/// rows.
 const FOURS: usize = 4;
-/// Groups of four vectors that become one: the four columns of each row, then the others.
+/// Groups of four vectors that are reduced to one: the four columns of each row, then the others.
 const GROUPS: usize = AVX512_BF16_ROWS + AVX512_BF16_ROWS / 2;
-/// Steps of the next tile until all is added: two groups in each, then results.
+/// Steps of the next tile until the reduction is complete: two groups in each, then the results.
 const STEPS: usize = GROUPS / 2 + 1;
 
-/// The vectors of a tile, group by group, and what each group becomes.
+/// The vectors of a tile, group by group, and the vector to which each group is reduced.
 #[repr(C, align(64))]
 pub(super) struct DeferredLanes {
     vectors: [MaybeUninit<__m512>; 4 * GROUPS],
@@ -40,17 +42,17 @@ impl DeferredLanes {
     }
 }
 
-/// The reduction of the tile before, as far as it is not done.
+/// The reduction of the previous tile, and its progress.
 pub(super) struct DeferredReduction<'a> {
     lanes: &'a mut DeferredLanes,
-    /// Steps done of [`STEPS`].
+    /// Number of completed steps out of [`STEPS`].
     done: usize,
     to: *mut f32,
     adds: bool,
 }
 
-/// The sums across quarters of all groups, what `lanes::add_to_quarters` makes, each added to what
-/// is then in register 30.
+/// Computes the sums across the quarters of all groups like `lanes::add_to_quarters`, each added to
+/// the current contents of register 30.
 macro_rules! finish {
     ($from:ident, $to:ident,
      before_fours: [$($fours:literal),*],
@@ -102,17 +104,18 @@ macro_rules! finish {
 }
 
 impl<'a> DeferredReduction<'a> {
-    /// No tile is deferred yet. Lanes are added to the results, or set these.
+    /// Creates a reduction without a deferred tile. Lanes are added to the results if `adds` is
+    /// true; otherwise they set them.
     #[inline(always)]
     pub(super) fn new(lanes: &'a mut DeferredLanes, adds: bool) -> Self {
         DeferredReduction { lanes, done: STEPS, to: std::ptr::null_mut(), adds }
     }
 
-    /// Finishes the tile before, then defers the reduction of a tile whose results are at `to`.
+    /// Finishes the previous tile, then defers the reduction of a tile whose results are at `to`.
     ///
     /// # Safety
-    /// The machine has AVX-512, and `to` room for [`COLS`] results in each of `AVX512_BF16_ROWS`
-    /// rows, `RESULT_STRIDE` apart, until [`DeferredReduction::finish`].
+    /// The machine has AVX-512. Until [`DeferredReduction::finish`], `to` has space for [`COLS`]
+    /// results in each of `AVX512_BF16_ROWS` rows, `RESULT_STRIDE` apart.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn defer(&mut self, lanes: &Lanes<AVX512_BF16_ROWS>, to: *mut f32) {
@@ -137,7 +140,7 @@ impl<'a> DeferredReduction<'a> {
         }
     }
 
-    /// A step of the deferred reduction.
+    /// Performs a step of the deferred reduction.
     #[inline(always)]
     fn advance(&mut self) {
         // SAFETY: a tile is deferred, so `defer` was called, whose caller promised the machine and
@@ -155,17 +158,17 @@ impl<'a> DeferredReduction<'a> {
         self.done += 1;
     }
 
-    /// The sums within quarters of a group: what `lanes::add_quarters` makes. Assembly, here and
-    /// below, because a tile leaves three registers.
+    /// Computes the sums within the quarters of a group, like `lanes::add_quarters`. Written in
+    /// assembly, like the code below, because a tile leaves only three registers.
     ///
     /// # Safety
-    /// The machine has AVX-512; the group's vectors are there.
+    /// The machine has AVX-512, and the group's vectors are initialised.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn add_group(&mut self, group: usize) {
         let from = self.lanes.vectors[4 * group..4 * group + 4].as_ptr();
         let to = self.lanes.groups[group].as_mut_ptr();
-        // SAFETY: four vectors are read and one is written, all of them on their boundaries.
+        // SAFETY: four vectors are read and one is written, all of them aligned.
         unsafe {
             asm!(
                 "vmovaps zmm29, [{from}]",
@@ -193,13 +196,13 @@ impl<'a> DeferredReduction<'a> {
     /// Adds the groups to the results.
     ///
     /// # Safety
-    /// The machine has AVX-512; all groups and the results are there.
+    /// The machine has AVX-512; all groups are initialised, and the results exist.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn add_to_results(&mut self) {
         let (from, to) = (self.lanes.groups.as_ptr(), self.to);
-        // SAFETY: the groups are read, on their boundaries; of the results, four and two in each of
-        // four rows are added to.
+        // SAFETY: the groups are read, aligned; of the results, four and two in each of four rows
+        // are added to.
         unsafe {
             finish!(
                 from,
@@ -222,10 +225,10 @@ impl<'a> DeferredReduction<'a> {
         }
     }
 
-    /// Sets the results to the groups: adds these to 0, as `results` does.
+    /// Sets the results to the groups, by adding these to 0 as `results` does.
     ///
     /// # Safety
-    /// As [`DeferredReduction::add_to_results`].
+    /// The conditions of [`DeferredReduction::add_to_results`] hold.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn set_results(&mut self) {

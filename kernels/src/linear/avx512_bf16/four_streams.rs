@@ -1,8 +1,9 @@
-//! Three or four rows of x times four columns, each a stream of its own, along a block.
+//! Kernel for three or four rows of x times four columns along a block. Each column is a memory
+//! stream of its own.
 //!
-//! In assembly, so that each weight is an operand from memory of all products with it. A compiler
-//! loads it into a register first; with fewer instructions the processor looks further ahead in
-//! memory.
+//! It is written in assembly so that each weight is a memory operand of all its products. A
+//! compiler would load it into a register first; with fewer instructions the processor looks
+//! further ahead in memory.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -25,10 +26,10 @@ macro_rules! products {
     };
 }
 
-/// The products of `R` rows with four columns along a block, lane by lane.
+/// Returns the products of `R` rows with four columns along a block, lane by lane.
 ///
 /// # Safety
-/// As [`Columns::lanes`], for four columns.
+/// The conditions of [`Columns::lanes`] hold for four columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn lanes<const R: usize>(columns: Columns, x: *const f32) -> Lanes<R>

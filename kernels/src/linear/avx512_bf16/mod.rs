@@ -1,21 +1,21 @@
-//! Plain bf16 weights with AVX512-BF16, as dot products: a vector lane is every thirty-second pair
-//! of inputs of one output.
+//! Plain bf16 weights with AVX512-BF16, as dot products: a vector lane contains every sixteenth
+//! pair of inputs of one output.
 //!
-//! Columns then need no transposing: a line of a weight row is an operand as it lies in memory, and
-//! a step of a register tile loads a line of each of its rows of x and of its columns. Each column
-//! of a tile is read by an instruction of its own, which is how the processor recognises streams of
-//! memory.
+//! Columns then need no transposition: a line of a weight row is an operand as it is stored in
+//! memory, and a step of a register tile loads a line of each of its rows of x and of its columns.
+//! Each column of a tile is read by an instruction of its own, by which the processor recognises
+//! memory streams.
 //!
-//! **The order of every sum.** k is cut into blocks that depend on k alone ([`block`]). In a block
-//! each of sixteen lanes is a chain of dot products of pairs along k; the lanes are added as
-//! `results` says, and the blocks in order.
+//! **The order of every sum.** k is divided into blocks that depend on k alone ([`block`]). In a
+//! block each of sixteen lanes is a chain of dot products of pairs along k. The lanes are added in
+//! the order defined in `results`, and the blocks in ascending order.
 //!
 //! - `pack`: activations as `[line][row]`, line by line.
-//! - `tile`: some rows of x times some columns, along a block; `prefetch`: what it prefetches
-//!   meanwhile; `results`: its lanes are added; `deferred_reduction`: the same while the next tile
-//!   multiplies.
-//! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with
-//!   long x; `all_rows`: those of five to eight.
+//! - `tile`: some rows of x times some columns, along a block; `prefetch`: the memory that a tile
+//!   prefetches meanwhile; `results`: addition of its lanes; `deferred_reduction`: addition of its
+//!   lanes while the next tile multiplies.
+//! - `sums`: all tiles of a task; `streams`: tasks of up to four rows; `four_streams`: those of
+//!   them with long x; `all_rows`: tasks of five to eight rows.
 
 mod all_rows;
 mod deferred_reduction;
@@ -38,30 +38,30 @@ use super::task::Sums;
 use super::tuning::VECTOR_COLS;
 use crate::variant::Variant;
 
-/// Inputs of a line, and dwords of x that they take.
+/// Inputs of a line. They take `LINE_UNITS` dwords of x.
 const LINE: usize = 32;
 const LINE_UNITS: usize = LINE / 2;
-/// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first
-/// level of cache together.
+/// Maximum number of lines in a block, such that a tile's columns, the next tile's columns and a
+/// tile of x fit in the first-level cache together.
 const BLOCK_LINES: usize = 32;
 
-/// Units of `k` inputs: whole lines of pairs.
+/// Returns the number of units of `k` inputs: whole lines of pairs.
 const fn units(k: usize) -> usize {
     k.div_ceil(LINE) * LINE_UNITS
 }
 
-/// Units of a block: as few blocks as possible, of nearly equal length.
+/// Returns the number of units of a block, for as few blocks as possible of nearly equal length.
 const fn block(k: usize) -> usize {
     let lines = k.div_ceil(LINE);
     lines.div_ceil(lines.div_ceil(BLOCK_LINES)) * LINE_UNITS
 }
 
-/// Columns of a tile in a pass of `rows` rows.
+/// Returns the number of columns of a tile in a pass of `rows` rows.
 const fn tile_cols(rows: usize) -> usize {
     if rows <= 3 { 8 } else { 6 }
 }
 
-/// See the module header.
+/// The AVX512-BF16 path; see the module documentation.
 pub(super) enum Multiplication {}
 
 impl MultiplicationPath for Multiplication {

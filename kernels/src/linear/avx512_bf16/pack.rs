@@ -1,5 +1,5 @@
-//! Activations as `tile` reads them: for every block of k and every tile of rows `[line][row]`,
-//! with zeros behind the last input.
+//! Packs activations in the order in which `tile` reads them. Each block of k and tile of rows is
+//! `[line][row]`, with zeros after the last input.
 
 use std::arch::x86_64::*;
 
@@ -8,9 +8,11 @@ use half::bf16;
 use super::{LINE, LINE_UNITS};
 use crate::linear::pack::Pack;
 
+/// Packs a tile of rows.
+///
 /// # Safety
-/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs
-/// this part.
+/// x has the tile's rows, the scratch has space for whole lines of all rows, and no other thread
+/// packs this part.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>) {
@@ -27,7 +29,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
                 let input = (first / LINE_UNITS + line) * LINE;
                 let there = (task.k - input).min(LINE);
                 let mask = if there == LINE { u32::MAX } else { (1 << there) - 1 };
-                // SAFETY: what is masked is not touched; the rest is the caller's promise.
+                // SAFETY: masked elements are not accessed; the rest is the caller's promise.
                 unsafe {
                     let pairs = _mm512_maskz_loadu_epi16(mask, x.add(input).cast());
                     _mm512_storeu_si512(to.add((line * rows + row) * LINE_UNITS).cast(), pairs);

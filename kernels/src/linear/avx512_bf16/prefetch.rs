@@ -1,8 +1,8 @@
-//! What a tile prefetches while it multiplies: some lines for every few of its own
-//! ([`STEP_LINES`]), or one with each.
+//! Prefetching by a tile while it multiplies: either some lines per step of [`STEP_LINES`] of its
+//! own lines, or one with each line.
 //!
-//! Prefetching takes few branches, for a tile's loop has few iterations, whose end the processor
-//! predicts by the branches before it.
+//! Prefetching uses few branches: the loop of a tile has few iterations, and the processor predicts
+//! its end from the preceding branches.
 
 use crate::linear::prefetch::Lines;
 use crate::simd::Simd;
@@ -12,31 +12,31 @@ pub(super) const STEP_LINES: usize = 4;
 
 const LINE_BYTES: usize = 64;
 
-/// What a tile does between its lines.
+/// Work of a tile between its lines.
 pub(super) trait Prefetch {
-    /// Before every [`STEP_LINES`] lines of a tile.
+    /// Called before every [`STEP_LINES`] lines of a tile.
     #[inline(always)]
     fn step<S: Simd>(&mut self, _s: S) {}
 
-    /// With the line at `at` of one column.
+    /// Called for the line at `at` of one column.
     #[inline(always)]
     fn line<S: Simd>(&self, _s: S, _at: *const u8) {}
 }
 
-/// The first lines of the next `N` columns, during the last lines of these.
+/// Prefetches the first lines of the next `N` columns during the last lines of the current ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NextColumns<const N: usize> {
     at: *const u8,
     stride: usize,
-    /// Steps until the first of them.
+    /// Steps until the first prefetch.
     wait: usize,
 }
 
 impl<const N: usize> NextColumns<N> {
-    /// Nothing is prefetched.
+    /// Prefetches nothing.
     pub(super) const NONE: Self = NextColumns { at: std::ptr::null(), stride: 0, wait: usize::MAX };
 
-    /// `STEP_LINES` of each run of `lines` a step, after `wait` steps.
+    /// Prefetches `STEP_LINES` lines of each run of `lines` per step, after `wait` steps.
     #[inline(always)]
     pub(super) fn after(wait: usize, lines: Lines) -> Self {
         NextColumns { at: lines.at, stride: lines.stride, wait }
@@ -59,8 +59,8 @@ impl<const N: usize> Prefetch for NextColumns<N> {
     }
 }
 
-/// With each line the one `BYTES` behind it, in this column or the next. The distance is a
-/// constant, so that it takes no register.
+/// Prefetches, with each line, the line `BYTES` after it, in the same column or the next. The
+/// distance is a constant so that it takes no register.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtDistance<const BYTES: usize>;
 
@@ -71,7 +71,8 @@ impl<const BYTES: usize> Prefetch for AtDistance<BYTES> {
     }
 }
 
-/// The same, and into the second level of cache the line that lies twice as far behind.
+/// Prefetches like [`AtDistance`], and additionally the line at twice the distance into the
+/// second-level cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtTwoDistances<const BYTES: usize>;
 
@@ -83,13 +84,13 @@ impl<const BYTES: usize> Prefetch for AtTwoDistances<BYTES> {
     }
 }
 
-/// Some lines, `P` of them a step; none with 0.
+/// Prefetches `P` of some lines per step; none if `P` is 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinesPerStep<const P: usize> {
-    /// The next line, and how many there are from it to the end of its run.
+    /// The next line. `left` lines remain from it to the end of its run.
     at: *const u8,
     left: usize,
-    /// Lines of a run, and bytes from the end of a run to the next.
+    /// Lines per run. `jump` is the number of bytes from the end of a run to the next.
     lines: usize,
     jump: usize,
 }
@@ -100,7 +101,7 @@ impl<const P: usize> LinesPerStep<P> {
         LinesPerStep { at, left: lines, lines, jump: stride.wrapping_sub(lines * LINE_BYTES) }
     }
 
-    /// Line `line` of the next `P`, which may be of two runs.
+    /// Returns line `line` of the next `P` lines, which may belong to two runs.
     #[inline(always)]
     fn line(&self, line: usize) -> *const u8 {
         let jump = if line < self.left { 0 } else { self.jump };
@@ -128,9 +129,9 @@ impl<const P: usize> Prefetch for LinesPerStep<P> {
     }
 }
 
-/// How many lines a step, and in how many steps, all of `lines` are prefetched within `steps`
-/// steps, as far as the most lines a step reach. The fewer steps the better: they are the last
-/// ones, and x goes through the first level of cache meanwhile.
+/// Returns the number of lines per step and the number of steps with which all of `lines` are
+/// prefetched within `steps` steps, as far as the maximum number of lines per step permits. Fewer
+/// steps are better: they are the last ones, and x passes through the first-level cache meanwhile.
 #[inline(always)]
 pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
     let all = lines.rows * lines.lines;
@@ -139,7 +140,7 @@ pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
     (per_step, all.div_ceil(per_step))
 }
 
-/// Lines prefetched in a step: one of these numbers.
+/// Permitted numbers of lines prefetched per step.
 const PER_STEP: [usize; 4] = [4, 6, 8, MOST_PER_STEP];
 const MOST_PER_STEP: usize = 12;
 
@@ -147,7 +148,8 @@ const MOST_PER_STEP: usize = 12;
 mod tests {
     use super::*;
 
-    /// Lines prefetched, `P` a step, until all are, rounded up to whole steps.
+    /// Returns the lines that are prefetched, `P` per step, until all are, rounded up to whole
+    /// steps.
     fn prefetched<const P: usize>(lines: Lines) -> Vec<usize> {
         let mut prefetch = LinesPerStep::<P>::new(lines);
         let steps = (lines.rows * lines.lines).div_ceil(P);
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(pace(lines, 8 * 60), (4, 48));
         assert_eq!(pace(lines, 8 * 4), (6, 32));
         assert_eq!(pace(lines, 8 * 2), (12, 16));
-        // More than the steps can prefetch.
+        // More lines than the steps can prefetch.
         assert_eq!(pace(lines, 8), (12, 16));
         assert_eq!(pace(Lines::NONE, 8).1, 0);
     }

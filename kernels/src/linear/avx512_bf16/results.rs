@@ -1,6 +1,6 @@
-//! From the lanes of a register tile to its results. Lanes are added within quarters first:
-//! shuffles there take less time than those across quarters, and there are four times as many
-//! vectors before as after.
+//! Reduction of the lanes of a register tile to its results. Lanes are added within quarters first:
+//! shuffles within quarters take less time than those across them, and there are four times as many
+//! vectors before the addition as after.
 
 #![allow(
     clippy::needless_range_loop,
@@ -12,16 +12,17 @@ use std::arch::x86_64::*;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::simd::lanes::{add_quarters, add_to_quarters};
 
-/// Columns of a tile at most.
+/// Maximum number of columns in a tile.
 pub(super) const MAX_COLS: usize = 8;
 
 /// Sums of `R` rows and some columns, lane by lane.
 pub(super) type Lanes<const R: usize> = [[__m512; MAX_COLS]; R];
 
-/// Adds the lanes of `R` rows of `N` columns to the results at `to`, or sets these.
+/// Adds the lanes of `R` rows of `N` columns to the results at `to`; sets the results if `adds` is
+/// false.
 ///
 /// # Safety
-/// The machine has AVX-512; `to` has room for `N` results in each row, `RESULT_STRIDE` apart.
+/// The machine has AVX-512; `to` has space for `N` results in each row, `RESULT_STRIDE` apart.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
@@ -43,10 +44,10 @@ pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
     }
 }
 
-/// [`add_lanes`] of columns `first..first + 4`.
+/// Adds the lanes of columns `first..first + 4` as [`add_lanes`] does.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`add_lanes`] hold.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn fours<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, adds: bool) {
@@ -61,7 +62,7 @@ unsafe fn fours<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, ad
     }
 }
 
-/// The sums of columns `first..first + 4`: a quarter for each row.
+/// Returns the sums of columns `first..first + 4`: a quarter for each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn four_columns<const R: usize>(lanes: &Lanes<R>, first: usize) -> __m512 {
@@ -72,10 +73,10 @@ pub(super) fn four_columns<const R: usize>(lanes: &Lanes<R>, first: usize) -> __
     add_to_quarters(rows)
 }
 
-/// [`add_lanes`] of columns `first` and `first + 1`: of two rows at once.
+/// Adds the lanes of columns `first` and `first + 1` as [`add_lanes`] does, for two rows at once.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`add_lanes`] hold.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn twos<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, adds: bool) {
@@ -105,10 +106,10 @@ unsafe fn twos<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, add
     }
 }
 
-/// [`add_lanes`] of column `col`.
+/// Adds the lanes of column `col` as [`add_lanes`] does.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`add_lanes`] hold.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn one<const R: usize>(lanes: &Lanes<R>, col: usize, to: *mut f32, adds: bool) {
@@ -119,7 +120,7 @@ unsafe fn one<const R: usize>(lanes: &Lanes<R>, col: usize, to: *mut f32, adds: 
             rows[row - first] = lanes[row][col];
         }
         let sums = quarters(add_to_quarters([add_quarters(rows), none, none, none]))[0];
-        // SAFETY: four floats either way.
+        // SAFETY: both types are four floats.
         let sums: [f32; 4] = unsafe { std::mem::transmute(sums) };
         for row in first..R.min(first + 4) {
             // SAFETY: the caller's promise.
@@ -132,6 +133,6 @@ unsafe fn one<const R: usize>(lanes: &Lanes<R>, col: usize, to: *mut f32, adds: 
 }
 
 fn quarters(sums: __m512) -> [__m128; 4] {
-    // SAFETY: sixteen floats either way.
+    // SAFETY: both types are sixteen floats.
     unsafe { std::mem::transmute(sums) }
 }

@@ -1,12 +1,12 @@
-//! One to four rows: a task's columns in one, two or four runs side by side, each of which is read
-//! from end to end.
+//! Kernel for one to four rows: a task's columns are divided into one, two or four runs, which are
+//! read concurrently, each from end to end.
 //!
-//! So memory is read in as many streams as there are runs, and none of them ends within a task.
-//! Neighbouring columns side by side would each be a stream that ends with the column, and the
-//! processor would recognise the next one late. Few streams are best for memory. But columns that
-//! are multiplied at once share what is loaded of x, and where several rows do not stay in the
-//! first level of cache, four streams read x less often; and a stream begins slowly, so short runs
-//! are not divided.
+//! Memory is therefore read in as many streams as there are runs, and no stream ends within a task.
+//! If neighbouring columns were read concurrently, each would be a stream that ends with the
+//! column, and the processor would recognise the next one late. Few streams are best for memory.
+//! But columns that are multiplied together share the loads of x, and if several rows do not stay
+//! in the first-level cache, four streams read x less often. A stream also starts slowly, so short
+//! runs are not divided.
 
 #![allow(clippy::needless_range_loop, reason = "rows, runs and columns are clearer by index")]
 
@@ -29,10 +29,11 @@ use crate::linear::tuning::{
 };
 use crate::processor::is_zen_5;
 
-/// Blocks of columns whose lanes are kept until they are added, at most.
+/// Maximum number of blocks of columns whose lanes are kept until they are added.
 const MOST_BLOCKS: usize = 32;
 
-/// How many runs side by side are best for a task, if any.
+/// Returns the number of concurrent runs that is best for a task; `None` if it should not be
+/// divided into runs.
 fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
     let rows = area.tiles.rows;
     let x_fits = rows * super::units(reader.inputs()) * size_of::<u32>() <= STREAMS_X_BYTES;
@@ -44,8 +45,8 @@ fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
     }
 }
 
-/// The sums of a task's columns, but for those that fill no run or are better multiplied side by
-/// side: returns what is left.
+/// Computes the sums of a task's columns, except those that fill no run or are better multiplied in
+/// tiles of neighbouring columns. Returns the columns that remain.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
@@ -65,8 +66,8 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
     }
     match (runs, area.tiles.rows) {
         (1, _) if is_zen_5() => streams!(AtDistance::<ONE_STREAM_PREFETCH_BYTES>, 1 x 8, 1 2 3 4),
-        // Zen 4 needs more requests in flight than its first level of cache allows; on Zen 5 they
-        // would displace others.
+        // Zen 4 needs more requests in flight than its first-level cache allows; on Zen 5 the
+        // additional requests would displace others.
         (1, _) => streams!(AtTwoDistances::<ONE_STREAM_PREFETCH_BYTES>, 1 x 8, 1 2 3 4),
         (2, _) => streams!(AtDistance::<STREAMS_PREFETCH_BYTES>, 2 x 4, 1 2),
         // SAFETY: the caller's promise, for these rows.
@@ -84,10 +85,10 @@ struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// `R` rows and `N` runs, of each of which the lanes of `C` columns are added together.
+    /// Multiplies `R` rows by `N` runs. The lanes of `C` columns of each run are added together.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows.
+    /// The conditions of [`sums`] hold for `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn sums<const R: usize, const N: usize, const C: usize>(
@@ -111,10 +112,10 @@ impl Streams<'_> {
         start + run * N..end
     }
 
-    /// `R` rows and four runs.
+    /// Multiplies `R` rows by four runs.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows.
+    /// The conditions of [`sums`] hold for `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn four<const R: usize>(self) -> Range<usize>
@@ -132,10 +133,11 @@ impl Streams<'_> {
         start + run * STREAMS..end
     }
 
-    /// The sums of `N` columns, `run` apart, from `col` on.
+    /// Computes the sums of `N` columns, `run` apart, from `col` on.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows; these columns exist, and `lanes` multiplies so many.
+    /// The conditions of [`sums`] hold for `R` rows; these columns exist, and `lanes` multiplies
+    /// `N` columns.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn one_column<const R: usize, const N: usize>(
@@ -150,21 +152,22 @@ impl Streams<'_> {
             let lanes = lanes(self.columns(block, col, run), self.x(block));
             sums = _mm512_add_ps(sums, four_columns(&lanes, 0));
         }
-        // SAFETY: sixteen floats either way.
+        // SAFETY: both types are sixteen floats.
         let sums: [[f32; 4]; 4] = unsafe { std::mem::transmute(sums) };
         for row in 0..R {
             for n in 0..N {
-                // SAFETY: results have room for all columns of a task.
+                // SAFETY: results have space for all columns of a task.
                 unsafe { *self.results(col + n * run).add(row * RESULT_STRIDE) = sums[row][n] };
             }
         }
     }
 
-    /// The same of `C` columns one after the other, whose lanes are added together: short columns
-    /// end often.
+    /// Computes the sums like [`Streams::one_column`] for `C` consecutive columns of each run,
+    /// whose lanes are added together: short columns end often.
     ///
     /// # Safety
-    /// As [`Streams::one_column`], for all of these; there are no more than [`MOST_BLOCKS`] blocks.
+    /// The conditions of [`Streams::one_column`] hold for all of these columns; there are no more
+    /// than [`MOST_BLOCKS`] blocks.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn some_columns<const R: usize, const N: usize, const C: usize>(
@@ -193,7 +196,7 @@ impl Streams<'_> {
             let kept = unsafe { kept.assume_init_ref() };
             for n in 0..N {
                 let to = self.results(first + n * run);
-                // SAFETY: results have room for all columns of a task.
+                // SAFETY: results have space for all columns of a task.
                 unsafe { add_lanes::<R, C>(&widened(kept[n]), to, block > 0) };
             }
         }
@@ -203,7 +206,7 @@ impl Streams<'_> {
         super::units(self.reader.inputs()).div_ceil(self.area.tiles.block)
     }
 
-    /// Columns `run` apart, from `first` on, along a block.
+    /// Returns columns `run` apart, from `first` on, along a block.
     fn columns(self, block: usize, first: usize, run: usize) -> Columns {
         let inputs = self.reader.inputs();
         let size = self.area.tiles.block / LINE_UNITS * LINE;
@@ -214,20 +217,20 @@ impl Streams<'_> {
         }
     }
 
-    /// Packed x of a block.
+    /// Returns packed x of a block.
     fn x(self, block: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
         let units = super::units(self.reader.inputs());
         packed.pointer().wrapping_add(tiles.packed_before(units, block, 0))
     }
 
-    /// The sum of the first row with a column.
+    /// Returns the sum of the first row with a column.
     fn results(self, col: usize) -> *mut f32 {
         self.area.results().wrapping_add(col - self.area.cols.start)
     }
 }
 
-/// Lanes of some columns as those of a tile of the most columns.
+/// Pads the lanes of some columns to those of a tile of the maximum number of columns.
 fn widened<const R: usize, const C: usize>(lanes: [[__m512; C]; R]) -> Lanes<R> {
     lanes.map(|row| std::array::from_fn(|col| row[col % C]))
 }

@@ -1,4 +1,4 @@
-//! All tiles of a task.
+//! Multiplication of all tiles of a task.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 
-/// Steps at the end of columns in which the first lines of the next ones are prefetched: short rows
-/// would otherwise begin cold.
+/// Steps at the end of columns in which the first lines of the next ones are prefetched; short rows
+/// would otherwise start with cache misses.
 const START_STEPS: usize = 8 / STEP_LINES;
 
 /// Some columns of a task.
@@ -26,6 +26,8 @@ struct Part<'a> {
     cols: usize,
 }
 
+/// Computes the sums of the task's columns and rows.
+///
 /// # Safety
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
 #[inline]
@@ -36,7 +38,7 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
     let cols = |first: usize| if first + wide <= end { wide } else { 1 };
     let after = |part: Part<'_>| part.first + part.cols;
     let columns = if all_rows::fits(area.tiles.rows) {
-        // SAFETY: the caller's promise; so few rows are two tiles.
+        // SAFETY: the caller's promise; these numbers of rows are two tiles.
         unsafe { all_rows::sums(reader, area) }
     } else if area.tiles.count == 1 {
         // SAFETY: the caller's promise.
@@ -54,8 +56,8 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
     unsafe {
         if area.tiles.count == 1 {
             for part in parts() {
-                // Behind the task's own columns lie those of the task that this thread most likely
-                // has next.
+                // The task's own columns are followed by those of the task that this thread most
+                // likely executes next.
                 let next = Part { first: after(part), cols: wide, ..part };
                 let exists = next.first + wide <= reader.outputs();
                 part.multiply_all(if exists { next.lines(0) } else { Lines::NONE });
@@ -101,26 +103,26 @@ impl Part<'_> {
         }
     }
 
-    /// Packed x of a block, from a tile of rows on.
+    /// Returns packed x of a block, from a tile of rows on.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
         let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 
-    /// The sums of the first row of a tile of rows.
+    /// Returns the sums of the first row of a tile of rows.
     fn results(&self, tile: usize) -> *mut f32 {
         let Area { tiles, row_tiles, cols, .. } = self.area;
         let row = tiles.start(tile) - tiles.start(row_tiles.start);
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
 
-    /// The sums of all blocks for the only tile of rows, of columns that are in no stream. Nothing
-    /// is prefetched beside the next task's first lines: it would take room from the columns' own
-    /// loads.
+    /// Computes the sums of all blocks for the only tile of rows, for columns that belong to no
+    /// stream. Only the next task's first lines are prefetched: more would displace the columns'
+    /// own loads.
     ///
     /// # Safety
-    /// As [`sums`], for the columns of `self`.
+    /// The conditions of [`sums`] hold for the columns of `self`.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply_all(self, next: Lines) {
@@ -149,15 +151,15 @@ impl Part<'_> {
                 }
             };
         }
-        // One row has streams everywhere, so at most a column is left of it.
+        // One row always uses streams, so at most one column of it remains.
         tiles!(2 x 8 3 x 8 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
     }
 
-    /// Adds a block's products to the sums of all tiles of rows, which the first block sets. `next`
-    /// is prefetched meanwhile.
+    /// Adds a block's products to the sums of all tiles of rows; the first block sets them.
+    /// Meanwhile prefetches `next`.
     ///
     /// # Safety
-    /// As [`sums`], for the columns of `self` and a block that exists.
+    /// The conditions of [`sums`] hold for the columns of `self` and a block that exists.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply(self, block: usize, next: Lines) {
@@ -181,7 +183,7 @@ impl Part<'_> {
         }
         let multiply = tiles!(1 x 6 2 x 6 3 x 6 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
         if left > 0 {
-            // First, for it is over soon: the others prefetch what comes next.
+            // First, because it takes little time; the others prefetch the next part.
             multiply(left, row_tiles.start + whole, 1, Lines::NONE);
         }
         multiply(AVX512_BF16_ROWS, row_tiles.start, whole, next);

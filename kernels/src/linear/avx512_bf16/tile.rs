@@ -22,18 +22,18 @@ use crate::simd::avx512::{Avx512, dot_bf16};
 /// Some columns along a block of k.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// The first input of the block of the first column, and elements from a column to the next.
+    /// First input of the block in the first column. Columns are `stride` elements apart.
     pub(super) weight: *const bf16,
     pub(super) stride: usize,
     pub(super) inputs: usize,
 }
 
 impl Columns {
-    /// Adds the products of `tiles` tiles of `R` rows with `N` columns to their results, or sets
-    /// these, and prefetches `next` meanwhile.
+    /// Adds the products of `tiles` tiles of `R` rows with `N` columns to their results; sets the
+    /// results if `adds` is false. Meanwhile prefetches `next`.
     ///
     /// # Safety
-    /// As [`Columns::lanes`] and [`add_lanes`], for every tile.
+    /// The conditions of [`Columns::lanes`] and [`add_lanes`] hold for every tile.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn multiply<const R: usize, const N: usize>(
@@ -47,7 +47,7 @@ impl Columns {
         let (per_step, needed) = pace(next, steps * tiles);
         let prefetching = needed.div_ceil(steps).min(tiles);
         let quiet = tiles - prefetching;
-        // A loop for each pace: what a tile does besides its products shows.
+        // A loop for each pace, since any work of a tile besides its products is measurable.
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
         macro_rules! some {
             ($from:expr, $tiles:expr, $per_step:literal) => {{
@@ -79,12 +79,12 @@ impl Columns {
         }
     }
 
-    /// [`Columns::multiply`] of whole tiles without prefetching; the reduction of each is deferred
-    /// into the next one. A function of its own, so that it takes no registers from the loops
-    /// beside it.
+    /// Multiplies whole tiles like [`Columns::multiply`] without prefetching; the reduction of each
+    /// tile is deferred into the next one. This is a separate function so that it takes no
+    /// registers from the other loops.
     ///
     /// # Safety
-    /// As there.
+    /// The conditions of [`Columns::multiply`] hold.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply_deferred(
@@ -109,7 +109,7 @@ impl Columns {
         reduction.finish();
     }
 
-    /// The products of `R` rows of x with `N` columns, lane by lane.
+    /// Returns the products of `R` rows of x with `N` columns, lane by lane.
     ///
     /// # Safety
     /// The machine has AVX512-BF16; the columns exist, and `x` is packed in tiles of `R` rows.
@@ -126,10 +126,10 @@ impl Columns {
         sums
     }
 
-    /// Adds the same to `sums`.
+    /// Adds the products of [`Columns::lanes`] to `sums`.
     ///
     /// # Safety
-    /// As [`Columns::lanes`].
+    /// The conditions of [`Columns::lanes`] hold.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
@@ -142,12 +142,12 @@ impl Columns {
         let s = unsafe { Avx512::new() };
         let mut at = At { weight: self.weight, stride: self.stride, x };
         let (whole, left) = (self.inputs / LINE, self.inputs % LINE);
-        // SAFETY: whole lines exist in every column and row; of the last one what is masked is not
-        // touched, and packed x has it whole.
+        // SAFETY: whole lines exist in every column and row; masked elements of the last one are
+        // not accessed, and packed x has it whole.
         unsafe {
             for _ in 0..whole / STEP_LINES {
                 prefetch.step(s);
-                // Written out: see `prefetch`.
+                // Unrolled by hand to save branches; see `prefetch`.
                 at.line::<R, N>(s, u32::MAX, sums, prefetch);
                 at.line::<R, N>(s, u32::MAX, sums, prefetch);
                 at.line::<R, N>(s, u32::MAX, sums, prefetch);
@@ -171,11 +171,10 @@ struct At {
 }
 
 impl At {
-    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after
-    /// it.
+    /// Multiplies the line, whose existing inputs are set in `mask`, and advances to the next line.
     ///
     /// # Safety
-    /// As [`Columns::lanes`], for this line.
+    /// The conditions of [`Columns::lanes`] hold for this line.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn line<const R: usize, const N: usize>(

@@ -1,5 +1,5 @@
-//! The weighted sum of a row's experts, in ascending order of experts, and the residual that it is
-//! added to at the last of them.
+//! The weighted sum over a row's experts, in ascending order of experts, and its addition to the
+//! residual at the last of them.
 
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
@@ -8,30 +8,30 @@ use crate::simd::Simd;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Takes the sums of a task, of one expert's rows, into the totals of these rows.
+/// Adds the sums of a task, which belong to one expert's rows, to the totals of these rows.
 #[derive(Debug)]
 pub(super) struct Combine {
     pub area: Area,
     /// Output width.
     pub n: usize,
-    /// The expert's.
+    /// The expert's bias.
     pub bias: Option<*const f32>,
-    /// Place `row * top_k + j` of each of the expert's rows.
+    /// Routing entry `row * top_k + j` of each of the expert's rows.
     pub slots: *const u32,
     /// `[rows, top_k]`.
     pub routed: *const Routed,
     pub top_k: usize,
-    /// `[rows, n]`: sums over the experts before this one.
+    /// `[rows, n]`: sums over the preceding experts.
     pub totals: *mut f32,
     /// `[rows, n]`.
     pub residual: *mut f32,
 }
 
-/// Compiled once, in this crate.
+/// Runs the task. Compiled once, in this crate.
 ///
 /// # Safety
-/// The variant is available; sums of the task's rows and columns are complete, and nobody else
-/// touches these columns of totals and residual; the other pointers are valid as described.
+/// The variant is available; the sums of the task's rows and columns are complete; no other thread
+/// accesses these columns of totals and residual; the other pointers are valid as described.
 #[inline(never)]
 pub(super) unsafe fn combine(variant: Variant, task: Combine) {
     // SAFETY: the caller's promise.
@@ -43,7 +43,7 @@ impl SimdTask for Combine {
     fn run<S: Simd>(self, s: S) {
         let Combine { ref area, n, bias, slots, routed, top_k, .. } = self;
         for row in 0..area.tiles.rows {
-            // SAFETY: the expert has these rows; places lie within the routing, and rows and
+            // SAFETY: the expert has these rows; entries are within the routing, and rows and
             // columns within totals and residual.
             unsafe {
                 let slot = *slots.add(row) as usize;
@@ -59,10 +59,10 @@ impl SimdTask for Combine {
 
 impl Combine {
     /// Adds `weight * (sum + bias)` of the task's columns, as entry `j` of a row whose columns
-    /// begin at element `at`.
+    /// start at element `at`.
     ///
     /// # Safety
-    /// As [`combine`].
+    /// The conditions of [`combine`] hold.
     #[inline(always)]
     unsafe fn add<S: Simd>(
         &self,

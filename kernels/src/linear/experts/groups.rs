@@ -2,21 +2,22 @@
 
 use crate::router::Routed;
 
-/// Places `row * top_k + j` of a routing, expert after expert, each expert's in ascending order.
+/// Routing entries `row * top_k + j`, expert after expert, each expert's entries in ascending
+/// order.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// Where the places of each expert end.
+    /// End of each expert's entries.
     ends: Vec<usize>,
     slots: Vec<u32>,
 }
 
 impl Groups {
-    /// Room for so many experts and places.
+    /// Allocates capacity for the given numbers of experts and entries.
     pub(super) fn new(experts: usize, slots: usize) -> Groups {
         Groups { ends: Vec::with_capacity(experts), slots: Vec::with_capacity(slots) }
     }
 
-    /// Sorts the places of `routed`, whose experts are below `experts`.
+    /// Sorts the entries of `routed`, whose experts are below `experts`.
     pub(super) fn sort(&mut self, experts: usize, routed: &[Routed]) {
         let Groups { ends, slots } = self;
         ends.clear();
@@ -30,7 +31,7 @@ impl Groups {
         for end in ends.iter_mut() {
             start += std::mem::replace(end, start);
         }
-        // What was where an expert's places begin ends as where they end.
+        // `ends` holds the start of each expert's entries, which the loop advances to their end.
         for (slot, routed) in (0..).zip(routed) {
             let next = &mut ends[routed.expert as usize];
             slots[*next] = slot;
@@ -38,13 +39,14 @@ impl Groups {
         }
     }
 
-    /// The first of an expert's places among all that are sorted, and how many it has.
+    /// Returns the index of an expert's first entry among the sorted ones, and the number of its
+    /// entries.
     pub(super) fn of(&self, expert: usize) -> (usize, usize) {
         let start = expert.checked_sub(1).map_or(0, |before| self.ends[before]);
         (start, self.ends[expert] - start)
     }
 
-    /// All places.
+    /// Returns all entries, sorted.
     pub(super) fn slots(&self) -> &[u32] {
         &self.slots
     }

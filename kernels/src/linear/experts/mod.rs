@@ -1,9 +1,9 @@
-//! Linears of a mixture of experts: `[experts, n, k]` weights in one piece, of which each row of
-//! `[rows, top_k]` places of a routing is multiplied by its own expert's.
+//! Linears of a mixture of experts. The weights of all experts are contiguous, `[experts, n, k]`;
+//! each row of a routing's `[rows, top_k]` entries is multiplied by the matrix of its expert.
 //!
-//! Rows are grouped by expert, gathered and packed once for a call; one run of the pool goes over
-//! all experts' columns, and an expert's weights are read once for all its rows. A place has the
-//! bits of an ordinary linear of its row and its expert's matrix.
+//! Rows are grouped by expert, gathered and packed once per call; one run of the pool processes all
+//! experts' columns, and an expert's weights are read once for all its rows. An entry has the bits
+//! of an ordinary linear of its row and its expert's matrix.
 //!
 //! - `groups`: the rows of each expert; `parts`: each expert's rows as an ordinary linear.
 //! - `combine`: weighted sums over a row's experts; `workspace`: the scratch.
@@ -33,9 +33,9 @@ use crate::simd::MAX_LANES;
 use combine::{Combine, combine};
 use parts::{Pass, Plan};
 
-/// Columns of the narrowest task of `expert_down`, and a divisor of all others.
+/// Columns of the narrowest task of `expert_down`, and a divisor of those of all other tasks.
 const COLS_UNIT: usize = PANELS * MAX_LANES;
-/// Tasks of `expert_down` for each thread.
+/// Tasks of `expert_down` per thread.
 const DOWN_TASKS: usize = 2;
 
 /// The weights of all experts.
@@ -43,8 +43,8 @@ const DOWN_TASKS: usize = 2;
 pub enum ExpertWeight<'a, T> {
     /// `[experts, n, k]`; fastest on a 64-byte boundary.
     Plain(&'a [T]),
-    /// `format.size_bytes(n, k)` bytes of records for each expert, the experts' behind each other:
-    /// where `n` is no multiple of 16, each expert's rows are padded by themselves.
+    /// `format.size_bytes(n, k)` bytes of records for each expert, consecutively. If `n` is not a
+    /// multiple of 16, the rows of each expert are padded separately.
     Grouped(Grouped, &'a [u8]),
 }
 
@@ -65,7 +65,7 @@ impl<T> ExpertWeight<'_, T> {
     }
 }
 
-/// A linear of every expert, and which rows are multiplied by which.
+/// A linear of every expert, and the routing that assigns rows to experts.
 #[derive(Debug, Clone, Copy)]
 pub struct Experts<'a, T> {
     pub routing: Routing<'a>,
@@ -79,13 +79,13 @@ pub struct Experts<'a, T> {
 }
 
 impl Kernels {
-    /// The linear of each place of the routing: `x` is `[rows, k]`, `out` `[rows, top_k, n]`. Each
-    /// place has the bits of [`Kernels::linear`] or [`Kernels::linear_grouped`] of its row and its
-    /// expert's weights.
+    /// Computes the linear of each entry of the routing. `x` is `[rows, k]`, and `out` is
+    /// `[rows, top_k, n]`. Each entry has the bits of [`Kernels::linear`] or
+    /// [`Kernels::linear_grouped`] for its row and its expert's weights.
     ///
     /// # Panics
-    /// A routing that does not ascend or names an expert that there is not, lengths that do not
-    /// agree, or sizes beyond [`ExpertLimits`].
+    /// Panics if a routing does not ascend or names an expert that does not exist, if lengths do
+    /// not agree, or if sizes exceed [`ExpertLimits`].
     pub fn expert_linear<T: LinearTasks>(
         &self,
         experts: &Experts<'_, T>,
@@ -104,12 +104,13 @@ impl Kernels {
         }
     }
 
-    /// `hidden += sum of weight * (linear of x)` over each row's places: `x` is `[rows, top_k, k]`,
-    /// `hidden` `[rows, n]`. Products are rounded, then added up in ascending order of experts from
-    /// the first one on; the sum is added to `hidden` once. All in f32.
+    /// Computes `hidden += sum of weight * (linear of x)` over each row's entries. `x` is
+    /// `[rows, top_k, k]`, and `hidden` is `[rows, n]`. Products are rounded, then added up in
+    /// ascending order of experts from the first one on; the sum is added to `hidden` once. All
+    /// arithmetic is in f32.
     ///
     /// # Panics
-    /// As [`Kernels::expert_linear`].
+    /// Panics under the conditions of [`Kernels::expert_linear`].
     pub fn expert_down<T: LinearTasks>(
         &self,
         experts: &Experts<'_, T>,
@@ -130,7 +131,8 @@ impl Kernels {
         }
     }
 
-    /// Checks what does not depend on x and outputs; the rows of the routing.
+    /// Checks everything that does not depend on x and outputs. Returns the number of rows of the
+    /// routing.
     fn checked_rows<T>(&self, experts: &Experts<'_, T>) -> usize {
         let Experts { ref routing, n, k, bias, .. } = *experts;
         let limits = self.experts.limits;
@@ -155,7 +157,8 @@ impl Kernels {
         Pass { experts: count, n, k, x: x.as_ptr(), slots_per_row, weight, bias, epilogue }
     }
 
-    /// The routings of as many rows as there is room for, with the first row of each.
+    /// Returns the routings of as many rows as the scratch has capacity for, with the first row of
+    /// each.
     fn passes<'a>(&self, routing: &Routing<'a>) -> impl Iterator<Item = (usize, &'a [Routed])> {
         let rows = self.experts.limits.rows;
         (0..).step_by(rows).zip(routing.routed.chunks(rows * routing.top_k))
@@ -174,7 +177,7 @@ impl Kernels {
             let call = pass.call(part.expert, part.rows, pass.x);
             let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
             let (scratch, area) = (per_thread.of(thread), (row_tiles, cols));
-            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
+            // SAFETY: the variant was checked when the kernels were built. Rows and columns are
             // within the shapes that were asserted, a part has other outputs than all others, and
             // the scratch belongs to this thread.
             unsafe {
@@ -186,7 +189,8 @@ impl Kernels {
         });
     }
 
-    /// A task has some columns of all experts, so that it adds them up in order.
+    /// Computes the pass with tasks that each process some columns of all experts, so that a task
+    /// adds them up in order.
     fn down_pass<T: LinearTasks>(
         &self,
         pass: &Pass<T>,
@@ -237,7 +241,7 @@ impl Kernels {
             let slots = plan.slots(part);
             let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
             // SAFETY: the variant was checked when the kernels were built; the limits give the
-            // thread room for gathered rows and every part room for packed ones, and no two parts
+            // thread space for gathered rows and every part space for packed ones, and no two parts
             // that are packed share it.
             unsafe {
                 let x = if let [slot] = *slots {
@@ -263,7 +267,7 @@ impl Kernels {
     }
 }
 
-/// Ranges of at most `most` columns.
+/// Returns ranges of at most `most` columns.
 fn steps(cols: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     cols.clone().step_by(most).map(move |first| first..cols.end.min(first + most))
 }

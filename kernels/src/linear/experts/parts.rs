@@ -1,5 +1,5 @@
-//! A pass over the experts as parts: linears of some rows of one expert, each with the path, the
-//! packed rows and the tasks that an ordinary linear of so many rows has.
+//! Division of a pass over the experts into parts: linears of some rows of one expert, each with
+//! the path, the packed rows and the tasks of an ordinary linear of that number of rows.
 
 use super::groups::Groups;
 use crate::linear::call::{Call, Layout, Weight};
@@ -11,10 +11,10 @@ use crate::router::Routed;
 use crate::simd::MAX_LANES;
 use crate::variant::Variant;
 
-/// A row whose packed form no part has yet.
+/// Marks a row that no part has packed yet.
 const NOWHERE: usize = usize::MAX;
 
-/// What an operation computes for the rows of a pass.
+/// Operands of an operation for the rows of a pass.
 #[derive(Debug)]
 pub(super) struct Pass<T> {
     pub experts: usize,
@@ -22,11 +22,11 @@ pub(super) struct Pass<T> {
     pub k: usize,
     /// Rows of `k` inputs.
     pub x: *const T,
-    /// Places of the routing for each row of x: all of the row's, or one.
+    /// Routing entries per row of x: all entries of the row, or one.
     pub slots_per_row: usize,
-    /// Of all experts.
+    /// Weights of all experts.
     pub weight: Weight<T>,
-    /// Of all experts.
+    /// Biases of all experts.
     pub bias: Option<*const f32>,
     pub epilogue: Epilogue<T>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Pass<T> {
 unsafe impl<T: Sync> Sync for Pass<T> {}
 
 impl<T: LinearTasks> Pass<T> {
-    /// The linear of an expert and of `rows` rows, which lie at `x`.
+    /// Returns the linear of an expert for `rows` rows stored at `x`.
     pub(super) fn call(&self, expert: usize, rows: usize, x: *const T) -> Call<T> {
         let Pass { n, k, weight, bias, epilogue, .. } = *self;
         let weight = weight.matrix(expert, n, k);
@@ -44,10 +44,10 @@ impl<T: LinearTasks> Pass<T> {
         Call { rows, n, stride: n, k, x, weight, bias, epilogue }
     }
 
-    /// Copies the rows of x at `slots` side by side.
+    /// Copies the rows of x at `slots` to consecutive memory.
     ///
     /// # Safety
-    /// x has these rows; `to` has room for them and is nobody else's.
+    /// x has these rows; `to` has space for them, and no other thread accesses it.
     pub(super) unsafe fn gather(&self, slots: &[u32], to: *mut T) {
         for (i, &slot) in slots.iter().enumerate() {
             let row = self.row(slot);
@@ -56,7 +56,7 @@ impl<T: LinearTasks> Pass<T> {
         }
     }
 
-    /// The row of x at a place of the routing.
+    /// Returns the row of x of a routing entry.
     pub(super) fn row(&self, slot: u32) -> *const T {
         self.x.wrapping_add(slot as usize / self.slots_per_row * self.k)
     }
@@ -66,11 +66,11 @@ impl<T: LinearTasks> Pass<T> {
 #[derive(Debug)]
 pub(super) struct Part {
     pub expert: usize,
-    /// Its first place among those that are sorted.
+    /// Index of the part's first entry among the sorted ones.
     pub first: usize,
     pub rows: usize,
     pub layout: Layout,
-    /// Floats of packed rows before its own.
+    /// Floats of packed rows before those of the part.
     pub packed_at: usize,
     pub cuts: Cuts,
     pub first_task: usize,
@@ -81,14 +81,14 @@ pub(super) struct Part {
 pub(super) struct Plan {
     pub groups: Groups,
     pub parts: Vec<Part>,
-    /// Parts whose rows have to be packed; others use the rows of these.
+    /// Parts whose rows have to be packed. The other parts use the packed rows of these.
     pub packings: Vec<usize>,
-    /// Where each row of x is packed by itself.
+    /// Offset at which each row of x is packed alone.
     pub lone: Vec<usize>,
 }
 
 impl Plan {
-    /// Room for so many experts, places, parts and rows.
+    /// Allocates capacity for the given numbers of experts, entries, parts and rows.
     pub(super) fn new(experts: usize, slots: usize, parts: usize, rows: usize) -> Plan {
         Plan {
             groups: Groups::new(experts, slots),
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Cuts a pass into parts. Experts without rows have none.
+    /// Divides a pass into parts. Experts without rows have none.
     pub(super) fn lay_out<T: LinearTasks>(
         &mut self,
         pass: &Pass<T>,
@@ -120,7 +120,7 @@ impl Plan {
                 let rows = PACK_ROWS.min(start + count - first);
                 let layout = pass.call(expert, rows, pass.x).layout(variant);
                 let row = groups.slots()[first] as usize / pass.slots_per_row;
-                // Rows alone are packed alike for all their experts.
+                // A row packed alone has the same layout for all its experts.
                 let shared = if rows == 1 { lone.get_mut(row) } else { None };
                 let packed_at = shared.as_deref().copied().unwrap_or(NOWHERE);
                 let is_packed = packed_at != NOWHERE;
@@ -145,24 +145,24 @@ impl Plan {
         }
     }
 
-    /// Tasks of all parts.
+    /// Returns the number of tasks of all parts.
     pub(super) fn tasks(&self) -> usize {
         self.parts.last().map_or(0, |part| part.first_task + part.cuts.tasks())
     }
 
-    /// The part that a task is of.
+    /// Returns the part to which a task belongs.
     pub(super) fn part_of(&self, task: usize) -> &Part {
         &self.parts[self.parts.partition_point(|part| part.first_task <= task) - 1]
     }
 
-    /// The places of a part's rows.
+    /// Returns the routing entries of a part's rows.
     pub(super) fn slots(&self, part: &Part) -> &[u32] {
         &self.groups.slots()[part.first..part.first + part.rows]
     }
 }
 
-/// Floats that packed rows of a part take: whole lines, and a vector more, for the last row may be
-/// read as one.
+/// Returns the number of floats that a part's packed rows take: whole lines, and one vector more,
+/// since the last row may be read as a vector.
 pub(super) fn room(floats: usize) -> usize {
     (floats + MAX_LANES).next_multiple_of(MAX_LANES)
 }

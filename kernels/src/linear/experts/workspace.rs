@@ -7,46 +7,47 @@ use crate::linear::sizes::{PACK_ROWS, packed_row};
 use crate::scratch::{AlignedBuffer, ThreadScratch};
 use crate::simd::MAX_LANES;
 
-/// The largest mixture of experts that one set of kernels will see. A call beyond it panics, except
-/// for `rows`, which only sets how many rows are worked on at a time.
+/// The largest mixture of experts that one set of kernels can process. A call beyond it panics,
+/// except for `rows`, which only determines how many rows are processed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertLimits {
-    /// Rows at a time; each further pass reads the experts' weights again.
+    /// Rows processed at a time; each further pass reads the experts' weights again.
     pub rows: usize,
-    /// Experts of a row.
+    /// Experts per row.
     pub top_k: usize,
     pub experts: usize,
-    /// Input width of an expert's linears: the larger of the hidden and the expert's width.
+    /// Input width of an expert's linears: the larger of the hidden width and the expert's width.
     pub inputs: usize,
     /// Output width of `expert_down`.
     pub hidden: usize,
 }
 
 impl ExpertLimits {
-    /// No experts.
+    /// The limits of a model without experts.
     pub const NONE: ExpertLimits =
         ExpertLimits { rows: 0, top_k: 0, experts: 0, inputs: 0, hidden: 0 };
 
-    /// Places of the routing of a pass.
+    /// Returns the number of routing entries of a pass.
     fn slots(&self) -> usize {
         self.rows * self.top_k
     }
 
-    /// Parts of a pass at most: each expert's last one, and those that are whole.
+    /// Returns the maximum number of parts of a pass: the last part of each expert, and the full
+    /// parts.
     fn parts(&self) -> usize {
         self.slots().min(self.experts + self.slots() / PACK_ROWS)
     }
 }
 
-/// What expert operations work in.
+/// Working memory of expert operations.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(super) limits: ExpertLimits,
-    /// Groups and parts of the present pass.
+    /// Groups and parts of the current pass.
     pub(super) plan: RefCell<Plan>,
     /// Packed rows of all parts.
     pub(super) packed: AlignedBuffer,
-    /// Each thread's: rows of a part, side by side.
+    /// Consecutive rows of a part, one buffer per thread.
     pub(super) gathered: ThreadScratch,
     /// `[rows, hidden]`: sums over the experts so far.
     pub(super) totals: AlignedBuffer,

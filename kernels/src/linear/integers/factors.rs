@@ -1,18 +1,19 @@
-//! From the integers of a group to f32.
+//! Conversion of the integer sums of a group to f32.
 
 use std::arch::x86_64::*;
 
 use crate::linear::task::Area;
 
-/// Sums of products of `v` from those of its two digits.
+/// Combines the sums of products of the two digits of `v` to sums of products of `v`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
 }
 
-/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v
-/// times what was added to the weights][row]`.
+/// Factors that convert the integer sums of a tile of rows and a group to results. They are stored
+/// as `[factor][row]`: the step, the sum of x, and the sum of `v` times the offset added to the
+/// weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     at: *const f32,
@@ -20,7 +21,7 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// Of each row.
+    /// Number of factors per row.
     pub(super) const COUNT: usize = 3;
 
     pub(super) fn of(area: &Area, tile: usize, group: usize) -> Self {
@@ -29,15 +30,16 @@ impl Factors {
         Factors { at, rows: tiles.height(tile) }
     }
 
-    /// The factors `floats` further on.
+    /// Returns the factors that are `floats` further.
     pub(super) fn skip(self, floats: usize) -> Self {
         Factors { at: self.at.wrapping_add(floats), ..self }
     }
 
-    /// `sum` is that of all `v`, and `offset` what was added to the weights.
+    /// Writes the factors of a row. `sum` is the sum of all `v`, and `offset` the number that was
+    /// added to the weights.
     ///
     /// # Safety
-    /// `at` has room for the factors of `rows` rows.
+    /// `at` has space for the factors of `rows` rows.
     pub(super) unsafe fn write(
         at: *mut f32,
         (row, rows): (usize, usize),
@@ -52,8 +54,8 @@ impl Factors {
         }
     }
 
-    /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with
-    /// weights as they are if `PLAIN`, else with what was added to them.
+    /// Returns the `total` of sixteen columns after a group. `part` holds the sums of products of
+    /// `v` with the weights themselves if `PLAIN`, otherwise with the weights plus their offset.
     ///
     /// # Safety
     /// The row exists.

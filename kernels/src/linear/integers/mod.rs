@@ -1,18 +1,19 @@
-//! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
+//! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four per lane.
 //!
-//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its
-//! largest value. Values of at least 2^-3 of that keep all their bits. A weight's integers are
-//! multiplied as they lie in their records, one instruction for four inputs and sixteen columns,
-//! twice for the two bytes of x. Of 4 bits, 16 times a weight is a byte still, so the products of
-//! both bytes go to one sum. Integers of other forms become unsigned bytes on the way.
+//! A group of x is converted to integers of 12 bits: multiples of 2^-11 of the power of two above
+//! its largest value. Values of at least 2^-3 of that power keep all their bits. The integers of a
+//! weight are multiplied as they are stored in their records, with one instruction for four inputs
+//! and sixteen columns, executed twice for the two bytes of x. With 4 bits, 16 times a weight still
+//! fits in a byte, so the products of both bytes are added to one sum. Integers of other formats
+//! are converted to unsigned bytes first.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
-//! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
+//! group are rounded to f32 at most once; then the groups are added in order, as on all paths.
 //!
 //! - `pack`: x as integers, in two bytes.
-//! - `shape`: panels and tiles.
-//! - `weights`: what the vectors of a record hold.
-//! - `factors`: from sums of integers to results.
+//! - `shape`: sizes of panels and tiles.
+//! - `weights`: decoding of the vectors of a record.
+//! - `factors`: conversion of integer sums to results.
 //! - `multiply`: some rows by some columns.
 //! - `tiles`: more rows with AMX; `products`: one product of its tiles.
 
@@ -44,7 +45,7 @@ use super::tuning::{INTEGER_TILES_ROWS, VECTOR_COLS};
 use crate::amx::tiles::TILE;
 use crate::variant::Variant;
 
-/// See the module header, without tiles of AMX.
+/// The VNNI path, without AMX tiles; see the module documentation.
 pub(super) enum Multiplication {}
 
 impl MultiplicationPath for Multiplication {
@@ -129,7 +130,7 @@ impl MultiplicationPath for Multiplication {
     }
 }
 
-/// See the module header, in tiles of AMX.
+/// The path with AMX tiles; see the module documentation.
 pub(super) enum TileMultiplication {}
 
 impl MultiplicationPath for TileMultiplication {
@@ -172,7 +173,7 @@ fn packed_layout(tiles: RowTiles, k: usize, format: Grouped) -> PackedLayout {
     PackedLayout { tiles, units: units_of(groups * format.group), sums: Factors::COUNT * groups }
 }
 
-/// The first row of a task.
+/// Returns the first row of a task.
 fn first_row(area: &Area) -> usize {
     area.tiles.start(area.row_tiles.start)
 }

@@ -1,4 +1,4 @@
-//! Some rows by some panels, over some groups.
+//! Kernel for some rows by some panels, over some groups.
 
 #![allow(
     clippy::needless_range_loop,
@@ -21,7 +21,7 @@ use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
 
-/// Up to as many rows the two digits of x have a sum each.
+/// Maximum number of rows for which each of the two digits of x has a sum of its own.
 const SPLIT_ROWS: usize = 6;
 
 /// A packed tile of rows; see `pack`.
@@ -30,13 +30,14 @@ pub(super) struct Rows {
     count: usize,
     /// Dwords of the first group of a block.
     x: *const u32,
-    /// Factors of that group, and from there to the next.
+    /// Factors of that group. Those of the next group are `factors_stride` floats further.
     factors: Factors,
     factors_stride: usize,
 }
 
 impl Rows {
-    /// Those of a tile and a block, of `units` units in all, whose first group is `group`.
+    /// Returns the rows of a tile in a block whose first group is `group`. All blocks together have
+    /// `units` units.
     pub(super) fn of(
         area: &Area,
         tile: usize,
@@ -57,12 +58,12 @@ impl Rows {
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) records: Records,
-    /// The first panel.
+    /// First panel.
     pub(super) panel: usize,
     pub(super) groups: Range<usize>,
-    /// From the first of the groups on.
+    /// Rows, starting at the first of the groups.
     pub(super) rows: Rows,
-    /// Results `[row][RESULT_STRIDE]`, which the first group sets.
+    /// Results `[row][RESULT_STRIDE]`; the first group sets them.
     pub(super) out: *mut f32,
 }
 
@@ -72,7 +73,7 @@ impl Call {
     ///
     /// # Safety
     /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for these
-    /// weights, and results have room.
+    /// weights, and the results have sufficient space.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     pub(super) unsafe fn run(self, panels: usize, prefetcher: Option<&mut Prefetcher>) {
@@ -116,12 +117,12 @@ impl Call {
         }
     }
 
-    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high
-    /// digit with 16 times the weight, which is a byte still. Few rows add them to a sum each, so
-    /// that more chains hide the latency.
+    /// Multiplies weights of 4 bits. The products of both digits of x are added to one sum: the
+    /// high digit is multiplied by 16 times the weight, which still fits in a byte. With few rows
+    /// each digit has a sum of its own, so that more chains hide the latency.
     ///
     /// # Safety
-    /// As [`Call::run`], for `P` panels and `R` rows.
+    /// The conditions of [`Call::run`] hold for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn four<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
@@ -170,10 +171,10 @@ impl Call {
         }
     }
 
-    /// Weights that are unsigned bytes on the way: a sum for each digit of x.
+    /// Multiplies weights that are converted to unsigned bytes, with a sum for each digit of x.
     ///
     /// # Safety
-    /// As [`Call::run`], for `P` panels and `R` rows.
+    /// The conditions of [`Call::run`] hold for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn bytes<W: Bytes, const P: usize, const R: usize>(
@@ -225,17 +226,17 @@ impl Call {
     }
 }
 
-/// Where a call is: a group of its panels and rows.
+/// Position of a call: a group of its panels and rows.
 #[derive(Debug)]
 struct At<const P: usize> {
-    /// The records of the group, and its place in them.
+    /// Record of each panel that contains the group. `place` is the index of the group in it.
     record: [*const u8; P],
     place: usize,
     in_record: usize,
     record_bytes: usize,
     head_bytes: usize,
     group_bytes: usize,
-    /// The end of the first panel, and the size of each.
+    /// End of the first panel. Each panel has `panel_bytes` bytes.
     end: *const u8,
     panel_bytes: usize,
     scales: Scales,
@@ -247,7 +248,7 @@ struct At<const P: usize> {
 }
 
 impl<const P: usize> At<P> {
-    /// The first group of a call.
+    /// Returns the position of the first group of a call.
     #[inline(always)]
     fn of(call: &Call) -> At<P> {
         let records = call.records;
@@ -270,8 +271,8 @@ impl<const P: usize> At<P> {
         }
     }
 
-    /// The integers of the group; what stands before them in a later group is prefetched unless
-    /// something else prefetches.
+    /// Returns the integers of the group. Prefetches the scales and minimums that precede the
+    /// integers of a later group, unless another prefetcher is active.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn begin(&self, prefetches: bool) -> [*const u8; P] {
@@ -288,19 +289,18 @@ impl<const P: usize> At<P> {
         self.record.map(|record| record.wrapping_add(before))
     }
 
-    /// How far ahead the panels' lines are prefetched: behind their ends come the panels behind all
-    /// of these.
+    /// Returns the prefetch distance of the panels' lines in bytes. Beyond the panels' ends it
+    /// leads to the panels that follow all of these.
     #[inline(always)]
     fn ahead(&self, from: [*const u8; P]) -> usize {
         let is_beyond = from[0].wrapping_add(INTEGERS_PREFETCH_BYTES) >= self.end;
         INTEGERS_PREFETCH_BYTES + if is_beyond { (P - 1) * self.panel_bytes } else { 0 }
     }
 
-    /// Adds what the group's sums of integers are worth to the results, and goes on to the next
-    /// group.
+    /// Converts the group's integer sums, adds them to the results, and advances to the next group.
     ///
     /// # Safety
-    /// As [`Call::run`].
+    /// The conditions of [`Call::run`] hold.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn finish<const PLAIN: bool, const R: usize>(
@@ -309,7 +309,7 @@ impl<const P: usize> At<P> {
         sums: [[__m512i; R]; P],
     ) {
         for p in 0..P {
-            // SAFETY: the record exists; the group has factors of all rows, and results have room
+            // SAFETY: the record exists; the group has factors of all rows, and results have space
             // for whole panels.
             unsafe {
                 let range = ranges(self.scales, self.record[p], self.place);
@@ -331,7 +331,8 @@ impl<const P: usize> At<P> {
     }
 }
 
-/// Prefetches what `prefetcher` holds, or the lines that follow in each panel.
+/// Prefetches the lines of `prefetcher` if there is one, otherwise the following lines of each
+/// panel.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn prefetch<const P: usize>(
@@ -349,10 +350,11 @@ fn prefetch<const P: usize>(
     }
 }
 
-/// Adds the products of a step's weights with one digit of each row, of which `x` has a dword.
+/// Adds the products of a step's weights with one digit of each row; `x` holds a dword for each
+/// row.
 ///
 /// # Safety
-/// `x` has as many rows.
+/// `x` has `R` rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn add_digit<const P: usize, const R: usize>(

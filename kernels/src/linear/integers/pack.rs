@@ -1,6 +1,7 @@
-//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^11`, rounded to
-//! nearest, ties to even. `v` is `16 * high + low` with `low` from 0 to 15, which is how it is
-//! multiplied: 16 times a weight of 4 bits is a byte still, so tiles add both products to one sum.
+//! Conversion of groups of x to integers `v`: `x = step * v` with a power of two `step` and `v`
+//! within `±(2^11 - 1)`, rounded to nearest, ties to even. `v` is `16 * high + low` with `low` from
+//! 0 to 15, and is multiplied as these two digits: 16 times a weight of 4 bits still fits in a
+//! byte, so tiles add both products to one sum.
 
 use std::arch::x86_64::*;
 
@@ -14,17 +15,18 @@ use crate::linear::pack::Pack;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
-/// Inputs of a vector of bf16.
+/// Inputs in a vector of bf16.
 const VECTOR: usize = 32;
-/// Where each byte of eight inputs comes from, so that a dword holds those whose 4-bit weights lie
-/// in the low (the first dword) and in the high nibbles of a dword of weights.
+/// Source index of each byte of eight inputs, so that the first dword holds the inputs whose 4-bit
+/// weights are in the low nibbles of a dword of weights, and the second those whose weights are in
+/// the high nibbles.
 const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`,
-/// if `for_tiles` of AMX `[tile][group][high, low][row][dword]`; and its factors.
+/// Packs the task's groups as dwords of four inputs, `[block][tile][group][dword][high, low][row]`,
+/// or `[tile][group][high, low][row][dword]` if `for_tiles` of AMX. Also writes the factors.
 ///
 /// # Safety
-/// As `MultiplicationPath::pack`, on a machine with AVX-512.
+/// The conditions of `MultiplicationPath::pack` hold, and the machine has AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
@@ -51,7 +53,8 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
             } else {
                 digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
             };
-            // SAFETY: as many inputs of this row exist; the tile's groups are this task's to write.
+            // SAFETY: `inputs` inputs of this row exist; the tile's groups are this task's to
+            // write.
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
                 let (step, sum) = pack_group(x, inputs, (group, bits), row_bytes);
@@ -70,10 +73,10 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
 #[repr(C, align(64))]
 struct Digits([[u32; MAX_LANES]; MAX_LANES]);
 
-/// Writes `[dword][high, low][row]`.
+/// Writes both digits as `[dword][high, low][row]`.
 ///
 /// # Safety
-/// `to` has room for `dwords` dwords of both digits of `rows` rows.
+/// `to` has space for `dwords` dwords of both digits of `rows` rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usize, usize)) {
@@ -81,7 +84,7 @@ unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usiz
     // SAFETY: this function's own features.
     let s = unsafe { Avx512::new() };
     for (digit, digits) in digits.iter().enumerate() {
-        // SAFETY: a vector of each row; the caller's promise.
+        // SAFETY: there is a vector for each row; the rest is the caller's promise.
         unsafe {
             let by_dword = s.transpose((&raw const digits.0).cast(), size_of_val(&digits.0[0]));
             for (dword, of_rows) in by_dword.into_iter().enumerate().take(dwords) {
@@ -92,11 +95,11 @@ unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usiz
     }
 }
 
-/// Packs `inputs` inputs, and zeros up to a whole group, the high and the low bytes. The step and
-/// the sum of all `v`. A group with an infinity or a NaN has a step of NaN.
+/// Packs the high and the low digits of `inputs` inputs, with zeros up to a whole group. Returns
+/// the step and the sum of all `v`. For a group with an infinity or a NaN the step is NaN.
 ///
 /// # Safety
-/// `x` has the inputs; `to` has room.
+/// `x` has the inputs; `to` has sufficient space.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn pack_group(
@@ -146,7 +149,7 @@ unsafe fn pack_group(
     (scale.step, _mm512_reduce_add_epi32(sum))
 }
 
-/// The order of bytes that matches a weight's nibbles.
+/// Returns the order of bytes that matches a weight's nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn nibble_order() -> __m256i {
@@ -155,38 +158,38 @@ fn nibble_order() -> __m256i {
     _mm256_setr_epi64x(low, high, low, high)
 }
 
-/// The largest unsigned word.
+/// Returns the largest unsigned word.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
 fn largest_word(words: __m512i) -> u16 {
     let half =
         _mm256_max_epu16(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64::<1>(words));
     let quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
-    // The only search across lanes is for the smallest.
+    // The only horizontal search instruction finds the minimum.
     let ones = _mm_set1_epi16(-1);
     !(_mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(quarter, ones))) as u16)
 }
 
-/// What the integers of a group are multiples of.
+/// Scale of a group's integers.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     step: f32,
-    /// Of a finite step, as its bits have it.
+    /// Biased exponent of a finite step.
     exponent: u32,
 }
 
 impl Scale {
-    /// For a group whose largest magnitude has these bits as a bf16.
+    /// Returns the scale of a group whose largest magnitude has these bits as a bf16.
     fn of(magnitude: u16) -> Scale {
         let largest = u32::from(magnitude >> 7);
-        // The largest magnitude, below the next power of two, gets 11 bits. A step below the least
-        // normal number would be none.
+        // The largest magnitude, which is below the next power of two, gets 11 bits. A step below
+        // the smallest normal number would become 0.
         let exponent = largest.saturating_sub(10).max(1);
         let step = if largest < 255 { f32::from_bits(exponent << 23) } else { f32::NAN };
         Scale { step, exponent }
     }
 
-    /// Multiples of the step, the nearest to each bf16.
+    /// Returns the nearest multiple of the step for each bf16.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn integers(self, half: __m256i) -> __m512i {
@@ -194,7 +197,7 @@ impl Scale {
         _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(wide), self.inverse()))
     }
 
-    /// `1 / step` in all lanes.
+    /// Returns `1 / step` in all lanes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn inverse(self) -> __m512 {

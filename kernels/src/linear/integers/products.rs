@@ -1,7 +1,8 @@
-//! Products in tiles of AMX: sixteen rows of x by a group of a panel, both digits of x.
+//! Products in AMX tiles: sixteen rows of x by a group of a panel, for both digits of x.
 //!
-//! Tiles of sums are places of a ring. What a place holds is stored when its next product begins,
-//! some products later: stored at once, everything behind it would wait for the product.
+//! The tiles of sums form a ring of places. The contents of a place are stored when its next
+//! product starts, some products later: if they were stored immediately, all following instructions
+//! would wait for the product.
 
 use std::arch::asm;
 
@@ -9,28 +10,29 @@ use crate::amx::tiles::{Config, TILE};
 
 /// Bytes of a tile.
 pub(super) const TILE_BYTES: usize = 1024;
-/// Tiles of sums.
+/// Number of tiles of sums.
 const SUM_TILES: usize = 4;
 
-/// Places of the ring: of 8 bits the digits have a tile of sums each.
+/// Returns the number of places of the ring. With 8 bits each digit has a tile of sums of its own.
 pub(super) const fn places(four: bool) -> usize {
     if four { SUM_TILES } else { SUM_TILES / 2 }
 }
 
-/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and tmm5, weights in tmm6
-/// and tmm7. A part of a tile alone has its own shape; a tile beside others is whole, whatever
-/// stands behind its last rows: packed x takes half of its room, so it can be read.
+/// Returns the tile configuration of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and
+/// tmm5, weights in tmm6 and tmm7. If the only tile is partial, it has its own shape; if there are
+/// several tiles, each is treated as whole, whatever memory follows its last rows: packed x takes
+/// half of its buffer, so that memory can be read.
 pub(super) fn config(rows: usize, steps: usize) -> Config {
     let rows = rows.min(TILE);
     let (sums, x, weights) = ((rows, TILE), (rows, steps), (steps, TILE));
     Config::new([sums, sums, sums, sums, x, x, weights, weights])
 }
 
-/// Takes a tile of x, its high and its low digits, rows `stride` bytes apart, for the products that
-/// follow.
+/// Loads a tile of x, its high and its low digits, with rows `stride` bytes apart, for the
+/// following products.
 ///
 /// # Safety
-/// AMX may be used by this process, or is emulated; the rows exist as [`config`] has them.
+/// AMX may be used by this process, or is emulated; the rows exist as configured by [`config`].
 #[inline]
 pub(super) unsafe fn take_x([high, low]: [*const u8; 2], stride: usize) {
     // SAFETY: these instructions exist only in assembly. They read what the caller promises.
@@ -47,10 +49,10 @@ pub(super) unsafe fn take_x([high, low]: [*const u8; 2], stride: usize) {
     }
 }
 
-/// Stores the sums of a place, one tile, or two if not `FOUR`.
+/// Stores the sums of a place: one tile, or two if not `FOUR`.
 ///
 /// # Safety
-/// As [`take_x`]; `sums` has room for the tiles.
+/// The conditions of [`take_x`] hold; `sums` has space for the tiles.
 #[inline]
 pub(super) unsafe fn store<const FOUR: bool, const PLACE: usize>(sums: *mut i32) {
     // SAFETY: as in `take_x`; they write what the caller promises.
@@ -77,11 +79,11 @@ pub(super) unsafe fn store<const FOUR: bool, const PLACE: usize>(sums: *mut i32)
     }
 }
 
-/// Begins the product of the tile of x that was taken and the weights of a panel. Of 4 bits high
-/// digits go by 16 times the weights and low ones by the weights, in one sum.
+/// Starts the product of the loaded tile of x and the weights of a panel. With 4 bits, high digits
+/// are multiplied by 16 times the weights and low digits by the weights, in one sum.
 ///
 /// # Safety
-/// As [`take_x`]; `weights` are the tiles of a panel and group.
+/// The conditions of [`take_x`] hold; `weights` are the tiles of a panel and group.
 #[inline]
 pub(super) unsafe fn begin<const FOUR: bool, const PLACE: usize>(weights: *const u8) {
     // SAFETY: as in `take_x`.

@@ -1,7 +1,8 @@
-//! More rows with AMX: the same integers in tiles, sixteen rows by sixteen columns by a group.
+//! Kernel for more rows with AMX: the same integers in tiles, sixteen rows by sixteen columns by a
+//! group.
 //!
-//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups
-//! added in order.
+//! Integer sums are exact, so they are those of `multiply` bit for bit, and so are the totals,
+//! since groups are added in the same order.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -21,29 +22,29 @@ use crate::linear::tiled::TILE_LEN;
 use crate::linear::tuning::INTEGER_TILES_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 
-/// Tiles of x of a task with few rows, at most.
+/// Maximum number of tiles of x in a task with few rows.
 const FEW_TILES: usize = 2;
-/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the
-/// second level of cache once for all of them.
+/// Panels of a strip of weights, which stays expanded to bytes while all rows are multiplied by it:
+/// a tile of x is read from the second-level cache once for all of them.
 const STRIP_PANELS: usize = 2 * PANELS;
-/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave no room
-/// in the first level of cache where two threads share it.
+/// Groups of a strip that are expanded at a time with up to `FEW_TILES` tiles of x; `MANY_GROUPS`
+/// with more. More groups would not fit in a first-level cache shared by two threads.
 const FEW_GROUPS: usize = 1;
 const MANY_GROUPS: usize = 2;
 
-/// What a task uses of its thread's scratch.
+/// Layout of a task's part of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
-    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16
-    /// times each weight, and behind them the weights.
+    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; with 4 bits
+    /// 16 times each weight, followed by the weights themselves.
     weights: [[[[u8; TILE_BYTES]; 2]; STRIP_PANELS]; MANY_GROUPS],
-    /// Sums of two places, as they leave the tiles; of 8 bits `[high, low]` of each.
+    /// Sums of two places, as stored from the tiles; with 8 bits `[high, low]` of each.
     sums: [[[[i32; TILE]; TILE]; 2]; 2],
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 
-/// Leaves the sums of the task's columns and rows in its results.
+/// Computes the sums of the task's columns and rows and stores them in its results.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles;
@@ -59,8 +60,10 @@ pub(super) unsafe fn sums(reader: Records, area: &Area) {
     }
 }
 
+/// Computes the sums of weights of 4 bits if `FOUR`, otherwise of other weights.
+///
 /// # Safety
-/// As [`sums`], for weights of 4 bits if `FOUR`.
+/// The conditions of [`sums`] hold for such weights.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
     let first_row = area.tiles.start(area.row_tiles.start);
@@ -112,7 +115,7 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
         for row in 0..rows {
             let to =
                 area.results().wrapping_add(row * RESULT_STRIDE + (strip.panel - first) * COLS);
-            // SAFETY: totals are complete; results have room for whole panels.
+            // SAFETY: totals are complete; results have space for whole panels.
             unsafe { to.copy_from_nonoverlapping(strip.totals.add(row * cols), cols) };
         }
     }
@@ -123,7 +126,7 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
 struct Strip<'a> {
     reader: Records,
     area: &'a Area,
-    /// The first panel, and how many.
+    /// First panel. The strip has `panels` panels.
     panel: usize,
     panels: usize,
     /// `[row][panel][16]`.
@@ -135,7 +138,7 @@ impl Strip<'_> {
     /// first group sets.
     ///
     /// # Safety
-    /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
+    /// The conditions of [`sums_of`] hold; the groups exist, and tiles are configured for the task.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn add<const FOUR: bool>(
@@ -148,7 +151,7 @@ impl Strip<'_> {
         let prefetches = few(area);
         let steps = steps(reader.group());
         let first_row = area.tiles.start(area.row_tiles.start);
-        // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
+        // SAFETY: the scratch is the thread's own and large enough; all operands exist.
         unsafe {
             let weights = (&raw mut (*ring.scratch).weights).cast::<u8>();
             let weights_of = |group: usize, p: usize| {
@@ -186,14 +189,15 @@ impl Strip<'_> {
     }
 }
 
-/// Whether the rows are so few that memory bounds them: then each vector prefetches one further
-/// along its panel.
+/// Returns true if the rows are so few that memory bandwidth bounds them. Each vector then
+/// prefetches a later one of its panel.
 fn few(area: &Area) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
-/// The weights of a panel and group as unsigned bytes, a line a step, laid out as
-/// [`Scratch::weights`]; prefetches those `INTEGER_TILES_PREFETCH_BYTES` further if `prefetches`.
+/// Expands the weights of a panel and group to unsigned bytes, one line per step, in the layout of
+/// [`Scratch::weights`]. Prefetches the weights `INTEGER_TILES_PREFETCH_BYTES` further if
+/// `prefetches`.
 ///
 /// # Safety
 /// The group exists; `to` is two tiles.
@@ -236,7 +240,7 @@ unsafe fn expand<const FOUR: bool>(
     }
 }
 
-/// Some pairs of steps of a group as unsigned bytes.
+/// Expands some pairs of steps of a group to unsigned bytes.
 ///
 /// # Safety
 /// The group exists; `to` has a line for each step.
@@ -255,35 +259,35 @@ unsafe fn expand_bytes<W: Bytes>(weights: W, from: *const u8, pairs: usize, to: 
     }
 }
 
-/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they
-/// are added to.
+/// Products of a tile of x and a group of some panels, one in each place of the ring, and the
+/// totals to which they are added.
 struct Products {
     count: usize,
     weights: *const u8,
     reader: Records,
-    /// The first panel. The first group sets totals.
+    /// First panel.
     panel: usize,
     group: usize,
     factors: Factors,
     rows: usize,
-    /// Of the first row and panel, rows `stride` apart.
+    /// Totals of the first row and panel, with rows `stride` apart.
     totals: *mut f32,
     stride: usize,
 }
 
-/// Products in flight, one in each place: while tiles are multiplied, those begun before become
-/// totals.
+/// Products in flight, one in each place: while tiles are multiplied, the previous products are
+/// added to the totals.
 struct Ring<const FOUR: bool> {
     before: Option<Products>,
     scratch: *mut Scratch,
 }
 
 impl<const FOUR: bool> Ring<FOUR> {
-    /// Begins the products of `next` and adds those before it to their totals, place by place.
+    /// Starts the products of `next` and adds the previous ones to their totals, place by place.
     ///
     /// # Safety
     /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x
-    /// of `next` was taken. Everything covers the panels and rows.
+    /// of `next` was loaded. All pointers cover the panels and rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn turn(&mut self, next: Option<Products>, prefetcher: &mut Prefetcher) {
@@ -299,8 +303,10 @@ impl<const FOUR: bool> Ring<FOUR> {
         self.before = next;
     }
 
+    /// Processes a place of the ring.
+    ///
     /// # Safety
-    /// As [`Ring::turn`].
+    /// The conditions of [`Ring::turn`] hold.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn place<const PLACE: usize>(
@@ -312,7 +318,7 @@ impl<const FOUR: bool> Ring<FOUR> {
         let next = next.filter(|next| PLACE < next.count);
         // SAFETY: the caller's promise; the scratch is the thread's own.
         unsafe {
-            // In turn: no store waits until the sums before it are read.
+            // The two buffers alternate, so that no store waits until the sums before it are read.
             let sums = (&raw mut (*self.scratch).sums[PLACE % 2]).cast::<i32>();
             if before.is_some() {
                 store::<FOUR, PLACE>(sums);
@@ -331,7 +337,7 @@ impl Products {
     /// Adds `sums` to the totals of panel `p`.
     ///
     /// # Safety
-    /// Everything covers the panels and the rows.
+    /// All pointers cover the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn add<const FOUR: bool>(

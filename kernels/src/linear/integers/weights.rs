@@ -1,4 +1,5 @@
-//! What the vectors of a group hold: four integers of sixteen columns at a step, as unsigned bytes.
+//! Decoding of the vectors of a group: four integers of sixteen columns per step, as unsigned
+//! bytes.
 
 use std::arch::x86_64::*;
 
@@ -7,21 +8,21 @@ use model::compressed::{Bits, Scales, Table};
 use super::shape::COLS;
 use crate::linear::reader::Records;
 
-/// Inputs of a step: those of a lane of weights' bytes.
+/// Inputs of a step: the weights in the bytes of a lane.
 const STEP: usize = 4;
 
-/// Steps of a group.
+/// Returns the number of steps of a group.
 pub(super) const fn steps(group: usize) -> usize {
     group / STEP
 }
 
-/// Vectors of a group's weights, but for that of their upper bits.
+/// Returns the number of vectors of a group's weights, except those of their upper bits.
 pub(super) fn vectors(records: Records) -> usize {
     let steps = steps(records.group());
     if records.bits() == Bits::Eight { steps } else { steps / 2 }
 }
 
-/// What was added to integers that are unsigned bytes.
+/// Returns the offset that was added to integers to make them unsigned bytes.
 pub(super) fn offset(bits: Bits) -> i32 {
     match bits {
         Bits::Eight | Bits::Table(_) => 128,
@@ -29,19 +30,20 @@ pub(super) fn offset(bits: Bits) -> i32 {
     }
 }
 
-/// Scales and minimums of the columns of a record, of the group at a place in it.
+/// Returns the scales and minimums of a record's columns for its group `place`.
 ///
 /// # Safety
 /// The record and the group exist.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f")]
 pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> (__m512, __m512) {
-    // SAFETY: a record starts with them, as `model::compressed` says.
+    // SAFETY: a record starts with them, as specified in `model::compressed`.
     unsafe {
         let halves = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(at).cast()));
         let bytes = |at: usize| _mm512_cvtepi8_epi32(_mm_loadu_si128(record.add(at).cast()));
         let times = |half: __m512, at: usize| _mm512_mul_ps(half, _mm512_cvtepi32_ps(bytes(at)));
-        // The usual ones first: a table of jumps costs more than what it jumps to.
+        // The usual formats are tested first: a jump table costs more than the code that it
+        // selects.
         if scales == Scales::Halves {
             return (halves(0), halves(2 * COLS));
         }
@@ -54,7 +56,7 @@ pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> 
         }
         match scales {
             Scales::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),
-            // The product of two powers of two is exact, below the least normal number too.
+            // The product of two powers of two is exact, even below the smallest normal number.
             Scales::PowersOfTwo => {
                 let power = bytes(place * COLS);
                 let normal = _mm512_max_epi32(power, _mm512_set1_epi32(-126));
@@ -66,7 +68,7 @@ pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> 
     }
 }
 
-/// `2^a` for each lane, from -126 to 127.
+/// Returns `2^a` for each lane, with `a` from -126 to 127.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn power_of_two(a: __m512i) -> __m512 {
@@ -74,8 +76,8 @@ fn power_of_two(a: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
 }
 
-/// A step's weights of 4 bits, those of the low or of the high nibbles: 16 times each, and as they
-/// are.
+/// Returns a step's weights of 4 bits, from the low or from the high nibbles: 16 times each, and
+/// unchanged.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn nibbles(vector: __m512i, high: bool) -> (__m512i, __m512i) {
@@ -89,7 +91,7 @@ pub(super) fn nibbles(vector: __m512i, high: bool) -> (__m512i, __m512i) {
     }
 }
 
-/// The low or the high nibble of every byte.
+/// Returns the low or the high nibble of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn codes(vector: __m512i, high: bool) -> __m512i {
@@ -98,20 +100,20 @@ fn codes(vector: __m512i, high: bool) -> __m512i {
     _mm512_and_si512(low, vector)
 }
 
-/// Integers that are no 4 bits, as unsigned bytes, two steps after each other.
+/// Decodes integers of all types except `Bits::Four` to unsigned bytes, two steps at a time.
 pub(super) trait Bytes: Copy {
-    /// Vectors of memory of two steps.
+    /// Vectors in memory per two steps.
     const VECTORS: usize;
-    /// Vectors that a group begins with.
+    /// Vectors with which a group begins, before those of its steps.
     const UPPER: usize;
 
-    /// What the steps of a group have in common.
+    /// Returns the vector that the steps of a group have in common.
     ///
     /// # Safety
     /// The group exists.
     unsafe fn begin(self, group: *const u8) -> __m512i;
-    /// The bytes of a pair of steps, from its vectors; `upper` is from `begin` and the steps
-    /// before.
+    /// Returns the bytes of a pair of steps, from its vectors. `upper` is the result of `begin`,
+    /// advanced by the preceding steps.
     ///
     /// # Safety
     /// The machine has AVX-512, and the vectors exist.
@@ -143,7 +145,7 @@ impl Bytes for Eight {
     }
 }
 
-/// Nibbles with `UPPER_BITS` bits above each, as they are kept.
+/// Nibbles with `UPPER_BITS` bits above each, as they are stored.
 #[derive(Clone, Copy)]
 pub(super) struct Above<const UPPER_BITS: u32>;
 
@@ -172,7 +174,7 @@ impl<const UPPER_BITS: u32> Bytes for Above<UPPER_BITS> {
     }
 }
 
-/// Bytes of a table, with 128 added.
+/// Values of a table, with 128 added.
 #[derive(Clone, Copy)]
 pub(super) struct OfTable(__m512i);
 

@@ -1,4 +1,4 @@
-//! Records of grouped low-bit weights, in which a vector lane is an output column already.
+//! Records of grouped low-bit weights, in which a vector lane already is an output column.
 
 use std::ops::Range;
 
@@ -20,17 +20,17 @@ pub struct Records {
     format: Grouped,
     n: usize,
     groups: usize,
-    /// Bytes of a block of `ROWS` columns, and what of it.
+    /// Bytes of a block of `ROWS` columns. The following fields are the sizes of its components.
     block_bytes: usize,
     record_bytes: usize,
     head_bytes: usize,
     group_bytes: usize,
-    /// Groups of a record are `2^shift`.
+    /// Base-2 logarithm of the number of groups in a record.
     shift: u32,
 }
 
 impl Records {
-    /// `records` holds a matrix `[n, k]` of `format`.
+    /// Creates a reader of `records`, which hold a matrix `[n, k]` of `format`.
     pub fn new(records: *const u8, format: Grouped, n: usize, k: usize) -> Self {
         let in_record = format.scales.groups(format.group);
         assert!(in_record.is_power_of_two(), "{format:?}: groups of a record");
@@ -47,66 +47,66 @@ impl Records {
         }
     }
 
-    /// The integers.
+    /// Returns the type of the integers.
     pub fn bits(self) -> Bits {
         self.format.bits
     }
 
-    /// What scales and minimums are made of.
+    /// Returns the representation of scales and minimums.
     pub fn scales(self) -> Scales {
         self.format.scales
     }
 
-    /// Inputs of a group.
+    /// Returns the number of inputs in a group.
     pub fn group(self) -> usize {
         self.format.group
     }
 
-    /// Groups along k.
+    /// Returns the number of groups along k.
     pub fn groups(self) -> usize {
         self.groups
     }
 
-    /// Groups of a record.
+    /// Returns the number of groups in a record.
     pub fn in_record(self) -> usize {
         1 << self.shift
     }
 
-    /// Bytes of a record.
+    /// Returns the number of bytes in a record.
     pub fn record_bytes(self) -> usize {
         self.record_bytes
     }
 
-    /// Bytes of what scales and minimums are made of, with which a record begins.
+    /// Returns the number of bytes of scales and minimums, with which a record starts.
     pub fn head_bytes(self) -> usize {
         self.head_bytes
     }
 
-    /// Bytes of the integers of a group.
+    /// Returns the number of bytes of a group's integers.
     pub fn group_bytes(self) -> usize {
         self.group_bytes
     }
 
-    /// The place of a group in its record.
+    /// Returns the index of a group in its record.
     pub fn place(self, group: usize) -> usize {
         group & (self.in_record() - 1)
     }
 
-    /// The record of a block of `ROWS` columns that holds a group.
+    /// Returns the record of a block of `ROWS` columns that contains a group.
     pub fn record_at(self, block: usize, group: usize) -> *const u8 {
         let before = block * self.block_bytes + (group >> self.shift) * self.record_bytes;
         self.records.wrapping_add(before)
     }
 
-    /// The integers of a group.
+    /// Returns the integers of a group.
     pub fn integers_at(self, block: usize, group: usize) -> *const u8 {
         let before = self.head_bytes + self.place(group) * self.group_bytes;
         self.record_at(block, group).wrapping_add(before)
     }
 
-    /// The lines of memory of some groups of some blocks.
+    /// Returns the cache lines of some groups of some blocks.
     pub fn lines_of(self, block: usize, blocks: usize, groups: Range<usize>) -> Lines {
-        // What a record begins with goes with its first group.
+        // The scales and minimums of a record are prefetched with its first group.
         let begin = |group: usize| match self.place(group) {
             0 => self.record_at(block, group),
             _ => self.integers_at(block, group),
@@ -116,20 +116,20 @@ impl Records {
         Lines { at, stride: self.block_bytes, rows: blocks, lines }
     }
 
-    /// A panel's block, and the first of the panel's rows in it.
+    /// Returns a panel's block, and the index of the panel's first row in it.
     #[inline(always)]
     fn block<S: Simd>(panel: usize) -> (usize, usize) {
         (panel * S::LANES / ROWS, panel * S::LANES % ROWS)
     }
 
-    /// A vector of a group, from the panel's first row on.
+    /// Returns a vector of a group, from the panel's first row on.
     #[inline(always)]
     fn vector<S: Simd>(self, panel: usize, segment: usize, index: usize) -> *const u8 {
         let (block, row) = Self::block::<S>(panel);
         self.integers_at(block, segment).wrapping_add(VECTOR_BYTES * index + 4 * row)
     }
 
-    /// Scales and minimums of a panel and group.
+    /// Returns the scales and minimums of a panel and group.
     ///
     /// # Safety
     /// They exist.
@@ -140,14 +140,14 @@ impl Records {
         let half = |index: usize| record.cast::<f16>().wrapping_add(index + row);
         let float = |index: usize| record.cast::<f32>().wrapping_add(index + row);
         let byte = |at: usize| record.wrapping_add(at + row);
-        // SAFETY: a record starts with what the form says, for each of its rows.
+        // SAFETY: a record starts with what the format specifies, for each of its rows.
         unsafe {
             match self.format.scales {
                 Scales::Halves => (s.load_f16(half(0)), s.load_f16(half(ROWS))),
                 Scales::HalfScales => (s.load_f16(half(place * ROWS)), s.zero()),
                 Scales::Floats => (s.load(float(0)), s.load(float(ROWS))),
                 Scales::PowersOfTwo => {
-                    // In two steps, since the least powers are below the least normal number.
+                    // In two steps, since the smallest powers are below the smallest normal number.
                     let power = s.load_signed_bytes(byte(place * ROWS));
                     let normal = s.max(power, s.splat(-126.0));
                     let rest = s.exp2_integral(s.sub(power, normal));
@@ -167,10 +167,10 @@ impl Records {
         }
     }
 
-    /// Four integers of each column, those of a step, as signed bytes.
+    /// Returns four integers of each column, those of a step, as signed bytes.
     ///
     /// # Safety
-    /// They exist, and are neither of 4 nor of 8 bits.
+    /// They exist, and have neither 4 nor 8 bits.
     #[inline(always)]
     unsafe fn signed_bytes<S: Simd>(self, s: S, panel: usize, segment: usize, step: usize) -> S::D {
         let bits = self.format.bits;
@@ -266,12 +266,12 @@ macro_rules! grouped_reader {
     };
 }
 
-/// 4-bit records, widened: eight units to a dword.
+/// 4-bit records, widened: eight units per dword.
 #[derive(Debug, Clone, Copy)]
 pub struct Four(pub Records);
 
 impl<S: Simd> WeightReader<S> for Four {
-    // The low half of a dword has the even inputs, the high half the odd ones.
+    // The low half of a dword contains the even inputs, the high half the odd ones.
     grouped_reader!(
         8,
         |s, d, index| s.nibble(d, index / 2 + index % 2 * 4),
@@ -281,7 +281,7 @@ impl<S: Simd> WeightReader<S> for Four {
     );
 }
 
-/// 8-bit records, widened: four units to a dword.
+/// 8-bit records, widened: four units per dword.
 #[derive(Debug, Clone, Copy)]
 pub struct Eight(pub Records);
 
@@ -295,7 +295,7 @@ impl<S: Simd> WeightReader<S> for Eight {
     );
 }
 
-/// Records of five or six bits or of a table, as bytes: four units to a dword.
+/// Records of five or six bits or of a table, as bytes: four units per dword.
 #[derive(Debug, Clone, Copy)]
 pub struct Coded(pub Records);
 

@@ -1,9 +1,9 @@
-//! How weights lie in memory and become *units*: vectors whose lanes are output columns, each
-//! multiplied by one broadcast value of x.
+//! Readers of weights. They convert weights in memory to *units*: vectors whose lanes are output
+//! columns, each multiplied by one broadcast value of x.
 //!
 //! A *panel* is `LANES` weight rows. A *chunk* of it is a few dword vectors, which expand to units
 //! in the order of k. A *segment* is the length of one chain of multiply-adds; it is the same for
-//! every batch size and thread count, which is what makes rows independent.
+//! every batch size and thread count, which makes rows independent.
 
 mod grouped;
 mod plain;
@@ -16,50 +16,52 @@ pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 use super::prefetch::Lines;
 use crate::simd::Simd;
 
-/// Reads weights of one format; see the module header.
+/// A reader of weights of one format; see the module documentation.
 pub trait WeightReader<S: Simd>: Copy {
-    /// Units of a dword vector.
+    /// Units per dword vector.
     const UNITS: usize;
-    /// Dword vectors of a chunk: 1 or `LANES`.
+    /// Dword vectors per chunk: 1 or `LANES`.
     const DWORDS: usize;
-    /// Whether a chain ends with a scale and a minimum per column.
+    /// True if a chain ends with a scale and a minimum per column.
     const GROUPED: bool;
 
-    /// Unit `index` of a dword vector.
+    /// Returns unit `index` of a dword vector.
     fn unit(s: S, d: S::D, index: usize) -> S::F;
-    /// Output columns.
+    /// Returns the number of output columns.
     fn columns(self) -> usize;
-    /// Units along k.
+    /// Returns the number of units along k.
     fn units(self) -> usize;
-    /// Units of a segment, a whole number of chunks; the last segment may be shorter.
+    /// Returns the number of units in a segment, a whole number of chunks; the last segment may be
+    /// shorter.
     fn segment(self) -> usize;
-    /// Whether all `LANES` columns of a panel can be read.
+    /// Returns true if all `LANES` columns of a panel can be read.
     fn is_full(self, panel: usize) -> bool;
-    /// A chunk of a panel.
+    /// Returns a chunk of a panel.
     ///
     /// # Safety
     /// The panel is full, and all units of the chunk exist.
     unsafe fn chunk(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block;
-    /// As `chunk`, with zeros for the columns and units that do not exist.
+    /// Returns a chunk like [`WeightReader::chunk`], with zeros for the columns and units that do
+    /// not exist.
     ///
     /// # Safety
     /// The first column and unit exist.
     unsafe fn edge(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block;
-    /// Prefetches what a later `chunk` reads.
+    /// Prefetches memory that a later `chunk` reads.
     fn prefetch(self, s: S, panel: usize, segment: usize, index: usize);
-    /// Scale and minimum of a segment of a panel, if grouped.
+    /// Returns the scale and minimum of a segment of a panel; zeros if the weights are not grouped.
     ///
     /// # Safety
     /// Both exist.
     unsafe fn scale(self, s: S, panel: usize, segment: usize) -> (S::F, S::F);
-    /// The lines of memory of `panels` panels from `panel` on, units of one block.
+    /// Returns the cache lines of `panels` panels from `panel` on, for the units of one block.
     fn lines(self, panel: usize, panels: usize, block: usize) -> Lines;
 }
 
-/// `total` after a finished segment.
+/// Returns `total` after a finished segment.
 ///
 /// # Safety
-/// If grouped, `sum` points to the sum of the segment's x.
+/// If the weights are grouped, `sum` points to the sum of the segment's x.
 #[inline(always)]
 pub(in crate::linear) unsafe fn combine<S: Simd, W: WeightReader<S>>(
     s: S,

@@ -25,24 +25,24 @@ impl<T> Clone for Plain<T> {
 impl<T> Copy for Plain<T> {}
 
 impl<T> Plain<T> {
-    /// `rows` is `[n, k]`.
+    /// Creates a reader of `rows`, which is `[n, k]`.
     pub fn new(rows: *const T, n: usize, k: usize) -> Self {
         Plain { rows, n, k }
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     #[inline(always)]
     pub fn outputs(self) -> usize {
         self.n
     }
 
-    /// Inputs of a row.
+    /// Returns the number of inputs in a row.
     #[inline(always)]
     pub fn inputs(self) -> usize {
         self.k
     }
 
-    /// Where a row starts, if it exists.
+    /// Returns the start of a row, which need not exist.
     #[inline(always)]
     pub fn row(self, row: usize) -> *const T {
         self.rows.wrapping_add(row * self.k)
@@ -92,8 +92,8 @@ impl<T> Plain<T> {
         unsafe { s.transpose(buffer.as_ptr().cast(), 4 * MAX_LANES) }
     }
 
-    /// Prefetches what follows in each row of a panel, or, near the end of the rows, for the start
-    /// of the next panel's: short rows would otherwise begin cold.
+    /// Prefetches later inputs of each row of a panel or, near the end of the rows, the start of
+    /// the next panel's rows, since short rows would otherwise start with cache misses.
     #[inline(always)]
     fn prefetch_rows<S: Simd>(self, s: S, at: *const u8, offset: usize) {
         let next = if offset + PLAIN_PREFETCH_BYTES < self.stride() { 0 } else { S::LANES - 1 };
@@ -103,7 +103,7 @@ impl<T> Plain<T> {
         }
     }
 
-    /// The lines of memory of some inputs of some rows.
+    /// Returns the cache lines of some inputs of some rows.
     #[inline(always)]
     pub fn lines(self, rows: Range<usize>, inputs: Range<usize>) -> Lines {
         Lines {
@@ -161,8 +161,8 @@ macro_rules! plain_reader {
 
         #[inline(always)]
         unsafe fn chunk(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block {
-            // Of an odd number of inputs the last has no partner in memory but the next row's
-            // first.
+            // The last of an odd number of inputs has no partner in memory except the first input
+            // of the next row.
             let end = segment * BLOCK_UNITS * 4 / $units + (index + 1) * 4 * S::LANES;
             if $inputs > 1 && end > self.0.stride() {
                 // SAFETY: the caller's promise.
@@ -207,7 +207,7 @@ impl<S: Simd> WeightReader<S> for PlainF32 {
     plain_reader!(1, 1, |s, d, _index| s.bits(d));
 }
 
-/// bf16 weights, widened: two units to a dword.
+/// bf16 weights, widened: two units per dword.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainBf16(pub Plain<bf16>);
 
@@ -215,7 +215,7 @@ impl<S: Simd> WeightReader<S> for PlainBf16 {
     plain_reader!(2, 1, |s, d, index| if index == 0 { s.low_bf16(d) } else { s.high_bf16(d) });
 }
 
-/// bf16 weights as they are: a unit is a dword, two inputs.
+/// bf16 weights, not widened: a unit is a dword with two inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct PairsBf16(pub Plain<bf16>);
 

@@ -144,7 +144,7 @@ impl Integers for Avx2 {
 
     #[inline(always)]
     fn dot_bytes<const FAST: bool>(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // Sums of two products stay within a word.
+        // Sums of two products fit in a word.
         with_token!({
             let words = _mm256_maddubs_epi16(a, b);
             _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)))

@@ -1,12 +1,12 @@
-//! Packed integers of AVX-512, and the dot products of AVX512-VNNI where the machine has them.
+//! Packed integers of AVX-512, and the dot products of AVX512-VNNI if the machine has them.
 
 use std::arch::x86_64::*;
 
 use super::Integers;
 use crate::simd::avx512::{Avx512, halves};
 
-/// One `vpdpbusd`, which is not among the instructions of the variant, in the order in which
-/// kernels name it: the intrinsic is reordered, and spills.
+/// Issues one `vpdpbusd`, which is not among the instructions of the variant, in the order in which
+/// kernels issue it: the intrinsic is reordered, and spills.
 ///
 /// # Safety
 /// The machine has AVX512-VNNI.
@@ -27,9 +27,9 @@ pub(crate) unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
-/// `low` in the first half of the lanes, `high` in the others: broadcasts that are part of their
-/// loads. The compiler would make of the intrinsics a permutation, and the shuffle port is what is
-/// short.
+/// Loads `low` into the first half of the lanes and `high` into the others, with broadcasts that
+/// are part of their loads. The compiler would turn the intrinsics into a permutation, and the
+/// shuffle port is the bottleneck.
 ///
 /// # Safety
 /// The machine has AVX-512; both are readable.
@@ -200,7 +200,7 @@ impl Integers for Avx512 {
 
     #[inline(always)]
     fn halves_f16(self, d: __m512i) -> [__m512; 2] {
-        /// Even words, then odd ones.
+        /// Indices of even words, then odd ones.
         const HALVES: [u16; 32] = {
             let mut index = [0; 32];
             let mut i = 0;
@@ -229,7 +229,7 @@ impl Integers for Avx512 {
 
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8, count: usize) -> __m512i {
-        // SAFETY: masked bytes are not touched; the caller promises the others.
+        // SAFETY: masked bytes are not accessed; the caller promises the others.
         unsafe { _mm512_maskz_loadu_epi8((1 << count) - 1, from.cast()) }
     }
 
@@ -241,10 +241,10 @@ impl Integers for Avx512 {
     #[inline(always)]
     fn dot_bytes<const FAST: bool>(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         if FAST {
-            // SAFETY: `has_fast_dots` said that the machine has the instruction.
+            // SAFETY: `has_fast_dots` reported that the machine has the instruction.
             return unsafe { vpdpbusd(acc, a, b) };
         }
-        // Sums of two products stay within a word.
+        // Sums of two products fit in a word.
         with_token!({
             let words = _mm512_maddubs_epi16(a, b);
             _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)))

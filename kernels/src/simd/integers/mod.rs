@@ -1,12 +1,12 @@
-//! The types of vectors, and arithmetic on packed small integers: exact, so that every order and
-//! every instruction gives the same bits. Attention over a 4-bit KV cache is made of it.
+//! Vector types, and arithmetic on packed small integers: exact, so that every order and every
+//! instruction gives the same bits. Attention over a 4-bit KV cache is built on it.
 
 /// Evaluates intrinsics that only need the instructions to exist.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_token {
     ($body:expr) => {{
         // SAFETY: intrinsics are unsafe outside functions compiled for them; the token exists only
-        // where the machine has the instructions, and nothing here touches memory.
+        // if the machine has the instructions, and nothing here accesses memory.
         unsafe { $body }
     }};
 }
@@ -19,18 +19,18 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
-/// What [`Simd`](super::Simd) builds on.
+/// Operations on packed integers, the base of [`Simd`](super::Simd).
 pub trait Integers: Copy {
     /// A vector of [`Simd::LANES`](super::Simd::LANES) f32.
     type F: Copy;
-    /// A vector of as many dwords: packed numbers of some format.
+    /// A vector of the same number of dwords: packed numbers of some format.
     type D: Copy;
 
-    /// `value` in every lane.
+    /// Returns `value` in every lane.
     fn splat_dword(self, value: u32) -> Self::D;
-    /// `low` in the first half of the lanes, `high` in the others.
+    /// Returns `low` in the first half of the lanes, `high` in the others.
     fn two_dwords(self, low: u32, high: u32) -> Self::D;
-    /// The same from memory.
+    /// Returns the [`Integers::two_dwords`] at two addresses.
     ///
     /// # Safety
     /// Both are readable.
@@ -39,57 +39,58 @@ pub trait Integers: Copy {
         // SAFETY: the caller's promise.
         unsafe { self.two_dwords(*low, *high) }
     }
-    /// Each dword, signed, as f32.
+    /// Converts each dword, signed, to f32.
     fn dwords_to_f32(self, d: Self::D) -> Self::F;
-    /// The nearest signed dword of each lane, ties to even.
+    /// Returns the nearest signed dword of each lane, ties to even.
     fn round_dwords(self, a: Self::F) -> Self::D;
-    /// Bits that are set in either.
+    /// Returns the bitwise or.
     fn or_dwords(self, a: Self::D, b: Self::D) -> Self::D;
-    /// Differences of bytes, modulo 256.
+    /// Returns differences of bytes, modulo 256.
     fn sub_bytes(self, a: Self::D, b: Self::D) -> Self::D;
-    /// Bits `from..from + count` of every byte, for `count` 1 or 2, as bits 4 and 5 of a byte.
+    /// Returns bits `from..from + count` of every byte, for `count` 1 or 2, as bits 4 and 5 of a
+    /// byte.
     fn upper_bits(self, d: Self::D, from: usize, count: usize) -> Self::D;
-    /// For every byte, below 16, its entry of a table.
+    /// Looks up every byte, below 16, in a table.
     fn table_bytes(self, d: Self::D, table: &[i8; 16]) -> Self::D;
-    /// A signed byte for each lane, as f32.
+    /// Loads a signed byte for each lane, as f32.
     ///
     /// # Safety
     /// `from` is valid for reading a byte for each lane.
     unsafe fn load_signed_bytes(self, from: *const u8) -> Self::F;
-    /// The low or the high nibble of every byte as a byte.
+    /// Returns the low or the high nibble of every byte as a byte.
     fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
-    /// Bytes of four rows side by side, the first row's lowest: lane `l` of vector `v` has bytes
+    /// Interleaves the bytes of four rows, the first row's lowest: lane `l` of vector `v` has bytes
     /// `16 * (l / 4) + 8 * half + 4 * v + l % 4`.
     fn interleave_bytes(self, rows: [Self::D; 4], half: usize) -> [Self::D; 2];
-    /// Half a vector's bytes at `low`, and as many at `high` behind them.
+    /// Loads half a vector's bytes at `low`, followed by the same number at `high`.
     ///
     /// # Safety
     /// Both are readable.
     unsafe fn load_halves(self, low: *const u8, high: *const u8) -> Self::D;
-    /// Both halves of the lanes of `a` added, and behind these sums those of `b`.
+    /// Returns the sums of both halves of the lanes of `a`, followed by those of `b`.
     fn fold_halves(self, a: Self::D, b: Self::D) -> Self::D;
-    /// Dword `p` of each of [`Simd::LANES`](super::Simd::LANES) rows that lie `stride` bytes apart,
-    /// as vector `p`.
+    /// Returns dword `p` of each of [`Simd::LANES`](super::Simd::LANES) rows that are stored
+    /// `stride` bytes apart, as vector `p`.
     ///
     /// # Safety
     /// `from` is valid for reading eight dwords, at any alignment, and so are the rows after it.
     unsafe fn transpose_eight(self, from: *const u8, stride: usize) -> [Self::D; 8];
-    /// The low and the high half of each dword, f16, as f32.
+    /// Converts the low and the high half of each dword, f16, to f32.
     fn halves_f16(self, d: Self::D) -> [Self::F; 2];
-    /// The low byte of each dword, which is all of it, one behind the other.
+    /// Stores the low byte of each dword, whose upper bytes are zero, contiguously.
     ///
     /// # Safety
     /// `to` is valid for writing a byte for each lane.
     unsafe fn store_bytes(self, to: *mut u8, d: Self::D);
-    /// `count` bytes, fewer than a vector's, and zeros.
+    /// Loads `count` bytes, fewer than a vector's, followed by zeros.
     ///
     /// # Safety
     /// `from` is valid for reading `count` bytes.
     unsafe fn load_bytes(self, from: *const u8, count: usize) -> Self::D;
-    /// Whether the machine has instructions of its own for the dot products below, which are then
-    /// called with `FAST`; the sums are exact, so both give the same bits.
+    /// Returns true if the machine has dedicated instructions for the dot products below, which are
+    /// then called with `FAST`; the sums are exact, so both give the same bits.
     fn has_fast_dots(self) -> bool;
-    /// `acc +` the sum of the products of four bytes of `a` and signed ones of `b`, those of one of
-    /// the two from 0 to 15.
+    /// Returns `acc` plus the sum of the products of four bytes of `a` and signed ones of `b`; the
+    /// bytes of one of the two are from 0 to 15.
     fn dot_bytes<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
 }

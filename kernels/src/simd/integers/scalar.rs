@@ -1,4 +1,4 @@
-//! Packed integers without any instruction for them.
+//! Packed integers without dedicated instructions.
 
 use half::f16;
 

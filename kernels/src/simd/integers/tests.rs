@@ -1,11 +1,11 @@
-//! All variants compute the same integers.
+//! Tests that all variants compute the same integers.
 
 use half::f16;
 
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Every operation on the same bytes, lanes as bytes one after the other.
+/// Runs every operation on the same bytes, with lanes as consecutive bytes.
 struct Every<'a> {
     a: &'a [u8; 64],
     b: &'a [u8; 64],
@@ -30,7 +30,7 @@ impl SimdTask for Every<'_> {
             let zero = s.splat_dword(0);
             let [of_a, _] = s.interleave_bytes([a, zero, zero, zero], 0);
             let mut stored = [0u8; 16];
-            // SAFETY: the arrays have room for the widest vector; what is stored are bytes.
+            // SAFETY: the arrays have space for the widest vector; the stored values are bytes.
             let stored = unsafe {
                 s.store_bytes(stored.as_mut_ptr(), of_a);
                 s.load_dwords(stored.map(u32::from).as_ptr().cast())
@@ -44,7 +44,7 @@ impl SimdTask for Every<'_> {
             }
             let mut dwords = [0u32; 16];
             for (index, vector) in vectors.into_iter().enumerate() {
-                // SAFETY: the array has room for the widest vector.
+                // SAFETY: the array has space for the widest vector.
                 unsafe { s.store(dwords.as_mut_ptr().cast(), s.bits(vector)) };
                 for dword in &dwords[..S::LANES] {
                     self.out.push(*dword ^ index as u32);
@@ -63,7 +63,7 @@ fn every(variant: Variant, a: &[u8; 64], b: &[u8; 64]) -> Vec<Vec<u32>> {
     unsafe { dispatch(variant, Every { a, b, out: &mut out }) };
     let lanes = if variant <= Variant::Avx2 { 8 } else { 16 };
     let operations = out.len() / 16;
-    // Operation by operation, whatever the width of the vectors.
+    // Compares operation by operation, regardless of the width of the vectors.
     let vectors: Vec<&[u32]> = out.chunks(lanes).collect();
     (0..operations)
         .map(|operation| {
@@ -88,7 +88,7 @@ fn every_variant_computes_the_same_integers() {
         for variant in Variant::available() {
             let actual = every(variant, &a, &b);
             assert_eq!(actual[..9], expected[..], "{variant:?}");
-            // The fast forms of the last two behind them.
+            // The fast versions of the last two follow them.
             for (fast, index) in actual[9..].iter().zip([9, 10]) {
                 let plain = |values: &[u32], index: usize| -> Vec<u32> {
                     values.iter().map(|value| value ^ index as u32).collect()
@@ -100,7 +100,7 @@ fn every_variant_computes_the_same_integers() {
     }
 }
 
-/// Operations whose lanes come from as many rows, or from both halves.
+/// Operations whose lanes come from that number of rows, or from both halves.
 struct Across<'a> {
     bytes: &'a [u8; 1024],
     /// Two f16 each.
@@ -108,14 +108,14 @@ struct Across<'a> {
     out: &'a mut Vec<Vec<u32>>,
 }
 
-/// Bytes from a row to the next one.
+/// Distance in bytes from one row to the next.
 const STRIDE: usize = 37;
 
 impl SimdTask for Across<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let from = self.bytes.as_ptr();
-        // SAFETY: sixteen rows of eight dwords lie within the bytes.
+        // SAFETY: sixteen rows of eight dwords are within the bytes.
         let mut vectors = unsafe {
             let (a, b) = (s.load_halves(from.add(5), from.add(77)), s.load_dwords(from.add(200)));
             vec![a, s.fold_halves(a, b)]
@@ -126,7 +126,7 @@ impl SimdTask for Across<'_> {
         vectors.extend(unsafe { s.transpose_eight(from.add(3), STRIDE) });
         for vector in vectors.into_iter().map(|dwords| s.bits(dwords)).chain([low, high]) {
             let mut dwords = vec![0u32; 16];
-            // SAFETY: there is room for the widest vector.
+            // SAFETY: there is space for the widest vector.
             unsafe { s.store(dwords.as_mut_ptr().cast(), vector) };
             dwords.truncate(S::LANES);
             self.out.push(dwords);
@@ -138,7 +138,7 @@ impl SimdTask for Across<'_> {
 fn lanes_come_from_the_rows_and_halves_that_they_should() {
     let bytes: [u8; 1024] = std::array::from_fn(|i| (i * i / 7 + 3 * i) as u8);
     let dword = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-    // Finite ones of both signs.
+    // Finite values of both signs.
     let halves: [u32; 16] = std::array::from_fn(|i| {
         ((i * 977) as u32 & 0x3bff) | ((i * 1409 + 5) as u32 & 0xbbff) << 16
     });

@@ -1,4 +1,4 @@
-//! Configurations and tensors of models of which some layers keep a state.
+//! Configurations and tensors of models in which some layers keep a state.
 
 use serde_json::{Map, Value, json};
 
@@ -96,7 +96,7 @@ fn what_is_not_understood_is_refused() {
     }
 }
 
-/// First rows and numbers of rows of a tensor's pieces.
+/// Returns the name of a tensor's pieces, and the first row and number of rows of each piece.
 fn rows(config: &ModelConfig, op: Op, layout: usize) -> (String, Vec<(usize, usize)>) {
     let layer = if op == Op::Q || op == Op::OutGate { 3 } else { 0 };
     let id = TensorId::Layer { layer, op, part: Part::Matrix };
@@ -113,7 +113,7 @@ fn rows_are_found_where_each_file_has_them() {
     assert_eq!(name, "model.layers.3.self_attn.q_proj.weight");
     assert_eq!(found, [(0, 16), (32, 16), (64, 16), (96, 16)]);
     assert_eq!(rows(&model, Op::OutGate, 0).1, [(16, 16), (48, 16), (80, 16), (112, 16)]);
-    // Of two heads each q, k, twice v and twice z: 6, 6, 20 and 20 rows.
+    // For each of two heads: q, k, twice v and twice z, of 6, 6, 20 and 20 rows.
     let (name, found) = rows(&model, Op::DeltaQkv, 1);
     assert_eq!(name, "model.layers.0.linear_attn.in_proj_qkvz.weight");
     assert_eq!(found, [(0, 6), (52, 6), (6, 6), (58, 6), (12, 20), (64, 20)]);

@@ -1,4 +1,5 @@
-//! What a file leaves to convention: its pre-tokenizer, and tokens that take the space behind them.
+//! Properties that a file leaves to convention: its pre-tokenizer, and tokens that absorb the space
+//! after them.
 
 use super::*;
 
@@ -8,7 +9,7 @@ fn a_file_that_names_no_pre_tokenizer_is_refused_unless_it_is_gpt2s() {
     writer.remove("tokenizer.ggml.pre");
     let message = build(&writer).expect_err("refused").to_string();
     assert!(message.contains("names no pre-tokenizer (tokenizer.ggml.pre)"), "{message}");
-    // Where GPT-2's vocabulary ends, whatever follows.
+    // The last tokens of GPT-2's vocabulary, which may be followed by others.
     let mut tokens: Vec<String> = (0..50_255).map(|id| format!("t{id}")).collect();
     tokens[3] = "a".to_owned();
     tokens.extend(["Ġgazed", "<|endoftext|>", "<|im_end|>"].map(str::to_owned));

@@ -1,8 +1,8 @@
-//! A [`ModelConfig`] from GGUF metadata.
+//! Conversion of GGUF metadata to a [`ModelConfig`].
 //!
-//! `families` knows the architectures, `rope` and `experts` their keys, `refused` the keys that
-//! would make a model compute something else than this program does (another rope scaling, shared
-//! experts, layers that differ): such a file is refused by name, never read with them ignored.
+//! `families` contains the architectures, `rope` and `experts` their keys, and `refused` the keys
+//! that would require unsupported computations (another rope scaling, shared experts, different
+//! layers). Files with such keys are refused by name; the keys are never ignored.
 
 mod experts;
 mod families;
@@ -20,7 +20,7 @@ use crate::config::{Family, ModelConfig};
 use crate::config_bounds::{self, check_layers};
 use crate::layers::FeedForward;
 
-/// The configuration of the model called `name`.
+/// Returns the configuration of the model called `name`.
 pub(super) fn model_config(
     metadata: &Metadata,
     name: String,
@@ -84,7 +84,7 @@ pub(super) fn model_config(
     Ok(config)
 }
 
-/// Heads of q, of k and v, and their size.
+/// Returns the number of heads of q, the number of heads of k and v, and their size.
 fn heads(keys: &Keys<'_>, hidden_size: usize) -> Result<(usize, usize, usize), ConfigError> {
     let num_heads = keys.required_size("attention.head_count")?;
     let num_kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(num_heads);

@@ -1,8 +1,8 @@
-//! GGML's tensor types: their numbers in a file, and a row of each as f32.
+//! GGML's tensor types: their numbers in a file, and the expansion of rows to f32.
 //!
-//! A value is computed in the order GGML uses (scale times integer, then plus minimum, each rounded
-//! to f32), so that every reader of the same file computes with the same weights. Products of a
-//! scale and an integer are exact in f32, so only the last step rounds.
+//! Values are computed in the order of GGML (the product of scale and integer, then the sum with
+//! the minimum, each rounded to f32), so that every reader of a file computes with identical
+//! weights. Products of a scale and an integer are exact in f32, so only the last step rounds.
 
 use half::{bf16, f16};
 
@@ -10,20 +10,20 @@ use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
 use crate::source::float8::e4m3;
 
-/// For error messages.
+/// List of the supported types, for error messages.
 pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
      Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is \
      quantised to one of these, such as Q4_K_M or IQ4_XS";
 
-/// The type of a tensor in a file.
+/// Type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TensorType {
     Known(StoredType),
-    /// GGML's number of a type that is not read.
+    /// GGML's number of a type that is not supported.
     Unsupported(u32),
 }
 
-/// GGML's numbers of the types that are read.
+/// GGML's numbers of the supported types.
 const KNOWN: [(u32, StoredType); 16] = [
     (0, StoredType::F32),
     (1, StoredType::F16),
@@ -43,7 +43,7 @@ const KNOWN: [(u32, StoredType); 16] = [
     (39, StoredType::Mxfp4),
 ];
 
-/// Names of the types that are not read, so that an error can say them.
+/// Names of unsupported types, for error messages.
 const UNSUPPORTED: [(u32, &str); 18] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
@@ -71,7 +71,7 @@ impl TensorType {
         known.map_or(Self::Unsupported(code), |(_, stored)| Self::Known(*stored))
     }
 
-    /// Elements and bytes of a block, where known.
+    /// Returns the number of elements and bytes of a block if they are known.
     pub(super) fn block(self) -> Option<(usize, usize)> {
         match self {
             Self::Known(stored) => Some(stored.block()),
@@ -79,7 +79,7 @@ impl TensorType {
         }
     }
 
-    /// GGML's name.
+    /// Returns GGML's name of the type.
     pub(super) fn name(self) -> String {
         match self {
             Self::Known(stored) => stored.name().to_owned(),
@@ -91,10 +91,10 @@ impl TensorType {
     }
 }
 
-/// A stored row as f32.
+/// Expands a stored row to f32.
 ///
 /// # Panics
-/// When `row` is not [`StoredType::row_bytes`] of `out.len()` long.
+/// If the length of `row` is not [`StoredType::row_bytes`] of `out.len()`.
 pub(crate) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
     assert_eq!(row.len(), stored.row_bytes(out.len()), "row and output differ in length");
     let expand: fn(&[u8], &mut [f32]) = match stored {

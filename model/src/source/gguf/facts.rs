@@ -1,17 +1,18 @@
-//! What only the tensors of a file tell of its model.
+//! Facts about a model that only the tensors of its file reveal.
 
 use super::dequantise::{TensorType, dequantise};
 use super::layout::{self, EMBEDDING, OUTPUT};
 use super::parts::Parts;
 use crate::source::{SourceError, StoredType};
 
-/// Half the size of a head; heads have 64 to 256 elements.
+/// Limit of the number of rope factors, which is half the size of a head. Heads have 64 to 256
+/// elements.
 const MAX_ROPE_FACTORS: usize = 1 << 16;
 
-/// What only the tensors tell.
+/// Facts about a model that only its tensors reveal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TensorFacts {
-    /// Rows of the embedding table, for files without a token list.
+    /// Number of rows of the embedding table, for files without a token list.
     pub embedding_rows: Option<usize>,
     pub has_output: bool,
     pub has_q_bias: bool,
@@ -20,22 +21,22 @@ pub(super) struct TensorFacts {
     pub rope: RopeFactors,
 }
 
-/// What inverse frequencies are divided by, each `[rotary_dim / 2]`.
+/// Divisors of inverse frequencies, each list of shape `[rotary_dim / 2]`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RopeFactors {
-    /// Of all texts.
+    /// Factors for texts of any length.
     pub all: Option<Vec<f32>>,
-    /// Of texts beyond the original length.
+    /// Factors for texts beyond the original length.
     pub long: Option<Vec<f32>>,
-    /// Of texts within it.
+    /// Factors for texts within the original length.
     pub short: Option<Vec<f32>>,
 }
 
 impl TensorFacts {
-    /// Reads what there is of them.
+    /// Reads the facts from the tensors of a file.
     ///
     /// # Errors
-    /// A table of rope factors that cannot be read or is none.
+    /// A table of rope factors that is invalid or cannot be read.
     pub(super) fn read(parts: &Parts, path: &str) -> Result<TensorFacts, SourceError> {
         let has = |name: &str| parts.tensors.contains_key(name);
         let embedding = parts.tensors.get(EMBEDDING);
@@ -55,7 +56,7 @@ impl TensorFacts {
     }
 }
 
-/// A table of rope factors; `None` where there is none.
+/// Reads a table of rope factors; `None` if it does not exist.
 fn read_factors(parts: &Parts, path: &str, name: &str) -> Result<Option<Vec<f32>>, SourceError> {
     let Some(info) = parts.tensors.get(name) else { return Ok(None) };
     let n = match (info.tensor_type, info.shape.as_slice()) {

@@ -1,14 +1,14 @@
-//! GGML's types with blocks of 256 elements in parts that have small scales of their own: Q2_K to
-//! Q6_K, for `dequantise`. Each function expands one block.
+//! GGML's types with blocks of 256 elements in parts with their own low-bit scales: Q2_K to Q6_K,
+//! for `dequantise`. Each function expands one block.
 
 use super::blocks::half_at;
 
-/// Elements of a part of Q4_K and Q5_K.
+/// Number of elements in a part of Q4_K and Q5_K.
 const PART: usize = 32;
 
-/// Scale and minimum of part `part` of 8, 6 bits each, packed in 12 bytes: parts 0 to 3 have whole
-/// bytes' low six bits; parts 4 to 7 have a byte of two halves, and their upper two bits are the
-/// upper two of the bytes of parts 0 to 3.
+/// Returns scale and minimum of one of 8 parts, of 6 bits each, packed in 12 bytes. Parts 0 to 3
+/// have the low six bits of a byte each for scale and minimum. Parts 4 to 7 have the two halves of
+/// a byte, and their upper two bits are the upper two bits of the bytes of parts 0 to 3.
 fn scale_and_minimum(packed: &[u8], part: usize) -> (f32, f32) {
     let (scale, minimum) = if part < 4 {
         (packed[part] & 63, packed[part + 4] & 63)
@@ -19,8 +19,8 @@ fn scale_and_minimum(packed: &[u8], part: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(minimum))
 }
 
-/// Parts two by two: 32 bytes hold the even part in their low and the odd one in their high halves.
-/// `fifth` is the fifth bit of element `i` of a part, as 0 or 16.
+/// Expands parts in pairs: 32 bytes contain the even part in their low and the odd part in their
+/// high halves. `fifth` returns the fifth bit of element `i` of a part, as 0 or 16.
 fn parts(head: &[u8], halves: &[u8], out: &mut [f32], fifth: impl Fn(usize, usize) -> u8) {
     let (scale, minimum) = (half_at(head, 0), half_at(head, 2));
     for (part, out) in out.chunks_exact_mut(PART).enumerate() {
@@ -34,23 +34,24 @@ fn parts(head: &[u8], halves: &[u8], out: &mut [f32], fifth: impl Fn(usize, usiz
     }
 }
 
-/// f16 scale, f16 scale of minimums, 12 bytes of scales and minimums, 128 bytes of halves.
+/// Expands a block of an f16 scale, an f16 scale of minimums, 12 bytes of scales and minimums, and
+/// 128 bytes of halves.
 pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
     let (head, halves) = block.split_at(16);
     parts(head, halves, out, |_, _| 0);
 }
 
-/// As Q4_K, with 32 bytes before the halves, whose bit `part` of byte `i` is the fifth bit of
-/// element `i` of the part.
+/// Expands a block that differs from Q4_K in 32 bytes before the halves: bit `part` of byte `i` is
+/// the fifth bit of element `i` of the part.
 pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
     let (head, rest) = block.split_at(16);
     let (bits, halves) = rest.split_at(32);
     parts(head, halves, out, |part, i| (bits[i] >> part & 1) << 4);
 }
 
-/// 128 bytes of low halves, 64 bytes of upper two bits, 16 signed scales, f16 scale. In each half
-/// of the block, quarter `t` of 32 elements takes the low (t < 2) or high halves of 32 bytes and
-/// bits `2t` and `2t + 1` of 32 others; 16 elements share a scale.
+/// Expands a block of 128 bytes of low halves, 64 bytes of upper two bits, 16 signed scales and an
+/// f16 scale. In each half of the block, quarter `t` of 32 elements has the low (t < 2) or high
+/// halves of 32 bytes, and bits `2t` and `2t + 1` of 32 others. 16 elements share a scale.
 pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
     let (low, rest) = block.split_at(128);
     let (upper, rest) = rest.split_at(64);
@@ -68,17 +69,17 @@ pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Elements of a part of Q2_K, Q3_K and Q6_K.
+/// Number of elements in a part of Q2_K, Q3_K and Q6_K.
 const SMALL_PART: usize = 16;
 
-/// Two bits of every element of a block: in each half of it, element `i` of quarter `t` of 32 has
-/// bits `2t` and `2t + 1` of byte `i` of 32.
+/// Returns the two bits of an element of a block. In each half of the block, element `i` of quarter
+/// `t` of 32 elements has bits `2t` and `2t + 1` of byte `i` of 32.
 fn two_bits(bytes: &[u8], element: usize) -> u8 {
     bytes[element / 128 * 32 + element % 32] >> (element % 128 / 32 * 2) & 3
 }
 
-/// 16 bytes with scale and minimum of a part in a half each, 64 bytes of two bits, f16 scale, f16
-/// scale of minimums.
+/// Expands a block of 16 bytes with scale and minimum of a part in one half each, 64 bytes of two
+/// bits, an f16 scale and an f16 scale of minimums.
 pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
     let (parts, rest) = block.split_at(16);
     let (bits, scales) = rest.split_at(64);
@@ -91,9 +92,10 @@ pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 32 bytes whose bit `t` of byte `i` takes 4 from element `i` of 32 number `t` where it is 0, 64
-/// bytes of two bits, 12 bytes of scales, f16 scale. Scales count from -32; of 16 parts, the low
-/// four bits are in the halves of the first 8 bytes, the upper two in the quarters of the last 4.
+/// Expands a block of 32 bytes of third bits, 64 bytes of two bits, 12 bytes of scales and an f16
+/// scale. If bit `t` of byte `i` is 0, 4 is subtracted from element `i` of the `t`-th 32 elements.
+/// Scales have an offset of 32. The low four bits of the 16 parts' scales are in the halves of the
+/// first 8 bytes, the upper two bits in the quarters of the last 4.
 pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
     let (third, rest) = block.split_at(32);
     let (bits, rest) = rest.split_at(64);

@@ -1,8 +1,8 @@
-//! Which tensor of a GGUF file holds what, its shape, and the order of its rows.
+//! Names and shapes of the tensors of a GGUF file, and the order of their rows.
 //!
-//! Files of some architectures keep the rows of q and k permuted: GGML's rope for them turns
-//! neighbours (2i, 2i + 1), while the model and this program turn halves (i, i + head_dim / 2).
-//! The others are kept as they are.
+//! Files of some architectures store the rows of q and k permuted: GGML's rope for these
+//! architectures rotates neighbours (2i, 2i + 1), while the original model and this program rotate
+//! halves (i, i + head_dim / 2). Files of other architectures are not permuted.
 
 use super::piece::Piece;
 use super::states;
@@ -10,14 +10,15 @@ use crate::config::{Family, ModelConfig};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// Factors of the rope frequencies: of all texts (LLaMA-3), of long and of short ones (LongRoPE).
+/// Factors of the rope frequencies: for all texts (LLaMA-3), for long texts and for short texts
+/// (LongRoPE).
 pub(super) const ROPE_FACTORS: [&str; 3] =
     ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
-/// Where a tensor lies, its pieces one behind the other; `None` for what the model does not have.
+/// Returns the consecutive pieces of a tensor; `None` for a tensor that the model does not have.
 pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<Piece>> {
     let (rows, elements) = id.expected_shape(config)?;
     let whole = |name: &str| Some(vec![Piece::whole(name.to_owned(), vec![rows, elements])]);
@@ -46,14 +47,15 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<Piece>> {
                 shape[0] /= experts.count;
                 shape.insert(0, experts.count);
             }
-            // Vectors are read whole, those of all experts too.
+            // Vectors are read whole, including those of all experts.
             let all = Piece::whole(name(layer_stem(config, op, part)?), shape);
             Some(vec![Piece { rows, elements, ..all }])
         }
     }
 }
 
-/// Phi's matrices that are one tensor: its stem, its rows, and the first of them that is meant.
+/// Returns the stem, number of rows and first row of a matrix that Phi's files store as a part of a
+/// larger tensor.
 fn fused(config: &ModelConfig, op: Op, part: Part) -> Option<(&'static str, usize, usize)> {
     if config.family != Family::Phi3 || part != Part::Matrix {
         return None;
@@ -100,7 +102,7 @@ fn layer_stem(config: &ModelConfig, op: Op, part: Part) -> Option<&'static str> 
     })
 }
 
-/// Every tensor that a model has.
+/// Returns every tensor that a model has.
 pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId> {
     let around = [TensorId::Embedding, TensorId::Head, TensorId::FinalNorm { part: Part::Gain }];
     let layers = (0..config.num_layers).flat_map(move |layer| {
@@ -114,9 +116,9 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
     around.into_iter().chain(layers)
 }
 
-/// Tensors that are no weights of the model: the rope factors, which the configuration holds, the
-/// table of rope frequencies that old files carry and nobody reads, and layers that guess further
-/// tokens.
+/// Returns true for tensors that are not weights of the model: rope factors, which are in the
+/// configuration; the unused tables of rope frequencies in old files; and layers for multi-token
+/// prediction.
 pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
     ROPE_FACTORS.contains(&name)
         || states::guesses(config, name)
@@ -124,7 +126,8 @@ pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
         || name.ends_with(".rope_freqs")
 }
 
-/// Whether a tensor's rows are in GGML's order. No family with such rows has gains of q and k.
+/// Returns true if a tensor's rows are in GGML's order. No family with such rows has gains of q and
+/// k.
 pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
     let turns_neighbours = matches!(
         config.family,
@@ -135,7 +138,7 @@ pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
     turns_neighbours && rotated
 }
 
-/// Where the file keeps row `index` of a head of `head` rows.
+/// Returns the index at which the file stores row `index` of a head of `head` rows.
 pub(super) fn permuted_index(index: usize, head: usize) -> usize {
     let half = head / 2;
     2 * (index % half) + index / half

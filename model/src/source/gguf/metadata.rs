@@ -1,7 +1,7 @@
-//! The key-value part of a GGUF file and typed access to it, for `config` and `gguf_tokenizer`.
+//! The key-value part of a GGUF file with typed access, for `config` and `gguf_tokenizer`.
 //!
-//! The file's many integer and float widths are folded into one of each: a reader asks for a number
-//! of a certain range, and whether the writer chose u32 or i64 for it does not matter.
+//! The many integer and float widths of the format are converted to one each: readers request a
+//! number in a certain range, regardless of whether the writer chose u32 or i64.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ pub enum Value {
     Bool(bool),
     Unsigned(u64),
     Signed(i64),
-    /// f32 values are exact in f64.
+    /// An f32 or f64. f32 values are exact in f64.
     Float(f64),
     Text(String),
     Array(Array),
 }
 
-/// A metadata array; all elements have one type.
+/// A metadata array, whose elements all have one type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Array {
     Bools(Vec<bool>),
@@ -28,7 +28,7 @@ pub enum Array {
     Arrays(Vec<Array>),
 }
 
-/// A key that is missing or holds something else than its meaning asks for.
+/// Error for a key that is missing or has an unsuitable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
     #[error("the metadata key {key} is missing")]
@@ -37,27 +37,27 @@ pub enum MetadataError {
     Kind { key: String, expected: &'static str, found: String },
 }
 
-/// All metadata of one file.
+/// All metadata of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
     values: HashMap<String, Value>,
 }
 
 impl Metadata {
-    /// Adds a value; `false` when the key was there already (it then keeps the new value).
+    /// Inserts a value. Returns false if the key already existed; it has the new value in any case.
     pub(super) fn insert(&mut self, key: String, value: Value) -> bool {
         self.values.insert(key, value).is_none()
     }
 
-    /// The value of a key as stored.
+    /// Returns the stored value of a key.
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// A string; `None` when the key is absent.
+    /// Returns a string; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no string.
+    /// A value that is not a string.
     pub fn text(&self, key: &str) -> Result<Option<&str>, MetadataError> {
         self.convert(key, "a string", |value| match value {
             Value::Text(text) => Some(text.as_str()),
@@ -65,10 +65,10 @@ impl Metadata {
         })
     }
 
-    /// A boolean; `None` when the key is absent.
+    /// Returns a boolean; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no boolean.
+    /// A value that is not a boolean.
     pub fn boolean(&self, key: &str) -> Result<Option<bool>, MetadataError> {
         self.convert(key, "a boolean", |value| match value {
             Value::Bool(flag) => Some(*flag),
@@ -76,10 +76,10 @@ impl Metadata {
         })
     }
 
-    /// An integer from 0 to `u32::MAX`; `None` when the key is absent.
+    /// Returns an integer from 0 to `u32::MAX`; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no integer, is negative or too large.
+    /// A value that is not an integer, is negative or too large.
     pub fn integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
         self.convert(key, "an integer from 0 to 4294967295", |value| match *value {
             Value::Unsigned(number) => u32::try_from(number).ok(),
@@ -88,11 +88,13 @@ impl Metadata {
         })
     }
 
-    /// As [`Metadata::integer`], where a writer may give one value for all layers or an array with
-    /// one for each; the array's values must then be equal, as every layer is computed alike.
+    /// Returns an integer like [`Metadata::integer`], for keys with either one value for all layers
+    /// or an array with a value per layer. The values of such an array must be equal, since all
+    /// layers are computed identically.
     ///
     /// # Errors
-    /// As `integer`; an array that is empty or of different numbers.
+    /// See [`Metadata::integer`]; in addition, an array that is empty or contains different
+    /// numbers.
     pub fn layer_integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
         let Some(Value::Array(array)) = self.value(key) else {
             return self.integer(key);
@@ -104,10 +106,10 @@ impl Metadata {
         })
     }
 
-    /// A number, integers among them; `None` when the key is absent.
+    /// Returns a number, which may be an integer; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no number, or not finite.
+    /// A value that is not a finite number.
     pub fn number(&self, key: &str) -> Result<Option<f64>, MetadataError> {
         self.convert(key, "a finite number", |value| match *value {
             Value::Float(number) => Some(number).filter(|number| number.is_finite()),
@@ -117,10 +119,10 @@ impl Metadata {
         })
     }
 
-    /// An array of strings; `None` when the key is absent.
+    /// Returns an array of strings; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no array of strings.
+    /// A value that is not an array of strings.
     pub fn texts(&self, key: &str) -> Result<Option<&[String]>, MetadataError> {
         self.convert(key, "an array of strings", |value| match value {
             Value::Array(Array::Texts(texts)) => Some(texts.as_slice()),
@@ -128,10 +130,10 @@ impl Metadata {
         })
     }
 
-    /// An array of floats; `None` when the key is absent.
+    /// Returns an array of floats; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no array of floats.
+    /// A value that is not an array of floats.
     pub fn floats(&self, key: &str) -> Result<Option<&[f64]>, MetadataError> {
         self.convert(key, "an array of floats", |value| match value {
             Value::Array(Array::Floats(floats)) => Some(floats.as_slice()),
@@ -139,10 +141,10 @@ impl Metadata {
         })
     }
 
-    /// An array of integers from 0 to `u32::MAX`; `None` when the key is absent.
+    /// Returns an array of integers from 0 to `u32::MAX`; `None` if the key is absent.
     ///
     /// # Errors
-    /// A value that is no such array.
+    /// A value that is not such an array.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<u32>>, MetadataError> {
         self.convert(key, "an array of integers from 0 to 4294967295", |value| match value {
             Value::Array(Array::Unsigned(numbers)) => {
@@ -172,13 +174,13 @@ impl Metadata {
     }
 }
 
-/// The required form of an accessor's answer.
+/// Returns the value, or an error if the key is absent.
 pub fn required<T>(key: &str, value: Option<T>) -> Result<T, MetadataError> {
     value.ok_or_else(|| MetadataError::Missing { key: key.to_owned() })
 }
 
 impl Value {
-    /// The value for an error message, short whatever the file holds.
+    /// Returns a short description of the value for an error message, regardless of its size.
     fn describe(&self) -> String {
         match self {
             Value::Bool(flag) => format!("the boolean {flag}"),
@@ -195,7 +197,7 @@ impl Value {
 }
 
 impl Array {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             Array::Bools(items) => items.len(),
@@ -207,7 +209,7 @@ impl Array {
         }
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -224,7 +226,7 @@ impl Array {
     }
 }
 
-/// The one value that all of `numbers` have.
+/// Returns the common value of all `numbers`.
 fn same<T: Copy + PartialEq>(numbers: &[T]) -> Option<T> {
     let first = *numbers.first()?;
     numbers.iter().all(|number| *number == first).then_some(first)

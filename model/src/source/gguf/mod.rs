@@ -1,15 +1,15 @@
-//! GGUF files as a source of weights: a bounds-checked reader of our own.
+//! GGUF files as a source of weights, with a bounds-checked reader.
 //!
-//! `parse` reads the head of a file, `parts` joins the files of a model that has several,
-//! `metadata` holds their keys, `config` makes a model configuration of them and of what only
-//! tensors tell (`facts`), `dequantise` knows the tensor types and `layout` which tensor holds what
-//! in which order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its
-//! metadata.
+//! `parse` reads the head of a file, `parts` joins the files of a model that is split into several,
+//! `metadata` contains their keys, `config` derives a model configuration from the keys and from
+//! facts that only tensors reveal (`facts`), `dequantise` implements the tensor types, and `layout`
+//! defines the names of tensors and the order of their rows. [`GgufSource`] combines them for the
+//! loader; `gguf_tokenizer` reads its metadata.
 //!
-//! Invariants: when [`GgufSource::open`] succeeds, every tensor of the configuration is there, has
-//! its shape and a supported type and lies inside the file; and there is no tensor whose meaning is
-//! not known. Tensors are read with positioned reads, so a file cut off later is an error, not a
-//! signal.
+//! Invariants: after [`GgufSource::open`] succeeds, every tensor of the configuration exists, has
+//! the correct shape and a supported type, and is inside the file; and there is no unknown tensor.
+//! Tensors are read with positioned reads, so that a file that is truncated later causes an error
+//! instead of a signal.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -41,11 +41,11 @@ use parts::Parts;
 pub use parts::{first_part, model_name, part_paths};
 use piece::Piece;
 
-/// Rows are read in pieces of about this size: large enough that the system call does not matter,
-/// small enough for the second-level cache.
+/// Approximate size of the pieces in which rows are read: large enough that the cost of system
+/// calls is negligible, and small enough for the second-level cache.
 const READ_BYTES: usize = 256 << 10;
 
-/// A GGUF file, or all parts of one, with a model whose weights can be read.
+/// A GGUF file, or all parts of one, containing a model whose weights can be read.
 #[derive(Debug)]
 pub struct GgufSource {
     path: String,
@@ -53,7 +53,7 @@ pub struct GgufSource {
     config: ModelConfig,
 }
 
-/// A tensor that was looked up: where its rows are and how they are ordered.
+/// Location and order of the rows of a tensor.
 struct Rows<'a> {
     name: String,
     stored: StoredType,
@@ -65,25 +65,26 @@ struct Rows<'a> {
     source: &'a GgufSource,
 }
 
-/// How the file orders a tensor's rows.
+/// Order of a tensor's rows in the file.
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// As the model means them.
+    /// The model's order.
     Stored,
-    /// The rows of each group of `head` rows are permuted for GGML's rope.
+    /// Rows of each group of `head` rows are permuted for GGML's rope.
     PermutedRows { head: usize },
-    /// The same for the elements of a vector.
+    /// Elements of each group of `head` elements of a vector are permuted for GGML's rope.
     PermutedElements { head: usize },
 }
 
 impl GgufSource {
-    /// Opens a file, and all others where it is a part of several, and checks their heads against
-    /// the needs of the architecture. Tensor data is not read, except for a rope factor table.
+    /// Opens a file, and all other parts if it is one of several, and checks their heads against
+    /// the requirements of the architecture. Tensor data is not read, except for tables of rope
+    /// factors.
     ///
     /// # Errors
-    /// A file that cannot be read, is no GGUF file or is damaged; a part that is missing or does
-    /// not belong; an architecture, a variant of one or a tensor type that is not supported;
-    /// missing or misshapen tensors.
+    /// A file that cannot be read, is not a GGUF file or is damaged; a part that is missing or does
+    /// not belong to the model; an architecture, a variant of one or a tensor type that is not
+    /// supported; tensors that are missing or have another shape.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let path_text = path.display().to_string();
         let parts = Parts::open(path)?;
@@ -97,33 +98,34 @@ impl GgufSource {
         Ok(source)
     }
 
-    /// The model in the file.
+    /// Returns the configuration of the model in the file.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// All metadata; `gguf_tokenizer` makes a tokenizer of it.
+    /// Returns all metadata, from which `gguf_tokenizer` builds a tokenizer.
     pub fn metadata(&self) -> &Metadata {
         &self.parts.metadata
     }
 
-    /// The paths of all files that the model is in, in order.
+    /// Returns the paths of all files of the model, in order.
     pub fn files(&self) -> Vec<PathBuf> {
         self.parts.files.iter().map(|part| part.path.clone()).collect()
     }
 
-    /// The path that was opened, for messages.
+    /// Returns the path that was opened, for messages.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// That everything the model needs is there, and nothing else that would change its results.
+    /// Checks that all tensors of the model exist, and that there are no others that would change
+    /// its results.
     fn check_tensors(&self) -> Result<(), SourceError> {
         let mut known = HashSet::new();
         for id in layout::tensor_ids(&self.config) {
             known.extend(self.pieces(id)?.into_iter().map(|rows| rows.name));
         }
-        // The first in the alphabet, so that the message does not depend on the hash order.
+        // The alphabetically first name, so that the message does not depend on the hash order.
         let unknown = self
             .parts
             .tensors
@@ -141,7 +143,7 @@ impl GgufSource {
         }
     }
 
-    /// The pieces of a tensor, one behind the other.
+    /// Returns the consecutive pieces of a tensor.
     fn pieces(&self, id: TensorId) -> Result<Vec<Rows<'_>>, SourceError> {
         let pieces = layout::pieces(&self.config, id).ok_or_else(|| SourceError::Missing {
             path: self.path.clone(),
@@ -154,7 +156,7 @@ impl GgufSource {
         let Piece { name, shape: expected, first_row, rows, elements } = piece;
         let missing = || SourceError::Missing { path: self.path.clone(), tensor: name.clone() };
         let info = self.parts.tensors.get(&name).ok_or_else(missing)?;
-        // A vector may be a matrix of one row.
+        // A vector may be stored as a matrix of one row.
         let found = info.shape.iter().skip_while(|dimension| **dimension == 1);
         if info.shape != expected && (expected.len() > 1 || !found.eq(&expected)) {
             return Err(SourceError::Shape {
@@ -183,8 +185,9 @@ impl GgufSource {
         Ok(Rows { name, stored, part, offset, rows, row_elements, order, source: self })
     }
 
-    /// Reads rows from `first_row` on into `out`, `width` of its elements for each row, by `read`,
-    /// which is given rows of one piece, the first of them that is wanted, and their place.
+    /// Reads rows, starting at `first_row`, into `out`, with `width` elements of `out` per row.
+    /// `read` is called for each piece that contains some of them, with the index of the first such
+    /// row and the range of `out` that its rows fill.
     fn read_pieces<T>(
         &self,
         pieces: &[Rows<'_>],
@@ -206,7 +209,7 @@ impl GgufSource {
         Ok(())
     }
 
-    /// Reads a vector, all of it, in f32.
+    /// Reads a whole vector as f32.
     fn read_vector(&self, id: TensorId, out: &mut [f32]) -> Result<(), SourceError> {
         let mut left = &mut *out;
         for rows in self.pieces(id)? {
@@ -265,7 +268,7 @@ impl WeightSource for GgufSource {
         })
     }
 
-    /// F32 where a file has parts of one matrix in different types, which no kernel runs from.
+    /// Returns F32 if a file stores parts of a matrix in different types, which no kernel supports.
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
         let pieces = self.pieces(id)?;
         let stored = pieces[0].stored;
@@ -280,7 +283,8 @@ impl WeightSource for GgufSource {
         out: &mut [u8],
     ) -> Result<(), SourceError> {
         let (pieces, stored) = (self.pieces(id)?, self.stored_type(id)?);
-        // Elements of a permuted vector move between blocks, so its blocks mean nothing alone.
+        // Elements of a permuted vector move between blocks, so its blocks are meaningless on their
+        // own.
         if stored.grouped().is_none() || id.is_vector() {
             let tensor = pieces[0].name.clone();
             return Err(SourceError::NoBlocks { tensor, stored: stored.name() });
@@ -297,7 +301,7 @@ impl WeightSource for GgufSource {
 }
 
 impl Rows<'_> {
-    /// Reads rows from `first_row` on as f32.
+    /// Reads rows, starting at `first_row`, as f32.
     fn expand(&self, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
         let elements = self.row_elements;
         self.visit(first_row, out.len(), |row, bytes| {
@@ -305,11 +309,11 @@ impl Rows<'_> {
         })
     }
 
-    /// Calls `each` with the number of a row, counted from `first_row`, and the row's stored bytes,
-    /// for as many rows as `out_elements` hold, in no certain order.
+    /// Calls `each` with the index of a row, relative to `first_row`, and the row's stored bytes,
+    /// for all rows in `out_elements` elements, in unspecified order.
     ///
     /// # Panics
-    /// When `out_elements` are no whole rows, or more than there are behind `first_row`.
+    /// If `out_elements` is not a whole number of rows, or exceeds the rows from `first_row`.
     fn visit(
         &self,
         first_row: usize,
@@ -323,7 +327,7 @@ impl Rows<'_> {
             panic!("{} has {} rows, not {first_row} + {count}", self.name, self.rows)
         });
         let row_bytes = self.stored.row_bytes(self.row_elements);
-        // A head's rows lie among each other, so a head is read whole and picked from.
+        // The rows of a head are permuted, so whole heads are read and the rows selected from them.
         let (first, step) = match self.order {
             Order::PermutedRows { head } => (first_row / head * head, head),
             _ => (first_row, (READ_BYTES / row_bytes).max(1)),
@@ -354,7 +358,7 @@ impl Rows<'_> {
 }
 
 impl Order {
-    /// Puts the elements of a permuted vector, read whole, into the model's order.
+    /// Restores the model's order of the elements of a whole permuted vector.
     fn restore_elements(self, vector: &mut [f32]) {
         let Order::PermutedElements { head } = self else {
             return;

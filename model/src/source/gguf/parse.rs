@@ -1,9 +1,9 @@
-//! Reads a GGUF file's header, metadata and tensor directory (versions 2 and 3, little endian).
+//! Reader of a GGUF file's header, metadata and tensor directory (versions 2 and 3, little endian).
 //!
-//! The file is not trusted. Every length is compared with what is left of the file and with a limit
-//! before anything is allocated for it, so the memory used is bounded by the limits below, and a
-//! file cut anywhere gives an error. Tensor data is not touched here; that each supported tensor
-//! lies inside the file is checked.
+//! The file is not trusted. Every length is compared with the remaining size of the file and with a
+//! limit before anything is allocated for it, so the memory used is bounded by the limits below,
+//! and a file that is truncated anywhere causes an error. Tensor data is not read, but each tensor
+//! of a supported type is checked to be inside the file.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -11,43 +11,45 @@ use std::io::Read;
 use super::dequantise::TensorType;
 use super::metadata::{Array, Metadata, MetadataError, Value};
 
-/// Keys, tensors: a model has a few dozen of the first and ten per layer of the second.
+/// Maximum number of keys and of tensors. A model has a few dozen keys, and ten tensors per layer.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Elements of all arrays together: the largest vocabularies have some 300 000 tokens and merges.
+/// Maximum number of elements of all arrays together. The largest vocabularies have some 300 000
+/// tokens and merges.
 const MAX_ARRAY_ELEMENTS: u64 = 1 << 24;
-/// One string: chat templates have some 10 KiB.
+/// Maximum length of a string. Chat templates have some 10 KiB.
 const MAX_TEXT_BYTES: u64 = 1 << 24;
-/// The format's own limit.
+/// Maximum length of a key, as defined by the format.
 const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
-/// Header, metadata and tensor directory together.
+/// Maximum size of header, metadata and tensor directory together.
 const MAX_METADATA_BYTES: u64 = 1 << 28;
-/// Arrays in arrays: allowed by the format, used by nobody.
+/// Maximum depth of nested arrays, which the format allows but files do not use.
 const MAX_DEPTH: u32 = 3;
-/// GGML's own limit.
+/// Maximum number of dimensions of a tensor, as in GGML.
 const MAX_DIMENSIONS: u32 = 4;
 const DEFAULT_ALIGNMENT: u32 = 32;
 const MAX_ALIGNMENT: u32 = 1 << 20;
 
-/// What the head of a file says.
+/// Contents of the head of a file.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub metadata: Metadata,
     pub tensors: HashMap<String, TensorInfo>,
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TensorInfo {
-    /// `[out, in]`, or `[n]`: the reverse of the order in the file. Their product fits a `usize`.
+    /// Shape `[out, in]` or `[n]`, the reverse of the order in the file. The product of the
+    /// dimensions fits in a `usize`.
     pub shape: Vec<usize>,
     pub tensor_type: TensorType,
-    /// From the start of the file, bytes.
+    /// Offset from the start of the file, in bytes.
     pub offset: u64,
-    /// Which of a model's files, where it has several.
+    /// Index of the file that contains the tensor, for a model with several files.
     pub part: usize,
 }
 
-/// Why a file cannot be understood.
+/// Reason for which a file cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParseError {
     #[error(transparent)]
@@ -78,7 +80,7 @@ pub(super) enum ParseError {
     Tensor { name: String, reason: String },
 }
 
-/// Reads the head of a file of `file_bytes` bytes.
+/// Parses the head of a file of `file_bytes` bytes.
 pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<Parsed, ParseError> {
     let mut reader = Reader { input, position: 0, file_bytes, array_elements: 0 };
     if &reader.bytes::<4>("the header")? != b"GGUF" {
@@ -123,15 +125,16 @@ pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<Parsed, ParseEr
 }
 
 impl TensorInfo {
-    /// Makes the offset one from the start of the file and checks that the data lies in the file.
-    /// Data of a type that cannot be read has no known size; such a tensor is refused when used.
+    /// Converts the offset to one from the start of the file, and checks that the data is inside
+    /// the file. The size of data of an unsupported type is not known; such a tensor is refused
+    /// when it is used.
     fn place(&mut self, data_start: u64, file_bytes: u64) -> Result<(), String> {
         let past_end = || "lies past the end of the file".to_owned();
         self.offset = self.offset.checked_add(data_start).ok_or_else(past_end)?;
         let Some((block_elements, block_bytes)) = self.tensor_type.block() else {
             return Ok(());
         };
-        // The row is the last of the shape, and the shape is never empty.
+        // The last dimension is the row. The shape is never empty.
         let row_elements = self.shape.last().copied().unwrap_or(0);
         if row_elements % block_elements != 0 {
             return Err(format!(
@@ -150,17 +153,17 @@ impl TensorInfo {
     }
 }
 
-/// A cursor that knows how much of the file is left.
+/// A cursor with the remaining size of the file.
 struct Reader<R> {
     input: R,
     position: u64,
     file_bytes: u64,
-    /// Read so far, against [`MAX_ARRAY_ELEMENTS`].
+    /// Number of array elements read so far, limited by [`MAX_ARRAY_ELEMENTS`].
     array_elements: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// Claims the next `count` bytes, or says that the file has not so many.
+    /// Reserves the next `count` bytes; returns an error if the file does not have that many.
     fn claim(&mut self, count: u64, what: &'static str) -> Result<(), ParseError> {
         if count > self.file_bytes - self.position {
             return Err(ParseError::Truncated { what });
@@ -179,7 +182,7 @@ impl<R: Read> Reader<R> {
 
     fn fill(&mut self, out: &mut [u8], what: &'static str) -> Result<(), ParseError> {
         self.input.read_exact(out).map_err(|error| match error.kind() {
-            // The file became shorter since its size was asked for.
+            // The file was truncated after its size was determined.
             std::io::ErrorKind::UnexpectedEof => ParseError::Truncated { what },
             _ => ParseError::Io(error),
         })
@@ -267,11 +270,11 @@ impl<R: Read> Reader<R> {
         limit(what, "levels", u64::from(depth), u64::from(MAX_DEPTH))?;
         let element_type = self.u32(what)?;
         let count = self.u64(what)?;
-        // Counted over the whole file: many arrays below a limit each would have none together.
+        // Counted over the whole file, since the number of arrays is not limited.
         let all = self.array_elements.saturating_add(count);
         self.array_elements = limit("all metadata arrays", "elements", all, MAX_ARRAY_ELEMENTS)?;
-        // An element takes at least a byte, so a longer array cannot be in the file; asked before
-        // the vectors below are sized by the count.
+        // An element takes at least one byte, so a longer array cannot be in the file. This is
+        // checked before the count determines the size of the vectors below.
         if count > self.file_bytes - self.position {
             return Err(ParseError::Truncated { what });
         }
@@ -286,7 +289,8 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// One entry of the tensor directory; its offset still counts from the start of the data.
+    /// Reads an entry of the tensor directory, whose offset is still relative to the start of the
+    /// data.
     fn tensor_info(&mut self, alignment: u64) -> Result<(String, TensorInfo), ParseError> {
         let what = "the tensor directory";
         let name = self.text("a tensor name", MAX_KEY_BYTES)?;

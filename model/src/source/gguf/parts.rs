@@ -1,7 +1,7 @@
-//! Files that hold a model together: `NAME-00001-of-00003.gguf` and its like, or one file alone.
+//! Files that together contain a model: `NAME-00001-of-00003.gguf` and so on, or a single file.
 //!
-//! The first part has the metadata; each has tensors of its own, and says which part of how many it
-//! is. Whichever part is given, all of them are opened beside it.
+//! The first part contains the metadata. Each part has its own tensors, and specifies its index and
+//! the number of parts. If any part is given, all others in its folder are opened.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,15 +13,15 @@ use super::metadata::Metadata;
 use super::parse::{ParseError, Parsed, TensorInfo, parse};
 use crate::source::SourceError;
 
-/// Digits of a number in the name of a part, at least.
+/// Number of digits of the numbers in the name of a part, which are padded to this width.
 const DIGITS: usize = 5;
 
-/// The name of a file that is a part of several.
+/// Name of a file that is one of several parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PartName {
-    /// What all parts' paths begin with.
+    /// Common prefix of the paths of all parts.
     stem: String,
-    /// From 1.
+    /// Number of the part, starting at 1.
     number: usize,
     count: usize,
 }
@@ -33,13 +33,13 @@ pub(super) struct Part {
     file: File,
 }
 
-/// All files of a model, as one.
+/// All files of a model.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// In order.
+    /// Files in the order of the parts.
     pub(super) files: Vec<Part>,
     pub(super) metadata: Metadata,
-    /// Each with the place in `files` of the one that it is in.
+    /// Tensors by name, each with the index in `files` of the file that contains it.
     pub(super) tensors: HashMap<String, TensorInfo>,
 }
 
@@ -62,13 +62,13 @@ impl PartName {
     }
 }
 
-/// The path of the first part, for a path whose name is that of a part; any other path itself.
+/// Returns the path of the first part if `path` has the name of a part, else `path`.
 pub fn first_part(path: &Path) -> PathBuf {
     PartName::of(path).map_or_else(|| path.to_owned(), |name| name.path(1))
 }
 
-/// The paths of all parts, for a path whose name is that of a part; else the path alone. Whether
-/// such files are there is not looked at.
+/// Returns the paths of all parts if `path` has the name of a part, else only `path`. The files may
+/// not exist.
 pub fn part_paths(path: &Path) -> Vec<PathBuf> {
     match PartName::of(path) {
         Some(name) => (1..=name.count).map(|number| name.path(number)).collect(),
@@ -76,7 +76,7 @@ pub fn part_paths(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The model's name by its file: without extension, and without the number of a part.
+/// Returns the model's name: the file name without extension and without the number of a part.
 pub fn model_name(path: &Path) -> String {
     let stem =
         PartName::of(path).map_or_else(|| path.with_extension(""), |name| PathBuf::from(name.stem));
@@ -84,10 +84,10 @@ pub fn model_name(path: &Path) -> String {
 }
 
 impl Parts {
-    /// Opens a file and, when it says that it is a part, all others.
+    /// Opens a file and, if it declares itself as a part, all others.
     ///
     /// # Errors
-    /// A file that cannot be read, is missing, or is damaged; parts that do not belong together.
+    /// A file that cannot be read, is missing or damaged; parts that do not belong together.
     pub(super) fn open(path: &Path) -> Result<Parts, SourceError> {
         let (part, parsed) = open(path)?;
         let count = number(&part, &parsed.metadata, "split.count")?.unwrap_or(1);
@@ -173,7 +173,7 @@ impl Parts {
         }
     }
 
-    /// Fills `out` from byte `at` of the file that a tensor is in.
+    /// Fills `out` from byte `at` of the file with index `part`.
     pub(super) fn read(&self, part: usize, at: u64, out: &mut [u8]) -> std::io::Result<()> {
         self.files[part].file.read_exact_at(out, at)
     }

@@ -1,28 +1,29 @@
-//! Rows of a tensor of a file, of which a tensor of the model consists.
+//! Ranges of rows of a file's tensors, from which the model's tensors are assembled.
 
-/// Rows of a tensor of the file.
+/// Rows of a tensor in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The name in the file.
+    /// Name in the file.
     pub name: String,
-    /// What the file's tensor must be: `[n]`, `[out, in]`, or with the experts before these.
+    /// Required shape of the file's tensor: `[n]` or `[out, in]`, preceded by the number of experts
+    /// if there are any.
     pub shape: Vec<usize>,
-    /// The first row that is meant, and how many.
+    /// First row of the range. `rows` is its number of rows.
     pub first_row: usize,
     pub rows: usize,
-    /// Elements of a row; a vector is one.
+    /// Number of elements in a row; a vector is a single row.
     pub elements: usize,
 }
 
 impl Piece {
-    /// All of a vector, or of a matrix.
+    /// Returns a whole vector or matrix.
     pub(super) fn whole(name: String, shape: Vec<usize>) -> Piece {
         let elements = *shape.last().expect("every tensor has dimensions");
         let rows = shape.iter().product::<usize>() / elements;
         Piece { name, shape, first_row: 0, rows, elements }
     }
 
-    /// Some of its rows.
+    /// Returns a range of the rows.
     pub(super) fn rows_from(&self, first_row: usize, rows: usize) -> Piece {
         Piece { first_row, rows, ..self.clone() }
     }

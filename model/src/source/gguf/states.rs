@@ -1,4 +1,5 @@
-//! Tensors of Qwen3.5 and Qwen3-Next: of layers that keep a state, and of attention with a gate.
+//! Tensors of Qwen3.5 and Qwen3-Next: those of layers that keep a state, and of attention with a
+//! gate.
 
 use super::piece::Piece;
 use crate::config::{Family, ModelConfig};
@@ -6,18 +7,18 @@ use crate::delta::DeltaNet;
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
-/// How the numbers of a vector become the model's.
+/// Transformation of a vector in the file to the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// They are.
+    /// No transformation.
     None,
-    /// `[columns, rows]` becomes `[rows, columns]`.
+    /// A matrix `[columns, rows]` is transposed to `[rows, columns]`.
     Transposed { rows: usize, columns: usize },
-    /// The first `count` are `-e^x` of the model's `x`.
+    /// The first `count` numbers are stored as `-e^x` of the model's `x`.
     Logarithms { count: usize },
 }
 
-/// What a vector of the file is changed by.
+/// Returns the transformation of a vector in the file.
 pub(super) fn change(config: &ModelConfig, id: TensorId) -> Change {
     match (config.delta, id) {
         (Some(delta), TensorId::Layer { op: Op::DeltaConv, .. }) => {
@@ -31,7 +32,7 @@ pub(super) fn change(config: &ModelConfig, id: TensorId) -> Change {
 }
 
 impl Change {
-    /// Changes a whole vector.
+    /// Transforms a whole vector.
     pub(super) fn apply(self, vector: &mut [f32]) {
         match self {
             Change::None => {}
@@ -48,7 +49,7 @@ impl Change {
     }
 }
 
-/// Where such a tensor lies; `None` for those that lie as in other families.
+/// Returns the pieces of a tensor; `None` for tensors that are stored as in other families.
 pub(super) fn pieces(
     config: &ModelConfig,
     (layer, op, part): (usize, Op, Part),
@@ -80,7 +81,7 @@ pub(super) fn pieces(
     })
 }
 
-/// Each head's rows of q, or those of its gate behind them.
+/// Returns each head's rows of q, or those of its gate, which are stored after them.
 fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<Piece> {
     let head_dim = config.head_dim;
     let all = Piece::whole(name, vec![2 * config.q_size(), config.hidden_size]);
@@ -88,7 +89,8 @@ fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<Piece> {
     (0..config.num_heads).map(|head| all.rows_from(first(head), head_dim)).collect()
 }
 
-/// Rows of b and then those of a, which lie together for each head of q and k.
+/// Returns the rows of b, followed by those of a. The file stores them together for each head of q
+/// and k.
 fn together(delta: &DeltaNet, all: &Piece) -> Vec<Piece> {
     let group = delta.group();
     let of = |first: usize| {
@@ -97,7 +99,8 @@ fn together(delta: &DeltaNet, all: &Piece) -> Vec<Piece> {
     of(0).chain(of(group)).collect()
 }
 
-/// Whether a tensor is of the layers behind the model's, which guess further tokens.
+/// Returns true if a tensor belongs to the layers for multi-token prediction, which follow the
+/// model's layers.
 pub(super) fn guesses(config: &ModelConfig, name: &str) -> bool {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());

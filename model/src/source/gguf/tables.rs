@@ -1,13 +1,14 @@
-//! GGML's types of 4-bit indices into a table: IQ4_NL, IQ4_XS and MXFP4, for `dequantise`. Each
+//! GGML's types with 4-bit indices into a table: IQ4_NL, IQ4_XS and MXFP4, for `dequantise`. Each
 //! function expands one block.
 
 use super::blocks::half_at;
 use crate::compressed::Table;
 
-/// Elements that share a scale.
+/// Number of elements that share a scale.
 const PART: usize = 32;
 
-/// Byte `i` of 16 holds element `i` in its low and element `i + 16` in its high half.
+/// Expands 16 bytes. Byte `i` contains element `i` in its low half and element `i + 16` in its high
+/// half.
 fn part(scale: f32, table: Table, bytes: &[u8], out: &mut [f32]) {
     let values = table.values();
     let (low, high) = out.split_at_mut(PART / 2);
@@ -17,13 +18,14 @@ fn part(scale: f32, table: Table, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// f16 scale, 16 bytes of halves.
+/// Expands a block of an f16 scale and 16 bytes of halves.
 pub(super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
     part(half_at(block, 0), Table::NonLinear, &block[2..], out);
 }
 
-/// f16 scale; two upper bits of eight 6-bit scales in a word, their lower four in four bytes; 16
-/// bytes of halves for each part. A part's scale is 32 less than its bits say.
+/// Expands a block of an f16 scale, a word with the upper two bits of eight 6-bit scales, four
+/// bytes with their lower four bits, and 16 bytes of halves for each part. Scales of parts have an
+/// offset of 32.
 pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     let scale = half_at(block, 0);
     let upper = u16::from_le_bytes([block[2], block[3]]);
@@ -35,9 +37,10 @@ pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A byte `e` for the scale `2^(e - 128)`, of which the table has the values, 16 bytes of halves.
+/// Expands a block of a byte `e` and 16 bytes of halves. The scale of the table's values, which are
+/// doubled, is `2^(e - 128)`.
 pub(super) fn mxfp4(block: &[u8], out: &mut [f32]) {
-    // Exact, also below the least normal number.
+    // Exact, even below the smallest normal number.
     let scale = 2f64.powi(i32::from(block[0]) - 128) as f32;
     part(scale, Table::E2M1, &block[1..], out);
 }

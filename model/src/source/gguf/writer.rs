@@ -1,13 +1,13 @@
-//! Writes small GGUF files for tests, and nothing else: little endian, alignment 32.
+//! Writer of small GGUF files for tests: little endian, alignment 32.
 
 use super::metadata::{Array, Value};
 
-/// A file in the making.
+/// Contents of a file to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) version: u32,
     pub(crate) values: Vec<(String, Value)>,
-    /// Name, shape in the file's order (innermost first), type number, data.
+    /// Name, shape in the file's order (innermost first), type number and data of each tensor.
     pub(crate) tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>,
 }
 
@@ -16,7 +16,7 @@ impl Writer {
         Self { version: 3, values: Vec::new(), tensors: Vec::new() }
     }
 
-    /// Sets a key, over what it had.
+    /// Sets a key, replacing its previous value.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.remove(key);
         self.values.push((key.to_owned(), value));
@@ -39,7 +39,7 @@ impl Writer {
         self.set(key, Value::Array(Array::Texts(texts)));
     }
 
-    /// Adds a tensor of `[out, in]` or `[n]`, over what was there by its name.
+    /// Adds a tensor of shape `[out, in]` or `[n]`, replacing an existing one of that name.
     pub(crate) fn tensor(&mut self, name: &str, shape: &[usize], code: u32, data: Vec<u8>) {
         self.tensors.retain(|(known, ..)| known != name);
         let dimensions = shape.iter().rev().map(|size| *size as u64).collect();
@@ -51,7 +51,7 @@ impl Writer {
         self.tensor(name, shape, 0, data);
     }
 
-    /// Header, metadata and tensor directory, and where the data begins.
+    /// Returns header, metadata and tensor directory, up to the start of the data.
     pub(crate) fn head(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
@@ -85,7 +85,7 @@ impl Writer {
     }
 }
 
-/// The metadata of a file without tensors.
+/// Returns the metadata of a file without tensors.
 pub(crate) fn metadata(writer: &Writer) -> super::Metadata {
     let bytes = writer.bytes();
     let parsed = super::parse::parse(bytes.as_slice(), bytes.len() as u64);
@@ -97,7 +97,8 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Always the widest type of a kind; the narrow ones are tested with bytes written by hand.
+/// Writes a value in the widest type of its kind. Narrow types are tested with bytes written by
+/// hand.
 fn put_value(out: &mut Vec<u8>, value: &Value) {
     let code: u32 = match value {
         Value::Unsigned(_) => 10,

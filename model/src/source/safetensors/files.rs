@@ -1,6 +1,6 @@
-//! The files of a checkpoint: which tensors they have, where each lies, and its bytes.
+//! The files of a checkpoint: the names, locations and bytes of their tensors.
 //!
-//! Headers are read and checked by the `safetensors` crate when a checkpoint is opened; data is
+//! Headers are read and checked by the `safetensors` crate when a checkpoint is opened. Data is
 //! read by position, in pieces, from any thread.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,8 @@ use safetensors::tensor::{Dtype as Stored, Metadata};
 
 use crate::source::SourceError;
 
-/// Far above any real header; a larger number is a damaged file, not a reason to allocate.
+/// Upper limit of a header's size, far above that of any real header: a larger number indicates a
+/// damaged file, for which nothing should be allocated.
 const HEADER_BYTES_MAX: u64 = 256 << 20;
 
 /// An open checkpoint.
@@ -23,7 +24,8 @@ pub(super) struct Checkpoint {
     pub(super) directory: PathBuf,
     files: Vec<Shard>,
     tensors: HashMap<String, Stretch>,
-    /// File names of tensors by the index, which decides where several files have one.
+    /// File names of tensors according to the index, which takes precedence if several files
+    /// contain a tensor.
     assigned: HashMap<String, String>,
 }
 
@@ -33,7 +35,7 @@ struct Shard {
     file: File,
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch {
     file: usize,
@@ -43,22 +45,22 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// Elements of the tensor; the header was checked for an overflow.
+    /// Returns the number of elements of the tensor. The header was checked for overflow.
     pub(super) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of an element; whole ones, as every type that is read has.
+    /// Returns the number of bytes of an element, which is an integer for every supported type.
     pub(super) fn element_bytes(&self) -> usize {
         self.stored.bitsize() / 8
     }
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint of a directory.
+    /// Opens the checkpoint in a directory.
     ///
     /// # Errors
-    /// A file that is missing, cut off or no safetensors file.
+    /// A file that is missing, truncated or not a safetensors file.
     pub(super) fn open(directory: &Path) -> Result<Checkpoint, SourceError> {
         let mut checkpoint = Checkpoint {
             directory: directory.to_owned(),
@@ -108,26 +110,26 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Returns true if the index says that the file at `path` has the tensor.
+    /// Returns true if the index assigns the tensor to the file at `path`.
     fn is_assigned(&self, tensor: &str, path: &Path) -> bool {
         let file = self.assigned.get(tensor).map(String::as_str);
         file.is_some() && file == path.file_name().and_then(OsStr::to_str)
     }
 
-    /// The names of all tensors, in no order.
+    /// Returns the names of all tensors in unspecified order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The tensor of a name.
+    /// Returns the tensor with the given name.
     pub(super) fn get(&self, name: &str) -> Option<&Stretch> {
         self.tensors.get(name)
     }
 
-    /// The tensor of a name, which must be there.
+    /// Returns the tensor with the given name, which must exist.
     ///
     /// # Errors
-    /// It is not.
+    /// A missing tensor.
     pub(super) fn require(&self, name: &str) -> Result<&Stretch, SourceError> {
         self.get(name).ok_or_else(|| SourceError::Missing {
             path: self.directory.display().to_string(),
@@ -135,18 +137,18 @@ impl Checkpoint {
         })
     }
 
-    /// The path of the file that a tensor is in.
+    /// Returns the path of the file that contains a tensor.
     pub(super) fn path(&self, stretch: &Stretch) -> &Path {
         &self.files[stretch.file].path
     }
 
-    /// Fills `out` from element `first` of a tensor on.
+    /// Fills `out` with a tensor's elements, starting at element `first`.
     ///
     /// # Errors
     /// A file that ends early or cannot be read.
     ///
     /// # Panics
-    /// When the tensor has not so many elements.
+    /// If the tensor does not have that many elements.
     pub(super) fn read(
         &self,
         stretch: &Stretch,
@@ -170,7 +172,7 @@ pub(super) fn format_error(path: &Path, reason: String) -> SourceError {
     SourceError::Format { path: path.display().to_string(), reason }
 }
 
-/// Offset of the data, and the header.
+/// Returns the offset of the data, and the header.
 fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceError> {
     let mut length = [0u8; 8];
     let cut_off =
@@ -187,7 +189,7 @@ fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceEr
     let mut bytes = length.to_vec();
     bytes.resize(8 + header_bytes as usize, 0);
     file.read_exact(&mut bytes[8..]).map_err(cut_off)?;
-    // Not `SafeTensors::read_metadata`, which wants the whole file in memory.
+    // `SafeTensors::read_metadata` is not used, since it requires the whole file in memory.
     let metadata: Metadata = serde_json::from_slice(&bytes[8..])
         .map_err(|error| format_error(path, format!("the header cannot be read: {error}")))?;
     for (name, info) in metadata.tensors() {
@@ -202,7 +204,7 @@ fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceEr
     Ok((8 + header_bytes, metadata))
 }
 
-/// The file names that an index gives tensors.
+/// Returns the file names that an index assigns to tensors.
 fn weight_map(index: &Path) -> Result<HashMap<String, String>, SourceError> {
     let text = std::fs::read_to_string(index).map_err(|source| io(index, source))?;
     let bad = |reason: String| format_error(index, reason);

@@ -1,4 +1,4 @@
-//! In which form the tensors of a checkpoint hold a matrix, and which of its rows a piece is.
+//! The storage formats of a checkpoint's matrices, and the rows of a piece within them.
 
 use safetensors::tensor::Dtype as Stored;
 
@@ -8,21 +8,21 @@ use crate::family::Piece;
 use crate::quantization::Quantization;
 use crate::source::SourceError;
 
-/// What was found under a name.
+/// A tensor that was found, or a packed matrix.
 pub(super) enum Form<'a> {
     Plain(&'a Stretch),
     Packed(Packed<'a>),
 }
 
-/// A matrix that is more than one tensor.
+/// A matrix that is stored in several tensors.
 pub(super) enum Packed<'a> {
     Fp8(fp8::Matrix<'a>),
     Mxfp4(mxfp4::Matrix<'a>),
     Integers(integers::Matrix<'a>),
 }
 
-/// The rows of a piece in a packed matrix, whose rows are those of all that the checkpoint's tensor
-/// has, one behind the other.
+/// Rows of a piece in a packed matrix. The rows of the matrix are all rows of the checkpoint's
+/// tensor, consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PackedRows {
     pub(super) first: usize,
@@ -32,10 +32,10 @@ pub(super) struct PackedRows {
 }
 
 impl<'a> Form<'a> {
-    /// What lies under `name`; `None` when there is nothing.
+    /// Finds the tensor or packed matrix with the given name; `None` if there is none.
     ///
     /// # Errors
-    /// Tensors that do not belong together, or of types that are not read.
+    /// Inconsistent tensors, or types that are not supported.
     pub(super) fn find(
         files: &'a Checkpoint,
         name: &str,
@@ -55,7 +55,7 @@ impl<'a> Form<'a> {
         Ok(packed.map(Form::Packed))
     }
 
-    /// Shape found and shape needed, where they differ.
+    /// Returns the actual and the required shape if they differ.
     pub(super) fn mismatch(&self, piece: &Piece) -> Option<(Vec<usize>, Vec<usize>)> {
         let (found, expected) = match self {
             Form::Plain(stretch) => (stretch.shape.clone(), piece.shape.clone()),
@@ -77,7 +77,7 @@ impl Packed<'_> {
         }
     }
 
-    /// Values of rows from `first_row` on.
+    /// Reads the values of rows, starting at `first_row`.
     ///
     /// # Errors
     /// A file that ends early.
@@ -96,8 +96,8 @@ impl Packed<'_> {
 }
 
 impl PackedRows {
-    /// A packed matrix has its rows as outputs, also where the plain tensor that a piece describes
-    /// is transposed.
+    /// Returns the rows of a piece. The rows of a packed matrix are its outputs, even if the plain
+    /// tensor that the piece describes is transposed.
     pub(super) fn of(piece: &Piece) -> PackedRows {
         let (last, before) = piece.shape.split_last().unwrap_or((&1, &[]));
         let all: usize = before.iter().product();
@@ -112,11 +112,11 @@ impl PackedRows {
         PackedRows { first, step: row_stride, shape: (all / inputs * last, inputs) }
     }
 
-    /// Calls `read` with runs of rows that follow each other and the part of `out` that they fill,
-    /// for rows of `size` in `out`, from row `from` of the piece on.
+    /// Calls `read` for runs of consecutive rows, starting at row `from` of the piece, with the
+    /// part of `out` that each run fills. A row takes `size` elements of `out`.
     ///
     /// # Errors
-    /// What `read` returns.
+    /// The errors of `read`.
     pub(super) fn each_run<T>(
         self,
         from: usize,
@@ -147,11 +147,12 @@ mod tests {
     #[test]
     fn rows_of_pieces_are_rows_of_packed_matrices() {
         let of = |first, step, shape| PackedRows { first, step, shape };
-        // A whole matrix, rows of one, and the third of stacked ones from its second row on.
+        // A whole matrix, a range of its rows, and the third of several stacked matrices from its
+        // second row.
         assert_eq!(rows(&[6, 32], 0, (32, 1)), of(0, 1, (6, 32)));
         assert_eq!(rows(&[6, 32], 2 * 32, (32, 1)), of(2, 1, (6, 32)));
         assert_eq!(rows(&[5, 6, 32], (2 * 6 + 1) * 32, (32, 1)), of(13, 1, (30, 32)));
-        // Transposed: [experts, in, out], and every other of its outputs from the second on.
+        // Transposed `[experts, in, out]`: all outputs, and every other output from the second.
         assert_eq!(rows(&[5, 32, 6], 2 * 32 * 6, (1, 6)), of(12, 1, (30, 32)));
         assert_eq!(rows(&[5, 32, 6], 2 * 32 * 6 + 1, (2, 6)), of(13, 2, (30, 32)));
     }

@@ -1,5 +1,5 @@
-//! Matrices of 8-bit floats (E4M3) with factors beside them: a value is the float times the factor
-//! of its block of rows and inputs, or of the whole matrix, in f32.
+//! Matrices of 8-bit floats (E4M3) with separate factors: a value is the product of a float and the
+//! factor of its block of rows and inputs, or that of the whole matrix, in f32.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
@@ -13,15 +13,16 @@ use crate::source::float8::e4m3;
 pub(super) struct Matrix<'a> {
     weight: &'a Stretch,
     factors: &'a Stretch,
-    /// Rows and inputs that share a factor.
+    /// Number of rows and inputs that share a factor.
     block: (usize, usize),
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix under `name`; `block` is what the checkpoint's configuration says of factors.
+    /// Creates the matrix with the given name. `block` is the size of blocks according to the
+    /// checkpoint's configuration.
     ///
     /// # Errors
-    /// Factors that are missing, misshapen or of a type that is not read.
+    /// Factors that are missing, have another shape or are of an unsupported type.
     pub(super) fn new(
         files: &'a Checkpoint,
         name: &str,
@@ -65,7 +66,7 @@ impl<'a> Matrix<'a> {
         (self.weight.shape[0], self.weight.shape[1])
     }
 
-    /// Rows from `first_row` on.
+    /// Reads rows, starting at `first_row`.
     ///
     /// # Errors
     /// A file that ends early.
@@ -97,19 +98,19 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// The factors of a row of blocks.
+    /// Returns the factors of a row of blocks.
     fn block_factors(&self, files: &Checkpoint, row: usize) -> Result<Vec<f32>, SourceError> {
         let count = self.shape().1.div_ceil(self.block.1);
         let size = self.factors.element_bytes();
         let mut bytes = vec![0u8; count * size];
         files.read(self.factors, row * count, &mut bytes)?;
-        // `new` has refused every other type.
+        // `new` refuses every other type.
         let convert = factor_type(self.factors.stored).unwrap_or(|_| f32::NAN);
         Ok(bytes.chunks_exact(size).map(convert).collect())
     }
 }
 
-/// What makes a factor of its bytes. A single byte is an exponent of two.
+/// Returns the function that converts bytes to a factor. A single byte is an exponent of two.
 fn factor_type(stored: Stored) -> Option<fn(&[u8]) -> f32> {
     match stored {
         Stored::F32 => Some(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),

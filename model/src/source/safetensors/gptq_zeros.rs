@@ -1,8 +1,8 @@
-//! How a GPTQ checkpoint stores its zeros, by its zeros.
+//! Detection of the format in which a GPTQ checkpoint stores zero points.
 //!
-//! The first format stores one less than a zero, the second the zero itself, and files of the
-//! second kind exist that are called the first. A symmetric matrix of 4 bits has zeros of 8 alone,
-//! so that its words tell which of the two it is.
+//! The first format stores each zero point minus one, the second the zero point itself, and some
+//! files in the second format are labelled as the first. Since all zero points of a symmetric 4-bit
+//! matrix are 8, its words identify the actual format.
 
 use safetensors::tensor::Dtype as Stored;
 
@@ -10,18 +10,18 @@ use super::files::{Checkpoint, format_error};
 use crate::quantization::{Quantization, StoredZeros};
 use crate::source::SourceError;
 
-/// Tensors that are looked at, and words of each.
+/// Maximum number of tensors that are inspected, and of words in each.
 const TENSORS_MAX: usize = 64;
 const WORDS_MAX: usize = 1024;
 
-/// Eight zeros of a symmetric matrix as the two formats store them.
+/// Eight zero points of a symmetric matrix in the two formats.
 const LESS_ONE: u32 = 0x7777_7777;
 const SAME: u32 = 0x8888_8888;
 
-/// The way in which matrices are kept, and a sentence where it is not the one that is said.
+/// Returns the actual quantisation, and a notice if it differs from the declared one.
 ///
 /// # Errors
-/// Tensors that contradict each other, or a file that ends early.
+/// Contradictory tensors, or a file that ends early.
 pub(super) fn resolve(
     files: &Checkpoint,
     said: Quantization,
@@ -37,7 +37,7 @@ pub(super) fn resolve(
         }
         Seen { less_one: true, same: false, other: false } => StoredZeros::LessOne,
         Seen { less_one: false, same: true, other: false } => StoredZeros::Same,
-        // Not symmetric, whatever is said, or without zeros.
+        // Not actually symmetric, or without zero points.
         _ => zeros,
     };
     if found == zeros {
@@ -54,7 +54,7 @@ pub(super) fn resolve(
     Ok((Quantization::Gptq { group, zeros: found, symmetric: true }, Some(notice)))
 }
 
-/// Which words were met.
+/// Kinds of words that occur.
 #[derive(Debug, Default)]
 struct Seen {
     less_one: bool,
@@ -62,7 +62,7 @@ struct Seen {
     other: bool,
 }
 
-/// Looks at zeros of tensors all over the checkpoint.
+/// Inspects the zero points of tensors spread over the checkpoint.
 fn seen(files: &Checkpoint) -> Result<Seen, SourceError> {
     let mut names: Vec<&str> = files.names().filter(|name| name.ends_with(".qzeros")).collect();
     names.sort_unstable();

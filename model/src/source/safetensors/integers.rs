@@ -1,10 +1,11 @@
-//! Matrices of 4-bit integers with a scale and a zero for a group of inputs, as GPTQ and AWQ keep
-//! them: a value is `scale * (q - zero)`. Eight integers are a word: in GPTQ eight inputs of an
-//! output, in AWQ eight outputs of an input; zeros are packed along the outputs in both.
+//! Matrices of 4-bit integers with a scale and a zero point per group of inputs, as stored by GPTQ
+//! and AWQ: a value is `scale * (q - zero)`. A word contains eight integers: in GPTQ eight inputs
+//! of an output, in AWQ eight outputs of an input. Zero points are packed along the outputs in
+//! both.
 //!
-//! Nothing is rounded a second time. `scale * (q - zero)` is exact in f32. Where all products of
-//! scales and zeros are numbers of f16, rows are also blocks of GGUF's Q4_1, and else of Q5_0,
-//! whose integers are `q - zero`, from -16 to 15.
+//! Values are not rounded a second time: `scale * (q - zero)` is exact in f32. If all products of
+//! scales and zero points are exact in f16, rows can also be represented as blocks of GGUF's Q4_1;
+//! otherwise as blocks of Q5_0, whose integers are `q - zero`, from -16 to 15.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
@@ -13,25 +14,25 @@ use super::files::{Checkpoint, Stretch, format_error};
 use crate::quantization::{Group, Quantization, StoredZeros};
 use crate::source::{SourceError, StoredType};
 
-/// Integers of a word.
+/// Number of integers in a word.
 const WORD: usize = 8;
-/// Elements of a block of GGUF's.
+/// Number of elements in a GGUF block.
 const BLOCK: usize = 32;
-/// Which integer of a word AWQ keeps output `i` of eight in.
+/// Index of the integer in a word in which AWQ stores output `i` of eight.
 const AWQ_PLACES: [usize; WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// A matrix in three tensors.
+/// A matrix that is stored in three tensors.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
     integers: &'a Stretch,
     scales: &'a Stretch,
     zeros: &'a Stretch,
-    /// Which group each input belongs to, where the file says so.
+    /// Group of each input, if the file contains it.
     order: Option<&'a Stretch>,
     packing: Packing,
     inputs: usize,
     outputs: usize,
-    /// Inputs that share a scale.
+    /// Number of inputs that share a scale.
     group: usize,
 }
 
@@ -41,22 +42,22 @@ enum Packing {
     Awq,
 }
 
-/// Some rows of a matrix.
+/// Rows of a matrix.
 struct Rows {
     count: usize,
-    /// `[row][input]`.
+    /// Integers, as `[row][input]`.
     q: Vec<u8>,
-    /// `[group][row]`.
+    /// Scales, as `[group][row]`. `zeros` has the same layout.
     scales: Vec<f32>,
     zeros: Vec<u8>,
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix `stem`; `None` when there are no packed integers of that name, or `quantization`
-    /// is another method.
+    /// Finds the matrix `stem`; `None` if there are no packed integers of that name, or
+    /// `quantization` is another method.
     ///
     /// # Errors
-    /// Tensors that do not belong together, or of types that are not read.
+    /// Inconsistent tensors, or types that are not supported.
     pub(super) fn find(
         files: &'a Checkpoint,
         stem: &str,
@@ -107,11 +108,11 @@ impl<'a> Matrix<'a> {
         (self.outputs, self.inputs)
     }
 
-    /// The type of GGUF's whose blocks hold the matrix without loss; F32 where none does. Reads all
-    /// scales and zeros.
+    /// Returns the GGUF type whose blocks represent the matrix without loss; F32 if there is none.
+    /// Reads all scales and zero points.
     ///
     /// # Errors
-    /// Groups that are not of consecutive inputs, or a file that ends early.
+    /// Groups of inputs that are not consecutive, or a file that ends early.
     pub(super) fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
         self.check_order(files)?;
         let (scales, zeros) = self.scales_and_zeros(files, 0, self.outputs)?;
@@ -127,7 +128,7 @@ impl<'a> Matrix<'a> {
         Ok(if products.all(is_half) { StoredType::Q4_1 } else { StoredType::Q5_0 })
     }
 
-    /// Rows from `first_row` on.
+    /// Reads rows, starting at `first_row`.
     ///
     /// # Errors
     /// A file that ends early.
@@ -150,7 +151,8 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// Rows from `first_row` on as blocks of `stored`, which [`Matrix::stored_type`] said.
+    /// Reads rows, starting at `first_row`, as blocks of `stored`, the result of
+    /// [`Matrix::stored_type`].
     ///
     /// # Errors
     /// A file that ends early.
@@ -181,7 +183,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// Refuses groups that are not of consecutive inputs.
+    /// Refuses groups of inputs that are not consecutive.
     fn check_order(&self, files: &Checkpoint) -> Result<(), SourceError> {
         let Some(order) = self.order else { return Ok(()) };
         let is_list = order.stored == Stored::I32 && order.shape == [self.inputs];
@@ -224,7 +226,7 @@ impl<'a> Matrix<'a> {
         Ok(Rows { count, q, scales, zeros })
     }
 
-    /// Scales and zeros `[group][row]` of some rows.
+    /// Returns the scales and zero points of some rows, as `[group][row]`.
     fn scales_and_zeros(
         &self,
         files: &Checkpoint,
@@ -249,7 +251,8 @@ impl<'a> Matrix<'a> {
         Ok((scales, zeros.collect()))
     }
 
-    /// The integer of an output, from words packed along the outputs from that of `first` on.
+    /// Returns the integer of an output from words that are packed along the outputs and start with
+    /// the word of output `first`.
     fn output(&self, words: &[u32], first: usize, row: usize) -> u8 {
         let at = first % WORD + row;
         let place = if self.packing == Packing::Awq { AWQ_PLACES[at % WORD] } else { at % WORD };
@@ -263,7 +266,7 @@ impl Rows {
     }
 }
 
-/// What a value is where its integer is 0.
+/// Returns the value that corresponds to the integer 0.
 fn minimum(scale: f32, zero: u8) -> f32 {
     -scale * f32::from(zero)
 }
@@ -272,12 +275,12 @@ fn integer(word: u32, place: usize) -> u8 {
     (word >> (4 * place) & 15) as u8
 }
 
-/// First word and number of words that hold some outputs.
+/// Returns the first word and the number of words that contain the given outputs.
 fn word_span(first: usize, count: usize) -> (usize, usize) {
     (first / WORD, (first + count).div_ceil(WORD) - first / WORD)
 }
 
-/// `count` elements from `first` on of each line of a tensor of so many lines.
+/// Returns `count` elements, starting at `first`, of each line of a tensor with `lines` lines.
 fn lines(
     files: &Checkpoint,
     stretch: &Stretch,
@@ -307,14 +310,15 @@ fn words(
     Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
 }
 
-/// Low halves of integers: the first 16 of a block in low, the others in high halves of bytes.
+/// Writes the lower four bits of integers: those of the first 16 in a block to the low halves of
+/// bytes, the others to the high halves.
 fn put_halves(out: &mut [u8], q: &[u8; BLOCK]) {
     for (i, byte) in out.iter_mut().enumerate() {
         *byte = q[i] & 15 | q[i + BLOCK / 2] << 4;
     }
 }
 
-/// The integers of a block of Q5_0, behind its scale.
+/// Writes the integers of a Q5_0 block, after its scale.
 fn put_q5_0(out: &mut [u8], q: &[u8; BLOCK]) {
     let fifth = (0..BLOCK).fold(0u32, |bits, i| bits | u32::from(q[i] >> 4) << i);
     out[2..6].copy_from_slice(&fifth.to_le_bytes());

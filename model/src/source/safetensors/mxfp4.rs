@@ -1,22 +1,23 @@
 //! Matrices of 4-bit floats (E2M1) with an exponent of two for every 32 inputs, in two tensors:
-//! `NAME_blocks` with two values a byte, the first in the low half, and `NAME_scales`.
+//! `NAME_blocks` with two values per byte, the first in the low half, and `NAME_scales`.
 
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{Checkpoint, Stretch};
 use crate::source::SourceError;
 
-/// Inputs that share an exponent, and the bytes that hold them.
+/// Number of inputs that share an exponent, and the number of bytes that contain them.
 const GROUP: usize = 32;
 const GROUP_BYTES: usize = GROUP / 2;
-/// Bytes of a block of GGUF's type: the exponent, then element `i` of the first half in the low and
-/// of the second half in the high half of byte `i`.
+/// Number of bytes of a block of GGUF's type: the exponent, followed by bytes whose low half is an
+/// element of the first half of the block, and whose high half is the corresponding element of the
+/// second half.
 const BLOCK_BYTES: usize = 1 + GROUP_BYTES;
 
 const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// A matrix in two tensors. Whatever dimensions come before the inputs' are its rows.
+/// A matrix that is stored in two tensors. All dimensions before the inputs count as rows.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
     blocks: &'a Stretch,
@@ -24,10 +25,10 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix `stem`; `None` when there are no blocks of that name.
+    /// Finds the matrix `stem`; `None` if there are no blocks of that name.
     ///
     /// # Errors
-    /// Tensors that do not belong together, or of other types than bytes.
+    /// Inconsistent tensors, or types other than bytes.
     pub(super) fn find(
         files: &'a Checkpoint,
         stem: &str,
@@ -65,7 +66,7 @@ impl<'a> Matrix<'a> {
         (rows.iter().product(), groups * GROUP)
     }
 
-    /// Rows from `first_row` on.
+    /// Reads rows, starting at `first_row`.
     ///
     /// # Errors
     /// A file that ends early.
@@ -87,7 +88,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// Rows from `first_row` on as blocks of GGUF's type.
+    /// Reads rows, starting at `first_row`, as blocks of GGUF's type.
     ///
     /// # Errors
     /// A file that ends early.
@@ -109,7 +110,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// Exponents and bytes of `count` groups.
+    /// Reads the exponents and bytes of `count` groups.
     fn groups(
         &self,
         files: &Checkpoint,

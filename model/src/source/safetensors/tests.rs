@@ -5,7 +5,7 @@ use crate::known::known;
 use crate::ops::Op;
 use crate::source::Part;
 
-/// A LLaMA so small that whole checkpoints are made in a test.
+/// A LLaMA that is small enough to generate whole checkpoints in a test.
 fn config() -> ModelConfig {
     let mut config = known("smollm2-135m").expect("known").config;
     (config.hidden_size, config.ffn_size, config.vocab_size) = (8, 12, 10);
@@ -85,8 +85,8 @@ fn shards_are_found_through_the_index() {
     assert!(SafetensorsSource::open(folder.path(), &config()).is_err());
 }
 
-/// Of two shards with the tensor, the one that the index names has it; a tensor that the index
-/// looks for elsewhere is found all the same.
+/// Tests that a tensor in two shards is read from the one that the index names, and that a tensor
+/// that the index assigns to the wrong file is found nevertheless.
 #[test]
 fn the_index_decides_between_shards_that_both_have_a_tensor() {
     let folder = tempfile::tempdir().expect("folder");
@@ -133,7 +133,8 @@ fn a_file_cut_anywhere_is_an_error() {
         let error = SafetensorsSource::open(folder.path(), &config()).expect_err("cut off");
         assert!(error.to_string().contains("model.safetensors"), "{error}");
     }
-    // Every byte of the header wrong in turn: an error or another header, never a panic.
+    // Changes each byte of the header in turn, which may cause an error or a different header, but
+    // never a panic.
     for position in 0..whole.len().min(200) {
         let mut changed = whole.clone();
         changed[position] ^= 0x55;

@@ -1,5 +1,5 @@
-//! The records of `planner/papers/serving`: what a paper shows of a policy over another, by the
-//! length of answers, and the runs that it is about.
+//! The records of `planner/papers/serving`: the results of one policy relative to another, by the
+//! length of answers, and the runs to which they belong.
 
 use std::collections::BTreeMap;
 
@@ -11,76 +11,77 @@ pub const FILES: [(&str, &str); 2] = [
     ("apex.toml", include_str!("../../../papers/serving/apex.toml")),
 ];
 
-/// One paper.
+/// Records of a paper.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
     pub title: String,
-    /// What it prints and no cell has, each with the reason.
+    /// Printed results for which there is no cell, each with the reason.
     pub left_out: Vec<String>,
-    /// Why answers differ.
+    /// Reasons why answers differ.
     #[serde(default)]
     pub causes: BTreeMap<String, String>,
     pub figure: Vec<Figure>,
 }
 
-/// A figure: one policy over another.
+/// A figure: one policy relative to another.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
     pub id: String,
     pub title: String,
     pub note: String,
-    /// A known model.
+    /// Name of a known model.
     pub model: String,
     pub policy: String,
     pub over: String,
-    /// All at once.
+    /// Number of requests, which all arrive at once.
     pub requests: u32,
-    /// Tokens of prompts, within 10%.
+    /// Mean number of prompt tokens; lengths are within 10%.
     pub input: u32,
-    /// Of 16 positions; every policy but `gpu-only` leaves one layer's share of them free.
+    /// Number of pages of 16 positions on the device; every policy except `gpu-only` leaves one
+    /// layer's share of them free.
     pub device_pages: u32,
-    /// Most of an iteration.
+    /// Maximum number of rows in an iteration.
     pub rows: u32,
-    /// How far an answer may be from its value.
+    /// Maximum error of an answer.
     pub goal: Option<f64>,
-    /// What is compared.
+    /// Quantity that is compared.
     pub by: By,
     pub series: Vec<Series>,
 }
 
-/// Throughput of what.
+/// Part of the run whose throughput is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Of NEO's window.
+    /// The window of NEO's evaluation.
     Window,
-    /// Of all of the run.
+    /// The whole run.
     Makespan,
 }
 
-/// A machine's part of a figure.
+/// The results of one machine in a figure.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// A known machine.
+    /// Name of a known machine.
     pub machine: String,
-    /// Caches in host memory.
+    /// Host memory for caches.
     pub host_gb: u32,
-    /// Tokens of answers, within 10%.
+    /// Mean numbers of answer tokens; lengths are within 10%.
     pub output: Vec<u32>,
-    /// One for each output; or a bound for all of them.
+    /// One value per output; alternatively there is a bound for all of them.
     #[serde(default)]
     pub value: Vec<f64>,
     pub least: Option<f64>,
     pub most: Option<f64>,
-    /// Why answers that are beyond the goal are.
+    /// Reasons why answers miss the goal.
     #[serde(default)]
     pub cause: Vec<String>,
 }
 
-/// What a paper has for an output.
+/// The paper's result for an output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Printed {
     Value(f64),
@@ -89,7 +90,7 @@ pub enum Printed {
 }
 
 impl Printed {
-    /// How far an answer is from it, and whether that is within a goal.
+    /// Returns the error of an answer, and true if it is within the goal.
     pub fn compare(self, answer: f64, goal: Option<f64>) -> (Option<f64>, Option<bool>) {
         match self {
             Printed::Value(value) => {
@@ -111,7 +112,7 @@ impl Printed {
 }
 
 impl Series {
-    /// Outputs and what the paper has for each.
+    /// Returns the outputs with the paper's result for each.
     pub fn cells(&self) -> impl Iterator<Item = (u32, Printed)> {
         self.output.iter().enumerate().filter_map(|(index, output)| {
             let value = self.value.get(index).map(|value| Printed::Value(*value));
@@ -121,10 +122,10 @@ impl Series {
     }
 }
 
-/// Reads a record.
+/// Parses a record.
 ///
 /// # Errors
-/// A sentence that begins with the file's name.
+/// Returns a message that starts with the file's name.
 pub fn read((name, text): (&str, &str)) -> Result<Paper, String> {
     let paper: Paper = toml::from_str(text).map_err(|error| format!("{name}: {error}"))?;
     for figure in &paper.figure {

@@ -1,14 +1,14 @@
-//! The part of the document that is about serving.
+//! The sections on serving in the document.
 
 use std::fmt::Write as _;
 
 use super::cells::{By, Figure, Paper, Series};
 use super::runs::{Ratio, Runs};
 
-/// Sections of all papers.
+/// Returns the sections of all papers.
 ///
 /// # Errors
-/// A run that cannot be.
+/// Fails if a run is impossible.
 pub fn render(papers: &[Paper]) -> Result<String, String> {
     let mut runs = Runs::default();
     let mut text = HEAD.to_owned();

@@ -1,4 +1,4 @@
-//! The papers about serving beside the simulator of serving.
+//! Comparison of the papers about serving with the simulator of serving.
 
 pub mod cells;
 pub mod markdown;

@@ -1,4 +1,4 @@
-//! The runs of a figure.
+//! The simulated runs of a figure.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use schedule::hybrid::{Lags, Limits, Policy};
 
 use super::cells::{By, Figure, Series};
 
-/// As NEO's.
+/// Positions per page, as in NEO.
 const PAGE_POSITIONS: u32 = 16;
-/// How far lengths are from their mean.
+/// Maximum deviation of lengths from their mean, as a fraction.
 const SPREAD: f64 = 0.1;
 const SEED: u64 = 1;
 
-/// What was asked before.
+/// Cache of simulated runs.
 #[derive(Debug, Default)]
 pub struct Runs(BTreeMap<(String, String, u32, Policy), Served>);
 
-/// A policy over another.
+/// Results of two policies to be compared.
 #[derive(Debug, Clone)]
 pub struct Ratio {
     pub served: Served,
@@ -28,13 +28,14 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Requests a second from 30% to 70% of the completions, as NEO's evaluation counts.
+    /// Returns the ratio of requests per second between 30% and 70% of the completions, which is
+    /// the window of NEO's evaluation.
     pub fn window(&self) -> f64 {
         let rate = |served: &Served| served.window_requests_per_s.unwrap_or(f64::NAN);
         rate(&self.served) / rate(&self.over)
     }
 
-    /// What a figure compares.
+    /// Returns the ratio that a figure compares.
     pub fn of(&self, by: By) -> f64 {
         match by {
             By::Window => self.window(),
@@ -42,15 +43,17 @@ impl Ratio {
         }
     }
 
-    /// Over all of the run.
+    /// Returns the ratio over the whole run.
     pub fn makespan(&self) -> f64 {
         self.over.makespan_ms / self.served.makespan_ms
     }
 }
 
 impl Runs {
+    /// Returns the runs of both policies of a figure.
+    ///
     /// # Errors
-    /// A model, a machine or a policy that there is not.
+    /// Fails if the model, the machine or a policy does not exist.
     pub fn ratio(
         &mut self,
         figure: &Figure,
@@ -103,7 +106,7 @@ fn run(figure: &Figure, series: &Series, output: u32, policy: Policy) -> Result<
     Ok(simulate(policy, &arrivals, &limits, &costs))
 }
 
-/// Requests at once, of lengths that are drawn evenly around their means.
+/// Returns simultaneous requests with lengths that are uniformly distributed around their means.
 fn arrivals(requests: u32, input: u32, output: u32) -> Vec<Arrival> {
     let mut state = SEED;
     let mut length = |mean: u32| {
@@ -115,7 +118,7 @@ fn arrivals(requests: u32, input: u32, output: u32) -> Vec<Arrival> {
     (0..requests).map(one).collect()
 }
 
-/// A number from 0 to 1: the generator SplitMix64.
+/// Returns a number from 0 to 1 by the generator SplitMix64.
 fn unit(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut bits = *state;

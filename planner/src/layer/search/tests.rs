@@ -1,4 +1,4 @@
-//! The space, its walk, and what is kept of it.
+//! Tests of the search space, its traversal, and the results that are kept.
 
 use crate::layer::closed_form::Costs;
 use crate::layer::table::{Compression, OpCost, Table};
@@ -54,7 +54,7 @@ fn branch_and_bound_finds_what_the_exhaustive_walk_finds() {
             let mut table = table(ops);
             table.batches = batches;
             if ops == 9 {
-                // Equal neighbours, as chunks of a weight are.
+                // Equal neighbours, like chunks of a weight.
                 for index in 4..7 {
                     table.ops[index] =
                         OpCost { name: format!("twin{index}"), ..table.ops[7].clone() };
@@ -71,7 +71,8 @@ fn branch_and_bound_finds_what_the_exhaustive_walk_finds() {
                     let exhaustive = best(Walk::Exhaustive);
                     assert_eq!((&rank, &candidate), (&exhaustive.0, &exhaustive.1));
                     assert_eq!(terms, costs.terms(&candidate));
-                    // A limit that the best meets keeps it; one that it does not meet may drop it.
+                    // A limit that the best candidate meets keeps it; a limit that it does not meet
+                    // may drop it.
                     let limited = subsets::best(
                         &costs,
                         interval,

@@ -1,4 +1,4 @@
-//! Rows of layers whose times can be worked out by hand.
+//! Tests with rows of layers whose times can be computed by hand.
 
 use crate::layer::closed_form::Candidate;
 use crate::layer::table::Table;
@@ -20,7 +20,7 @@ const PAIR: &str = r#"{"ops":[{"name":"a","cpu_ms":5,"gpu_ms":1,"h2d_ms":4},
 fn one_batch_is_a_chain_behind_its_transfers() {
     let table = table(PAIR);
     assert_eq!(latency_ms(&table, &Candidate::plain(0, 0)), 12.0);
-    // a on the CPU, then b on the GPU: 5 + 2 in a chain, its transfer of 6 beside it.
+    // a on the CPU, then b on the GPU: 5 + 2 in a chain, its transfer of 6 concurrently.
     assert_eq!(latency_ms(&table, &Candidate::plain(1, 2)), 7.0);
     // 1 + 7 in a chain, transfer 4.
     assert_eq!(latency_ms(&table, &Candidate::plain(0, 1)), 8.0);
@@ -31,10 +31,10 @@ fn one_batch_is_a_chain_behind_its_transfers() {
 #[test]
 fn two_batches_fill_each_others_gaps() {
     let table = Table { batches: 2, ..table(PAIR) };
-    // The CPU has 2 x 5 and the GPU 2 x 2 in its shadow.
+    // The CPU takes 2 x 5, which hides 2 x 2 on the GPU.
     assert_eq!(latency_ms(&table, &Candidate::plain(1, 2)), 10.0);
     assert_eq!(latency_ms(&table, &Candidate::plain(0, 0)), 24.0);
-    // A weight comes once for both batches.
+    // A weight is transferred once for both batches.
     assert_eq!(latency_ms(&table, &Candidate::plain(0, 2)), 10.0);
 }
 
@@ -46,7 +46,7 @@ fn a_single_kv_slot_stalls_the_link() {
         let shape = Shape { kv_slots, ..Shape::default() };
         steady_layer(&table, &Candidate::plain(0, 1), &shape).latency.ms()
     };
-    // Transfer and computation take turns, or overlap.
+    // Transfer and computation alternate, or overlap.
     assert_eq!((latency(1), latency(2)), (21.0, 12.0));
 }
 
@@ -72,7 +72,7 @@ fn chunks_run_on_both_sides_at_once() {
         {"name":"s.1","cpu_ms":6,"gpu_ms":1,"h2d_ms":2,"kv":true},
         {"name":"out","cpu_ms":1}]}"#;
     let table = table(text);
-    // 1 + 6 + 1 on the CPU; the GPU's chunk runs beside the CPU's.
+    // 1 + 6 + 1 on the CPU; the GPU's chunk runs concurrently with the CPU's.
     assert_eq!(latency_ms(&table, &Candidate::plain(2, 3)), 8.0);
 }
 
@@ -80,8 +80,8 @@ fn chunks_run_on_both_sides_at_once() {
 fn overlap_is_the_share_of_the_link_beside_the_cpu() {
     let table = table(PAIR);
     let steady = steady_layer(&table, &Candidate::plain(1, 2), &Shape::default());
-    // Per layer of 7: the CPU computes 5, the link works 6, and its slots let it start when b of
-    // two layers before is done: it never idles for more than 1 ms.
+    // Per layer of 7: the CPU computes for 5, the link works for 6, and its slots let it start when
+    // b of two layers before is done: it never idles for more than 1 ms.
     let overlap = steady.usage.overlap().expect("transfers");
     assert!((4.0 / 6.0..=5.0 / 6.0).contains(&overlap), "{overlap}");
     assert_eq!(steady.usage.busy(Lane::Cpu).ms(), 12.0 * 5.0);
@@ -96,6 +96,6 @@ fn resident_layers_need_no_link() {
         timeline(&table, layers, &Shape::default()).layer_ends[layers.len() - 1].ms()
     };
     assert_eq!(row(&[resident.clone(), resident.clone()]), 6.0);
-    // The transfers of the second layer hide behind the first.
+    // The transfers of the second layer are hidden by the first.
     assert_eq!(row(&[resident, streamed]), 10.0 + 2.0);
 }

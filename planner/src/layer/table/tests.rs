@@ -1,4 +1,4 @@
-//! What is read, and what is refused with which sentence.
+//! Tests of parsing tables, and of the messages for rejected ones.
 
 use super::{Compression, CostName, Table};
 

@@ -1,4 +1,5 @@
-//! Costs by hand, and those of figs. 6a, 7a and 8a of Park-Egger on their machine.
+//! Compares costs with values computed by hand, and with those of figs. 6a, 7a and 8a of Park-Egger
+//! on their machine.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::Dtype;
@@ -22,7 +23,7 @@ fn a4000() -> Machine {
 
 struct Case {
     batches: (u16, u16),
-    /// Of the layers' linears; with one, KV is in 4 bits.
+    /// Format of the layers' linears; if given, KV is stored in 4 bits.
     form: Option<Grouped>,
     policy: Policy,
     layers: usize,
@@ -91,7 +92,7 @@ impl Case {
     }
 }
 
-/// Milliseconds of the first instruction of decode that `of` recognises, in the first step.
+/// Returns the milliseconds of the first decode instruction that `of` accepts, in the first step.
 fn ms(
     machine: &Machine,
     plan: &Plan,
@@ -121,7 +122,7 @@ fn near(value: f64, printed: f64, what: &str) {
     assert!(error.abs() < 0.16, "{what}: {value} against {printed}");
 }
 
-/// The description restates the figures with few numbers; it stays close to them.
+/// The description summarises the figures in few numbers; its times stay close to them.
 #[test]
 fn times_resemble_the_figures_that_they_were_read_from() {
     let machine = a4000();
@@ -140,12 +141,12 @@ fn times_resemble_the_figures_that_they_were_read_from() {
         |_, work: &Instruction| matches!(work, Instruction::Decompress(one) if one.op == Op::Q);
     near(ms(&machine, &widened, 528, decompresses), 6.623, "decompression of q");
     let four_bit = Case { form: Some(Grouped::W4), ..opt((1, 50), ON_THE_GPU) }.plan();
-    // 4.5 bits an element here, 4.1 in fig. 8a.
+    // 4.5 bits per element here, 4.1 in fig. 8a.
     near(ms(&machine, &four_bit, 528, copies(Moved::Weights(Op::Q))), 1.083, "compressed q");
 }
 
-/// A device multiplies 4 bits as they are in decode; in prefill it writes the matrix plain and
-/// reads that.
+/// In decode a device multiplies 4-bit weights directly; in prefill it writes the expanded matrix
+/// and reads that.
 #[test]
 fn a_device_reads_four_bits_or_makes_them_plain() {
     let machine = a4000();
@@ -179,7 +180,7 @@ fn a_linear_takes_its_bytes_and_its_operations() {
     let rates = machine.cpu.bf16;
     let plan = opt((1, 8), ON_THE_CPU).plan();
     let (hidden, ffn, rows) = (7168.0, 28672.0, 8.0);
-    // Matrix and bias; the activations of the input and of the output.
+    // Matrix and bias; the activations of input and output.
     let bytes = 2.0 * hidden * ffn + 4.0 * ffn;
     let activations = rows * 2.0 * (hidden + ffn);
     let flops = 2.0 * rows * hidden * ffn;
@@ -198,7 +199,7 @@ fn of_experts_those_that_are_hit_are_read_and_all_are_moved() {
         let plan = opt((1, batch), ON_THE_CPU).plan_of("qwen3-30b-a3b");
         let rows = f64::from(batch);
         let operands = 2.0 * distinct * hidden * ffn;
-        // Normed1, the routing, and the gate that is written.
+        // The normed input, the routing, and the gate that is written.
         let activations = rows * (2.0 * hidden + 4.0 * 16.0 + 2.0 * 8.0 * ffn);
         let flops = 2.0 * rows * 8.0 * hidden * ffn;
         let by_hand_ms =
@@ -212,7 +213,7 @@ fn of_experts_those_that_are_hit_are_read_and_all_are_moved() {
     }
 }
 
-/// Gemma's sixth layer attends to everything, those before it to 1024 positions.
+/// Gemma's sixth layer attends to all positions, the layers before it to 1024.
 #[test]
 fn attention_looks_back_no_further_than_its_window() {
     let machine = a4000();
@@ -245,12 +246,13 @@ fn four_bits_have_rates_of_their_own() {
         attention_tflops: machine.cpu.bf16.attention_tflops / 4.0,
     });
     let slower = |op, before_ms: f64| said(&machine, op) / before_ms;
-    // All but the activations.
+    // Everything except the activations.
     assert!((1.9..=2.0).contains(&slower(Op::Fc0, linear_ms)));
     assert!((3.8..=4.0).contains(&slower(Op::Scores, scores_ms)));
 }
 
-/// However prompts are cut, they have the same rows and look at the same positions.
+/// However prompts are cut into chunks, they have equal numbers of rows and attend to equal numbers
+/// of positions.
 #[test]
 fn chunks_add_up_to_whole_prompts() {
     let machine = Machine { link: a4000().link, ..a4000() };
@@ -291,7 +293,7 @@ fn host_memory_is_shared_by_cpu_and_link() {
     };
     let alone_ns = step_ns(1000.0);
     assert_eq!(step_ns(89.6), alone_ns, "49 GB/s of 89.6 disturb nobody");
-    // Every byte passes at 10 GB/s.
+    // Every byte is transferred at 10 GB/s.
     let (ten, five) = (step_ns(10.0), step_ns(5.0));
     assert!(ten > 1.5 * alone_ns, "{ten} {alone_ns}");
     assert!((five / ten - 2.0).abs() < 0.01, "{five} {ten}");
@@ -326,7 +328,7 @@ fn weights_in_further_memory_take_its_bandwidths() {
     let [near, far_away] = plans(ON_THE_GPU);
     let copied = |plan: &Plan| ms(&machine, plan, 512, copies(Moved::Weights(Op::Fc0)));
     assert!((copied(&far_away) / copied(&near) - 2.0).abs() < 1e-9);
-    // Faster than DRAM and the link is no faster than these.
+    // A memory faster than DRAM and the link is limited by these.
     let mut fast = machine.clone();
     fast.tier = vec![tier(1000.0, 1000.0)];
     assert_eq!(ms(&fast, &far_away, 512, copies(Moved::Weights(Op::Fc0))), copied(&near));

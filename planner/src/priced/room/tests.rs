@@ -1,4 +1,4 @@
-//! What the search takes for the room of device memory is what compiled plans take.
+//! The capacity estimate of the search equals the device memory of compiled plans.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use crate::split::Split;
 const HOMES: Homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
 const PLENTY_BYTES: u64 = 1 << 50;
 
-/// What is to be placed on a machine whose host holds everything.
+/// A model and a shape to be placed on a machine with ample host memory.
 struct Case {
     config: ModelConfig,
     formats: Formats,
@@ -85,7 +85,7 @@ impl Case {
     }
 }
 
-/// Some of every policy that leaves something open, and of every home of caches.
+/// Returns some placements of every policy that leaves something open, with every tier of caches.
 fn placements() -> Vec<Placement> {
     let cut = |order| Some(Chunking { order, chunks: 4 });
     let split = |start, end, chunking| Policy::TwoSplit { split: Split { start, end }, chunking };
@@ -126,7 +126,8 @@ fn kinds() -> impl Iterator<Item = (ResidentAttention, bool)> {
     ResidentAttention::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
 }
 
-/// Device memory of a placement with the streams that take least, without anything known before.
+/// Returns the device memory of a placement with the streams that need the minimum, computed
+/// independently.
 fn least_bytes(room: &Room<'_>, streamed: &Streamed, residency: &Residency) -> u64 {
     let Request { config, limits, .. } = *room.estimator.request;
     let of_shape = |shape| {
@@ -137,7 +138,7 @@ fn least_bytes(room: &Room<'_>, streamed: &Streamed, residency: &Residency) -> u
     (0..streamed.shapes.len()).map(of_shape).min().expect("a shape")
 }
 
-/// Whether the room is known to the byte for every number of layers that stay.
+/// Checks that the capacity is exact to the byte for every number of resident layers.
 fn is_known_to_the_byte(case: &Case) {
     case.with_estimator(PLENTY_BYTES, |estimator| {
         let mut room = Room::new(estimator, PLENTY_BYTES);
@@ -203,7 +204,7 @@ fn room_is_known_to_the_byte_where_layers_have_windows() {
     is_known_to_the_byte(&case);
 }
 
-/// Caches in device memory would have to come back to a CPU that computes chunks of prompts.
+/// Caches in device memory would have to be copied back to a CPU that computes chunks of prompts.
 #[test]
 fn what_cannot_compute_given_chunks_has_no_room() {
     let case = Case { prefill_chunk: Some(16), ..Case::small((2, 5), 24) };

@@ -1,4 +1,4 @@
-//! Small queues whose iteration can be said without computing.
+//! Tests with small queues, for which the correct iteration is evident.
 
 use super::super::{Lags, Limits, Place, Policy, Queued, Queues, Shape};
 use super::{Exact, decided, queued};
@@ -20,14 +20,14 @@ fn queues<'a>(waiting: &'a [Queued], device: &'a [Queued], host: &'a [Queued]) -
 
 #[test]
 fn the_device_gives_its_last_away_and_takes_the_hosts_first() {
-    // 9 + 8 + 5 pages of 20.
+    // 9 + 8 + 5 pages; the device has 20.
     let device = [queued(0, 36), queued(1, 32), queued(2, 20)];
     let (iteration, _) = decided(Policy::GpuOnly, &queues(&[], &device, &[]), &LIMITS, &EXACT);
     assert_eq!((iteration.decodes, iteration.moves_out, iteration.evicted), (2, 1, 0));
     let no_host = Limits { host_pages: 4, ..LIMITS };
     let (iteration, _) = decided(Policy::GpuOnly, &queues(&[], &device, &[]), &no_host, &EXACT);
     assert_eq!((iteration.decodes, iteration.moves_out, iteration.evicted), (2, 0, 1));
-    // 17 and 2 pages are 95 of 100, 17 and 3 are more.
+    // 17 and 2 pages are 95 % of the device's, 17 and 3 exceed that.
     let (device, host) = (&device[..2], [queued(3, 8), queued(4, 4)]);
     let (iteration, places) =
         decided(Policy::GpuOnly, &queues(&[], device, &host), &LIMITS, &EXACT);
@@ -53,7 +53,7 @@ fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
 
 #[test]
 fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
-    // 22 pages of 20.
+    // 22 pages; the device has 20.
     let waiting = [queued(0, 86), queued(1, 86)];
     for lags in Lags::ALL {
         let limits = Limits { lags, ..LIMITS };
@@ -64,14 +64,14 @@ fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
 
 #[test]
 fn a_host_that_nothing_hides_is_computed_where_the_device_is_idle() {
-    // Nothing of it fits the device.
+    // None of the sequences fits on the device.
     let host = [queued(0, 90), queued(1, 84), queued(2, 96)];
     for policy in Policy::ALL {
         let (iteration, places) = decided(policy, &queues(&[], &[], &host), &LIMITS, &EXACT);
         assert_eq!(iteration.shape, Shape::Pipelined, "{policy:?}");
         assert_eq!(places, [Place::Second, Place::First, Place::First], "{policy:?}");
     }
-    // Each needs a page more, and there is none.
+    // Each sequence needs another page, and none is free.
     let full = [queued(0, 81), queued(1, 81)];
     let limits = Limits { host_pages: 40, ..LIMITS };
     let (_, places) = decided(Policy::FastDecode, &queues(&[], &[], &full), &limits, &EXACT);
@@ -83,14 +83,14 @@ fn apex_pipelines_where_its_inequality_holds_and_lags_where_not() {
     let device: Vec<Queued> = (0..3).map(|id| queued(id, 24)).collect();
     let host: Vec<Queued> = (3..6).map(|id| queued(id, 16)).collect();
     let both = queues(&[], &device, &host);
-    // Linears 4.75 ms, attention 72 / 32 ms: inequality (6) is N_G / N_C < 7.7.
+    // Linears take 4.75 ms, attention 72 / 32 ms: inequality (6) is N_G / N_C < 7.7.
     let fast = Exact { host_position_ms: 1.0 / 32.0, launch_ms: 0.0, ..EXACT };
     let (iteration, places) = decided(Policy::Apex, &both, &LIMITS, &fast);
     assert_eq!(iteration.shape, Shape::Pipelined, "{places:?}");
     let slow = Exact { host_position_ms: 10.0 / 32.0, ..EXACT };
     let (iteration, places) = decided(Policy::Apex, &both, &LIMITS, &slow);
     assert_eq!(iteration.shape, Shape::Async);
-    // N_G / N_C is 32 over 48 / 16.5. Four layers last 28 ms.
+    // N_G / N_C is 32 over 48 / 16.5. Four layers take 28 ms.
     assert_eq!(places, [Place::Lagging; 3]);
     let late = Queues { is_late: true, ..both };
     let lagging: Vec<Queued> = host.iter().map(|one| Queued { layer: 2, ..*one }).collect();
@@ -111,7 +111,7 @@ fn who_lags_is_alone_until_its_token_is_there_and_does_not_move() {
     assert_eq!(places, [Place::Second, Place::First], "its own layers are the second batch's");
 }
 
-/// Four layers of 6.5 ms, and rows that the host attends for in 4 ms or in 16.
+/// Tests four layers of 6.5 ms, with rows for which the host's attention takes 4 ms or 16 ms.
 #[test]
 fn rows_apart_begin_as_the_host_keeps_pace() {
     let limits = Limits { lags: Lags::Apart, ..LIMITS };
@@ -130,7 +130,7 @@ fn rows_apart_begin_as_the_host_keeps_pace() {
     assert_eq!(begun(&[queued(1, 31)]), [goes], "nobody is near");
     assert_eq!(begun(&[at(2, 1, 31), queued(2, 7)]), [goes, waits], "20 ms in three");
     assert_eq!(begun(&[at(3, 1, 31), queued(2, 7)]), [goes, goes]);
-    // Nothing is beside them: who lags goes on, and nobody begins.
+    // The device has no concurrent work: deferred rows advance, and no others begin.
     let host = [at(2, 1, 7), queued(2, 90)];
     let alone = queues(&[], &[], &host);
     let (iteration, places) = decided(Policy::Apex, &alone, &limits, &costs);
@@ -151,10 +151,10 @@ fn rows_apart_finish_their_tokens_before_two_batches() {
     let (iteration, places) = decide(&host, &limits);
     assert_eq!(iteration.shape, Shape::Async);
     assert_eq!(places, [Place::Waits, Place::Lagging]);
-    // Together they leave their layer for the second batch.
+    // With rows deferred together, they leave their layer for the second batch.
     let (iteration, places) = decide(&host, &LIMITS);
     assert_eq!((iteration.shape, places[1]), (Shape::Pipelined, Place::Second));
-    // Where none may lag, who does waits.
+    // If rows must not be deferred, a deferred row waits.
     let (iteration, places) = decide(&host, &Limits { lags: Lags::Never, ..LIMITS });
     assert_eq!((iteration.shape, places[1]), (Shape::Pipelined, Place::Waits));
 }

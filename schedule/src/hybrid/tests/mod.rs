@@ -1,4 +1,4 @@
-//! The policies against brute force, and what holds of all of them.
+//! Tests of the policies against brute force, and of properties that all policies have.
 
 mod by_hand;
 mod neo_by_search;
@@ -7,7 +7,7 @@ mod times;
 
 use super::{Iteration, LayerCosts, Limits, LinkCosts, Place, Policy, Queued, Queues, next};
 
-/// Costs whose sums are exact whatever the order: all are multiples of a 64th.
+/// Costs whose sums are exact in any order, since all are multiples of 1/64.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exact {
     pub(super) weights_ms: f64,
@@ -66,7 +66,7 @@ impl LayerCosts for Exact {
     }
 }
 
-/// Small whole numbers by a seed.
+/// Generator of small seeded random integers.
 #[derive(Debug)]
 pub(super) struct Random(u64);
 
@@ -75,7 +75,7 @@ impl Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// From `low` to `high`, both among it.
+    /// Returns a number from `low` to `high`, inclusive.
     pub(super) fn between(&mut self, low: u32, high: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -88,14 +88,14 @@ pub(super) fn queued(id: u32, tokens: u32) -> Queued {
     Queued { id, tokens, layer: 0, waited: 0 }
 }
 
-/// An iteration and the places of those who are with the host.
+/// Returns an iteration and the places of the sequences with the host.
 pub(super) fn decided(
     policy: Policy,
     queues: &Queues<'_>,
     limits: &Limits,
     costs: &impl LayerCosts,
 ) -> (Iteration, Vec<Place>) {
-    // More than are needed, and not what they were before.
+    // More entries than needed, with values that differ from the default.
     let mut places = vec![Place::Lagging; queues.device.len() + queues.host.len() + 3];
     let iteration = next(policy, queues, limits, costs, &mut places);
     places.truncate(iteration.host_sequences(queues));

@@ -1,16 +1,17 @@
-//! NEO's rules as its paper has them (section 3.2), by trying all schedules: steps 2 and 3 as the
-//! greatest that fits, step 4 as the one assignment of which no decision can be faulted, step 5 as
-//! the fewest prompts that can be reached; every time is summed anew from the paper's inequalities.
+//! NEO's rules as in its paper (section 3.2), implemented by exhaustive search: steps 2 and 3 as
+//! the largest number that fits, step 4 as the only assignment in which every decision follows the
+//! rules, and step 5 as the smallest number of prompts that can be reached. All times are
+//! recomputed from the paper's inequalities.
 
 use super::super::{Lags, LayerCosts, Limits, Place, Policy, Queued, Queues, Shape};
 use super::{Exact, Random, decided, queued};
 
-/// What a schedule computes: sequences by who attends for them.
+/// Sequences of a schedule, by the side that computes their attention.
 #[derive(Debug, Clone, Default)]
 struct Schedule {
     device: Vec<u32>,
     prompts: Vec<u32>,
-    /// Of both batches.
+    /// The host's sequences in the two batches.
     host: [Vec<u32>; 2],
 }
 
@@ -27,7 +28,7 @@ impl Schedule {
         self.device.len() + self.prompts.len() + self.host[0].len() + self.host[1].len()
     }
 
-    /// Attention of the first batch on the device.
+    /// Returns the time of the first batch's attention on the device.
     fn t_ga0(&self, costs: &Exact) -> f64 {
         let prompts: f64 = self.prompts.iter().map(|one| costs.prefill_attention_ms(*one)).sum();
         let positions = self.device.iter().map(|one| u64::from(*one)).sum();
@@ -43,7 +44,7 @@ impl Schedule {
         costs.linear_ms(self.rows(batch))
     }
 
-    /// What is left of the two inequalities.
+    /// Returns the remaining time in the two inequalities.
     fn slack(&self, costs: &Exact) -> [f64; 2] {
         let launch = costs.launch_ms();
         let first = self.t_l(1, costs) + self.t_ga0(costs) - self.t_ca(0, costs) - launch;
@@ -60,7 +61,7 @@ impl Schedule {
     }
 }
 
-/// The answer, in the words of an iteration.
+/// Result in terms of an iteration.
 #[derive(Debug, PartialEq)]
 struct Answer {
     shape: Shape,
@@ -87,7 +88,7 @@ impl Search<'_> {
         all.iter().map(|one| (one.tokens - 1).div_ceil(self.limits.page_positions)).sum()
     }
 
-    /// The greatest number up to `most` for which something holds.
+    /// Returns the largest number up to `most` for which `holds` returns true.
     fn greatest(most: usize, holds: impl Fn(usize) -> bool) -> usize {
         (0..=most).rev().find(|count| holds(*count)).unwrap_or(0)
     }
@@ -136,7 +137,8 @@ impl Search<'_> {
         }
     }
 
-    /// Requests over time, paper: "T_tr/x", where the greater throughput is meant.
+    /// Returns true if the first schedule has the higher throughput (requests over time). The paper
+    /// has "T_tr/x" here, but means the higher throughput.
     fn is_better(&self, two: &Schedule, one: &Schedule) -> bool {
         let rate = |schedule: &Schedule| match schedule.requests() {
             0 => 0.0,
@@ -145,7 +147,8 @@ impl Search<'_> {
         rate(two) > rate(one)
     }
 
-    /// Step 3: how many prompts stay with the device, and how many behind them leave to the host.
+    /// Implements step 3: returns the number of prompts that stay with the device, and of the
+    /// following ones that go to the host.
     fn prompts(&self, decodes: &[u32], used: u32, held: u32) -> (usize, usize) {
         let limits = &self.limits;
         let waiting = self.queues.waiting;
@@ -164,7 +167,8 @@ impl Search<'_> {
         (on_device, to_host)
     }
 
-    /// Steps 4 and 5: the schedule, who is where, and how many prompts leave.
+    /// Implements steps 4 and 5: returns the schedule, the place of each sequence, and the number
+    /// of prompts that go to the host.
     fn two_batches(
         &self,
         device: &[u32],
@@ -205,7 +209,7 @@ impl Search<'_> {
         (with(least, &places), places, least)
     }
 
-    /// Where step 4 puts a sequence, those before it being where they are.
+    /// Returns the place that step 4 assigns to a sequence, given those of the previous ones.
     fn right_place(
         &self,
         before: &Schedule,
@@ -215,7 +219,8 @@ impl Search<'_> {
         pages: u32,
     ) -> Place {
         let one = stays[index].tokens;
-        // Rows and pages stop nobody who is shorter than one that they stopped before.
+        // Limits of rows and pages never exclude a sequence that is shorter than those they
+        // excluded before.
         let is_passed = |at: usize| places[at] == Place::Waits;
         let is_as_long = (0..index).any(|at| is_passed(at) && one >= stays[at].tokens);
         let rows = before.rows(0) + before.rows(1);
@@ -244,7 +249,7 @@ impl Search<'_> {
     }
 }
 
-/// All ways to put so many sequences into either batch or none.
+/// Returns all ways to assign `count` sequences to either batch or none.
 fn assignments(count: usize) -> Vec<Vec<Place>> {
     let mut all = vec![Vec::new()];
     for _ in 0..count {
@@ -257,7 +262,7 @@ fn assignments(count: usize) -> Vec<Vec<Place>> {
     all
 }
 
-/// Some queue of so many sequences at most.
+/// Returns a random queue of at most `most` sequences.
 fn queue(random: &mut Random, most: u32, tokens: (u32, u32), id: &mut u32) -> Vec<Queued> {
     let count = random.between(0, most);
     let one = |_| {
@@ -278,8 +283,8 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
         let device = queue(&mut random, 4, (2, 40), &mut id);
         let host = queue(&mut random, 4, (2, 40), &mut id);
         let queues = Queues { waiting: &waiting, device: &device, host: &host, is_late: false };
-        // Rows and the host's pages are either ample or scarce enough to stop prompts, and never
-        // what stops a decode of the host, of which the paper says nothing.
+        // Rows and the host's pages are either ample or scarce enough to exclude prompts, but never
+        // exclude a decode of the host, a case that the paper does not define.
         let limits = Limits {
             rows: [300, 160, 90][random.between(0, 2) as usize],
             page_positions: [1, 4, 16][random.between(0, 2) as usize],
@@ -298,7 +303,8 @@ fn neo_is_what_a_search_of_all_schedules_finds() {
         let expected = Search { queues, limits, costs }.answer();
         let computes = iteration.decodes + iteration.prefills(&queues).len();
         if computes == 0 && !places.contains(&Place::MovesIn) {
-            // The device has nothing to do: not in the paper, and a test of its own.
+            // The device has no work. The paper does not define this case, which has a separate
+            // test.
             continue;
         }
         let found = Answer {

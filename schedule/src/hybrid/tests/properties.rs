@@ -1,5 +1,5 @@
-//! What holds of every policy, whatever its queues: rooms are kept to, nobody moves both ways, and
-//! everybody ends.
+//! Properties of every policy with arbitrary queues: capacities are respected, no iteration
+//! migrates in both directions, and every sequence ends.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::{Exact, decided, queued};
 
 const POLICIES: [Policy; 5] = Policy::ALL;
 
-/// A server of whom only the queues are of interest.
+/// A server, reduced to its queues.
 #[derive(Debug, Clone, Default)]
 struct Server {
     waiting: VecDeque<Queued>,
@@ -21,7 +21,8 @@ struct Server {
 }
 
 impl Server {
-    /// One iteration; `ends` says whether a sequence has all its tokens.
+    /// Runs an iteration, and returns true if anything was computed. `ends` returns true if a
+    /// sequence has all its tokens.
     fn step(&mut self, policy: Policy, limits: &Limits, ends: impl Fn(&Queued) -> bool) -> bool {
         let waiting: Vec<Queued> = self.waiting.iter().copied().collect();
         let (device, host) = (self.device.clone(), self.host.clone());
@@ -62,7 +63,7 @@ impl Server {
         evicted.iter().rev().for_each(|one| {
             self.waiting.push_front(Queued { layer: 0, ..*one });
         });
-        // The host is late now and then.
+        // The host is occasionally late.
         let may_be_late = limits.lags == Lags::Together && places.contains(&Place::Lagging);
         self.is_late = may_be_late && self.ended.len() % 3 == 1;
         let computes = [Place::MovesIn, Place::First, Place::Second, Place::Lagging];
@@ -75,7 +76,7 @@ impl Server {
     }
 }
 
-/// What every iteration keeps to.
+/// Asserts the invariants of an iteration.
 fn check(
     policy: Policy,
     iteration: &Iteration,
@@ -118,7 +119,7 @@ fn check(
     match limits.lags {
         Lags::Never => {}
         Lags::Together => assert!(lagging.iter().all(|layer| *layer == lagging[0])),
-        // All that lag go on, and nobody joins other shapes, as far as there are rows.
+        // As far as rows permit, all deferred rows advance, and none of them joins another shape.
         Lags::Apart => {
             assert!(of(&[Place::First, Place::Second, Place::MovesIn]).iter().all(|l| *l == 0));
             let waits = of(&[Place::Waits]).iter().any(|layer| *layer > 0);
@@ -188,7 +189,7 @@ proptest! {
         let mut most_waited = 0;
         for iteration in 0..3000 {
             while server.waiting.len() < 3 {
-                // A long one among many short ones.
+                // One long prompt among many short ones.
                 let tokens = if (id + seed) % 7 == 0 { long } else { prompt };
                 server.waiting.push_back(queued(id, tokens));
                 id += 1;
@@ -197,7 +198,8 @@ proptest! {
             server.step(policy, &limits, answer);
             let waits = server.host.iter().map(|one| one.waited).max().unwrap_or(0);
             most_waited = most_waited.max(waits);
-            // Everybody with the host before it may have the device to itself, for all its answer.
+            // Each of the host's sequences before it may occupy the device alone for its whole
+            // answer.
             prop_assert!(most_waited < 1500, "{policy:?} at {iteration}: {server:?}");
         }
         prop_assert!(id > 20, "prompts begin: {id}");

@@ -1,4 +1,4 @@
-//! How long iterations last, by hand.
+//! Durations of iterations, computed by hand.
 
 use super::super::{Iteration, Lags, LinkCosts, Load, MemoryShares, Place, Queued, Queues, Shape};
 use super::super::{LayerCosts, Times, Work};
@@ -15,7 +15,8 @@ fn link(each: f64) -> LinkCosts {
     }
 }
 
-/// Two decodes on the device, a prompt that leaves, and the host's decodes in both batches.
+/// Returns the work of two decodes on the device, a prompt that goes to the host, and the host's
+/// decodes in both batches.
 fn work() -> Work {
     let device = [queued(0, 32), queued(1, 32)];
     let host = [queued(2, 16), queued(3, 24), queued(4, 40)];
@@ -41,7 +42,8 @@ fn the_work_of_an_iteration_is_counted_by_owner_and_batch() {
 fn a_stage_is_as_long_as_the_longer_side() {
     let work = work();
     let times = Times::of(&work, Shape::Pipelined, &Exact::PLAIN);
-    // Beside 4 + 11/4 the host takes 0.5 + 2 + 0.5; beside 4.25 + 1 + 2 it takes 0.5 + 3 + 0.5.
+    // Concurrently with 4 + 11/4 the host takes 0.5 + 2 + 0.5; concurrently with 4.25 + 1 + 2 it
+    // takes 0.5 + 3 + 0.5.
     let (first, second) = (6.75, 7.25);
     let ends = 5.0 / 16.0;
     assert_eq!(times.total_ms, 4.0 * (first + second) + ends);
@@ -119,10 +121,11 @@ fn rows_that_lag_apart_cost_each_layer_its_linears() {
     let work = Work::of(&iteration, &queues, Lags::Together, &[Place::Lagging; 4], &Exact::PLAIN);
     assert_eq!((work.lagging_layers, work.lagged.sequences, work.samples), (3, 1, 2));
     let times = Times::of(&work, Shape::Async, &Exact::PLAIN);
-    // Of four layers in three as many as two rows, and three attended for at two of them.
+    // Three of four layers have up to two deferred rows each, and at two of them the host computes
+    // attention, for three rows in total.
     assert_eq!(times.total_ms, 4.0 * (4.25 + 1.0) + 3.0 * 0.5 + 2.0 / 16.0);
     assert_eq!(times.host_ms, 1.5 + 37.5 + 2.0 * 0.5);
-    // A server's iteration does not end before the host has attended for them.
+    // A server's iteration does not end before the host has computed their attention.
     let apart = Work { waits_for_lagging: true, ..work };
     assert_eq!(Times::of(&apart, Shape::Async, &Exact::PLAIN).total_ms, 40.0 + 2.0 / 16.0);
 }

@@ -1,5 +1,5 @@
-//! The few functions of cuBLASLt that are called: one file stands for all three libraries. Products
-//! are computed as work of their stream, in f32, output by output.
+//! The functions of cuBLASLt that Tandem calls; one file implements all libraries. Products are
+//! computed as work of their stream, in f32, output by output.
 
 use std::ffi::{c_int, c_void};
 
@@ -73,7 +73,7 @@ macro_rules! ends {
 
 ends! { cublasLtDestroy cublasLtMatmulDescDestroy cublasLtMatrixLayoutDestroy cublasLtMatmulPreferenceDestroy }
 
-/// Every preference is met: there is one algorithm.
+/// Accepts every preference: there is only one algorithm.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     _handle: usize,

@@ -1,4 +1,4 @@
-//! The few functions of cuFile that are called: one file stands for this library too.
+//! The functions of cuFile that Tandem calls; the same file implements this library too.
 //!
 //! Device memory is memory of the process here, so a read is a `pread`. Codes are cuFile's.
 
@@ -18,9 +18,10 @@ const INVALID_VALUE: u32 = 5022;
 const ALREADY_REGISTERED: u32 = 5023;
 const NOT_REGISTERED: u32 = 5024;
 const HANDLE_NOT_REGISTERED: u32 = 5027;
-/// Results of reads that are no codes are errors of the system.
+/// Results of reads above the negation of this number are errors of the system, the others codes of
+/// cuFile.
 const CODES_FROM: u32 = 5000;
-/// Drives are read without the host.
+/// Reports that drives are read bypassing the host.
 const NVME_SUPPORTED: c_uint = 1 << 4;
 const PAGE_BYTES: usize = 4096;
 
@@ -34,7 +35,7 @@ fn status(outcome: Result<(), u32>) -> Status {
     Status { code: outcome.err().unwrap_or(0), driver: 0 }
 }
 
-/// A call that needs the open driver.
+/// Begins a call that requires the open driver.
 fn enter_open(name: &'static str) -> Result<Held, u32> {
     enter(name).and_then(|state| if state.direct.is_open { Ok(state) } else { Err(NOT_OPEN) })
 }
@@ -62,7 +63,7 @@ struct Properties {
     direct_io_kib: usize,
     status_flags: c_uint,
     control_flags: c_uint,
-    /// Features, sizes of caches and of pinned memory, and of batches.
+    /// Features, sizes of caches, of pinned memory, and of batches.
     others: [c_uint; 6],
 }
 
@@ -132,7 +133,7 @@ extern "C" fn cuFileBufDeregister(base: usize) -> Status {
     }))
 }
 
-/// The descriptor, the address and the bytes of a read that may be done.
+/// Checks a read, and returns its descriptor, address and size.
 fn begin(
     handle: usize,
     (base, to_bytes): (usize, i64),
@@ -143,7 +144,7 @@ fn begin(
     let to_bytes = usize::try_from(to_bytes).map_err(|_| INVALID_VALUE)?;
     let address = base.checked_add(to_bytes).ok_or(INVALID_VALUE)?;
     let spans = to_bytes.checked_add(size_bytes).ok_or(INVALID_VALUE)?;
-    // From the first byte of an allocation, as documented.
+    // `base` must be the first byte of an allocation, as documented.
     if !state.ranges.is_device(base, spans) {
         return Err(POINTER_INVALID);
     }
@@ -162,7 +163,7 @@ unsafe extern "C" fn cuFileRead(
     to_bytes: i64,
 ) -> isize {
     let failed = |errno: Errno| -> isize {
-        // SAFETY: needed to answer as a C function does; every thread has its own.
+        // SAFETY: needed to set errno like a C function; every thread has its own.
         unsafe { *errno_place() = errno.raw_os_error() };
         -1
     };
@@ -187,7 +188,7 @@ unsafe extern "C" fn cuFileRead(
         };
     }
     let to = std::ptr::with_exposed_provenance_mut::<std::mem::MaybeUninit<u8>>(address);
-    // SAFETY: needed to read into device memory, which is mapped here. The range lies in an
+    // SAFETY: needed to read into device memory, which is mapped here. The range is in an
     // allocation, and the caller leaves it alone until this returns.
     let to = unsafe { std::slice::from_raw_parts_mut(to, size_bytes) };
     match rustix::io::pread(file, to, from_bytes.cast_unsigned()) {
@@ -196,12 +197,12 @@ unsafe extern "C" fn cuFileRead(
     }
 }
 
-/// What was read so far is visible.
+/// Makes everything visible that was read so far.
 #[unsafe(no_mangle)]
 extern "C" fn cuFlushGPUDirectRDMAWrites(_target: c_uint, _scope: c_uint) -> u32 {
     super::result(enter_device("cuFlushGPUDirectRDMAWrites").map(|mut state| {
         for (address, bytes) in std::mem::take(&mut state.direct.late) {
-            // SAFETY: needed to write to device memory. The range lies in an allocation, as was
+            // SAFETY: needed to write to device memory. The range is in an allocation, as was
             // checked when it was read to, and the program leaves it alone until it has flushed.
             unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
         }

@@ -1,4 +1,4 @@
-//! Version, errors, devices, contexts.
+//! Versions, errors, devices and contexts.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -31,7 +31,8 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
     result(enter("cuDriverGetVersion").and_then(|_| unsafe { put(version, settings().version) }))
 }
 
-/// The name of a code; never fails on purpose, since it is asked while failing.
+/// Returns the name of a code. No failure is ever injected here, since it is called while handling
+/// another one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorName(error: u32, name: *mut *const c_char) -> u32 {
     let text: &'static [u8] = match error {
@@ -65,7 +66,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
     result(found.and_then(|()| unsafe { put(device, ordinal) }))
 }
 
-/// Writes a text of at most `room` bytes, its zero included.
+/// Writes a text of at most `room` bytes, including the terminating zero.
 ///
 /// # Safety
 /// `to` is valid for `room` bytes.
@@ -74,7 +75,7 @@ pub(super) unsafe fn put_text(to: *mut c_char, room: c_int, text: &[u8]) -> Resu
     if to.is_null() || text.len() > room {
         return Err(code::INVALID_VALUE);
     }
-    // SAFETY: needed to answer; not null, and there is room (just checked).
+    // SAFETY: needed to return the text; not null, and large enough (just checked).
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), text.len()) };
     Ok(())
 }

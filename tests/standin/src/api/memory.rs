@@ -1,4 +1,4 @@
-//! Allocation, handles, host memory.
+//! Allocations, handles and host memory.
 
 use std::ffi::{c_uint, c_void};
 
@@ -27,7 +27,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, size_bytes: usize) -> u32 
     }))
 }
 
-/// Gives back one range of a kind.
+/// Releases a range of the given kind.
 fn release(name: &'static str, kind: Kind, address: usize) -> u32 {
     result(enter_device(name).and_then(|mut state| {
         if state.ranges.release(kind, address) { Ok(()) } else { Err(code::INVALID_VALUE) }
@@ -48,7 +48,7 @@ unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut [u8; 64], address: u64) -> u
     }))
 }
 
-/// A handle by value, as C passes a structure of 64 bytes.
+/// A handle passed by value, like a structure of 64 bytes in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle {

@@ -11,23 +11,24 @@ use crate::settings::settings;
 use crate::state::{enter_device, log};
 use crate::streams::{Launch, Work};
 
-/// What a block gets without asking for more, which no kernel of ours does.
+/// Maximum dynamic shared memory of a block without a larger limit being set, which no kernel of
+/// Tandem does.
 const SHARED_BYTES_MAX: u32 = 48 << 10;
 const BLOCK_THREADS_MAX: u64 = 1024;
 
-/// The kernels of an image.
+/// Returns the kernels of an image.
 ///
 /// # Safety
-/// `image` is PTX that ends with zero, or a whole cubin.
+/// `image` is PTX that ends with zero, or a complete cubin.
 unsafe fn read_image(image: *const c_char) -> Result<Vec<Entry>, u32> {
-    // SAFETY: needed to tell which it is; looked at up to a zero.
+    // SAFETY: needed to distinguish PTX from a cubin; read only up to a zero.
     let text = unsafe { CStr::from_ptr(image) };
     if text.to_bytes().get(..4).is_some_and(cubin::is_cubin) {
         if settings().refuses_cubins {
             return Err(code::INVALID_IMAGE);
         }
         let image = image.cast::<u8>();
-        // SAFETY: needed to read the image; a cubin has a header, which says how long all of it is.
+        // SAFETY: needed to read the image; a cubin has a header, which contains its total size.
         let image = unsafe {
             let header = std::slice::from_raw_parts(image, cubin::HEADER_BYTES);
             let size_bytes = cubin::size_bytes(header).ok_or(code::INVALID_IMAGE)?;

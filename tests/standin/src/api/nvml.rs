@@ -1,6 +1,6 @@
-//! The few functions of NVML that are asked: one file stands for both libraries.
+//! The functions of NVML that Tandem calls; one file implements all libraries.
 //!
-//! The link is one that a card in too narrow a slot has.
+//! Reports the link of a card in a slot with fewer lanes than the card has.
 
 use std::ffi::{c_char, c_uint};
 
@@ -36,7 +36,7 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     result(unsafe { put(handle, 16) })
 }
 
-/// All, free and used memory, as `nvmlMemory_t` orders them.
+/// Returns total, free and used memory, in the order of `nvmlMemory_t`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_device: usize, sizes: *mut [u64; 3]) -> u32 {
     let (all, used) = (settings().memory_bytes as u64, settings().others_bytes as u64);

@@ -1,4 +1,4 @@
-//! Streams, events, copies.
+//! Streams, events and copies.
 
 use std::ffi::{c_uint, c_void};
 
@@ -33,7 +33,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: usize) -> u32 {
     )
 }
 
-/// Lets work run until `done`; releases the lock while nothing can.
+/// Runs work until `done` returns true; releases the lock while no work can run.
 fn block(mut state: Held, done: impl Fn(&Held) -> bool) -> Result<(), u32> {
     while !done(&state) {
         if let Some(code) = state.sticky() {
@@ -110,7 +110,7 @@ unsafe extern "C" fn cuEventRecord(event: usize, stream: usize) -> u32 {
     }))
 }
 
-/// Asking lets time pass, so that whoever asks often enough gets there.
+/// Queries let time pass, so that a caller that polls sees the event complete eventually.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(event: usize) -> u32 {
     result(enter_device("cuEventQuery").and_then(|mut state| {
@@ -153,7 +153,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
             Some(_) => return Err(code::INVALID_VALUE),
             None => {
                 let mut bytes = vec![0u8; size_bytes];
-                // SAFETY: needed to take pageable bytes before the call returns; the range is the
+                // SAFETY: needed to copy pageable bytes before the call returns; the range is the
                 // caller's, as documented.
                 unsafe {
                     let from = from as *const u8;
@@ -182,7 +182,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
             Some(Kind::Pinned | Kind::Registered) => {
                 state.enqueue(stream, Work::Copy { to, from, size_bytes })
             }
-            // The real driver blocks on pageable targets; a program here has no business with them.
+            // The real driver blocks on pageable targets; Tandem must not use them.
             _ => Err(code::INVALID_VALUE),
         }
     }))

@@ -1,8 +1,9 @@
-//! The driver's fence (`cuda`) against the stand-in: what each refuses, in which words, and what
-//! the stand-in keeps of a real driver.
+//! The crate `cuda` against the stand-in: the errors of both with their messages, and the
+//! properties of a real driver that the stand-in reproduces.
 //!
-//! The library is found through `LD_LIBRARY_PATH`, which the loader reads when a process starts: so
-//! each case runs in a process of its own, this very test started again with its name.
+//! The library is found through `LD_LIBRARY_PATH`, which the loader reads when a process starts.
+//! Therefore each case runs in a process of its own, which is this test started again with its
+//! name.
 
 mod queues;
 
@@ -13,10 +14,10 @@ use std::sync::OnceLock;
 use cuda::{Arena, Context, CudaError, Driver, Event, IpcHandle, PinnedBuffer, RegisteredHost};
 use cuda::{CuFile, DirectFile, DirectMemory, Module, Stream};
 
-/// Set in the inner process.
+/// Environment variable that is set in the inner process.
 const INSIDE: &str = "STANDIN_TEST_INSIDE";
 
-/// A folder with the stand-in under the driver's names.
+/// Returns a folder with the stand-in under the driver's names.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -43,7 +44,8 @@ fn command(test: &str, settings: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs `body` in a process that finds the stand-in, set as said; `true` in the outer process.
+/// Runs the test in an inner process with the stand-in and the given settings; returns true in the
+/// outer process.
 fn outside(test: &str, settings: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return false;
@@ -74,7 +76,7 @@ fn send(stream: &Stream, host: &PinnedBuffer, bytes: &[u8], to: u64) {
 
 fn fetch(stream: &Stream, from: u64, count: usize) -> Vec<u8> {
     let host = PinnedBuffer::allocate(stream.context(), count).expect("there is memory");
-    // SAFETY: the buffer is as large, and read only after the stream is done.
+    // SAFETY: the buffer is equally large, and read only after the stream is done.
     unsafe {
         stream.copy_to_host(host.base(), from, count).expect("a copy is taken");
         stream.synchronize().expect("nothing has failed");
@@ -158,7 +160,7 @@ fn bytes_go_there_and_back() {
     let host = PinnedBuffer::allocate(&context, 256).expect("there is memory");
     let bytes: Vec<u8> = (0..=255).collect();
     send(&stream, &host, &bytes, arena.base() + 1024);
-    // SAFETY: both ranges lie in the arena and do not overlap.
+    // SAFETY: both ranges are in the arena and do not overlap.
     unsafe {
         stream.copy_on_device(arena.base() + 4096, arena.base() + 1024, 128).expect("a copy");
         stream.fill(arena.base() + 4096, 7, 16).expect("a filling");
@@ -170,7 +172,8 @@ fn bytes_go_there_and_back() {
     assert!(refused.is_err(), "a range outside the arena is refused");
 }
 
-/// Two streams write the same place with nothing between them: over many rounds both come last.
+/// Two streams write to the same location without ordering: over many rounds each of them is last
+/// at some point.
 #[test]
 fn streams_are_not_ordered_by_themselves() {
     if outside("streams_are_not_ordered_by_themselves", &[]) {
@@ -191,7 +194,7 @@ fn streams_are_not_ordered_by_themselves() {
     assert!(last[0] > 5 && last[1] > 5, "one order every time: {last:?}");
 }
 
-/// A stream behind a word does nothing until the word moves, and then does.
+/// A stream that waits for a word does nothing until the word changes, and then continues.
 #[test]
 fn a_stream_waits_for_a_word() {
     if outside("a_stream_waits_for_a_word", &[]) {
@@ -208,7 +211,7 @@ fn a_lost_wait_is_a_race() {
     assert!(runs_ahead(), "the wait was to be lost");
 }
 
-/// Whether a stream passes a wait for a word that has not moved.
+/// Returns true if a stream passes a wait for a word that has not changed.
 fn runs_ahead() -> bool {
     use shm::sync::{AtomicU32, Ordering};
     let context = open();
@@ -217,7 +220,7 @@ fn runs_ahead() -> bool {
     let words = unsafe { RegisteredHost::new(&context, segment.base(), 4096, true) };
     let words = words.expect("it can be pinned");
     let word = segment.pointer::<AtomicU32>(64, 1);
-    // SAFETY: the segment is mapped, the word in bounds and only touched as an atomic.
+    // SAFETY: the segment is mapped, the word in bounds and only accessed as an atomic.
     let word = unsafe { word.as_ref() };
     let (stream, event) = (Stream::new(&context).expect("a stream"), Event::new(&context));
     let event = event.expect("an event");
@@ -226,14 +229,14 @@ fn runs_ahead() -> bool {
     unsafe { stream.wait_value(words.address().expect("it has one") + 64, 2) }.expect("a wait");
     event.record(&stream).expect("a mark");
     let passed = (0..200).any(|_| event.is_done().expect("nothing has failed"));
-    // Past the wrap of the counter, as timelines go.
+    // Past the wrap of the counter, like timelines.
     word.store(2, Ordering::Release);
     while !event.is_done().expect("nothing has failed") {}
     stream.synchronize().expect("nothing has failed");
     passed
 }
 
-/// The exporting process cannot open its own handle; another one can, and sees the same bytes.
+/// The exporting process cannot open its own handle; another one can, and sees the bytes.
 #[test]
 fn memory_is_opened_by_another_process() {
     const HANDLE: &str = "STANDIN_TEST_HANDLE";
@@ -245,7 +248,7 @@ fn memory_is_opened_by_another_process() {
         let arena = Arena::open(&context, handle, 4096).expect("another process may open it");
         let stream = Stream::new(&context).expect("a stream");
         assert_eq!(fetch(&stream, arena.base(), 4), [1, 2, 3, 4]);
-        // SAFETY: the arena has so many bytes.
+        // SAFETY: the arena has at least that many bytes.
         unsafe { stream.fill(arena.base(), 9, 4) }.expect("a filling");
         stream.synchronize().expect("nothing has failed");
         return;
@@ -267,7 +270,7 @@ fn memory_is_opened_by_another_process() {
     assert_eq!(fetch(&stream, arena.base(), 4), [9; 4], "both have the same memory");
 }
 
-/// Uses every function of the fence once or more; the first refusal ends it.
+/// Uses every function of the crate at least once; the first refusal ends it.
 fn tour() -> Result<(), CudaError> {
     let driver = Driver::open()?;
     let context = Context::open(&driver, 0)?;
@@ -283,7 +286,7 @@ fn tour() -> Result<(), CudaError> {
     assert!(matches!(module.kernel("absent"), Err(CudaError::NoKernel { .. })));
     let events = [Event::new(&context)?, Event::new(&context)?];
     events[0].record(&stream)?;
-    // SAFETY: ranges lie in the arena and in the buffer, which outlive the stream.
+    // SAFETY: ranges are in the arena and in the buffer, which outlive the stream.
     unsafe {
         stream.copy_to_device(arena.base(), host.base(), 64)?;
         stream.copy_on_device(arena.base() + 64, arena.base(), 64)?;
@@ -321,7 +324,7 @@ fn a_refusal_of_any_call_is_an_error_with_its_name() {
     let mut calls: Vec<&str> = calls.lines().filter(|line| !line.starts_with("note: ")).collect();
     calls.sort_unstable();
     calls.dedup();
-    // Giving back cannot fail in a way that matters: the run is over.
+    // Failures to release resources do not matter, since the run is over.
     let kept = |call: &&str| {
         !["Free", "Destroy", "Unload", "Unregister", "Release", "Close"]
             .iter()
@@ -337,7 +340,7 @@ fn a_refusal_of_any_call_is_an_error_with_its_name() {
     }
 }
 
-/// A file of 40,000 bytes, all of them others in a row of 251.
+/// Returns a file of 40,000 bytes that repeat with a period of 251.
 fn file_of_bytes() -> (Vec<u8>, std::fs::File) {
     let bytes: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -362,7 +365,7 @@ fn cufile_reads_files_to_device_memory() {
     let memory = DirectMemory::new(&cufile, &arena).expect("an allocation");
     let file = DirectFile::new(&cufile, file).expect("a file");
     let stream = Stream::new(&context).expect("a stream");
-    // SAFETY: the ranges lie in the arena, or are refused; nobody else uses it.
+    // SAFETY: the ranges are in the arena, or are refused; nothing else uses it.
     let read = |to, from, size| unsafe { file.read((arena.base(), to), from, size) };
     for (to, from, size) in [(0, 0, 4096), (8192, 4096, 20_000), (40_960, 36_864, 4096)] {
         let expected = &bytes[from as usize..(from as usize + size).min(bytes.len())];
@@ -396,7 +399,7 @@ fn refusals_of_cufile_are_sentences() {
         let cufile = CuFile::open().map_err(|error| error.to_string())?;
         let file = DirectFile::new(&cufile, file).map_err(|error| error.to_string())?;
         DirectMemory::new(&cufile, &arena).map_err(|error| error.to_string())?;
-        // SAFETY: the range lies in the arena, and nobody else uses it.
+        // SAFETY: the range is in the arena, and nothing else uses it.
         let read = unsafe { file.read((arena.base(), 0), 0, 4096) };
         read.map(drop).map_err(|error| error.to_string())
     };

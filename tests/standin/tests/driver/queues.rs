@@ -1,5 +1,5 @@
-//! The stand-in's queues are as short and as shared as a real driver's: what finds one full, or
-//! loads code while something waits, holds up the whole process until a word moves.
+//! The stand-in's queues are as short and as shared as a real driver's: a call that finds one full,
+//! or loads code while a stream waits, blocks the whole process until a word changes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use shm::sync::{AtomicBool, AtomicU32, Ordering};
 
 use crate::{open, outside};
 
-/// A word that streams wait for. It is 0 at first.
+/// A word that streams wait for, initially 0.
 struct Word {
     segment: Segment,
     registered: RegisteredHost,
@@ -18,13 +18,13 @@ struct Word {
 impl Word {
     fn new(context: &Context) -> Word {
         let segment = Segment::create("word", 4096).expect("there is memory");
-        // SAFETY: the segment lives as long as the registration, which is dropped with it and used
-        // no more.
+        // SAFETY: the segment lives as long as the registration, which is dropped with it and not
+        // used any more.
         let registered = unsafe { RegisteredHost::new(context, segment.base(), 4096, true) };
         Word { segment, registered: registered.expect("it can be pinned") }
     }
 
-    /// Lets a stream wait until the word has moved.
+    /// Makes a stream wait until the word changes.
     fn hold(&self, stream: &Stream) {
         let address = self.registered.address().expect("it has one");
         // SAFETY: the word is registered for as long as the stream has work.
@@ -33,16 +33,16 @@ impl Word {
 
     fn move_on(&self) {
         let word = self.segment.pointer::<AtomicU32>(0, 1);
-        // SAFETY: the segment is mapped, the word in bounds and only touched as an atomic.
+        // SAFETY: the segment is mapped, the word in bounds and only accessed as an atomic.
         unsafe { word.as_ref() }.store(1, Ordering::Release);
     }
 }
 
-/// Long enough for a thread to do what it is not kept from.
+/// Time in which a thread finishes everything that does not block.
 const A_WHILE: Duration = Duration::from_millis(100);
 
-/// Runs `call` in a thread while another asks for an event that was passed: neither gets out of the
-/// driver before the word moves, and both do after.
+/// Runs `call` in a thread while another one queries an event that was passed: neither returns from
+/// the driver before the word changes, and both do afterwards.
 fn blocks_until_the_word_moves(context: &Context, word: &Word, call: impl FnOnce() + Send) {
     let idle = Stream::new(context).expect("a stream");
     let event = Event::new(context).expect("an event");
@@ -105,7 +105,7 @@ fn a_kernel_is_loaded_once_the_device_is_idle() {
     let module = Module::load(&context, ptx).expect("two kernels");
     module.kernel("first").expect("nothing waits");
     word.hold(&stream);
-    // One that is loaded is found at once.
+    // A kernel that is loaded already is found at once.
     module.kernel("first").expect("it is loaded");
     blocks_until_the_word_moves(&context, &word, || {
         module.kernel("second").expect("it is there");
@@ -113,7 +113,7 @@ fn a_kernel_is_loaded_once_the_device_is_idle() {
     stream.synchronize().expect("nothing has failed");
 }
 
-/// Whether a stream gets past its work while another waits.
+/// Returns true if a stream finishes its work while another waits.
 fn passes_another(context: &Context) -> bool {
     let word = Word::new(context);
     let streams = [0, 1].map(|_| Stream::new(context).expect("a stream"));

@@ -1,4 +1,4 @@
-//! Small models and plans, and what the CPU makes of them.
+//! Small models and plans, and their results on the CPU.
 
 use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
@@ -15,7 +15,7 @@ use workers::testing::{InProcess, Outcome, Placed, Request};
 
 use crate::harness::{LIMIT, SEED};
 
-/// Grouped-query attention, rope, no bias.
+/// Returns a model with grouped-query attention and rope, without biases.
 pub(crate) fn llama() -> ModelConfig {
     ModelConfig {
         name: "tiny".to_owned(),
@@ -48,7 +48,8 @@ pub(crate) fn llama() -> ModelConfig {
     }
 }
 
-/// A head for each KV head, learned positions, biases everywhere, tied.
+/// Returns a model with one head per KV head, learned positions, biases everywhere and tied
+/// embeddings.
 pub(crate) fn opt() -> ModelConfig {
     ModelConfig {
         family: Family::Opt,
@@ -65,7 +66,7 @@ pub(crate) fn opt() -> ModelConfig {
     }
 }
 
-/// Two batches of two.
+/// Returns a shape with two batches of two.
 pub(crate) fn shape(dtype: Dtype) -> RunShape {
     RunShape {
         batches: 2,
@@ -86,7 +87,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
     }
 }
 
-/// A plan of two batches of two; `split` `None` is everything on the CPU.
+/// Returns a plan of two batches of two; `None` for `split` places everything on the CPU.
 pub(crate) fn plan(
     config: &ModelConfig,
     dtype: Dtype,
@@ -97,7 +98,7 @@ pub(crate) fn plan(
     plan_of(config, &shape(dtype), split, chunking, kv)
 }
 
-/// The same of another shape.
+/// Returns a plan like [`plan`], for another shape.
 pub(crate) fn plan_of(
     config: &ModelConfig,
     shape: &RunShape,
@@ -108,7 +109,7 @@ pub(crate) fn plan_of(
     compile(config, shape, &map_of(config, split, chunking, kv)).expect("compiles")
 }
 
-/// The device map of such a plan.
+/// Returns the device map of such a plan.
 pub(crate) fn map_of(
     config: &ModelConfig,
     split: Option<&str>,
@@ -127,7 +128,8 @@ pub(crate) fn map_of(
     device_map(&policy, config, true, homes)
 }
 
-/// Four sequences of different lengths that end at different steps. The two of a batch begin alike.
+/// Returns four sequences of different lengths that end at different steps. The two of a batch
+/// share a prefix.
 pub(crate) fn group() -> Vec<Placed> {
     let placed = |index: usize| {
         let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32 / 2).collect();
@@ -137,17 +139,17 @@ pub(crate) fn group() -> Vec<Placed> {
     (0..4).map(placed).collect()
 }
 
-/// The tokens of the CPU's kernels.
+/// Returns the tokens of the CPU's kernels.
 pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
     on_cpu_with(config, plan(config, dtype, None, None, MemoryId::DRAM))
 }
 
-/// The same for a plan of its own, which uses no device.
+/// Returns the tokens for the given plan, which uses no device.
 pub(crate) fn on_cpu_with(config: &ModelConfig, plan: Plan) -> Vec<Outcome> {
     on_cpu_of(config, plan, &group())
 }
 
-/// The same of a group of its own.
+/// Returns the tokens for the given plan and group.
 pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> Vec<Outcome> {
     let options = LaneOptions {
         variant: Variant::from_env().expect("a variant"),

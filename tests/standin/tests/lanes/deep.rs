@@ -1,5 +1,5 @@
-//! Lists of many instructions over queues as short as a driver's: lanes run ahead of the device
-//! only so far that none of their calls finds a queue full, which would hold up the process.
+//! Lists of many instructions with queues as short as a driver's: lanes run ahead of the device
+//! only as far as none of their calls finds a queue full, which would block the process.
 
 use model::config::{Dtype, ModelConfig};
 use program::plan::RunShape;
@@ -10,10 +10,12 @@ use crate::case::{group, llama, on_cpu, on_cpu_of, opt, plan, plan_of, shape};
 use crate::faults::{counted, log};
 use crate::harness::{Setting, Workers};
 
-/// What a channel takes here. A driver's takes about a thousand; how many is nowhere said.
+/// Capacity of a channel in these tests. A driver's capacity is about a thousand, and not
+/// documented.
 const QUEUE_ENTRIES: usize = 600;
 
-/// Seeds of the long list: a few, or a hundredth of what `make fuzz` asks for.
+/// Returns the seeds of the long list: a few, or a hundredth of the number requested by `make
+/// fuzz`.
 fn seeds() -> std::ops::Range<u64> {
     let from_environment = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let begin: u64 = from_environment("TANDEM_FUZZ_SEED").unwrap_or(0);
@@ -30,7 +32,7 @@ fn setting(name: &str, seed: u64) -> Setting<'static> {
     Setting { variables, copies_in_gpu_worker: seed % 4 == 3, ..Setting::default() }
 }
 
-/// Calls that found a queue full, in the process that had most of them.
+/// Returns the number of calls that found a queue full, in the process with the most of them.
 fn full(name: &str) -> u64 {
     counted(name).get("note: full").copied().unwrap_or(0)
 }
@@ -49,7 +51,7 @@ fn lists_of_many_layers_never_fill_a_queue() {
     }
 }
 
-/// A cache is copied in a span for each sequence and head, all of them in one instruction.
+/// A cache is copied in one span per sequence and head, all of them in one instruction.
 #[test]
 fn an_instruction_of_many_copies_never_fills_a_queue() {
     const SEQUENCES: usize = 96;

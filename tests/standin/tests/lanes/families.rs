@@ -1,5 +1,5 @@
-//! Newer families on device lanes: the tokens of the CPU, and their log-probabilities but for what
-//! another order of sums changes.
+//! Newer model families on device lanes: tokens equal the CPU's, and log-probabilities differ only
+//! by the order of sums.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
@@ -16,11 +16,11 @@ use crate::case::{group, llama, map_of, on_cpu_of, plan_of, shape};
 use crate::harness::{Setting, Workers};
 use crate::models;
 
-/// Largest difference of log-probabilities that are those of the same model: what it computes
-/// differently changes them by tens of times as much (asserted for each).
+/// Maximum difference of log-probabilities of equal models. Any other computation changes them by
+/// tens of times as much (asserted for each feature).
 const TOLERANCE: f32 = 4e-6;
 
-/// The same sequences, whose tokens say how likely they were.
+/// Returns the sequences of [`group`], with requests for log-probabilities.
 fn likely() -> Vec<Placed> {
     let mut group = group();
     group.iter_mut().for_each(|placed| placed.request.logprobs = 2);
@@ -47,7 +47,7 @@ fn on_cpu(config: &ModelConfig, form: Option<Grouped>) -> Vec<Outcome> {
     on_cpu_of(config, plan, &likely())
 }
 
-/// The largest difference of log-probabilities; `None` where tokens differ.
+/// Returns the largest difference of log-probabilities; `None` if tokens differ.
 fn difference(a: &[Outcome], b: &[Outcome]) -> Option<f32> {
     let mut most = 0.0f32;
     for (a, b) in a.iter().zip(b) {
@@ -64,8 +64,8 @@ fn difference(a: &[Outcome], b: &[Outcome]) -> Option<f32> {
     Some(most)
 }
 
-/// All placements give what the CPU gives, and that differs from what the model without its
-/// features, `plainer`, gives.
+/// Checks that all placements give the CPU's results, and that these differ from those of
+/// `plainer`, the model without its features.
 fn check(config: &ModelConfig, plainer: &[ModelConfig], splits: &[&str]) {
     let expected = on_cpu(config, None);
     for plainer in plainer {
@@ -134,7 +134,7 @@ fn norms_behind_halves_gelu_by_tanh_and_scales() {
     check(&config, &[unscaled, silu], &cuts);
 }
 
-/// The same rope for all lengths.
+/// Removes the dependence of rope on the length.
 fn of_short_texts(kind: &mut LayerKind) {
     let Some(rope) = &mut kind.rope else { return };
     if let RopeScaling::Longrope { original_max_positions, .. }

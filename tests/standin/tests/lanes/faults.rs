@@ -1,4 +1,4 @@
-//! Whatever the driver refuses, at start or in the middle, ends in an error with its name.
+//! Any refusal of the driver, at start or in the middle of a run, ends in an error with its name.
 
 use program::topology::MemoryId;
 use std::collections::BTreeMap;
@@ -9,10 +9,11 @@ use model::config::Dtype;
 use crate::case::{group, llama, plan};
 use crate::harness::{Setting, Workers, folder};
 
-/// Calls whose refusal at the end of a run matters to nobody.
+/// Parts of the names of calls that release resources, whose refusal at the end of a run does not
+/// matter.
 const GIVING_BACK: [&str; 6] = ["Free", "Destroy", "Unload", "Unregister", "Release", "Close"];
 
-/// What workers answer where the system forbids sharing device memory.
+/// Parts of the workers' messages where the system forbids sharing device memory.
 const UNSHARED: [&str; 2] = ["handle: Err", "refusal: Some"];
 
 fn attempt(setting: &Setting<'_>) -> Result<(), String> {
@@ -22,7 +23,7 @@ fn attempt(setting: &Setting<'_>) -> Result<(), String> {
     workers.finish().map(drop)
 }
 
-/// Where processes write down their calls, each in a file of its own.
+/// Returns the path of the logs of calls; each process writes its own file.
 pub(crate) fn log(name: &str) -> String {
     for file in logs(name) {
         std::fs::remove_file(file).expect("a log can be removed");
@@ -40,7 +41,7 @@ fn logs(name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// How often each process made each call, at most.
+/// Returns the maximum number of calls of each function over the processes.
 pub(crate) fn counted(name: &str) -> BTreeMap<String, u64> {
     let mut most = BTreeMap::new();
     for file in logs(name) {
@@ -56,7 +57,7 @@ pub(crate) fn counted(name: &str) -> BTreeMap<String, u64> {
     most
 }
 
-/// How often each process makes each call, at most.
+/// Returns the maximum number of calls of each function in a run without failures.
 fn calls() -> BTreeMap<String, u64> {
     let variables = vec![("STANDIN_CUDA_LOG", log("calls"))];
     attempt(&Setting { variables, ..Setting::default() }).expect("nothing is refused");
@@ -74,7 +75,7 @@ fn a_refusal_of_any_call_ends_in_an_error() {
     assert!(calls.len() >= 20, "{calls:?}");
     for (name, count) in calls {
         for nth in [1, count / 2, count] {
-            // The first wait only asks whether streams can wait; without, the host does.
+            // The first wait only probes whether streams can wait; if they cannot, the host waits.
             let optional = name == "cuStreamWaitValue32" && nth == 1;
             let code = if nth % 2 == 0 { 700 } else { 999 };
             let failed = format!("{name}:{nth}:{code}");
@@ -85,8 +86,8 @@ fn a_refusal_of_any_call_ends_in_an_error() {
                 ];
                 attempt(&Setting { variables, copies_in_gpu_worker, ..Setting::default() })
             };
-            // As the coordinator: where memory is not shared it starts over with the copies in the
-            // gpu worker, which then tells what it died of, if that was why.
+            // Like the coordinator: if memory cannot be shared, start over with the copies in the
+            // gpu worker, whose error then appears if it was the cause.
             let unshared = |error: &String| UNSHARED.iter().any(|answer| error.contains(answer));
             let mut ended = with(false);
             let started_over = ended.as_ref().is_err_and(unshared);
@@ -95,7 +96,7 @@ fn a_refusal_of_any_call_ends_in_an_error() {
             }
             match ended {
                 Ok(()) => {
-                    // How often some calls are made depends on what the device has done by then.
+                    // The number of some calls depends on the progress of the device.
                     let made = counted("attempt").get(&name).copied().unwrap_or(0);
                     let excused = optional || nth == 0 || made < nth || started_over;
                     assert!(excused, "{failed} unnoticed");

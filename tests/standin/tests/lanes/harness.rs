@@ -1,4 +1,4 @@
-//! The workers as processes over the stand-in, driven as the coordinator drives them.
+//! Runs the workers as processes with the stand-in, driven like the coordinator drives them.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(crate) fn open_dummy(
     }
 }
 
-/// A folder with the stand-in under the names of the driver and of cuBLASLt.
+/// Returns a folder with the stand-in under the names of the driver and of cuBLASLt.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -59,14 +59,14 @@ pub(crate) fn folder() -> &'static Path {
     })
 }
 
-/// How a run differs from a plain one.
+/// Deviations of a run from a plain one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setting<'a> {
     /// Settings of the stand-in, for the workers that use it.
     pub(crate) variables: Vec<(&'a str, String)>,
     pub(crate) copies_in_gpu_worker: bool,
     pub(crate) waits_on_host: bool,
-    /// Prefill's linears through cuBLASLt.
+    /// Computes prefill's linears through cuBLASLt.
     pub(crate) blas: bool,
 }
 
@@ -97,7 +97,7 @@ impl Worker {
         self.channel.send_large(&bytes, descriptors).map_err(|error| error.to_string())
     }
 
-    /// The next message; a failure is an error with its sentence.
+    /// Receives the next message; a failure of the worker is returned as an error.
     fn receive(&self) -> Result<FromWorker, String> {
         let gone = |error: shm::ChannelError| format!("{}: {error}", self.id.0);
         let (bytes, _): (Vec<u8>, Vec<OwnedFd>) = self.channel.recv(LIMIT).map_err(gone)?;
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// What it said before it ended, if it failed.
+    /// Returns the worker's last error message, if it failed.
     fn failure(&self) -> Option<String> {
         while let Ok((bytes, _)) = self.channel.recv(Duration::from_millis(200)) {
             if let Ok(FromWorker::Failed { message, .. }) = postcard::from_bytes(&bytes) {
@@ -131,7 +131,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Errors mean that it has ended, which is what is wanted.
+        // An error means that the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -142,7 +142,7 @@ pub(crate) struct Workers {
     plan: Plan,
     control: Control,
     workers: Vec<Worker>,
-    /// Keeps the rings for as long as the lanes.
+    /// Keeps the rings mapped as long as the lanes run.
     _trace: TraceSegment,
 }
 
@@ -150,7 +150,7 @@ impl Workers {
     /// Starts the workers of a plan that uses a device; all are ready when this returns.
     ///
     /// # Errors
-    /// The sentence of the worker that could not start.
+    /// Returns the message of the worker that could not start.
     pub(crate) fn start(plan: &Plan, setting: &Setting<'_>) -> Result<Workers, String> {
         let lanes = plan.lanes();
         let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
@@ -205,7 +205,8 @@ impl Workers {
             workers.push(worker);
         }
         let started = Workers { plan: plan.clone(), control, workers, _trace: trace };
-        // Who fails first may take another with it, whose channel is then closed: all are asked.
+        // The first failing worker may take another with it, whose channel is then closed: collect
+        // the messages of all.
         started.make_ready(copier).map_err(|error| format!("{}{error}", started.failures()))?;
         Ok(started)
     }
@@ -240,7 +241,7 @@ impl Workers {
         Ok(())
     }
 
-    /// What the failed ones said.
+    /// Returns the messages of the workers that failed.
     fn failures(&self) -> String {
         let said = self.workers.iter().filter_map(Worker::failure);
         said.map(|sentence| sentence + " ").collect()
@@ -249,7 +250,7 @@ impl Workers {
     /// Runs one group.
     ///
     /// # Errors
-    /// The sentences of the workers that failed.
+    /// Returns the messages of the workers that failed.
     pub(crate) fn run_group(&self, group: &[Placed]) -> Result<Vec<Outcome>, String> {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
@@ -263,11 +264,12 @@ impl Workers {
         Ok(group.iter().map(|placed| Outcome::read(&table, placed)).collect())
     }
 
-    /// Serves sequences that all come at once, while the device has room for more of their caches
-    /// and for fewer. What came of each, and how often each program ran.
+    /// Serves sequences that all arrive at once, while the number of caches for which the device
+    /// has capacity keeps changing. Returns the outcome of each sequence, and the number of times
+    /// that each program ran.
     ///
     /// # Errors
-    /// The sentences of the workers that failed.
+    /// Returns the messages of the workers that failed.
     pub(crate) fn serve(
         &self,
         group: &[Placed],
@@ -300,10 +302,10 @@ impl Workers {
         Ok((outcomes, table.counts()))
     }
 
-    /// Lets the workers leave; what each has allocated since it was ready.
+    /// Ends the workers; returns the number of allocations of each since it was ready.
     ///
     /// # Errors
-    /// A worker that did not end well.
+    /// Fails if a worker did not end normally.
     pub(crate) fn finish(mut self) -> Result<Vec<(WorkerId, u64)>, String> {
         self.control.release(&[], 0);
         let mut allocations = Vec::new();

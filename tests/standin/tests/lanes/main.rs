@@ -1,6 +1,5 @@
-//! The workers' device lanes over the stand-in driver: the same tokens as on the CPU in f32, for
-//! every placement, whatever the order in which streams run; and an error for whatever the driver
-//! refuses.
+//! The workers' device lanes over the stand-in driver: tokens equal the CPU's in f32, for every
+//! placement and any order in which streams run, and any refusal of the driver results in an error.
 
 mod case;
 mod deep;
@@ -19,7 +18,7 @@ use workers::counting::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Not a test of its own: what a worker process of the tests runs.
+/// Entry point of a worker process of the tests, not a test of its own.
 #[test]
 #[ignore = "started by the other tests, with a channel"]
 fn worker_child() {

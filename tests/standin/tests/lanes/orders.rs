@@ -1,4 +1,4 @@
-//! The order in which streams run changes nothing; a wait that is lost does.
+//! The order in which streams run does not change results; a lost wait does.
 
 use model::config::Dtype;
 use program::topology::MemoryId;
@@ -12,7 +12,7 @@ const SEEDS: u64 = 200;
 fn two_hundred_orders_give_the_same_tokens() {
     let config = llama();
     let expected = on_cpu(&config, Dtype::F32);
-    // Weights, K and V streamed, and results back, between operations of both sides.
+    // Streams weights, K and V, and copies results back, between operations on both devices.
     let plan = plan(&config, Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     for seed in 0..SEEDS {
         let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];

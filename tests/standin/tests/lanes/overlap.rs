@@ -1,5 +1,5 @@
-//! What overlaps on a device: layers that stay on it need no copy, and a weight is decompressed as
-//! soon as it has arrived, whatever is on its way behind it.
+//! Overlap on a device: resident layers need no copy, and a weight is decompressed as soon as it
+//! has arrived, without waiting for later copies.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
@@ -15,7 +15,7 @@ use program::topology::{LaneId, MemoryId};
 use crate::case::{group, llama, on_cpu_with, plan, shape};
 use crate::harness::{Setting, Workers};
 
-/// Everything on the device, caches on the host, with these layers staying.
+/// Returns a plan with everything on the device, caches on the host, and these resident layers.
 fn streaming(config: &ModelConfig, stays: &Residency, formats: Option<&Formats>) -> Plan {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let residency = stays.clone();
@@ -27,7 +27,7 @@ fn streaming(config: &ModelConfig, stays: &Residency, formats: Option<&Formats>)
     compile(config, &shape(Dtype::F32), &map).expect("compiles")
 }
 
-/// Layers whose weights are copied in a program.
+/// Returns the layers whose weights are copied in a program.
 fn streamed_layers(plan: &Plan, program: ProgramId) -> Vec<u16> {
     let program = plan.program(program);
     let list = program.lane(LaneId::H2D_WEIGHTS).map_or(&[][..], |list| &list.instructions);
@@ -61,7 +61,7 @@ fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
     }
 }
 
-/// The instructions of a lane before the signal that brings its timeline to `offset`.
+/// Returns the instructions of a lane before the signal that advances its timeline to `offset`.
 fn until(list: &[Instruction], offset: u32) -> &[Instruction] {
     let mut signals = 0;
     let end = list.iter().position(|instruction| {
@@ -81,7 +81,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     for program in &plan.programs {
         let list = |lane| &program.lane(lane).expect("the lane has work").instructions;
         let (copies, decompressions) = (list(LaneId::H2D_WEIGHTS), list(LaneId::GPU_DECOMPRESS));
-        // The latest copy that has been waited for, and that of this step.
+        // Offset of the latest copy of this step that was waited for.
         let mut arrived = 0;
         for instruction in decompressions {
             match instruction {

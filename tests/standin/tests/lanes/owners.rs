@@ -1,5 +1,5 @@
-//! Sequences that belong to the device or to the host: the CPU's tokens in any order of the
-//! streams, in either shape, while caches move.
+//! Sequences owned by the device or by the host: tokens equal the CPU's in any order of the streams
+//! and in either shape of iteration, while caches migrate.
 
 use model::config::Dtype;
 use program::compile::compile;
@@ -16,7 +16,7 @@ use crate::harness::{Setting, Workers};
 
 const SEEDS: u64 = 200;
 
-/// The sequences of both batches in one.
+/// Returns the sequences of both batches in one batch.
 fn in_one_batch() -> Vec<Placed> {
     let one = |(slot, placed): (usize, Placed)| Placed { batch: 0, slot, ..placed };
     group().into_iter().enumerate().map(one).collect()
@@ -39,7 +39,8 @@ fn plan(streams: bool) -> Plan {
     compile(&config, &owned, &with_owners(&map, &config)).expect("compiles")
 }
 
-/// With APEX the host attends eight times slower than the device, so rows lag.
+/// Returns the settings for a policy. With APEX the host attends eight times slower than the
+/// device, so that rows are deferred.
 fn deciding(policy: Policy) -> Deciding {
     let is_slow = policy == Policy::Apex;
     let mut device = Costs::NONE;

@@ -9,7 +9,7 @@ use program::topology::MemoryId;
 use crate::case::{group, llama, on_cpu, opt, plan, plan_of, shape};
 use crate::harness::{Setting, Workers};
 
-/// Every interval `[i, j)` of a layer, as `--split` takes it.
+/// Returns every interval `[i, j)` of a layer, in the syntax of `--split`.
 fn intervals(config: &ModelConfig) -> Vec<String> {
     let names: Vec<String> = layer_list(config, 0, None).iter().map(|op| op.name(config)).collect();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Prefill through cuBLASLt, over plain matrices and over grouped ones that are made plain first:
-//! the tokens of our own kernels.
+//! Prefill through cuBLASLt, with plain matrices and with grouped ones that are expanded first:
+//! tokens equal those of Tandem's kernels.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
@@ -20,7 +20,7 @@ const FORMS: [Option<Grouped>; 5] = [
     Some(Grouped::W4),
     Some(Grouped::GGUF_Q4),
     Some(Grouped::GGUF_Q8),
-    // Widened to 8 bits with ranges of f32 by a lane of its own.
+    // Expanded to 8 bits with ranges in f32 on a separate lane.
     Some(Grouped::GGUF_Q6_K),
 ];
 
@@ -37,7 +37,7 @@ fn in_chunks(prefill_chunk: u32) -> RunShape {
     RunShape { prefill_chunk, ..shape(Dtype::Bf16) }
 }
 
-/// Bytes that cuBLASLt takes.
+/// Returns the device scratch that cuBLASLt adds, in bytes.
 fn library_bytes(plan: &Plan) -> u64 {
     let of = |blas| plan.footprint(Some(scratch(blas))).device_scratch_bytes;
     of(true) - of(false)
@@ -50,7 +50,7 @@ fn outcomes(plan: &Plan, setting: &Setting<'_>) -> Vec<Outcome> {
     outcomes
 }
 
-/// How often the library multiplied, in files of this name.
+/// Returns the number of the library's products in the logs with this prefix.
 fn products(name: &str) -> usize {
     let mut count = 0;
     for entry in std::fs::read_dir(folder()).expect("a folder") {
@@ -66,7 +66,7 @@ fn products(name: &str) -> usize {
 
 #[test]
 fn prefill_over_any_form_has_the_tokens_of_our_own_kernels() {
-    // Linears of a layer, and their shapes.
+    // Number of linears of a layer, and of their shapes.
     for (config, linears, shapes) in [(llama(), 7, 4), (opt(), 6, 3)] {
         for form in FORMS {
             for prefill_chunk in [0, 3] {
@@ -77,7 +77,7 @@ fn prefill_over_any_form_has_the_tokens_of_our_own_kernels() {
                 let variables = vec![("STANDIN_CUDA_LOG", log)];
                 let setting = Setting { variables, blas: true, ..Setting::default() };
                 assert_eq!(outcomes(&plan, &setting), own, "{context}");
-                // Each shape is tried before. Streams without rows multiply nothing.
+                // Each shape is probed before. Streams without rows multiply nothing.
                 let streams = usize::from(plan.program(ProgramId::PREFILL).shape.streams);
                 let of_all = |streams: usize| 2 * streams * 2 * linears + shapes;
                 let (least, most) = (of_all(1), of_all(streams));

@@ -1,4 +1,4 @@
-//! What is measured: kernels at the shapes of OPT-30B and of a model with grouped queries.
+//! Measured cases: kernels at the shapes of OPT-30B and of a model with grouped queries.
 
 use cuda::Address;
 use cuda_kernels::{
@@ -8,7 +8,7 @@ use cuda_kernels::{
 use model::compressed::{Grouped, kv4_position_bytes};
 use model::config::Dtype;
 
-/// Where a case's operands lie. All of it holds finite numbers in every format.
+/// Memory of a case's operands. All of it contains finite numbers in every format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     /// Activations, [`ROOM_BYTES`].
@@ -24,7 +24,8 @@ pub(super) struct Room {
 }
 
 pub(super) const ROOM_BYTES: u64 = 256 << 20;
-/// Many times the second cache of any device: launches take their operands from place after place.
+/// Size of the ring, a multiple of any device's L2 cache: successive launches take their operands
+/// from successive places.
 pub(super) const RING_BYTES: u64 = 4 << 30;
 
 /// One kernel, or several that belong together, at one shape.
@@ -33,9 +34,9 @@ pub(super) struct Case {
     pub(super) what: String,
     /// Rows of activations; sequences in decode attention.
     pub(super) rows: u32,
-    /// What it must read and write at least: weights or caches, and activations once.
+    /// Minimum number of bytes read and written: weights or caches, and activations once.
     pub(super) bytes: u64,
-    /// Two operations a multiplication.
+    /// Floating-point operations, two per multiplication.
     pub(super) flops: f64,
     pub(super) units: Vec<Unit>,
     /// One run for each place of the ring.
@@ -46,11 +47,11 @@ pub(super) struct Case {
 const MATRICES: [(u32, u32); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
 const DECODE_ROWS: [u32; 8] = [1, 4, 8, 16, 32, 50, 60, 100];
 const PREFILL_ROWS: u32 = 2048;
-/// OPT-30B, and a Llama of 8B.
+/// Heads of OPT-30B and of a Llama with 8B parameters.
 const HEADS: [AttentionShape; 2] = [heads(56, 56), heads(32, 8)];
-/// Sequences and positions of decode.
+/// Numbers of sequences and of positions in decode.
 const DECODE: [(u32, u32); 3] = [(50, 543), (60, 543), (4, 8191)];
-/// Sequences and rows of prefill.
+/// Numbers of sequences and of rows in prefill.
 const PREFILL: [(u32, u32); 2] = [(8, 512), (1, 8192)];
 
 const fn heads(heads: u32, kv_heads: u32) -> AttentionShape {
@@ -75,7 +76,7 @@ pub(super) fn cases(room: &Room) -> Vec<Case> {
     cases
 }
 
-/// Addresses of operands of `size_bytes`, one behind the other, as many as there is room for and at
+/// Returns consecutive addresses of operands of `size_bytes`, as many as the ring can hold but at
 /// most 16.
 fn places(room: &Room, size_bytes: u64) -> impl Iterator<Item = Address> {
     let size_bytes = size_bytes.next_multiple_of(256);
@@ -123,7 +124,7 @@ fn decompress_case(room: &Room, (n, k): (u32, u32)) -> Case {
     }
 }
 
-/// Sequences with their caches one behind the other.
+/// Returns the units of sequences with consecutive caches.
 fn units_of(shape: AttentionShape, sequences: u32, rows: u32, past: u32) -> Vec<Unit> {
     let of = |sequence: u32, kv_head: u32| Unit {
         row0: sequence * rows,
@@ -140,7 +141,8 @@ fn units_of(shape: AttentionShape, sequences: u32, rows: u32, past: u32) -> Vec<
     (0..sequences).flat_map(heads).collect()
 }
 
-/// Decode: `sequences` behind `positions`; prefill: `sequences` of `positions` rows.
+/// Returns a case of attention. In decode, `sequences` single rows attend to `positions` cached
+/// positions each; in prefill, `sequences` prompts have `positions` rows each.
 fn attention_case(
     room: &Room,
     shape: AttentionShape,
@@ -165,7 +167,7 @@ fn attention_case(
         positions_max: past + rows,
     };
     let run = |at| {
-        // Fresh rows of prefill are operands of their own; in decode they hardly count.
+        // Fresh rows of prefill are separate operands; in decode they are negligible.
         let fresh = if decode { [room.x, room.x] } else { [at, at + cache_bytes] };
         let cached = [at, at + cache_bytes];
         let [k, v] = [0, 1].map(|i| match four {
@@ -183,7 +185,7 @@ fn attention_case(
         !decode || attention_decode_scratch_bytes(&shape, count, past + 1) <= ROOM_BYTES,
         "sums of decode attention have room"
     );
-    // Causal: a row sees half of what is fresh, on average.
+    // With causal attention a row sees half of the fresh positions, on average.
     let seen = if decode { f64::from(past + 1) } else { f64::from(positions + 1) / 2.0 };
     let products = f64::from(sequences * rows) * f64::from(heads * head_dim) * seen;
     let kind = if decode { "decode" } else { "prefill" };
@@ -192,7 +194,7 @@ fn attention_case(
         what: format!("{kind} attention {heads}/{kv_heads} heads, {positions} positions {format}"),
         rows: sequences,
         bytes: 2 * cache_bytes + u64::from(sequences * rows * heads * head_dim) * 4,
-        // Scores and values.
+        // Scores and weighted values.
         flops: 4.0 * products,
         units,
         runs: places(room, 2 * cache_bytes).map(run).collect(),

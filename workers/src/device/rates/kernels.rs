@@ -1,4 +1,4 @@
-//! This program's own kernels beside what the device does at best.
+//! Rates of the program's own kernels, for comparison with the device's best rates.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use super::super::code;
 use super::cases::{Case, RING_BYTES, ROOM_BYTES, Room, cases};
 use super::timer::Timer;
 
-/// A kernel at a shape.
+/// Measured rate of a kernel at one shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelRate {
     pub what: String,
@@ -19,16 +19,16 @@ pub struct KernelRate {
     pub rows: u32,
     /// Median time of one run.
     pub seconds: f64,
-    /// What it must read and write at least.
+    /// Minimum number of bytes read and written.
     pub bytes: u64,
     pub flops: f64,
 }
 
-/// Times every case whose name contains `only`, each over operands too many for the device's
-/// caches, and hands each on as it comes.
+/// Times every case whose name contains `only`, each over operands too large for the device's
+/// caches, and passes each result on as it becomes available.
 ///
 /// # Errors
-/// The driver's refusal, or too little memory (about 5 GiB).
+/// Returns the driver's error, or an error if too little memory (about 5 GiB) is available.
 pub fn kernel_rates(
     index: u32,
     only: &str,
@@ -46,7 +46,7 @@ pub fn kernel_rates(
     for case in cases(&room).into_iter().filter(|case| case.what.contains(only)) {
         let Case { what, rows, bytes, flops, units, runs } = case;
         let units: &[u8] = bytemuck::cast_slice(&units);
-        // SAFETY: needed to bring the units to the device. They fit their room, and live until the
+        // SAFETY: needed to bring the units to the device. They fit their range, and live until the
         // stream is done, in the next line.
         unsafe { stream.copy_to_device(room.units, units.as_ptr(), units.len()) }?;
         stream.synchronize()?;
@@ -62,8 +62,8 @@ pub fn kernel_rates(
     Ok(())
 }
 
-/// Small numbers of either sign, of other bits everywhere: the speed of a device's arithmetic
-/// depends on them.
+/// Fills the arena with small numbers of either sign and with varying bits, since the speed of a
+/// device's arithmetic depends on them.
 fn fill(context: &Context, stream: &Stream, arena: &Arena) -> Result<(), CudaError> {
     const PIECE_BYTES: usize = 64 << 20;
     let piece = PinnedBuffer::allocate(context, PIECE_BYTES)?;
@@ -73,7 +73,7 @@ fn fill(context: &Context, stream: &Stream, arena: &Arena) -> Result<(), CudaErr
         unsafe { std::slice::from_raw_parts_mut(piece.base().cast::<u32>(), PIECE_BYTES / 4) };
     for (number, index) in numbers.iter_mut().zip(0u32..) {
         let mixed = index.wrapping_mul(0x9e37_79b9);
-        // Sign and mantissa as if at random; exponents near 1 as bf16 and as f16.
+        // Sign and mantissa are pseudorandom; exponents are near 1 both as bf16 and as f16.
         *number = (mixed ^ mixed >> 15) & 0x80ff_80ff | 0x3c00_3c00;
     }
     let mut at = 0;
@@ -100,8 +100,8 @@ impl Kernels {
         };
         let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
         let mut parameters = launch.args.pointers();
-        // SAFETY: needed to measure. The parameters are the builder's, all operands lie in the
-        // arena, which nobody else touches, and its owner waits for the stream.
+        // SAFETY: needed to measure. The parameters are the builder's, all operands are within the
+        // arena, which nothing else touches, and its owner waits for the stream.
         unsafe {
             kernel.launch(stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
         }

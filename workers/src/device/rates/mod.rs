@@ -1,6 +1,6 @@
-//! What a device does at best, by the plainest means: the yardsticks beside a run's own rates.
+//! Best rates of a device, measured by the simplest means, to which a run's own rates are compared.
 //!
-//! For `coordinator device-rates`, which the GPU bench runs; no run depends on it.
+//! Used by `coordinator device-rates`, which the GPU benchmark runs; no run depends on it.
 
 use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver};
 use cuda::{PinnedBuffer, Product, Stream};
@@ -19,7 +19,7 @@ use self::timer::Timer;
 use super::code;
 use super::products::finds_blas;
 
-/// How large the measured pieces are.
+/// Sizes of the measured operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateSizes {
     /// Bytes of a copy.
@@ -34,27 +34,27 @@ impl Default for RateSizes {
     }
 }
 
-/// Medians.
+/// Measured rates of a device; all are medians.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Before anything was allocated.
+    /// Free device memory before any allocation.
     pub free_bytes: u64,
     pub total_bytes: u64,
-    /// A loop of `cuMemcpyHtoDAsync` from pinned memory of the driver's making.
+    /// Rate of a loop of `cuMemcpyHtoDAsync` from pinned memory allocated by the driver.
     pub h2d_bytes_per_s: f64,
     pub d2h_bytes_per_s: f64,
-    /// Copies within the device, counting what is read and what is written.
+    /// Rate of copies within the device, counting both the bytes read and the bytes written.
     pub device_bytes_per_s: f64,
-    /// bf16 matrix products with f32 sums, this program's own kernel.
+    /// Rate of bf16 matrix products with f32 sums by this program's own kernel.
     pub own_bf16_flops: f64,
-    /// The same by cuBLASLt; `None` where it is missing or not wanted.
+    /// Rate of the same products by cuBLASLt; `None` if it is missing or disabled.
     pub blas_bf16_flops: Option<f64>,
 }
 
-/// Free and total device memory.
+/// Returns the free and the total device memory.
 ///
 /// # Errors
-/// The driver's refusal.
+/// Returns the driver's error.
 pub fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
     Context::open(&Driver::open()?, index)?.memory_bytes()
 }
@@ -62,13 +62,13 @@ pub fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
 /// Measures device `index`.
 ///
 /// # Errors
-/// The driver's refusal, or too little memory for the sizes.
+/// Returns the driver's error, or an error if too little memory is available for the sizes.
 pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     let context = Context::open(&Driver::open()?, index)?;
     let (free_bytes, total_bytes) = context.memory_bytes()?;
     let stream = Stream::new(&context)?;
     let matrix_bytes = u64::from(sizes.matrix).pow(2) * 2;
-    // Two operands, and sums of four bytes; the library's workspace.
+    // Two operands, sums of four bytes per element, and the library's workspace.
     let product_bytes = 4 * matrix_bytes + BLAS_WORKSPACE_BYTES;
     let arena = Arena::allocate(&context, product_bytes.max(sizes.copy_bytes as u64))?;
     let host = PinnedBuffer::allocate(&context, sizes.copy_bytes)?;
@@ -102,8 +102,8 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     })
 }
 
-/// Seconds of a square product over zeros: rates of tensor cores depend on the numbers, and zeros
-/// show the highest.
+/// Returns the seconds of a square product over zeros: rates of tensor cores depend on the
+/// operands' values, and zeros yield the highest.
 fn product(
     timer: &Timer<'_>,
     context: &Context,
@@ -119,16 +119,16 @@ fn product(
         let mut launch = launch;
         let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
         let mut parameters = launch.args.pointers();
-        // SAFETY: needed to multiply. The parameters are the builder's, the operands lie in the
-        // arena and nobody else touches them.
+        // SAFETY: needed to multiply. The parameters are the builder's, the operands are within the
+        // arena and nothing else touches them.
         unsafe {
             kernel.launch(timer.stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
         }
     })
 }
 
-/// The product of two matrices of `size` rows and columns, which lie at `device` one behind the
-/// other; so does the result behind them.
+/// Returns the product of two matrices of `size` rows and columns, which are stored consecutively
+/// at `device`, followed by the result.
 fn square_product(device: Address, size: u32) -> Launch {
     let matrix_bytes = u64::from(size).pow(2) * 2;
     linear(
@@ -145,7 +145,7 @@ fn square_product(device: Address, size: u32) -> Launch {
     )
 }
 
-/// The same by cuBLASLt, if it is there and wanted.
+/// Returns the seconds of the same product by cuBLASLt; `None` if it is missing or disabled.
 fn blas_product(
     timer: &Timer<'_>,
     context: &Context,
@@ -162,8 +162,8 @@ fn blas_product(
     let workspace = device + 4 * matrix_bytes;
     timer
         .median_s(|| {
-            // SAFETY: needed to multiply. Operands, sums and workspace lie in the arena one behind
-            // the other and nobody else touches them.
+            // SAFETY: needed to multiply. Operands, sums and workspace are consecutive in the arena
+            // and nothing else touches them.
             unsafe { product.enqueue(timer.stream, size, (device, weight, sums), workspace) }
         })
         .map(Some)

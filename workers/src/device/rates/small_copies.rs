@@ -1,8 +1,8 @@
-//! How long a small copy takes beside a device that computes: in the process that computes, and in
-//! another one.
+//! Durations of small copies while the device computes: in the process that computes, and in
+//! another process.
 //!
 //! Activations of a few rows are such copies. A driver may send them along with its commands, for
-//! which a process needs a turn of the device: then one process copies sooner than two
+//! which a process needs a turn of the device; in that case one process copies faster than two
 //! (`TANDEM_COPIES`).
 
 use std::sync::mpsc::{Sender, TryRecvError, channel};
@@ -14,39 +14,41 @@ use cuda_kernels::Launch;
 use super::super::code;
 use super::square_product;
 
-/// Sizes of copies, bytes: a row of activations, some rows, many.
+/// Sizes of the copies, in bytes: one row of activations, several rows, many rows.
 const SIZES_BYTES: [usize; 4] = [4 << 10, 32 << 10, 128 << 10, 1 << 20];
-/// Copies of each size and direction, of which the median and the slowest tenth count.
+/// Number of copies of each size and direction, from which the median and the 90th percentile are
+/// taken.
 const SAMPLES: usize = 101;
-/// Products in flight while the device is kept busy.
+/// Number of products in flight while the device is kept busy.
 const IN_FLIGHT: usize = 8;
 
-/// Times of one size and direction, in seconds, from the call until the copy is seen to be done.
+/// Durations of one size and direction, in seconds, from the call until the copy is observed to be
+/// complete.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SmallCopy {
     pub bytes: usize,
     pub to_device: bool,
     pub median_s: f64,
-    /// Nine of ten are as fast.
+    /// 90th percentile.
     pub slow_s: f64,
 }
 
-/// A device that is kept busy with products by a thread of this process.
+/// A device that a thread of this process keeps busy with products.
 #[derive(Debug)]
 pub struct BusyDevice {
-    /// Whose end is the end of the thread.
+    /// Sender whose drop ends the thread.
     running: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), CudaError>>>,
 }
 
 impl BusyDevice {
-    /// Begins to multiply matrices of `size` rows; returns once the first are under way.
+    /// Begins to multiply matrices of `size` rows; returns once the first products have run.
     ///
     /// # Errors
-    /// The driver's refusal, or too little memory.
+    /// Returns the driver's error, or an error if too little memory is available.
     ///
     /// # Panics
-    /// Without a thread.
+    /// Panics if no thread can be started.
     pub fn start(index: u32, size: u32) -> Result<BusyDevice, CudaError> {
         let context = Context::open(&Driver::open()?, index)?;
         let arena = Arena::allocate(&context, u64::from(size).pow(2) * 2 * 3)?;
@@ -76,10 +78,10 @@ impl BusyDevice {
         })
     }
 
-    /// Lets the device be idle again.
+    /// Stops the products and lets the device be idle again.
     ///
     /// # Errors
-    /// What failed meanwhile.
+    /// Returns an error of the thread.
     pub fn stop(mut self) -> Result<(), CudaError> {
         self.end().unwrap_or(Ok(()))
     }
@@ -99,15 +101,15 @@ impl Drop for BusyDevice {
 fn enqueue(stream: &Stream, kernel: &Kernel, mut launch: Launch) -> Result<(), CudaError> {
     let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
     let mut parameters = launch.args.pointers();
-    // SAFETY: needed to keep the device busy. The parameters are the builder's; the operands lie in
-    // an arena that outlives the stream's work and that nobody else touches.
+    // SAFETY: needed to keep the device busy. The parameters are the builder's; the operands are
+    // within an arena that outlives the stream's work and that nothing else touches.
     unsafe { kernel.launch(stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters) }
 }
 
-/// Times small copies in either direction, whatever else the device does.
+/// Times small copies in both directions, regardless of other work on the device.
 ///
 /// # Errors
-/// The driver's refusal.
+/// Returns the driver's error.
 pub fn small_copies(index: u32) -> Result<Vec<SmallCopy>, CudaError> {
     let context = Context::open(&Driver::open()?, index)?;
     let most = SIZES_BYTES.into_iter().max().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Time of work on a stream, between two events.
+//! Duration of work on a stream, measured between two events.
 
 use cuda::{Context, CudaError, Event, Stream};
 
-/// Repetitions of which the median counts.
+/// Number of repetitions from which the median is taken.
 const SAMPLES: usize = 7;
 
 pub(super) struct Timer<'a> {
@@ -15,7 +15,7 @@ impl<'a> Timer<'a> {
         Ok(Timer { stream, events: [Event::new(context)?, Event::new(context)?] })
     }
 
-    /// Median seconds of `work` on the stream, after one run that warms up.
+    /// Returns the median seconds of `work` on the stream, after one warm-up run.
     pub(super) fn median_s(
         &self,
         mut work: impl FnMut() -> Result<(), CudaError>,
@@ -30,7 +30,7 @@ impl<'a> Timer<'a> {
             samples.push(self.events[1].elapsed_ns(&self.events[0])? as f64 / 1e9);
         }
         samples.sort_by(f64::total_cmp);
-        // A clock too coarse for so small a piece says 0.
+        // A clock that is too coarse for such a short duration returns 0.
         Ok(samples[SAMPLES / 2].max(1e-9))
     }
 }

@@ -6,8 +6,8 @@ use program::step_table::{Field, LOGPROB_WORDS};
 use super::StepTable;
 
 impl StepTable {
-    /// The log-probabilities of a sampled token, as many as the sequence wants: its own, then those
-    /// of the most likely tokens.
+    /// Returns the log-probabilities of a sampled token, as many as the sequence requests: that of
+    /// the token itself, then those of the most likely tokens.
     pub fn logprobs(
         &self,
         batch: usize,
@@ -29,8 +29,8 @@ impl StepTable {
         }
     }
 
-    /// The log-probabilities of a token of a prompt, which is not its first, as many as the
-    /// sequence wants.
+    /// Returns the log-probabilities of a token of a prompt, other than its first, as many as the
+    /// sequence requests.
     pub fn prompt_logprobs(
         &self,
         batch: usize,
@@ -43,7 +43,7 @@ impl StepTable {
         (0..wanted).map(move |i| self.logprob(first + i * LOGPROB_WORDS))
     }
 
-    /// Writes the log-probabilities of a token of a prompt, which is not its first.
+    /// Writes the log-probabilities of a token of a prompt, other than its first.
     pub fn set_prompt_logprobs(
         &self,
         batch: usize,
@@ -58,7 +58,7 @@ impl StepTable {
         Logprob { token: self.words.load(at), logprob: f32::from_bits(self.words.load(at + 1)) }
     }
 
-    /// Where a token's log-probabilities begin, of which so many are used.
+    /// Returns the offset of a token's log-probabilities, of which `used` are accessed.
     fn logprobs_at(&self, batch: usize, sequence: usize, position: usize, used: usize) -> usize {
         assert!(position < self.layout.max_new as usize, "output position {position}");
         assert!(used <= self.layout.logprobs as usize, "{used} of {}", self.layout.logprobs);

@@ -1,4 +1,4 @@
-//! Sequences that belong to the device or to the host, and what their iterations may be.
+//! Sequences owned by the device or by the host, and the parameters of their iterations.
 
 use program::ir::{At, ProgramId};
 use program::map::Chunk;
@@ -8,50 +8,50 @@ use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
 
 use super::{Item, StepTable};
 
-/// Words before those of the programs that follow: the policy, and the limits that the run decides.
+/// Offset of the following programs; the policy and the limits set by the run come first.
 const BEFORE_FOLLOWING: usize = 6;
-/// Words before those of the costs.
+/// Offset of the costs.
 const BEFORE_COSTS: usize = BEFORE_FOLLOWING + 2;
-/// Words before those that count.
+/// Offset of the counters.
 const BEFORE_COUNTS: usize = BEFORE_COSTS + StepCosts::WORDS;
 
 const _: () = assert!(BEFORE_COUNTS + COUNTS <= program::step_table::OWNERS_WORDS);
 
-/// Programs that are counted.
+/// Number of programs that are counted.
 const COUNTS: usize = ProgramId::OF_OWNERS.len();
 
-/// What decides which iteration follows.
+/// Parameters that decide the next iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deciding {
     pub policy: Policy,
-    /// Their rows are the program's.
+    /// Limits of an iteration; the limit on rows is the program's.
     pub limits: Limits,
     pub costs: StepCosts,
 }
 
 impl StepTable {
-    /// Whether sequences have owners.
+    /// Returns true if sequences have owners.
     pub fn has_owners(&self) -> bool {
         self.device_slots > 0
     }
 
-    /// Whether rows of the host's sequences may lag.
+    /// Returns true if rows of the host's sequences may be deferred.
     pub fn can_lag(&self) -> bool {
         self.has_owners() && self.programs.len() > ProgramId::ASYNC.index()
     }
 
-    /// The programs that there are where sequences have owners.
+    /// Returns the programs of a run whose sequences have owners.
     pub(crate) fn programs_of_owners(&self) -> impl Iterator<Item = ProgramId> + use<> {
         let count = self.programs.len();
         ProgramId::OF_OWNERS.into_iter().filter(move |program| program.index() < count)
     }
 
-    /// Sequences whose caches have room on the device.
+    /// Returns the number of sequences whose caches fit on the device.
     pub fn device_slots(&self) -> usize {
         self.device_slots
     }
 
-    /// Where a sequence's caches are.
+    /// Returns the tier of a sequence's caches.
     pub fn home(&self, batch: usize, sequence: usize) -> Home {
         match self.field(batch, sequence, Field::Home) {
             1 => Home::Device,
@@ -60,12 +60,13 @@ impl StepTable {
         }
     }
 
-    /// The part of the caches that a sequence's rows are appended to.
+    /// Returns the part of the caches that a sequence's rows are appended to.
     pub fn owner(&self, batch: usize, sequence: usize) -> Chunk {
         if self.home(batch, sequence) == Home::Device { DEVICE } else { HOST }
     }
 
-    /// Who attends for rows of a sequence: its owner, but the device where nothing is before them.
+    /// Returns the side that attends for rows of a sequence: its owner, or the device if no
+    /// positions precede them.
     pub fn attends(&self, at: At, item: &Item) -> Chunk {
         match item.first {
             0 => DEVICE,
@@ -73,8 +74,8 @@ impl StepTable {
         }
     }
 
-    /// Elements before the first position of a unit in an owner's part of a layer's K or V cache.
-    /// On the host each slot has an extent.
+    /// Returns the number of elements before the first position of a unit in an owner's part of a
+    /// layer's K or V cache. On the host each slot has an extent.
     pub fn owned_offset(&self, at: At, sequence: usize, head: usize, owner: Chunk) -> usize {
         let batch = usize::from(at.batch);
         let place = match owner == DEVICE {
@@ -85,7 +86,7 @@ impl StepTable {
         (place * self.kv_heads + head) * kept * self.head_dim
     }
 
-    /// What decides which iteration follows.
+    /// Returns the parameters that decide the next iteration.
     pub fn deciding(&self) -> Deciding {
         let first = self.layout.owners();
         let word = |offset: usize| self.words.load(first + offset);
@@ -102,7 +103,7 @@ impl StepTable {
         Deciding { policy, limits, costs: StepCosts::of_words(&costs) }
     }
 
-    /// Sets it.
+    /// Sets the parameters that decide the next iteration.
     pub fn set_deciding(&self, deciding: &Deciding) {
         let Deciding { policy, limits, costs } = deciding;
         let store = |offset, word| self.words.store(self.layout.owners() + offset, word);
@@ -115,26 +116,26 @@ impl StepTable {
         costs.for_each(|(place, word)| store(BEFORE_COSTS + place, word));
     }
 
-    /// Iterations of each shape since the table was emptied, and caches that moved in either
-    /// direction, by program; numbers that may wrap around.
+    /// Returns the number of iterations of each shape since the table was cleared, and of caches
+    /// moved in either direction, by program. The numbers may wrap around.
     pub fn counts(&self) -> [u32; COUNTS] {
         std::array::from_fn(|id| self.words.load(self.layout.owners() + BEFORE_COUNTS + id))
     }
 
-    /// One more of a program.
+    /// Increments the counter of a program.
     pub(crate) fn count(&self, program: ProgramId) {
         let word = self.layout.owners() + BEFORE_COUNTS + program.index();
         self.words.store(word, self.words.load(word).wrapping_add(1));
     }
 
-    /// The programs of the stages that follow.
+    /// Returns the programs of the following stages.
     pub fn following(&self) -> impl Iterator<Item = ProgramId> + '_ {
         let offsets = BEFORE_FOLLOWING..BEFORE_COSTS;
         let words = offsets.map(|offset| self.words.load(self.layout.owners() + offset));
         words.filter_map(|word| Some(ProgramId(word.checked_sub(1)? as u8)))
     }
 
-    /// Sets them.
+    /// Sets the programs of the following stages.
     pub fn set_following(&self, programs: [Option<ProgramId>; 2]) {
         for (offset, program) in (BEFORE_FOLLOWING..).zip(programs) {
             let word = program.map_or(0, |program| u32::from(program.0) + 1);

@@ -1,4 +1,4 @@
-//! Where the positions of a sequence are in the caches.
+//! Places of a sequence's positions in the caches.
 
 use std::ops::Range;
 
@@ -10,36 +10,35 @@ use program::step_table::Field;
 use super::StepTable;
 
 impl StepTable {
-    /// Positions that the caches of a layer keep of a sequence. Where that is fewer than it has,
-    /// position `p` lies at `p` modulo this.
+    /// Returns the number of positions of a sequence that the caches of a layer keep. If that is
+    /// fewer than the sequence has, position `p` is stored at `p` modulo this number.
     pub fn kept_positions(&self, batch: usize, sequence: usize, layer: Option<u16>) -> usize {
         let capacity = self.field(batch, sequence, Field::KvCapacity);
         let window = self.window(layer).map(|window| self.layout.windows[window]);
         window.map_or(capacity, |window| window.min(capacity)) as usize
     }
 
-    /// Whether the caches of a layer keep less than a sequence may have.
+    /// Returns true if the caches of a layer keep fewer positions than a sequence may have.
     pub fn is_windowed(&self, layer: Option<u16>) -> bool {
         self.window(layer).is_some()
     }
 
-    /// Positions of a page of a layer's caches; 0: they are not in pages.
+    /// Returns the number of positions of a page of a layer's caches; 0 if they are not paged.
     pub fn page_positions(&self, layer: Option<u16>) -> u32 {
         if self.is_windowed(layer) { 0 } else { self.page_positions }
     }
 
-    /// Pages that a sequence may have.
+    /// Returns the maximum number of pages of a sequence.
     pub fn pages(&self) -> usize {
         self.layout.pages as usize
     }
 
-    /// A page of a sequence, that of positions `index * page_positions` and on.
+    /// Returns the page of a sequence that starts at position `index * page_positions`.
     pub fn page(&self, batch: usize, sequence: usize, index: usize) -> u32 {
         self.words.load(self.page_at(batch, sequence, index))
     }
 
-    /// Sets a page of a sequence, which has to be there before a step reads or appends positions of
-    /// it.
+    /// Sets a page of a sequence, which must precede any step that reads or appends its positions.
     pub fn set_page(&self, batch: usize, sequence: usize, index: usize, page: u32) {
         self.words.store(self.page_at(batch, sequence, index), page);
     }
@@ -53,7 +52,8 @@ impl StepTable {
         self.windows[usize::from(layer?)].map(usize::from)
     }
 
-    /// Elements before the first position of a unit in a batch's whole K or V cache of a layer.
+    /// Returns the number of elements before the first position of a unit in a batch's whole K or V
+    /// cache of a layer.
     pub fn unit_offset(&self, at: At, sequence: usize, head: usize) -> usize {
         let batch = usize::from(at.batch);
         let start = match self.window(at.layer) {
@@ -64,7 +64,8 @@ impl StepTable {
         (start as usize * self.kv_heads + head * kept) * self.head_dim
     }
 
-    /// Elements before a chunk's first unit: what is subtracted within the chunk's own buffer.
+    /// Returns the number of elements before a chunk's first unit, which are subtracted within the
+    /// chunk's own buffer.
     pub fn chunk_origin(&self, at: At, units: &Range<usize>) -> usize {
         if units.is_empty() {
             return 0;
@@ -72,8 +73,8 @@ impl StepTable {
         self.unit_offset(at, units.start / self.kv_heads, units.start % self.kv_heads)
     }
 
-    /// Sets the extents of a batch's sequences, which have so many positions each, one behind the
-    /// other.
+    /// Sets the extents of a batch's sequences, which are consecutive and have the given numbers of
+    /// positions.
     pub fn set_extents(&self, batch: usize, capacities: &[u32]) {
         let mut start = 0;
         for (sequence, capacity) in capacities.iter().enumerate() {
@@ -90,8 +91,8 @@ impl StepTable {
         }
     }
 
-    /// Elements of a cache before those from which the units of a chunk of attention count: none
-    /// where each chunk has a part of the cache of its own.
+    /// Returns the number of elements of a cache before the origin of a chunk's unit offsets; 0 if
+    /// each chunk has its own part of the cache.
     pub fn cache_origin(&self, program: ProgramId, at: At, chunk: Option<Chunk>, kv: Kv) -> usize {
         let is_fused = self.program(program).rows == Rows::Chunks;
         let is_whole = self.chunking.is_some_and(|chunking| chunking.parts(kv) == 1);
@@ -103,7 +104,7 @@ impl StepTable {
         }
     }
 
-    /// f32 that a unit takes in `Scores` and `Probabilities` (decode: one row).
+    /// Returns the number of f32 of a unit in `Scores` and `Probabilities` (decode: one row).
     pub fn scores_stride(&self) -> usize {
         self.group * self.max_context
     }

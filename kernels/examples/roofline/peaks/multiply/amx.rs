@@ -1,16 +1,17 @@
-//! Products of tiles of AMX.
+//! Products of AMX tiles.
 
 use std::arch::asm;
 
-/// What `ldtilecfg` reads: palette 1, from byte 16 on two bytes per row of each tile, from byte 48
-/// on rows.
+/// Operand of `ldtilecfg`: palette 1, two bytes per row of each tile from byte 16, rows from byte
+/// 48.
 #[repr(align(64))]
 struct Config([u8; 64]);
 
-/// Operations of a product of two whole tiles: 16 by 16 sums over 32 inputs.
+/// Number of operations of a product of two whole tiles: 16 by 16 sums over 32 inputs.
 const OPERATIONS: f64 = 2.0 * 16.0 * 16.0 * 32.0;
 
-/// Operations done in `rounds` of four products, two tiles by two, all in registers.
+/// Runs `rounds` of four products, two tiles by two, all in registers, and returns the number of
+/// operations.
 ///
 /// # Safety
 /// AMX-BF16 may be used by this process.

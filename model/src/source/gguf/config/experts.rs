@@ -1,19 +1,19 @@
-//! The experts of the families that have them.
+//! Configuration of experts.
 
 use super::keys::{ConfigError, Keys, wrong};
 use crate::config::Family;
 use crate::experts::{Experts, Scoring};
 
-/// Values of `expert_gating_func`: not said, softmax of all logits, softmax of those that were
-/// picked.
+/// Values of `expert_gating_func`: not specified, softmax of all logits, softmax of the selected
+/// ones.
 const UNSAID: u32 = 0;
 const SOFTMAX: u32 = 1;
 const SOFTMAX_OF_PICKED: u32 = 3;
 
-/// The experts of a layer; `None` for a dense family.
+/// Returns the experts of a layer; `None` for a dense family.
 ///
 /// # Errors
-/// A dense family with experts, a family of experts without, or a router of another kind.
+/// Experts in a dense family, no experts in a family that has them, or a router of another kind.
 pub(super) fn experts(keys: &Keys<'_>, family: Family) -> Result<Option<Experts>, ConfigError> {
     let Some(scoring) = scoring(family) else {
         return match keys.size_or_none("expert_count")? {
@@ -45,8 +45,8 @@ fn scoring(family: Family) -> Option<Scoring> {
     })
 }
 
-/// That what the file says of its router, if anything, is what the family does. Softmax of all that
-/// is renormalised is softmax of those that were picked.
+/// Checks that the router described in the file, if any, is the family's. A renormalised softmax of
+/// all logits equals the softmax of the selected ones.
 fn check_router(keys: &Keys<'_>, scoring: Scoring) -> Result<(), ConfigError> {
     let sums_to_one = scoring != Scoring::SoftmaxTopK { renormalise: false };
     let key = keys.key("expert_weights_norm");

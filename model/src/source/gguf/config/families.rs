@@ -1,4 +1,4 @@
-//! What the architectures are that files name, and how they differ.
+//! Names of architectures in files, and the differences between families.
 
 use super::super::metadata::{Array, Value};
 use super::keys::{ConfigError, Keys, wrong};
@@ -7,7 +7,8 @@ use crate::architecture::lacking;
 use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
 use crate::layers::{FeedForward, LayerKind, Layers, Mixing};
 
-/// Names in `general.architecture`, and the family of a model without experts or with its own.
+/// Names in `general.architecture` and their families. A name that is also used with experts has
+/// the family without them.
 const ARCHITECTURES: [(&str, Family); 15] = [
     ("gemma3", Family::Gemma3),
     ("gpt-oss", Family::GptOss),
@@ -26,18 +27,19 @@ const ARCHITECTURES: [(&str, Family); 15] = [
     ("smollm3", Family::SmolLm3),
 ];
 
-/// Gemma's rope base in layers with a window, where a file says none.
+/// Default rope base of Gemma's layers with a window.
 const GEMMA3_LOCAL_THETA: f64 = 1e4;
-/// One of so many of Gemma's layers has no window.
+/// Interval of Gemma's layers without a window.
 const GEMMA3_PATTERN: usize = 6;
-/// Gemma 3 27B, which scales scores by another size than the others.
+/// Number of layers of Gemma 3 27B, which scales attention scores by a different size than the
+/// others.
 const GEMMA3_27B_LAYERS: usize = 62;
-/// One of so many of gpt-oss's layers has no window.
+/// Interval of gpt-oss's layers without a window.
 const GPT_OSS_PATTERN: usize = 2;
-/// One of so many of SmolLM3's layers rotates nothing.
+/// Interval of SmolLM3's layers without rotation.
 const SMOLLM3_INTERVAL: usize = 4;
 
-/// The family of a file. Mixtral's files are llama's with experts.
+/// Returns the family of a file. Mixtral's files use llama's name, and have experts.
 ///
 /// # Errors
 /// An architecture that is not supported.
@@ -73,11 +75,11 @@ pub(super) fn qk_norm(family: Family) -> Option<QkNorm> {
     }
 }
 
-/// The kinds of `count` layers, of which those that see all positions rotate by `rope`.
+/// Returns the kinds of `count` layers. Layers without a window rotate by `rope`.
 ///
 /// # Errors
-/// A rope of layers with windows that the family does not have, or a pattern of windows that is
-/// none.
+/// A rope for layers with windows that the family does not support, or an invalid pattern of
+/// windows.
 pub(super) fn layers(
     keys: &Keys<'_>,
     family: Family,
@@ -101,7 +103,8 @@ pub(super) fn layers(
     Ok(Layers::each((0..count).map(kind)))
 }
 
-/// Which layers have a window, where the model has one.
+/// Returns a function that is true for the layers that have a window, provided that the model has
+/// windows.
 fn windowed_layers(
     keys: &Keys<'_>,
     family: Family,
@@ -129,7 +132,7 @@ fn windowed_layers(
     })
 }
 
-/// The rope of layers with a window.
+/// Returns the rope of layers with a window.
 fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, ConfigError> {
     let suffix = "rope.freq_base_swa";
     match keys.positive(suffix)? {
@@ -143,8 +146,8 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
     }
 }
 
-/// Which layers rotate q and k. Granite's files say of all of them whether they do, under a key
-/// that means something else in others.
+/// Returns a function that is true for the layers that rotate q and k. Granite's files contain a
+/// flag for all layers, under a key with another meaning in other families.
 fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> bool, ConfigError> {
     let granite = matches!(family, Family::Granite | Family::GraniteMoe);
     let flag = keys.metadata.boolean(&keys.key("rope.scaling.finetuned"))?;
@@ -155,10 +158,11 @@ fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> 
     })
 }
 
-/// The factors of a model of `layers` layers with `heads` heads in a hidden state of `hidden`.
+/// Returns the factors of a model of `layers` layers with `heads` heads and a hidden state of
+/// `hidden` elements.
 ///
 /// # Errors
-/// A factor that the family does not have.
+/// A factor that the family does not support.
 pub(super) fn scales(
     keys: &Keys<'_>,
     family: Family,

@@ -1,12 +1,12 @@
-//! Metadata under one architecture's prefix, and what can be wrong with it.
+//! Metadata under an architecture's prefix, and its errors.
 
 use super::super::metadata::{Metadata, MetadataError, required};
 use crate::config_bounds::TooLarge;
 
-/// No size of a model comes near it, and products of two sizes below it do not overflow.
+/// Maximum of any size. No model approaches it, and products of two smaller sizes do not overflow.
 pub(super) const MAX_SIZE: u32 = 1 << 24;
 
-/// Why the metadata does not describe a model that can run.
+/// Reason for which the metadata does not describe a model that can run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(in crate::source::gguf) enum ConfigError {
     #[error(transparent)]
@@ -28,7 +28,7 @@ pub(in crate::source::gguf) enum ConfigError {
     RopeFactors { tensor: &'static str, count: usize },
 }
 
-/// Metadata under one architecture's prefix.
+/// Metadata under an architecture's prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
@@ -40,7 +40,7 @@ impl Keys<'_> {
         format!("{}.{suffix}", self.architecture)
     }
 
-    /// A size from 1 to [`MAX_SIZE`]; `None` when absent.
+    /// Returns a size from 1 to [`MAX_SIZE`]; `None` if absent.
     pub(super) fn size(&self, suffix: &str) -> Result<Option<usize>, ConfigError> {
         let key = self.key(suffix);
         match self.metadata.layer_integer(&key)? {
@@ -54,7 +54,8 @@ impl Keys<'_> {
         Ok(required(&self.key(suffix), self.size(suffix)?)?)
     }
 
-    /// As [`Keys::size`], where zero is how some writers say "none".
+    /// Returns a size like [`Keys::size`], but also `None` for zero, by which some writers express
+    /// "none".
     pub(super) fn size_or_none(&self, suffix: &str) -> Result<Option<usize>, ConfigError> {
         match self.metadata.layer_integer(&self.key(suffix))? {
             Some(0) => Ok(None),
@@ -62,7 +63,7 @@ impl Keys<'_> {
         }
     }
 
-    /// A positive number; `None` when absent.
+    /// Returns a positive number; `None` if absent.
     pub(super) fn positive(&self, suffix: &str) -> Result<Option<f64>, ConfigError> {
         let key = self.key(suffix);
         match self.metadata.number(&key)? {
@@ -71,7 +72,8 @@ impl Keys<'_> {
         }
     }
 
-    /// As [`Keys::positive`], where zero is how some writers say "none".
+    /// Returns a number like [`Keys::positive`], but also `None` for zero, by which some writers
+    /// express "none".
     pub(super) fn positive_or_none(&self, suffix: &str) -> Result<Option<f64>, ConfigError> {
         match self.metadata.number(&self.key(suffix))? {
             Some(0.0) => Ok(None),
@@ -79,7 +81,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses a size that is there and differs from `needed`.
+    /// Refuses a size that is present and differs from `needed`.
     pub(super) fn same_size(
         &self,
         suffix: &str,

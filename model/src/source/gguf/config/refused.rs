@@ -1,10 +1,10 @@
-//! Keys that would make a model compute something else than this program does.
+//! Keys that would require computations that are not supported.
 
 use super::keys::{ConfigError, Keys, wrong};
 use super::states;
 use crate::config::Family;
 
-/// Keys of numbers, the values that change nothing, and what such a value says.
+/// Numeric keys, the values that have no effect, and a description of these values.
 const NUMBERS: &[(&str, &[f64], &str)] = &[
     ("attn_logit_softcapping", &[0.0], "a model whose scores are not capped"),
     ("final_logit_softcapping", &[0.0], "a model whose logits are not capped"),
@@ -25,16 +25,16 @@ const NUMBERS: &[(&str, &[f64], &str)] = &[
     ("rope.scaling.yarn_ext_factor", &[-1.0, 1.0], "YaRN's whole ramp"),
 ];
 
-/// Keys of flags, the value that changes nothing, and what it says.
+/// Boolean keys, the value that has no effect, and a description of this value.
 const FLAGS: &[(&str, bool, &str)] = &[
     ("attention.causal", true, "a model whose rows attend to those before them"),
     ("use_parallel_residual", false, "a model whose halves run one behind the other"),
 ];
 
-/// Refuses what is known to change results.
+/// Refuses metadata that is known to change results.
 ///
 /// # Errors
-/// A key of the lists that has another value than one that changes nothing.
+/// A listed key with a value other than those without effect.
 pub(super) fn refuse_variants(keys: &Keys<'_>, family: Family) -> Result<(), ConfigError> {
     let read = |suffix: &str| states::has_states(family) && states::READ.contains(&suffix);
     for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !read(suffix)) {

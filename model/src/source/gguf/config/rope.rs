@@ -1,4 +1,4 @@
-//! Rotary positions of the layers that see all positions.
+//! Rotary positions of the layers without a window.
 
 use super::super::facts::RopeFactors;
 use super::super::metadata::required;
@@ -9,18 +9,19 @@ use crate::rope::{
     YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor, yarn_attention_factor,
 };
 
-/// LLaMA-3's rope scaling as conversions write it: factors of every frequency, made from `factor`
-/// (8 or 32) and, in what Meta published, these constants.
+/// Parameters of LLaMA-3's rope scaling. Conversion writes it as a factor per frequency, computed
+/// from `factor` (8 or 32) and, in Meta's published models, these constants.
 const LLAMA3_LOW_FREQ_FACTOR: f64 = 1.0;
 const LLAMA3_HIGH_FREQ_FACTOR: f64 = 4.0;
 const LLAMA3_ORIGINAL_POSITIONS: u32 = 8192;
-/// The file's factors are computed in f32 through a division by a small difference.
+/// Tolerance for comparisons of factors, since those in files are computed in f32 with a division
+/// by a small difference.
 const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
 
-/// The embedding of a model for `context` positions.
+/// Returns the rope of a model for `context` positions.
 ///
 /// # Errors
-/// A scaling that is not known, or one without what it needs.
+/// An unknown scaling, or missing parameters.
 pub(super) fn rope(
     keys: &Keys<'_>,
     family: Family,
@@ -49,8 +50,8 @@ pub(super) fn rope(
     Ok(Rope { rotary_dim, ..Rope::new(theta, scaling) })
 }
 
-/// How many elements of a head are rotated, where not all are: Phi's and Qwen's rows are not
-/// permuted, so that those are its first ones.
+/// Returns the number of elements of a head that are rotated; `None` if all are. In files of Phi
+/// and Qwen, whose rows are not permuted, these are the first elements of the head.
 fn rotary_dim(
     keys: &Keys<'_>,
     family: Family,
@@ -69,14 +70,14 @@ fn rotary_dim(
     }
 }
 
-/// What keys alone say.
+/// Returns the scaling that the keys alone describe.
 fn scaling_of_keys(
     keys: &Keys<'_>,
     family: Family,
     context: usize,
 ) -> Result<RopeScaling, ConfigError> {
     let kind = keys.metadata.text(&keys.key("rope.scaling.type"))?;
-    // The key without a type is how files were written before there were types.
+    // Files from before scaling types were introduced contain the second key.
     let factor = match keys.positive("rope.scaling.factor")? {
         Some(factor) => Some(factor),
         None => keys.positive("rope.scale_linear")?,
@@ -102,10 +103,10 @@ fn attention_factor(keys: &Keys<'_>) -> Result<Option<f64>, ConfigError> {
     keys.positive("rope.scaling.attn_factor")
 }
 
-/// Positions before the context was stretched.
+/// Returns the number of positions before the context was extended.
 fn original_positions(keys: &Keys<'_>, context: usize) -> Result<u32, ConfigError> {
     let original = keys.size("rope.scaling.original_context_length")?.unwrap_or(context);
-    // Sizes are at most 2^24.
+    // The cast is lossless, since sizes are at most 2^24.
     Ok(original as u32)
 }
 
@@ -115,7 +116,7 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
     let beta = |name: &str, default| -> Result<f64, ConfigError> {
         Ok(keys.positive(&format!("rope.scaling.yarn_beta_{name}"))?.unwrap_or(default))
     };
-    // DeepSeek's and Mistral's `mscale_all_dim`, beside a `mscale` of 1.
+    // `mscale_all_dim` of DeepSeek and Mistral, with a `mscale` of 1.
     let all_dim = keys.positive_or_none("rope.scaling.yarn_log_multiplier")?;
     let own = yarn_attention_factor(factor, all_dim.map(|_| 1.0), all_dim);
     Ok(RopeScaling::Yarn {
@@ -124,7 +125,7 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
         beta_fast: beta("fast", YARN_BETA_FAST)?,
         beta_slow: beta("slow", YARN_BETA_SLOW)?,
         attention_factor: own * attention_factor(keys)?.unwrap_or(1.0),
-        // There is no key for it; gpt-oss is the one family that does not round.
+        // There is no key for rounding, which only gpt-oss omits.
         truncate: family != Family::GptOss,
     })
 }
@@ -152,7 +153,7 @@ fn longrope(
     })
 }
 
-/// Factors that are one for each pair, and positive.
+/// Returns the factors if there is a positive one for each pair.
 fn usable(tensor: &'static str, dim: usize, factors: &[f32]) -> Result<Vec<f64>, ConfigError> {
     let positive = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
     if factors.len() != dim / 2 || !positive {
@@ -161,8 +162,9 @@ fn usable(tensor: &'static str, dim: usize, factors: &[f32]) -> Result<Vec<f64>,
     Ok(factors.iter().copied().map(f64::from).collect())
 }
 
-/// The scaling that divides every inverse frequency by its factor, whatever the length: LLaMA-3's,
-/// by its constants where they are the published ones, since a file has the factors in f32 only.
+/// Returns the scaling that divides each inverse frequency by its factor, regardless of the length.
+/// If the factors match LLaMA-3's published constants, returns that scaling, since the factors in
+/// the file have only f32 precision.
 fn scaling_of_factors(theta: f64, dim: usize, factors: &[f32]) -> Result<RopeScaling, ConfigError> {
     let exact = usable("rope_freqs.weight", dim, factors)?;
     if factors.iter().all(|factor| *factor == 1.0) {

@@ -1,24 +1,24 @@
-//! Qwen3.5 and Qwen3-Next: which layers keep a state, and its sizes.
+//! Qwen3.5 and Qwen3-Next: the layers that keep a state, and its sizes.
 
 use super::super::metadata::{Array, Value};
 use super::keys::{ConfigError, Keys, wrong};
 use crate::config::Family;
 use crate::delta::DeltaNet;
 
-/// Keys that other families must not have.
+/// Keys that are supported for these families only.
 pub(super) const READ: [&str; 3] =
     ["expert_shared_count", "expert_shared_feed_forward_length", "nextn_predict_layers"];
 
-/// One layer of so many attends, where a file does not say.
+/// Default interval of the layers that attend.
 const INTERVAL: usize = 4;
 
-/// Whether layers of the family keep states.
+/// Returns true if layers of the family keep states.
 pub(super) fn has_states(family: Family) -> bool {
     matches!(family, Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe)
 }
 
-/// Layers of the model, without those behind them that guess further tokens, which nothing here
-/// asks.
+/// Returns the number of layers, without those after them for multi-token prediction, which is not
+/// supported.
 pub(super) fn layers(keys: &Keys<'_>, family: Family) -> Result<usize, ConfigError> {
     let blocks = keys.required_size("block_count")?;
     let guessing = match has_states(family) {
@@ -31,7 +31,8 @@ pub(super) fn layers(keys: &Keys<'_>, family: Family) -> Result<usize, ConfigErr
     }
 }
 
-/// Which layers attend, of `count`: those that are not said to be recurrent, else the last of every
+/// Returns a flag for each of `count` layers that is true if it attends: the layers that are not
+/// marked as recurrent if the file contains such flags, else the last one of every
 /// `full_attention_interval`.
 pub(super) fn attending_layers(
     keys: &Keys<'_>,
@@ -54,8 +55,8 @@ pub(super) fn attending_layers(
     }
 }
 
-/// The sizes of such layers; `None` in other families. Files of Qwen3.5 have the heads of v in
-/// turn, so that blocks of quantised columns stay whole.
+/// Returns the sizes of layers with a state; `None` in other families. Files of Qwen3.5 assign the
+/// heads of v in turn, so that blocks of quantised columns remain whole.
 pub(super) fn delta(keys: &Keys<'_>, family: Family) -> Result<Option<DeltaNet>, ConfigError> {
     if !has_states(family) {
         return Ok(None);

@@ -1,10 +1,10 @@
-//! The vocabulary's size and its special tokens.
+//! The size of the vocabulary, and its special tokens.
 
 use super::super::facts::TensorFacts;
 use super::super::metadata::{Metadata, required};
 use super::keys::{ConfigError, MAX_SIZE, wrong};
 
-/// Tokens of the file's list, or rows of its table.
+/// Returns the number of tokens in the file's list, else the number of rows of the embedding table.
 pub(super) fn vocab_size(metadata: &Metadata, facts: &TensorFacts) -> Result<usize, ConfigError> {
     let key = "tokenizer.ggml.tokens";
     let tokens = metadata.texts(key)?.map(<[String]>::len).filter(|tokens| *tokens > 0);
@@ -15,7 +15,7 @@ pub(super) fn vocab_size(metadata: &Metadata, facts: &TensorFacts) -> Result<usi
     Ok(size)
 }
 
-/// A token id inside the vocabulary; `None` when the key is absent.
+/// Returns a token id in the vocabulary; `None` if the key is absent.
 pub(super) fn token_id(
     metadata: &Metadata,
     key: &str,
@@ -29,8 +29,8 @@ pub(super) fn token_id(
     }
 }
 
-/// Tokens that end an answer, by their spelling: of many conversions the keys name but one of them.
-/// llama.cpp ends at the same ones.
+/// Spellings of tokens that end an answer, since many conversions name only one such token in their
+/// keys. llama.cpp ends at the same tokens.
 const ENDS: [&str; 14] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -48,8 +48,9 @@ const ENDS: [&str; 14] = [
     "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
 ];
 
-/// Ends whose spelling is also that of an ordinary token, such as HTML's `</s>`: they end an answer
-/// where the file calls them control tokens. Those of the second half divide files of code.
+/// Spellings of end tokens that are also used for ordinary tokens, such as HTML's `</s>`. They end
+/// an answer only if the file marks them as control tokens. Those in the second half separate code
+/// files.
 const ENDS_IF_CONTROL: [&str; 18] = [
     "</s>",
     "<eos>",
@@ -71,10 +72,11 @@ const ENDS_IF_CONTROL: [&str; 18] = [
     "<|file_sep|>",
 ];
 
-/// The token type of control tokens.
+/// Number of the token type of control tokens.
 const CONTROL: u32 = 3;
 
-/// End of sequence, of turn and of message, by the file's keys and by their spelling.
+/// Returns the tokens that end a sequence, turn or message, according to the file's keys and their
+/// spelling.
 pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32>, ConfigError> {
     let mut ids = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -82,7 +84,7 @@ pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32
     }
     let tokens = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
     let types = metadata.integers("tokenizer.ggml.token_type")?;
-    // A file without types says nothing against it.
+    // In a file without types, all tokens may be control tokens.
     let is_control = |id: u32| match &types {
         Some(types) => types.get(id as usize) == Some(&CONTROL),
         None => true,
@@ -91,7 +93,8 @@ pub(super) fn eos_token_ids(metadata: &Metadata, vocab: usize) -> Result<Vec<u32
         |id, token| ENDS.contains(&token) || (ENDS_IF_CONTROL.contains(&token) && is_control(id));
     let spelled = (0u32..).zip(tokens).filter(|(id, token)| is_end(*id, token.as_str()));
     ids.extend(spelled.map(|(id, _)| id));
-    // In gpt-oss's format it ends a message, of which an answer has several, whatever a key says.
+    // In gpt-oss's format, `<|end|>` ends one of an answer's several messages, regardless of the
+    // keys.
     let of_message =
         tokens.iter().any(|token| matches!(token.as_str(), "<|return|>" | "<|flush|>"));
     let ends_message =

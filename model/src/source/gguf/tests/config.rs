@@ -81,7 +81,8 @@ fn end_tokens_of_llama3_are_found_by_spelling() {
     writer.texts("tokenizer.ggml.tokens", &tokens);
     assert_eq!(open(&writer).expect("a good file").config().eos_token_ids, [5, 2, 3]);
 
-    // Messages of gpt-oss end with a token that ends no answer, whatever a key says of it.
+    // In gpt-oss's format, messages end with a token that does not end the answer, regardless of
+    // the keys.
     let mut writer = small_model("llama");
     writer.integer("tokenizer.ggml.eos_token_id", 4);
     writer.integer("tokenizer.ggml.eot_token_id", 1);
@@ -105,7 +106,7 @@ fn ends_of_other_models_are_found_by_spelling() {
     let many =
         ["<EOT>", "x", "</s>", "<eos>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>", "b"];
     assert_eq!(ends(&many, Some(vec![3, 1, 3, 3, 1, 1])), [1, 0, 2, 3, 4]);
-    // A tag of HTML is an ordinary token of many vocabularies.
+    // An HTML tag is an ordinary token in many vocabularies.
     assert_eq!(ends(&many, Some(vec![4, 1, 1, 4, 1, 1])), [1, 4]);
     assert_eq!(ends(&["[EOT]", "x", "_<EOT>", "a", "b", "<|fim_pad|>"], None), [1, 0, 2, 5]);
 }

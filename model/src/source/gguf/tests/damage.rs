@@ -1,4 +1,4 @@
-//! Files that are damaged or hostile: an error, never a panic, never unbounded memory.
+//! Tests that damaged or hostile files cause an error, but never a panic or unbounded memory use.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -7,7 +7,7 @@ use super::super::metadata::{Array, Value};
 use super::super::parse::ParseError;
 use super::*;
 
-/// A head with every kind of value, behind the small model's.
+/// Returns the small model's file with a value of every kind in its head.
 fn rich_model() -> Writer {
     let mut writer = small_model("llama");
     writer.set("x.signed", Value::Signed(-3));
@@ -37,7 +37,7 @@ fn every_kind_of_value_is_read_back() {
     }
 }
 
-/// The narrow types, which the writer does not use: bytes by hand.
+/// Tests the narrow types, which the writer does not use, with bytes written by hand.
 #[test]
 fn every_width_of_number_is_read() {
     let cases: [(u32, &[u8], Value); 12] = [
@@ -68,7 +68,7 @@ fn every_width_of_number_is_read() {
     }
 }
 
-/// A file with no tensors and the key `k`, its value given as bytes.
+/// Returns a file without tensors and with the key `k`, whose value is given as bytes.
 fn one_value(code: u32, value: &[u8]) -> Vec<u8> {
     let mut bytes = b"GGUF\x03\0\0\0".to_vec();
     bytes.extend(0u64.to_le_bytes());
@@ -84,7 +84,7 @@ fn one_value(code: u32, value: &[u8]) -> Vec<u8> {
 fn a_file_cut_anywhere_is_an_error() {
     let writer = rich_model();
     let bytes = writer.bytes();
-    // Within the head a cut tears a field; behind it, it takes some tensor's data.
+    // A cut in the head truncates a field; a cut after the head truncates some tensor's data.
     for length in 0..bytes.len() {
         let error = parse_bytes(&bytes[..length]).expect_err("cut files are refused").to_string();
         assert!(
@@ -106,7 +106,7 @@ fn a_reader_that_ends_before_its_size_is_an_error() {
 #[test]
 fn hostile_numbers_are_refused_before_anything_is_allocated() {
     let huge = u64::MAX.to_le_bytes();
-    // A large sparse file must not make large counts credible: the size given is huge as well.
+    // The given size is huge too, since a large sparse file must not make large counts acceptable.
     let message = |bytes: &[u8]| {
         parse::parse(bytes, u64::MAX).expect_err("hostile files are refused").to_string()
     };
@@ -179,12 +179,12 @@ fn a_directory_that_contradicts_itself_is_refused() {
         let refused = message(&|writer| writer.integer("general.alignment", alignment));
         assert!(refused.contains("no power of two"), "{refused}");
     }
-    // The writer aligns to 32, so some tensor starts off 4096.
+    // The writer aligns to 32 bytes, so some tensor is not aligned to 4096.
     let refused = message(&|writer| writer.integer("general.alignment", 4096));
     assert!(refused.contains("off the alignment of 4096"), "{refused}");
 }
 
-/// Random bytes of good files changed: whatever is still accepted can be read to the end.
+/// Tests valid files with random changes: a file that is still accepted can be read completely.
 #[test]
 fn changed_bytes_never_panic() {
     let mut rng = ChaCha8Rng::seed_from_u64(4711);

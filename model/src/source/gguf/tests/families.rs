@@ -1,4 +1,4 @@
-//! What differs between architectures: kinds of layers, factors, experts, and what is refused.
+//! Tests the differences between architectures: kinds of layers, factors, experts, and refusals.
 
 use super::super::metadata::{Array, Value};
 use super::*;
@@ -14,7 +14,7 @@ fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
     (0..config.num_layers).map(|layer| config.layers.of(layer).window).collect()
 }
 
-/// Six layers of Gemma, whose last one alone sees all positions.
+/// Returns six layers of Gemma, of which only the last has no window.
 fn gemma(change: &dyn Fn(&mut Writer)) -> Writer {
     changed("gemma3", &|writer| {
         writer.integer("gemma3.block_count", 6);

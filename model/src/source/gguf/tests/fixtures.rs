@@ -1,5 +1,5 @@
-//! The committed files of all architectures beside the checkpoints that they were made of: what
-//! llama.cpp's converter writes is read as the same model.
+//! Tests with committed files of all architectures and the checkpoints from which they were
+//! converted: the files written by llama.cpp's converter are read as the same model.
 
 use super::*;
 use crate::config::{ModelConfig, Rope, Scales};
@@ -35,7 +35,7 @@ const FIXTURES: [&str; 21] = [
     "smollm3",
 ];
 
-/// The model of a fixture's `config.json`, and its folder.
+/// Returns the model of a fixture's `config.json`, and its folder.
 fn checkpoint(name: &str) -> (ModelConfig, PathBuf) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name);
     (config_json::load(&folder, name).unwrap_or_else(|error| panic!("{name}: {error}")), folder)
@@ -45,8 +45,9 @@ fn of_file(folder: &Path) -> GgufSource {
     GgufSource::open(&folder.join("model.gguf")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// All but what files say in other words: the name, Mistral's family, ends of answers, and, each
-/// compared by itself, rotary positions and Gemma's scores.
+/// Returns the configuration without the properties that files express differently: the name,
+/// Mistral's family, end tokens, and the rotary positions and Gemma's attention scale, which are
+/// compared separately.
 fn comparable(config: &ModelConfig) -> ModelConfig {
     let layers = (0..config.num_layers).map(|layer| config.layers.of(layer).clone());
     let family = match config.family {
@@ -69,7 +70,7 @@ fn assert_same_rope(what: &str, head_dim: usize, ours: Option<&Rope>, theirs: Op
         assert_eq!(ours, theirs, "{what}");
         return;
     };
-    // A file has in f32 what a checkpoint has in f64.
+    // Files contain f32 where checkpoints contain f64.
     let close = |ours: f32, theirs: f32| (ours - theirs).abs() <= 1e-6 * theirs;
     assert!(close(ours.attention_factor(), theirs.attention_factor()), "{what}");
     for length in [0, 40, 49, 1000] {
@@ -115,12 +116,13 @@ fn tensors_hold_what_the_checkpoint_holds() {
             checkpoint.read_f32(id, 0, &mut expected).expect("readable");
             expected = in_turn(source.config(), id, expected);
             if matches!(id, TensorId::Layer { op: Op::Delta, part: Part::Bias, .. }) {
-                // Of the logarithms a file has the powers, in f32.
+                // Files contain the exponentials of the logarithms, in f32.
                 let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
                 assert!(read_f32(&source, id).iter().zip(&expected).all(close), "{name}, {id:?}");
                 continue;
             }
-            // Gemma's queries take in what llama.cpp does not scale scores by.
+            // Gemma's gains of queries in files include the scale of scores that llama.cpp does not
+            // apply.
             if source.config().family == Family::Gemma3
                 && matches!(id, TensorId::Layer { op: Op::Q, part: Part::Gain, .. })
             {
@@ -138,14 +140,15 @@ fn tensors_hold_what_the_checkpoint_holds() {
     }
 }
 
-/// What a checkpoint has of a tensor, in the order of a file whose value heads take turns at the
-/// heads of q and k.
+/// Returns a checkpoint's tensor in the order of a file whose value heads are assigned in turn to
+/// the heads of q and k.
 fn in_turn(config: &ModelConfig, id: TensorId, mut values: Vec<f32>) -> Vec<f32> {
     let (Some(delta), TensorId::Layer { op, part, .. }) = (config.delta, id) else {
         return values;
     };
     let (hidden, width) = (config.hidden_size, delta.value_dim);
-    // Elements before the heads, in each of so many equal parts; elements of a head; and how often.
+    // Number of elements before the heads in each part, number of elements in a head, and number of
+    // equal parts.
     let (before, of_head, parts) = match (op, part) {
         (Op::DeltaQkv, _) => (2 * delta.key_size() * hidden, width * hidden, 1),
         (Op::DeltaGate, _) => (0, width * hidden, 1),
@@ -169,7 +172,8 @@ fn in_turn(config: &ModelConfig, id: TensorId, mut values: Vec<f32>) -> Vec<f32>
     values
 }
 
-/// Rows from the middle of a head, expert or fused tensor into the next are those of the whole.
+/// Asserts that row ranges that cross heads, experts or fused tensors are equal to those of the
+/// whole tensor.
 fn assert_ranges(
     source: &GgufSource,
     id: TensorId,

@@ -1,10 +1,11 @@
-//! Models in several files.
+//! Tests of models in several files.
 
 use std::path::PathBuf;
 
 use super::*;
 
-/// The parts of a small model in a folder: tensors dealt out in turn, metadata in the first.
+/// The parts of a small model in a folder: tensors are distributed in turn, and the metadata is in
+/// the first part.
 struct Split {
     folder: tempfile::TempDir,
     writers: Vec<Writer>,
@@ -81,7 +82,7 @@ fn a_rope_table_in_another_part_is_read_there() {
         writer.remove("split.tensors.count");
     }
     split.write();
-    // All ones: no scaling.
+    // Factors of 1 mean no scaling.
     let source = GgufSource::open(&split.path(0)).expect("a good table");
     assert_eq!(source.config(), GgufSource::open(&split.path(1)).expect("the same").config());
 }

@@ -1,5 +1,5 @@
-//! The quantised types: against a second, naive transcription of the formats, against values that
-//! the `gguf` Python package computed, and as raw blocks.
+//! Tests of the quantised types: against a second, naive implementation of the formats, against
+//! values computed by the `gguf` Python package, and as raw blocks.
 
 use half::f16;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::ops::Op;
 use crate::source::Part;
 
-/// Random bytes, the same each time.
+/// Returns random bytes that are a function of the seed.
 fn noise(count: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = |_| {
@@ -27,12 +27,12 @@ fn at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Bit `index` of a bit string.
+/// Returns bit `index` of a bit string.
 fn bit(bytes: &[u8], index: usize) -> u32 {
     u32::from(bytes[index / 8]) >> (index % 8) & 1
 }
 
-/// `count` bits from bit `first` on.
+/// Returns `count` bits, starting at bit `first`.
 fn field(bytes: &[u8], first: usize, count: usize) -> u32 {
     (0..count).map(|i| bit(bytes, first + i) << i).sum()
 }
@@ -42,11 +42,11 @@ const NON_LINEAR: [f32; 16] = [
     89.0, 113.0,
 ];
 
-/// Element `e` of a block, bit by bit from the description of the format.
+/// Computes element `e` of a block bit by bit from the description of the format.
 fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
-    // Where the four bits of element e of a block of 32 begin.
+    // Index of the first of the four bits of element e in a block of 32.
     let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
-    // The same in Q4_K and Q5_K: 64 elements to 32 bytes.
+    // Index of the first bit in Q4_K and Q5_K, with 64 elements per 32 bytes.
     let k_nibble = |e: usize| e / 64 * 256 + e % 32 * 8 + e / 32 % 2 * 4;
     let six = |packed: &[u8], part: usize| {
         let (scale, minimum) = match part {
@@ -91,10 +91,11 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
     }
 }
 
-/// The same for the types of fewer than four bits and those with tables.
+/// Computes elements of the types with fewer than four bits or with tables.
 fn naive_small(stored: StoredType, b: &[u8], e: usize) -> f32 {
     let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
-    // Two bits of element e in Q2_K and Q3_K: 128 elements to 32 bytes.
+    // Index of the first of the two bits of element e in Q2_K and Q3_K, with 128 elements per 32
+    // bytes.
     let k_pair = |e: usize| e / 128 * 256 + e % 32 * 8 + e % 128 / 32 * 2;
     match stored {
         StoredType::Q2K => {
@@ -130,7 +131,7 @@ fn naive_small(stored: StoredType, b: &[u8], e: usize) -> f32 {
     }
 }
 
-/// Where a block has its f16 scale and minimum.
+/// Returns the offsets of the f16 scale and minimum in a block.
 fn factors(stored: StoredType) -> (Option<usize>, Option<usize>) {
     match stored {
         StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K => {

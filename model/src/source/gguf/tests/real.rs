@@ -1,18 +1,18 @@
-//! The real model that `scripts/model.sh` fetches, where it was fetched.
+//! Tests with the real model that `scripts/model.sh` fetches, if it was fetched.
 
 use super::*;
 use crate::config::{Rope, RopeScaling};
 use crate::ops::Op;
 use crate::source::Part;
 
-/// FNV-1a of f32 values as little-endian bytes.
+/// Returns the FNV-1a hash of f32 values as little-endian bytes.
 fn hash(values: &[f32]) -> u64 {
     values.iter().flat_map(|value| value.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// The file's path; `None`, said aloud, where it was not fetched.
+/// Returns the path of the file; prints a message and returns `None` if it was not fetched.
 fn real_model(test: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../.cache/models/smollm2-135m-instruct-q4_1.gguf");
@@ -23,8 +23,9 @@ fn real_model(test: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Bit-equal to what the `gguf` Python package expands, with q and k put in order as transformers
-/// does; a Q8_0 row range, a Q4_1 matrix, and permuted ones with 3 and 9 heads.
+/// Tests that values are bit-identical to those of the `gguf` Python package, with q and k
+/// reordered as in transformers: a Q8_0 row range, a Q4_1 matrix, and permuted matrices with 3 and
+/// 9 heads.
 #[test]
 fn values_of_the_real_model_equal_another_reader() {
     let Some(path) = real_model("values_of_the_real_model_equal_another_reader") else {

@@ -59,7 +59,7 @@ fn yarn_has_what_its_keys_say_and_defaults() {
         writer.set("qwen2.rope.scaling.attn_factor", Value::Float(1.5));
     });
     assert_eq!(rope_of(&full).scaling, expected(32, (16.0, 2.0), 1.5 * own));
-    // 128 positions are what the original 32 were stretched to.
+    // The original 32 positions are extended to 128.
     assert_eq!(open(&full).expect("good").config().max_positions, 128);
     let flat = yarn(&|writer| {
         writer.set("qwen2.rope.scaling.yarn_log_multiplier", Value::Float(1.0));
@@ -78,8 +78,8 @@ fn yarn_has_what_its_keys_say_and_defaults() {
 
 #[test]
 fn factors_of_llama3_are_recognised_and_others_kept() {
-    // A head of 8 and theta 500000 have the wavelengths 6, 167, 4443 and 118144 positions: two
-    // under 8192 / 4 (kept), one on the ramp, one over 8192 (divided by 8).
+    // For a head of 8 elements and theta 500000, the wavelengths are 6, 167, 4443 and 118144
+    // positions: two below 8192 / 4 (kept), one on the ramp, and one above 8192 (divided by 8).
     let ramp = {
         let wavelength = 2.0 * std::f64::consts::PI * 500_000f64.powf(0.5);
         let smooth = (8192.0 / wavelength - 1.0) / 3.0;

@@ -6,7 +6,7 @@ use crate::source::Part;
 
 const GATE: TensorId = TensorId::Layer { layer: 1, op: Op::Gate, part: Part::Matrix };
 
-/// A model whose gate matrix of layer 1 is stored as `code`.
+/// Returns a model whose gate matrix of layer 1 is stored as `code`.
 fn with_gate(code: u32, data: Vec<u8>) -> GgufSource {
     let mut writer = small_model("llama");
     writer.tensor("blk.1.ffn_gate.weight", &[FFN, HIDDEN], code, data);
@@ -28,7 +28,7 @@ fn plain_types_are_read_exactly() {
 
 #[test]
 fn q8_0_blocks_are_scale_times_integer() {
-    // Row r is one block: scale r / 4 + 0.5, integers -16..16 times 8 minus 1.
+    // Row r is a block with scale r / 4 + 0.5 and integers -16..16 times 8 minus 1.
     let mut data = Vec::new();
     let mut wanted = Vec::new();
     for row in 0..FFN {
@@ -41,14 +41,14 @@ fn q8_0_blocks_are_scale_times_integer() {
             wanted.push(scale * f32::from(q));
         }
     }
-    // A value by hand: row 2 has scale 1.0, its first integer is -128.
+    // A value computed by hand: row 2 has scale 1.0 and a first integer of -128.
     assert_eq!(wanted[2 * 32], -128.0);
     assert_eq!(read_f32(&with_gate(8, data), GATE), wanted);
 }
 
 #[test]
 fn q4_1_blocks_keep_low_halves_first() {
-    // Byte i of row r: low half i, high half 15 - i; scale 0.5, minimum r - 3.
+    // Byte i of row r has low half i and high half 15 - i; the scale is 0.5 and the minimum r - 3.
     let mut data = Vec::new();
     let mut wanted = Vec::new();
     for row in 0..FFN {
@@ -67,7 +67,7 @@ fn q4_1_blocks_keep_low_halves_first() {
 #[test]
 fn bf16_is_the_nearest_even_of_the_f32_value() {
     let mut stored = vec![0.0f32; FFN * HIDDEN];
-    // One bf16 step at 1.0 is 2^-7: half a step goes to the even neighbour, more goes up.
+    // A bf16 step at 1.0 is 2^-7: half a step is rounded to the even neighbour, more is rounded up.
     stored[0] = 1.0 + 2f32.powi(-8);
     stored[1] = 1.0 + 3.0 * 2f32.powi(-8);
     stored[2] = 1.0 + 2f32.powi(-8) + 2f32.powi(-20);
@@ -79,8 +79,8 @@ fn bf16_is_the_nearest_even_of_the_f32_value() {
     assert_eq!(found, [1.0, 1.0 + 2.0 * step, 1.0 + step, 0.0]);
 }
 
-/// The model's order of rows to the file's, as the conversion does it: of each head, view the rows
-/// as `[2, half]` and swap the two axes.
+/// Converts the model's order of rows to the file's, as conversion does: for each head, views the
+/// rows as `[2, half]` and swaps the two axes.
 fn permute<T: Clone>(rows: &[T], head: usize) -> Vec<T> {
     let half = head / 2;
     let one = |group: &[T]| -> Vec<T> {
@@ -155,7 +155,7 @@ fn qwen2_rows_and_biases_are_as_stored() {
 
 #[test]
 fn reads_longer_than_a_piece_are_whole() {
-    // 24 rows of 32768 f32 are 128 KiB each, two to a piece.
+    // 24 rows of 32768 f32 are 128 KiB each, so two rows fit in a piece.
     let mut writer = small_model("llama");
     let (rows, ffn) = (HIDDEN, 32_768);
     writer.integer("llama.feed_forward_length", ffn as u64);
