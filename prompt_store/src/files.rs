@@ -98,7 +98,9 @@ pub(crate) fn remove_torn(folder: &Path) {
         if !name.to_str().is_some_and(is_temporary) {
             continue;
         }
-        let Ok(file) = directory.open_file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0) else { continue };
+        let Ok(file) = directory.open_file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0) else {
+            continue;
+        };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Another process may have removed it first.
             let _ = directory.remove_file(&name);

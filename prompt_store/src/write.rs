@@ -60,7 +60,11 @@ fn each_run(
 
 /// Writes a page under a temporary name and renames it once it is durable on the drive. Only the
 /// user may read it, since it contains prompts.
-pub(crate) fn page(folder: &Directory, header: &Header, memory: &mut dyn PageMemory) -> io::Result<()> {
+pub(crate) fn page(
+    folder: &Directory,
+    header: &Header,
+    memory: &mut dyn PageMemory,
+) -> io::Result<()> {
     let name = &header.head.name;
     let temporary = folder.temporary_file(&temporary_prefix(name), TEMPORARY, PRIVATE_MODE)?;
     whole(&temporary, header, memory)?;

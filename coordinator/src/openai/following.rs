@@ -6,8 +6,8 @@ use grammar::{Calls, Grammar};
 
 use super::item::Request;
 use super::reasoning::Reasoning;
-use crate::boundary::codec::TextContext;
 use super::stop_strings::StopStrings;
+use crate::boundary::codec::TextContext;
 
 /// What of a request decides how its answers are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use grammar::Grammar;
 use serde_json::{Map, Value};
 
 use super::reasoning::Reasoning;
-use crate::boundary::codec::CodecError;
 use super::stop_strings::StopStrings;
+use crate::boundary::codec::CodecError;
 use crate::boundary::engine::Sampling;
 
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.

@@ -141,7 +141,8 @@ mod tests {
         let ends = |stop: &String| {
             let found = text.match_indices(stop.as_str()).map(|(at, _)| at);
             // Overlapping ones too.
-            let all = (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(stop.as_bytes()));
+            let all =
+                (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(stop.as_bytes()));
             let all: Vec<usize> = found.chain(all).collect();
             all.into_iter().filter(|at| at + stop.len() > before).min()
         };

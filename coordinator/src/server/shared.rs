@@ -19,8 +19,8 @@ use super::tellers::Tellers;
 use crate::boundary::serving::{Refused, Serving, State};
 use crate::openai::body::unread::Unread;
 use crate::openai::chats::ChatRules;
-use crate::openai::prompt::Limits;
 use crate::openai::grammar_cache::GrammarCache;
+use crate::openai::prompt::Limits;
 use crate::openai::prompt_bounds::PromptBounds;
 
 /// How far a server is.

@@ -339,10 +339,7 @@ fn submission(engine: &ServingEngine, job: &Job) -> Submission {
         logprobs: job.logprobs,
         prompt_logprobs: job.prompt_logprobs,
         prompt_logprobs_from: job.prompt_logprobs_from,
-        grammar: job
-            .grammar
-            .clone()
-            .map(|grammar| Arc::new(engine.prepare(Arc::new(grammar)))),
+        grammar: job.grammar.clone().map(|grammar| Arc::new(engine.prepare(Arc::new(grammar)))),
     }
 }
 
