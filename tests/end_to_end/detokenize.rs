@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
-use shm::sync::{AtomicUsize, Ordering};
+use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::command::{Place, coordinator, finish, fixture, lines, text};
 use crate::serve::{Served, processes_of_any};
@@ -211,6 +211,15 @@ fn kill(pid: u32) -> bool {
     kill_process(pid, Signal::KILL).is_ok()
 }
 
+/// Sets its flag if its thread panics.
+struct OnPanic<'a>(&'a AtomicBool);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
 /// Whoever is killed, every request is answered as if nobody were.
 #[test]
 fn answers_outlive_the_tokenizers_that_are_killed() {
@@ -225,12 +234,13 @@ fn answers_outlive_the_tokenizers_that_are_killed() {
         })
         .collect();
     let expected: Vec<Value> = bodies.iter().map(|body| choice(&served, body)).collect();
-    let answered = AtomicUsize::new(0);
+    let (answered, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let all = CLIENTS * ANSWERS;
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
             let (mut kills, mut seen) = (0, 0);
-            while answered.load(Ordering::Relaxed) < all {
+            // A client that panics has no more answers.
+            while answered.load(Ordering::Relaxed) < all && !failed.load(Ordering::Relaxed) {
                 // Requests are answered between two kills, so that none meets more than a few.
                 if answered.load(Ordering::Relaxed) > seen {
                     seen = answered.load(Ordering::Relaxed);
@@ -243,8 +253,9 @@ fn answers_outlive_the_tokenizers_that_are_killed() {
             kills
         });
         for (body, expected) in bodies.iter().zip(&expected) {
-            let (answered, served) = (&answered, &served);
+            let (answered, failed, served) = (&answered, &failed, &served);
             scope.spawn(move || {
+                let _on_panic = OnPanic(failed);
                 for _ in 0..ANSWERS {
                     let found = choice(served, body);
                     // Counted before what is asserted, as the killer waits for it.

@@ -102,7 +102,7 @@ fn answer(served: &Served) -> Value {
 }
 
 fn start() -> Served {
-    Served::start(&["--slots", "4", "--context", "256", "--timeout", "60"])
+    Served::start(&["--slots", "4", "--context", "128", "--timeout", "60"])
 }
 
 #[test]

@@ -177,11 +177,13 @@ unsafe extern "C" fn cuFileRead(
     // SAFETY: needed to use the caller's descriptor, which it keeps open while it is registered.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     if settings().writes_late {
-        let mut bytes = vec![0; size_bytes];
-        return match rustix::io::pread(file, &mut bytes, from_bytes.cast_unsigned()) {
+        // Files are opened with O_DIRECT, which reads to aligned memory only.
+        let mut bytes = vec![0; size_bytes + PAGE_BYTES];
+        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
+        let to = &mut bytes[start..start + size_bytes];
+        return match rustix::io::pread(file, to, from_bytes.cast_unsigned()) {
             Ok(count) => {
-                bytes.truncate(count);
-                hold().direct.late.push((address, bytes));
+                hold().direct.late.push((address, bytes[start..start + count].to_vec()));
                 count as isize
             }
             Err(errno) => failed(errno),
