@@ -39,20 +39,26 @@ impl PromptBounds {
     ) -> Result<(), Rejection> {
         prompts.iter().try_for_each(|prompt| match prompt {
             RawPrompt::Tokens(_) => Ok(()),
-            RawPrompt::Text(text) => self.check_texts(&[text.as_str()], codec),
+            RawPrompt::Text(text) => self.check_texts(&[text.as_str()], "prompt", codec),
             RawPrompt::Chat(chat) => {
                 if chat.turns.len() > self.context {
-                    return Err(self.too_long(&format!("has {} messages", chat.turns.len())));
+                    let what = format!("has {} messages", chat.turns.len());
+                    return Err(self.too_long(&what, "messages"));
                 }
                 let texts: Vec<&str> = chat.turns.iter().map(|turn| &*turn.content).collect();
-                self.check_texts(&texts, codec)
+                self.check_texts(&texts, "messages", codec)
             }
         })
     }
 
-    fn check_texts(&self, texts: &[&str], codec: Option<&dyn TextCodec>) -> Result<(), Rejection> {
+    fn check_texts(
+        &self,
+        texts: &[&str],
+        field: &'static str,
+        codec: Option<&dyn TextCodec>,
+    ) -> Result<(), Rejection> {
         let size_bytes: usize = texts.iter().map(|text| text.len()).sum();
-        let refused = || self.too_long(&format!("has {size_bytes} bytes of text"));
+        let refused = || self.too_long(&format!("has {size_bytes} bytes of text"), field);
         if size_bytes <= PROBED_BYTES {
             return Ok(());
         }
@@ -75,13 +81,13 @@ impl PromptBounds {
         Ok(())
     }
 
-    fn too_long(&self, what: &str) -> Rejection {
+    fn too_long(&self, what: &str, field: &'static str) -> Rejection {
         let message = format!(
             "This model's maximum context length is {} tokens. However, the prompt {what}, which \
-             is more than that. Please reduce the length of the prompt.",
+             is more than that. Please reduce the length of the {field}.",
             self.context
         );
-        Rejection::new(ErrorCode::ContextLengthExceeded, message)
+        Rejection::new(ErrorCode::ContextLengthExceeded, message).with_param(field)
     }
 }
 
