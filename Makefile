@@ -24,7 +24,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	python3 scripts/bench_tables.py --check
-	cargo test --package end-to-end --test tidy --test imports
+	cargo test --package end-to-end --test tidy --test imports --test words
 
 # Hostile model files, job lines and hubs, as many as asked: make fuzz CASES=100000; SEED=N repeats a run.
 fuzz:

@@ -80,7 +80,7 @@ impl Tokens {
             let words = tokens.iter().flat_map(|token| &self.vocabulary.words[*token as usize]);
             let spelled: Vec<u8> = words.copied().collect();
             assert_eq!(spelled, text.as_bytes(), "{tokens:?} behind {prompt:?}");
-            // The answer's text is the choice, behind the prompt and behind nothing that has a text.
+            // The answer's text is the choice, after the prompt and after a prompt without text.
             let decoded = |before: &[u32], keeps_space: bool| {
                 let context = TextContext { keeps_space, ..TextContext::behind(before) };
                 self.text.pieces(&context, &tokens).expect("decodable").concat()

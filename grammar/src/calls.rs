@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
 use crate::error::GrammarError;
-use crate::form::Rules;
 use crate::lower::Unsupported;
 use crate::names::{is_function_name, literal};
 use crate::parameters::{self, Parameter, ParameterTags};
+use crate::rules::Rules;
 use crate::schema::{self, Schema};
 use crate::whitespace::Whitespace;
 

@@ -4,7 +4,7 @@
 use regex_syntax::hir::{Class, Hir, HirKind};
 use serde_json::Value;
 
-use crate::schema;
+use crate::subschemas;
 
 /// Whether a character is only said as `\u00XX`.
 fn is_control(char: char) -> bool {
@@ -13,7 +13,7 @@ fn is_control(char: char) -> bool {
 
 /// Whether a schema has texts that need such characters.
 pub(crate) fn is_needed(root: &Value) -> bool {
-    schema::all(root).any(|schema| {
+    subschemas::all(root).any(|schema| {
         let values = ["const", "enum"].into_iter().filter_map(|name| schema.get(name));
         let pattern = schema.get("pattern").and_then(Value::as_str);
         values.into_iter().any(has_control) || pattern.is_some_and(pattern_needs)

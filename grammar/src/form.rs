@@ -13,6 +13,7 @@ use crate::calls::{Calls, Tokens};
 use crate::error::GrammarError;
 use crate::lower::Unsupported;
 use crate::marker::Marker;
+use crate::rules::Rules;
 use crate::schema::Schema;
 use crate::whitespace::Whitespace;
 use crate::{regex, schema};
@@ -55,19 +56,6 @@ pub struct Behind {
     pub marker: Marker,
     /// No such form itself.
     pub grammar: Grammar,
-}
-
-/// A form in the parser's own terms.
-pub(crate) struct Rules {
-    pub(crate) grammar: TopLevelGrammar,
-    /// Keywords of schemas that it does not hold.
-    pub(crate) unheld: BTreeSet<String>,
-}
-
-impl From<TopLevelGrammar> for Rules {
-    fn from(grammar: TopLevelGrammar) -> Rules {
-        Rules { grammar, unheld: BTreeSet::new() }
-    }
 }
 
 /// What makes parsers over a vocabulary.

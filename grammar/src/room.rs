@@ -8,8 +8,8 @@ use crate::bounds::{PATTERN_PROPERTIES_LEAST, within};
 use crate::error::GrammarError;
 use crate::form::parser_of;
 use crate::mask::tokens;
-use crate::schema;
 use crate::whitespace::ESCAPES;
+use crate::{schema, subschemas};
 
 /// Of the beginnings of keys that are looked at for one schema, each with what it is copied with.
 const BEGINNING_BYTES: usize = 1 << 19;
@@ -20,7 +20,7 @@ const BEGINNING_BYTES: usize = 1 << 19;
 /// An object that has too few keys to say.
 pub(crate) fn check(factory: &ParserFactory, root: &Value) -> Result<(), GrammarError> {
     let mut beginnings = 0;
-    let mut all = schema::all(root);
+    let mut all = subschemas::all(root);
     all.try_for_each(|schema| check_object(factory, root, schema, &mut beginnings))
 }
 

@@ -10,6 +10,7 @@ use crate::bounds::{
 };
 use crate::error::GrammarError;
 use crate::lower::{Unsupported, drop_references, lower};
+use crate::subschemas::{below, target};
 use crate::{control, regex};
 
 /// A schema as the parser takes it.
@@ -114,23 +115,6 @@ pub(crate) fn parts<'s>(
     found
 }
 
-/// All schemas that a schema leads to.
-pub(crate) fn all(root: &Value) -> impl Iterator<Item = &Map<String, Value>> {
-    let mut seen = HashSet::new();
-    let mut rest = vec![String::new()];
-    std::iter::from_fn(move || {
-        loop {
-            let place = rest.pop()?;
-            if let Some(Value::Object(schema)) = root.pointer(&place)
-                && seen.insert(place.clone())
-            {
-                rest.extend(below(schema, &place));
-                return Some(schema);
-            }
-        }
-    })
-}
-
 /// Of the number of a schema's values, and of the names on the way to each.
 pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
     let (mut nodes, mut names) = (0, 0);
@@ -221,11 +205,6 @@ fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
     }
 }
 
-/// Keywords whose value is a schema or a list of schemas, and those whose values each are one.
-const SCHEMAS: [&str; 7] =
-    ["items", "additionalItems", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf"];
-const NAMED_SCHEMAS: [&str; 2] = ["properties", "patternProperties"];
-
 /// Writes all patterns anew.
 fn write_patterns(
     root: &mut Value,
@@ -291,34 +270,4 @@ fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
         *properties = written;
     }
     Ok(())
-}
-
-/// The place that a reference leads to, which was followed before.
-fn target(to: &str) -> &str {
-    to.trim_start_matches('#')
-}
-
-/// Where the schemas of a schema are.
-fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (keyword, value) in schema {
-        let named = NAMED_SCHEMAS.contains(&keyword.as_str());
-        match value {
-            Value::String(to) if keyword == "$ref" => {
-                found.push(target(to).to_owned());
-            }
-            Value::Object(of) if named => {
-                let escaped = |name: &String| name.replace('~', "~0").replace('/', "~1");
-                found.extend(of.keys().map(|name| format!("{place}/{keyword}/{}", escaped(name))));
-            }
-            Value::Array(list) if SCHEMAS.contains(&keyword.as_str()) => {
-                found.extend((0..list.len()).map(|index| format!("{place}/{keyword}/{index}")));
-            }
-            Value::Object(_) if SCHEMAS.contains(&keyword.as_str()) => {
-                found.push(format!("{place}/{keyword}"));
-            }
-            _ => {}
-        }
-    }
-    found
 }

@@ -1,5 +1,4 @@
-//! Tests of linears: every variant against the reference, every kind of output, and row
-//! independence.
+//! Tests of linears: every variant against the reference, all kinds of output, row independence.
 
 mod common;
 
@@ -277,8 +276,7 @@ fn an_overflow_or_nan_is_not_hidden() {
     }
 }
 
-/// Checks that one row alone, and at every position of several batches, on several thread counts,
-/// has the same bits.
+/// A row has the same bits alone and at every position of batches, on several thread counts.
 fn check_independence<T: Element>(variant: Variant) {
     let mut random = Random::new(4242);
     // Full tiles, edges, several blocks of k, a batch beyond a pass of packed rows, a wide task

@@ -1,5 +1,5 @@
-//! Texts behind their prompts, of a tokenizer like SentencePiece's; roles; tokenizers in a form that
-//! is not read; and tokenizer processes that are killed while they are asked.
+//! Texts decoded after their prompts, by a tokenizer like SentencePiece's; roles; tokenizers in
+//! formats that are not read; and tokenizer processes that are killed while they answer.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -2,11 +2,13 @@
 //! process and in two.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::Context;
 use serde_json::{Value, json};
 use workers::device::{BusyDevice, SmallCopy, small_copies};
+
+use crate::child::this_program;
 
 /// What the second process says once the device is busy.
 const BUSY: &str = "busy";
@@ -39,7 +41,7 @@ pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
 
 /// Copies beside products of another process.
 fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = this_program()
         .args(["device-rates", &device.to_string(), "--keep-busy", "--matrix", &matrix.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -196,8 +196,8 @@ impl Rejection {
         Rejection { param: Some(param), ..self }
     }
 
-    /// A rejection of what a tokenizer gives no answer to; `what` begins its sentence, and `code` is
-    /// that of a request at fault.
+    /// Returns the rejection of a text that the tokenizer does not answer; `what` begins its
+    /// sentence, and `code` is that of a request at fault.
     pub fn of_codec(error: &CodecError, code: ErrorCode, what: &str) -> Rejection {
         let code = match error {
             CodecError::Refused(_) => code,

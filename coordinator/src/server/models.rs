@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::reply::json;
 use super::shared::Shared;
 
-/// A model, as OpenAI lists them, with vLLM's field for its context and the tokens that begin and end
+/// A model as OpenAI lists it, with vLLM's field for its context and the tokens that begin and end
 /// its texts.
 #[derive(Serialize)]
 struct Model<'a> {

@@ -1,6 +1,7 @@
-//! Hostile files, lines, hubs and clients: whatever is in them, a run ends with a sentence, an exit
-//! code that is documented and the good lines answered. Servers whose processes are killed and
-//! whose descriptors are taken: they answer as others do. Seeded, so that a failure can be repeated.
+//! Hostile files, lines, hubs and clients: whatever they contain, a run ends with a sentence, an
+//! exit code that is documented and the good lines answered. Servers whose processes are killed and
+//! whose descriptors are taken answer as others do. Everything is seeded, so that a failure can be
+//! repeated.
 //!
 //! `TANDEM_FUZZ_CASES` runs so many cases, `TANDEM_FUZZ_SEED` begins elsewhere; `make fuzz` sets
 //! both.

@@ -4,9 +4,10 @@
 use grammar::{Grammar, Whitespace, closed};
 use serde_json::{Value, json};
 
+use super::known_fields::only;
 use super::rules::Rules;
 use super::unread::Unread;
-use super::values::{Fields, flag, given, invalid, only};
+use super::values::{Fields, flag, given, invalid};
 use crate::openai::item::{ErrorCode, Rejection};
 
 /// Reads both fields, of which one may ask for a form. An answer that must have a form ends with

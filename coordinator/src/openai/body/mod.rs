@@ -3,6 +3,7 @@
 mod arguments;
 pub mod defaults;
 mod form;
+mod known_fields;
 mod origin;
 mod prompts;
 mod rules;

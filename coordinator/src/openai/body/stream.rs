@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::known_fields::only;
 use super::rules::Rules;
-use super::values::{Fields, flag, given, invalid, only};
+use super::values::{Fields, flag, given, invalid};
 use crate::openai::item::Rejection;
 
 /// What a stream says beside the answer.

@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use super::unread::Unread;
 use crate::openai::item::{ErrorCode, Rejection};
 
 /// The fields of a body.
@@ -64,28 +63,4 @@ pub(super) fn count(
 pub(super) fn flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(false) };
     value.as_bool().ok_or_else(|| invalid(name, "true or false"))
-}
-
-/// Checks that an object of the field `name` has no other fields than `known`.
-///
-/// # Errors
-/// A rejection of the first other one that is given, unless unknown fields are left out.
-pub(super) fn only(
-    object: &Fields,
-    name: &str,
-    known: &[&str],
-    unread: &Unread,
-) -> Result<(), Rejection> {
-    for (field, value) in object {
-        if value.is_null() || known.contains(&field.as_str()) {
-            continue;
-        }
-        let message = format!(
-            "The field \"{field}\" of \"{name}\" is not known here; leave it out. Known are {}.",
-            known.join(", ")
-        );
-        let rejection = Rejection::new(ErrorCode::UnsupportedField, message);
-        unread.ignore_or(&format!("{name}.{field}"), rejection)?;
-    }
-    Ok(())
 }

@@ -367,8 +367,8 @@ fn messages_come_back_as_they_were_returned() {
         "<assistant>No.",
         "<assistant content=null>",
         "<assistant>Never.",
-        "<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\"function\":\
-         {\"name\":\"get\",\"arguments\":{\"a\":\"Os\"}}}]>",
+        "<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\
+         \"function\":{\"name\":\"get\",\"arguments\":{\"a\":\"Os\"}}}]>",
         "<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\"type\":\"function\",\
          \"function\":{\"name\":\"get\",\"arguments\":\"five\"}}]>",
     ];
