@@ -1,7 +1,5 @@
 //! The form that a request asks its answers to have.
 
-use std::collections::BTreeSet;
-
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
 use llguidance::{ParserFactory, TokenParser};

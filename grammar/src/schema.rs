@@ -10,7 +10,7 @@ use crate::bounds::{
 };
 use crate::error::GrammarError;
 use crate::lower::{Unsupported, drop_references, lower};
-use crate::subschemas::{below, target};
+use crate::subschemas::{all, below, target};
 use crate::{control, regex};
 
 /// A schema as the parser takes it.

@@ -153,11 +153,15 @@ fn public_names(items: &[Item], types: &mut BTreeSet<String>, names: &mut BTreeS
                     _ => None,
                 }));
             }
-            Item::Type(item) if is_public(&item.vis) => drop(types.insert(item.ident.to_string())),
-            Item::Fn(item) if is_public(&item.vis) => {
-                drop(names.insert(item.sig.ident.to_string()))
+            Item::Type(item) if is_public(&item.vis) => {
+                types.insert(item.ident.to_string());
             }
-            Item::Const(item) if is_public(&item.vis) => drop(names.insert(item.ident.to_string())),
+            Item::Fn(item) if is_public(&item.vis) => {
+                names.insert(item.sig.ident.to_string());
+            }
+            Item::Const(item) if is_public(&item.vis) => {
+                names.insert(item.ident.to_string());
+            }
             Item::Impl(item) => names.extend(item.items.iter().filter_map(|item| match item {
                 ImplItem::Fn(method) if is_public(&method.vis) => {
                     Some(method.sig.ident.to_string())
