@@ -235,12 +235,12 @@ fn caches_that_are_not_in_pages_are_refused() {
     }
 }
 
-/// The lines of README's "Long documents", on layers of a known model.
+/// Runs the commands under "Long documents" of docs/prompt-cache.md on layers of a known model.
 #[test]
-fn readme_asks_about_a_document() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(path).expect("README.md");
-    let section = readme.split("\n## Long documents\n").nth(1).expect("a section");
+fn documented_commands_ask_about_a_document() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/prompt-cache.md");
+    let page = std::fs::read_to_string(path).expect("a page");
+    let section = page.split("\n## Long documents\n").nth(1).expect("a section");
     let block = section.split("```").nth(1).expect("a block").trim_start_matches("sh\n");
     assert_eq!(block.lines().filter(|line| line.starts_with("coordinator ")).count(), 3);
     let place = Place::new();

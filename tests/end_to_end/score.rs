@@ -313,13 +313,12 @@ fn what_goes_wrong_is_said() {
     refused(&["--force", "--input", file, "--context", "4096"], 2, "positions");
 }
 
-/// The lines of README's "Evaluate", on a tiny model.
+/// Runs the first commands of docs/evaluation.md on a tiny model.
 #[test]
-fn readme_evaluates() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(path).expect("README.md");
-    let section = readme.split("\n## Evaluate\n").nth(1).expect("a section");
-    let block = section.split("```").nth(1).expect("a block").trim_start_matches("sh\n");
+fn documented_commands_evaluate() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/evaluation.md");
+    let page = std::fs::read_to_string(path).expect("a page");
+    let block = page.split("```").nth(1).expect("a block").trim_start_matches("sh\n");
     assert_eq!(block.lines().filter(|line| line.contains("coordinator score")).count(), 2);
     let place = Place::new();
     std::fs::write(place.path("text.txt"), expected("llama")["excerpt"].as_str().expect("a text"))
