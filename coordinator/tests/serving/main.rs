@@ -189,7 +189,7 @@ fn parts_of_pages_change_no_answer() {
         };
         let jobs: Vec<Job> = jobs(40).into_iter().enumerate().map(of).collect();
         let expected = expected(map, dtype, &jobs);
-        for pages in [6, 9, 18] {
+        for pages in [5, 7, 18] {
             let engine = start_with(map, dtype, Kept::LargePages(pages));
             for round in 0..2 {
                 let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();

@@ -202,7 +202,7 @@ pub fn a_store_without_room_is_done_without() {
     drop(engine);
     let told = shelf.told();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
-    assert!(sentence.contains("takes no page"), "{sentence}");
+    assert!(sentence.contains("prompts are not stored for a minute"), "{sentence}");
     std::fs::remove_file(shelf.folder.path()).expect("it is there");
     std::fs::create_dir(shelf.folder.path()).expect("room");
 }
