@@ -62,6 +62,9 @@ impl Cubin {
         if image.get(..4)? != MAGIC || u16_at(image, 18)? != usize::from(MACHINE) {
             return None;
         }
+        if image.len() < size_bytes(image)? {
+            return None;
+        }
         let (flags, form) = (u32_at(image, 48)?, *image.get(8)?);
         let generation = if form >= LATER_FORM { flags >> 8 } else { flags } & 0xff;
         let (first, step, count) = (u64_at(image, 40)?, u16_at(image, 58)?, u16_at(image, 60)?);
