@@ -1,6 +1,8 @@
 //! Schemas that no finite value has: references that only lead back to themselves, and objects
 //! that must hold one of their own kind.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::error::GrammarError;
@@ -114,8 +116,10 @@ fn can_end(node: &Node<'_>, ends: &[bool]) -> bool {
 
 fn object_ends(node: &Node<'_>, ends: &[bool]) -> bool {
     let Value::Object(schema) = node.schema else { return true };
-    required(schema).all(|name| {
-        node.parts.iter().all(|(part, used)| *part != Part::Property(name) || ends[*used])
+    let required: HashSet<&str> = required(schema).collect();
+    node.parts.iter().all(|(part, used)| match part {
+        Part::Property(name) => ends[*used] || !required.contains(name),
+        _ => true,
     })
 }
 

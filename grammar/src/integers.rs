@@ -74,7 +74,9 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
         if least > MOST {
             return refused("minimum");
         }
-        set("minimum", "exclusiveMinimum", ceil(least.max(LEAST)), |other, whole| other >= whole);
+        // The parser takes 2^63 for the largest number that it has.
+        let from = ceil(least.max(LEAST)).min(MOST);
+        set("minimum", "exclusiveMinimum", from, |other, whole| other >= whole);
         if least >= NEEDS_BOTH {
             set("maximum", "exclusiveMaximum", MOST, |other, whole| other <= whole);
         }
@@ -83,7 +85,6 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
         if most < LEAST {
             return refused("maximum");
         }
-        // The parser takes 2^63 for the largest number that it has.
         let most = if most >= MOST { MOST } else { floor(most) };
         set("maximum", "exclusiveMaximum", most, |other, whole| other <= whole);
         if most <= -NEEDS_BOTH {

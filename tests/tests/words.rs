@@ -1,5 +1,5 @@
-//! The house's language, held by numbers that only shrink: openings of doc comments, words in public
-//! names, one public type for one name, and parameters that hide several in a tuple.
+//! The house's language, held by numbers that only shrink: openings of doc comments, words in
+//! public names, one public type for one name, and parameters that hide several in a tuple.
 //!
 //! Every failure names what to write instead. Words to use are in `docs/glossary.md`.
 
