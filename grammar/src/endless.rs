@@ -1,7 +1,7 @@
 //! Schemas that no finite value has: references that only lead back to themselves, and objects
 //! that must hold one of their own kind.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use serde_json::Value;
 
@@ -67,11 +67,18 @@ pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarEr
             users[used].push(index);
         });
     }
-    let mut rest: Vec<usize> = (0..graph.nodes.len()).rev().collect();
-    while let Some(index) = rest.pop() {
+    // A node waits once however many of its parts end: wide objects would cost their square.
+    let mut rest: VecDeque<usize> = (0..graph.nodes.len()).collect();
+    let mut waits = vec![true; graph.nodes.len()];
+    while let Some(index) = rest.pop_front() {
+        waits[index] = false;
         if !ends[index] && can_end(&graph.nodes[index], &ends) {
             ends[index] = true;
-            rest.extend(&users[index]);
+            for user in &users[index] {
+                if !std::mem::replace(&mut waits[*user], true) {
+                    rest.push_back(*user);
+                }
+            }
         }
     }
     if !ends[0] {
