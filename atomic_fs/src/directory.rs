@@ -142,6 +142,7 @@ impl Directory {
             is_link: kind == FileType::Symlink,
             is_directory: kind == FileType::Directory,
             owner: stat.st_uid,
+            #[allow(clippy::useless_conversion, reason = "`st_nlink` has 32 bits on aarch64")]
             links: u64::from(stat.st_nlink),
             size_bytes: stat.st_size.try_into().unwrap_or(0),
         }))

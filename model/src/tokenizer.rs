@@ -115,7 +115,7 @@ impl TextTokenizer {
     /// there is no such file, or also one in a supported format.
     pub fn unread_file(directory: &Path) -> Option<&'static str> {
         let exists = |name: &&str| directory.join(name).is_file();
-        if READ_FILES.iter().any(|name| exists(&name)) {
+        if READ_FILES.iter().any(exists) {
             return None;
         }
         UNREAD_FILES.into_iter().find(exists)

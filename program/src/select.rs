@@ -1,4 +1,4 @@
-//! Decode that attends to a subset of the cached positions (InfiniGen, as Park-Egger §5.6 uses it).
+//! Decode that attends to a subset of the cached positions (InfiniGen, as in Park-Egger §5.6).
 //!
 //! Each cached key is stored together with a few of its columns, *skewed* so that these determine
 //! most of a score. A new token's query is first multiplied with them, and attends to the positions

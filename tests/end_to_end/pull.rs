@@ -260,7 +260,7 @@ fn a_fetch_goes_on_where_it_ended() {
     *hub.state.cut_at.lock().expect("whole") = piece;
     let cut = hub.pull(&place, &["--quiet"]);
     assert_eq!(cut.status.code(), Some(1));
-    assert!(text(&cut.stderr).contains("goes on where it ended"), "{}", text(&cut.stderr));
+    assert!(text(&cut.stderr).contains("to resume"), "{}", text(&cut.stderr));
     let fetched = hub.state.starts.lock().expect("whole").len() as u64;
     *hub.state.cut_at.lock().expect("whole") = u64::MAX;
     let whole = hub.pull(&place, &["--quiet"]);

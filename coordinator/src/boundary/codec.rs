@@ -55,8 +55,8 @@ impl Conversation {
     }
 }
 
-/// What the text of an answer stands behind: decoders of SentencePiece strip the space of a text's
-/// first token, and the first token of an answer is none.
+/// Context that a tokenizer needs to decode an answer: SentencePiece decoders strip the leading
+/// space of a text, which the first token of an answer must keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextContext {
     /// The last tokens of the prompt; none where a text begins.

@@ -66,7 +66,7 @@ pub enum Verdict {
 
 /// Follows sequences from behind the steps.
 pub trait Observer {
-    /// Of the prompts of the sequences that begin now, so many tokens of so many are computed.
+    /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn prefilled(&mut self, _computed: u64, _tokens: u64) {}
 
     /// A new token of `sequence` (its index); a final end-of-sequence token is not

@@ -77,7 +77,7 @@ Examples:
     coordinator pull bartowski/Qwen2.5-7B-Instruct-GGUF --file Qwen2.5-7B-Instruct-Q4_K_M.gguf
 
 Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), which other programs use too, and are
-compared with the hub's checksums. A fetch that was interrupted goes on where it ended. HF_TOKEN
+compared with the hub's checksums. An interrupted download resumes where it stopped. HF_TOKEN
 is sent for models that are not for everybody, to the hub and to nothing that it redirects to;
 HF_ENDPOINT is another hub. Without a network, copy the model's folder and give its path as
 --model.";

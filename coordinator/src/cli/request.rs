@@ -161,11 +161,11 @@ pub enum PlacementChoice {
     Split { split: String, chunking: Option<Chunking> },
 }
 
-/// How much is said.
+/// Amount of output on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     Quiet,
-    /// What takes long, and nothing else: the result says the rest.
+    /// Progress of long work only; the result reports the rest.
     Progress,
     Normal,
     Verbose,
@@ -440,8 +440,9 @@ pub enum RatesWanted {
     Plain(RateSizes),
     /// Kernels whose names contain the text.
     Kernels(String),
-    /// Small copies beside products of matrices with so many rows, in one process and in two.
+    /// Small copies concurrently with products of matrices with `matrix` rows, in one process and
+    /// in two.
     SmallCopies { matrix: u32 },
-    /// None: such products until the input ends, for another process that measures.
+    /// No rates: multiplies such matrices until stdin ends, while another process measures.
     KeepBusy { matrix: u32 },
 }

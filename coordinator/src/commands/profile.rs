@@ -46,9 +46,9 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let reporter = ProgressReporter::begin("profiling", verbosity);
     let obtained = profile::obtain(&shapes, hardware, request.force, &reporter, interrupt)?;
     if let Some(path) = &request.export {
-        let of = |hardware| as_run(request, config, (hardware, &reporter), interrupt);
-        let with_device = of(hardware)?;
-        let alone = of(Hardware::with_device_unused(request))?;
+        let exporter = Exporter { request, config, reporter: &reporter, interrupt };
+        let with_device = exporter.profile(hardware)?;
+        let alone = exporter.profile(Hardware::with_device_unused(request))?;
         export::write(path, request, config, &with_device, &alone)?;
     }
     drop(reporter);
@@ -79,38 +79,38 @@ fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
     Formats { weights, ..formats::of_choice(&opened.config, request.compress) }
 }
 
-/// The profile of a description, for as many threads as runs take.
-fn as_run(
-    request: &ProfileRequest,
-    config: &ModelConfig,
-    (hardware, reporter): (Hardware, &ProgressReporter),
-    interrupt: &Interrupt,
-) -> anyhow::Result<Profile> {
-    let of = |hardware| exported(request, config, (hardware, reporter), interrupt);
-    let measure = |hardware| of(hardware).map(Some);
-    let best = profile::with_best_threads(request.cpu_threads, hardware, measure)?;
-    best.map_or_else(|| of(hardware), |(profile, _)| Ok(profile))
+/// Profiles for a machine description that is written to a file.
+struct Exporter<'a> {
+    request: &'a ProfileRequest,
+    config: &'a ModelConfig,
+    reporter: &'a ProgressReporter,
+    interrupt: &'a Interrupt,
 }
 
-/// The same for these threads: also of what is not compressed, whose rates every description has.
-fn exported(
-    request: &ProfileRequest,
-    config: &ModelConfig,
-    (hardware, reporter): (Hardware, &ProgressReporter),
-    interrupt: &Interrupt,
-) -> anyhow::Result<Profile> {
-    let obtain = |compress, force| {
-        let formats = formats::of_choice(config, compress);
-        let shapes = profile_request(request, config, formats, hardware);
-        profile::obtain(&shapes, hardware, force, reporter, interrupt)
-    };
-    // With the device it was measured just now.
-    let force = request.force && !hardware.has_device();
-    let mut exported = obtain(request.compress, force)?.profile;
-    if request.compress.weights() || request.compress.kv() {
-        exported.add(&obtain(CompressChoice::None, request.force)?.profile);
+impl Exporter<'_> {
+    /// Returns the profile for the number of threads that runs use.
+    fn profile(&self, hardware: Hardware) -> anyhow::Result<Profile> {
+        let measure = |hardware| self.measure(hardware).map(Some);
+        let best = profile::with_best_threads(self.request.cpu_threads, hardware, measure)?;
+        best.map_or_else(|| self.measure(hardware), |(profile, _)| Ok(profile))
     }
-    Ok(exported)
+
+    /// Returns the profile for the threads of `hardware`. Every machine description has the rates
+    /// of uncompressed weights and KV too.
+    fn measure(&self, hardware: Hardware) -> anyhow::Result<Profile> {
+        let obtain = |compress, force| {
+            let formats = formats::of_choice(self.config, compress);
+            let shapes = profile_request(self.request, self.config, formats, hardware);
+            profile::obtain(&shapes, hardware, force, self.reporter, self.interrupt)
+        };
+        // The rates with the device were measured just now.
+        let force = self.request.force && !hardware.has_device();
+        let mut measured = obtain(self.request.compress, force)?.profile;
+        if self.request.compress.weights() || self.request.compress.kv() {
+            measured.add(&obtain(CompressChoice::None, self.request.force)?.profile);
+        }
+        Ok(measured)
+    }
 }
 
 /// The shapes of the run that is profiled for.

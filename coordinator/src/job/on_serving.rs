@@ -43,7 +43,7 @@ impl<'e> OnServing<'e> {
         grammars: Vec<Arc<Grammar>>,
         interrupted: &'e dyn Fn() -> bool,
     ) -> OnServing<'e> {
-        let prepared = vec![Weak::new(); grammars.len()];
+        let prepared = grammars.iter().map(|_| Weak::new()).collect();
         OnServing { serving, grammars, prepared, interrupted }
     }
 

@@ -21,7 +21,7 @@ const BAR_LENGTH: u64 = 1000;
 pub trait Progress: Debug {
     /// The work there is, in the order in which it begins.
     fn begin(&mut self, planned: Vec<Planned>);
-    /// Of the prompts of the sequences that begin now, so many tokens of so many are computed.
+    /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn prefilled(&mut self, computed: u64, tokens: u64);
     /// `sequence` got a token.
     fn token(&mut self, sequence: usize);

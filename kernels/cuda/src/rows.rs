@@ -96,8 +96,8 @@ pub fn layer_norm(
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
 }
 
-/// Computes `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place: each head separately. A single
-/// head with the width of a row normalises whole rows.
+/// Computes `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place for each head. A single head
+/// with the width of a row normalises whole rows.
 ///
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `gain` f32 `[head_dim]`.
 pub fn head_norm(

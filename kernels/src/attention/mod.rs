@@ -84,8 +84,8 @@ impl<T> Tensors<T> {
 }
 
 impl Kernels {
-    /// Computes `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh` `[rows,
-    /// kv_heads * head_dim]`.
+    /// Computes `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh`
+    /// `[rows, kv_heads * head_dim]`.
     pub fn scores<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,

@@ -1,5 +1,5 @@
-//! Linears: `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as stored
-//! in the checkpoint, and for grouped low-bit weights. No weights are repacked.
+//! Linears: `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as
+//! stored in the checkpoint, and for grouped low-bit weights. No weights are repacked.
 //!
 //! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds
 //! per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in

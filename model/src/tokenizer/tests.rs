@@ -25,8 +25,8 @@ fn opt_directory(directory: &Path, text: &[&str], merges: &[(&str, &str)]) {
     fs::write(directory.join("merges.txt"), format!("#version: 0.2\n{lines}")).unwrap();
 }
 
-/// Returns a tokenizer with the ids a 4, b 5, Ġ 6, ab 7 and Ġab 8. `Ġ` is the byte-level spelling
-/// of a space.
+/// Returns a tokenizer with the ids a 4, b 5, Ġ 6, ab 7 and Ġab 8. `Ġ` is the byte-level
+/// spelling of a space.
 fn small_opt(directory: &Path) -> TextTokenizer {
     opt_directory(directory, &["a", "b", "Ġ"], &[("a", "b"), ("Ġ", "ab")]);
     TextTokenizer::from_directory(directory, Family::Opt).unwrap().unwrap()
@@ -169,8 +169,8 @@ fn bytes_that_are_no_text_do_not_pile_up() {
     assert!(text.ends_with("éa"), "{text}");
 }
 
-/// Returns a tokenizer with LLaMA 2's decoder and the tokens `▁a`, `▁b`, the bytes of `é`, `▁`, `c`
-/// and the special `<s>`.
+/// Returns a tokenizer with LLaMA 2's decoder and the tokens `▁a`, `▁b`, the bytes of `é`, `▁`,
+/// `c` and the special `<s>`.
 fn sentencepiece() -> TextTokenizer {
     let words = ["▁a", "▁b", "<0xC3>", "<0xA9>", "▁", "c", "<s>"];
     let vocab = std::array::from_fn::<_, 7, _>(|id| (words[id].to_owned(), id as u32));

@@ -27,8 +27,8 @@ use crate::machine::{Machine, MachineError};
 /// Relative latency difference below which a vector without a name is not preferred. At the
 /// boundary between two of LIA's policies, eqs. 4, 6 and 9 make several vectors equal except for
 /// the small traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep
-/// QKV). So small a difference is not significant (LIA §7 gives the equations an error of 12%), and
-/// a run should not change its map for it.
+/// QKV). Such a difference is not significant (LIA §7 gives the equations an error of 12%), and a
+/// run should not change its map for it.
 pub const NAMED_MARGIN: f64 = 1e-3;
 
 /// Stage of inference.

@@ -34,7 +34,7 @@ impl Repository {
         Ok(Repository { path: cache.join(folder_name), folder, blobs })
     }
 
-    /// Where it is.
+    /// Returns the path of the repository in the cache.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -44,7 +44,7 @@ impl Repository {
         self.folder.available_bytes()
     }
 
-    /// Where the files of a commit are.
+    /// Returns the path of the snapshot of a commit.
     pub(super) fn snapshot(&self, commit: &Hash) -> PathBuf {
         self.path.join("snapshots").join(commit.as_str())
     }
@@ -132,10 +132,10 @@ impl Repository {
         loop {
             let name = part_name(hash);
             let file = self.blobs.open_file(&name, OFlags::RDWR | OFlags::CREATE, PUBLIC_MODE)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-                // A file system without locks is no reason to fail.
-                _ => {}
+            // Other errors come from file systems without locks and are no reason to fail.
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+                return Ok(None);
             }
             // Who had the lock may have finished the blob: then the name is free, or another's.
             let is_named = self

@@ -91,7 +91,7 @@ impl Fetcher<'_> {
     fn explain(&self, model: &str, file: &HubFile, broken: Broken) -> anyhow::Error {
         let path = &file.path;
         let in_part =
-            format!("{path} was not fetched whole; the same command again goes on where it ended");
+            format!("{path} was fetched only in part; run the same command again to resume");
         match broken {
             Broken::Refused(error) => error,
             Broken::Connection(error) => anyhow::Error::new(error).context(in_part),

@@ -1,7 +1,7 @@
 //! `coordinator pull`: fetches a model from a hub into the Hugging Face cache, where `--model
 //! org/name` finds it.
 //!
-//! A file that was fetched in part goes on where it ended; what is whole is compared with the hub's
+//! A file that was fetched in part is resumed; what is whole is compared with the hub's
 //! checksum before it gets its name. Everything that a hub says is somebody else's word: names are
 //! checked (`names`), lists and files bounded (`files`, `fetch`), and nothing is created outside of
 //! the repository's folder (`cache`).

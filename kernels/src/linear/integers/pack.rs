@@ -1,7 +1,7 @@
 //! Conversion of groups of x to integers `v`: `x = step * v` with a power of two `step` and `v`
-//! within `±(2^11 - 1)`, rounded to nearest, ties to even. `v` is `16 * high + low` with `low` from
-//! 0 to 15, and is multiplied as these two digits: 16 times a weight of 4 bits still fits in a
-//! byte, so tiles add both products to one sum.
+//! within `±(2^11 - 1)`, rounded to nearest, ties to even. `v` is `16 * high + low` with `low`
+//! from 0 to 15, and is multiplied as these two digits: 16 times a weight of 4 bits still fits in
+//! a byte, so tiles add both products to one sum.
 
 use std::arch::x86_64::*;
 
