@@ -25,11 +25,8 @@ pub struct Directory {
 pub struct Entry {
     pub is_file: bool,
     pub is_link: bool,
-    pub is_directory: bool,
     /// User ID of the owner.
     pub owner: u32,
-    /// Number of hard links.
-    pub links: u64,
     pub size_bytes: u64,
 }
 
@@ -100,7 +97,8 @@ impl Directory {
     /// Opens a regular file with `flags`; never a link, a device or a pipe.
     ///
     /// # Errors
-    /// Fails if the file cannot be opened, or is not a regular one.
+    /// Returns the system's error, or one of the kind `Other` for a link and for anything else
+    /// that is not a regular file.
     pub fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: u32) -> io::Result<File> {
         let name = check_name(name.as_ref())?;
         // O_NONBLOCK: opening a pipe must not wait for its other end. Regular files ignore it.
@@ -140,10 +138,7 @@ impl Directory {
         Ok(Some(Entry {
             is_file: kind == FileType::RegularFile,
             is_link: kind == FileType::Symlink,
-            is_directory: kind == FileType::Directory,
             owner: stat.st_uid,
-            #[allow(clippy::useless_conversion, reason = "`st_nlink` has 32 bits on aarch64")]
-            links: u64::from(stat.st_nlink),
             size_bytes: stat.st_size.try_into().unwrap_or(0),
         }))
     }

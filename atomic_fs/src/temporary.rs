@@ -41,6 +41,18 @@ impl Directory {
         let (file, name) = unused_name(prefix, suffix, |name| self.create_new(name, mode))?;
         Ok(TemporaryFile { directory: self, name: Some(name), file })
     }
+
+    /// Atomically replaces the file or link `name` by a new file that contains `bytes`, which are
+    /// durable before they have the name.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written; an earlier file is then unchanged.
+    pub fn replace(&self, name: impl AsRef<OsStr>, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let temporary = self.temporary_file(".tmp-", "", mode)?;
+        temporary.file().write_all(bytes)?;
+        temporary.file().sync_data()?;
+        temporary.persist(name)
+    }
 }
 
 impl TemporaryFile<'_> {
@@ -48,17 +60,16 @@ impl TemporaryFile<'_> {
         &self.file
     }
 
-    /// Renames the file to `name`, atomically replacing a file or link of that name, and returns
-    /// it.
+    /// Renames the file to `name`, atomically replacing a file or link of that name.
     ///
     /// # Errors
     /// Fails if the file cannot be renamed; it is then removed.
-    pub fn persist(mut self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub fn persist(mut self, name: impl AsRef<OsStr>) -> io::Result<()> {
         if let Some(temporary) = &self.name {
             self.directory.rename(temporary, name)?;
         }
         self.name = None;
-        self.file.try_clone()
+        Ok(())
     }
 }
 
@@ -77,9 +88,7 @@ impl Drop for TemporaryFile<'_> {
 /// Fails if the file cannot be written; an earlier file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let (directory, name) = Directory::of_file(path)?;
-    let temporary = directory.temporary_file(".tmp-", "", mode)?;
-    temporary.file().write_all(bytes)?;
-    temporary.persist(name).map(drop)
+    directory.replace(name, bytes, mode)
 }
 
 /// Calls `create` with random names until one is unused.

@@ -1,8 +1,7 @@
 //! The files of a store, and the handling of entries that are not regular files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -46,14 +45,10 @@ pub(crate) fn temporary_prefix(name: &Name) -> String {
 /// without a writer, is refused at once instead of waited for.
 ///
 /// # Errors
-/// Returns the system's error, or `InvalidInput` for anything but a regular file.
+/// Returns the system's error, or one of the kind `Other` for anything but a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    let (folder, name) = Directory::of_file(path)?;
+    folder.open_file(name, OFlags::RDONLY, 0)
 }
 
 /// Returns the folders of all origins of a store.
@@ -98,7 +93,7 @@ pub(crate) fn remove_torn(folder: &Path) {
         if !name.to_str().is_some_and(is_temporary) {
             continue;
         }
-        let Ok(file) = directory.open_file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0) else {
+        let Ok(file) = directory.open_file(&name, OFlags::RDONLY, 0) else {
             continue;
         };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {

@@ -1,7 +1,7 @@
 //! Listing the content of a store for people, and removing it.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -10,6 +10,9 @@ use crate::files::{ORIGIN, PageFile, folders, open_regular, pages, remove_torn};
 use crate::name::Name;
 use crate::origin::Origin;
 use crate::read::head;
+
+/// Maximum size of the description of an origin.
+const ORIGIN_MAX_BYTES: u64 = 1 << 20;
 
 /// Content of a store.
 #[derive(Debug)]
@@ -49,8 +52,7 @@ pub struct Beginning {
 pub fn list(store: &Path) -> io::Result<Listing> {
     let mut origins = Vec::new();
     for folder in folders(store)? {
-        let text = std::fs::read(folder.join(ORIGIN)).ok();
-        let origin = text.and_then(|text| serde_json::from_slice(&text).ok());
+        let origin = read_origin(&folder.join(ORIGIN));
         let pages = pages(&folder)?;
         let size_bytes = pages.iter().map(|page| page.size_bytes).sum();
         let (beginnings, useless) = beginnings(&pages);
@@ -61,6 +63,13 @@ pub fn list(store: &Path) -> io::Result<Listing> {
         origins.push(Listed { folder, origin, size_bytes, beginnings, useless });
     }
     Ok(Listing { size_bytes: origins.iter().map(|listed| listed.size_bytes).sum(), origins })
+}
+
+/// Reads the description of an origin; `None` if it is missing or damaged.
+fn read_origin(path: &Path) -> Option<Origin> {
+    let mut text = Vec::new();
+    open_regular(path).ok()?.take(ORIGIN_MAX_BYTES).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// Returns the longest prefixes, the most recently used first, and the pages that belong to none.

@@ -101,7 +101,7 @@ impl Store {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                if error.kind() == io::ErrorKind::InvalidInput || path.is_symlink() {
+                if error.kind() == io::ErrorKind::Other {
                     // Removed so that it can be written again, as below. A folder stays.
                     let _ = std::fs::remove_file(&path);
                 }

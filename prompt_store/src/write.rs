@@ -70,7 +70,7 @@ pub(crate) fn page(
     whole(&temporary, header, memory)?;
     // A power failure may lose the name; the page is then computed again. A name without its bytes
     // is impossible, since the bytes were durable before.
-    temporary.persist(page_file(name)).map(drop)
+    temporary.persist(page_file(name))
 }
 
 /// Writes the file, which is locked as long as it is open, so that other processes do not remove it
@@ -93,7 +93,5 @@ pub(crate) fn origin(folder: &Directory, origin: &Origin) -> io::Result<()> {
         return Ok(());
     }
     let text = serde_json::to_vec_pretty(origin).map_err(io::Error::other)?;
-    let temporary = folder.temporary_file("origin.", TEMPORARY, PRIVATE_MODE)?;
-    temporary.file().write_all(&text)?;
-    temporary.persist(ORIGIN).map(drop)
+    folder.replace(ORIGIN, &text, PRIVATE_MODE)
 }

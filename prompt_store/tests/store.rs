@@ -190,7 +190,8 @@ fn what_is_no_regular_file_is_refused_and_removed() {
     write_all(&mut store, 1, 2);
     let both = pages(folder.path());
     let page = &both[0];
-    for path in both.clone().into_iter().chain([page.with_extension("kv.1-1.tmp")]) {
+    let others = [page.with_extension("kv.1-1.tmp"), page.with_file_name("origin.json")];
+    for path in both.clone().into_iter().chain(others) {
         let _ = std::fs::remove_file(&path);
         let made = Command::new("mkfifo").arg(&path).status().expect("it runs");
         assert!(made.success());
@@ -200,7 +201,7 @@ fn what_is_no_regular_file_is_refused_and_removed() {
     let mut chain = Chain::of(&store, 1);
     chain.next(|page| store.prefetch(&page.name));
     let refused = Chain::of(&store, 1).next(|page| read(&store, page)).expect_err("a pipe");
-    assert!(refused.contains("no regular file"), "{refused}");
+    assert!(refused.contains("not a regular file"), "{refused}");
     assert_eq!(Chain::of(&store, 1).next(|page| read(&store, page)), Ok(false), "it is removed");
 }
 

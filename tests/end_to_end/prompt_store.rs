@@ -176,7 +176,7 @@ fn pages_that_are_no_files_hold_nobody_up() {
     assert_eq!(ask(&served, &asked), (expected, 0));
     assert_eq!(metric(&served, "prompt_store_refused"), 1);
     let said = served.end();
-    assert!(said.contains("no regular file; it is computed again"), "{said}");
+    assert!(said.contains("not a regular file; it is computed again"), "{said}");
 }
 
 /// Scores read what scores have stored: a damaged page is told of.

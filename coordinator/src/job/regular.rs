@@ -63,7 +63,8 @@ impl Regular {
                 let (folder, name) = Directory::of_file(&regular.path)?;
                 regular.check_settling(&folder, &settling_name(name))?;
                 if made {
-                    sync_folder(&regular.path);
+                    // The name must survive a power cut, too; some file systems cannot do that.
+                    let _ = folder.sync();
                 }
                 return Ok(Some(regular));
             }
@@ -176,7 +177,7 @@ impl Regular {
             let _ = folder.remove_file(&settling);
         }
         result?;
-        sync_folder(path);
+        let _ = folder.sync();
         self.file = file;
         Ok(())
     }
@@ -259,13 +260,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// A new name must survive a power cut, too; some file systems cannot fsync a folder.
-fn sync_folder(path: &Path) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let _ =
-        File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
 }
 
 fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -104,9 +104,7 @@ fn write_kept(path: &Path, kept: Kept) -> io::Result<()> {
     let folder = Directory::create(folder, PRIVATE_DIRECTORY_MODE)?;
     let kept = if kept.len() > KEPT_MAX { Kept::new() } else { kept };
     let text = serde_json::to_vec(&kept).map_err(io::Error::other)?;
-    let temporary = folder.temporary_file(&format!(".{KEPT}."), "", PRIVATE_MODE)?;
-    temporary.file().write_all(&text)?;
-    temporary.persist(path.file_name().unwrap_or_default()).map(drop)
+    folder.replace(path.file_name().unwrap_or_default(), &text, PRIVATE_MODE)
 }
 
 /// A hash over the hashes of a file's pieces.

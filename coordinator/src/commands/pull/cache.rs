@@ -3,7 +3,7 @@
 //! commit. Everything is reached by descriptor, so that no link leads out of it.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use atomic_fs::{Directory, PUBLIC_MODE};
@@ -101,9 +101,7 @@ impl Repository {
         for part in folders {
             folder = folder.subdirectory(part, FOLDER_MODE)?;
         }
-        let temporary = folder.temporary_file(".ref-", "", PUBLIC_MODE)?;
-        temporary.file().write_all(commit.as_str().as_bytes())?;
-        temporary.persist(name).map(drop)
+        folder.replace(name, commit.as_str().as_bytes(), PUBLIC_MODE)
     }
 
     /// Opens a blob that is whole; `None` if there is none.
