@@ -129,20 +129,11 @@ impl Hearing {
     /// Allocates nothing.
     fn wait(&self, channel: &Channel) -> bool {
         let slice = Timespec::try_from(SLICE).unwrap_or_default();
-        let channel = PollFd::new(channel, PollFlags::IN);
-        let woken = match &self.orders {
-            Some((orders, _)) => {
-                let wake = orders.wake();
-                let mut polled = [channel, PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
-                let _ = poll(&mut polled, Some(&slice));
-                polled[0].revents()
-            }
-            None => {
-                let mut polled = [channel];
-                let _ = poll(&mut polled, Some(&slice));
-                polled[0].revents()
-            }
-        };
-        !woken.is_empty()
+        let wake = self.orders.as_ref().map(|(orders, _)| orders.wake());
+        let channel = channel.as_fd();
+        let wake = wake.as_ref().map_or(channel, |wake| wake.as_fd());
+        let mut polled = [channel, wake].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let _ = poll(&mut polled, Some(&slice));
+        !polled[0].revents().is_empty()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 use cuda::{Context, CudaError, Module};
@@ -27,11 +28,13 @@ pub(super) fn load(context: &Context, tell: &(dyn Fn() + Sync)) -> Result<Arc<Mo
     }
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let report = move || {
             if is_done.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
                 tell();
             }
-        });
+        };
+        // Without this thread the code compiles in silence.
+        let _ = Builder::new().name("compiling".to_owned()).spawn_scoped(scope, report);
         let module = Module::load(context, PTX);
         drop(done);
         module
