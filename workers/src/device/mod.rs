@@ -41,7 +41,7 @@ pub use environment::ENVIRONMENT;
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
 pub use open::{Device, Exported};
-pub use products::finds_blas;
+pub use products::{finds_blas, tried_rows};
 pub use rates::{BusyDevice, KernelRate, RateSizes, Rates, SmallCopy};
 pub use rates::{kernel_rates, memory_bytes, rates, small_copies};
 pub use scratch::scratch;

@@ -166,8 +166,8 @@ impl Products {
     }
 }
 
-/// Returns the row counts to try for products of up to `rows_max` rows.
-fn tried_rows(rows_max: u32) -> impl Iterator<Item = u32> {
+/// Returns the row counts with which products of up to `rows_max` rows are tried before a run.
+pub fn tried_rows(rows_max: u32) -> impl Iterator<Item = u32> {
     let below = TRIED_ROWS.into_iter().filter(move |rows| *rows + 1 < rows_max);
     below.chain((rows_max > 1).then(|| rows_max - 1)).chain([rows_max])
 }

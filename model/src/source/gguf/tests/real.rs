@@ -58,7 +58,8 @@ fn every_tensor_of_the_real_model_can_be_read() {
     assert_eq!((config.vocab_size, config.max_positions), (49_152, 8192));
     assert_eq!(config.layers.of(0).rope, Some(Rope::new(1e5, RopeScaling::None)));
     assert!(config.tied_embeddings && !config.qkv_bias);
-    assert_eq!((config.bos_token_id, config.eos_token_ids.as_slice()), (Some(1), &[2][..]));
+    // `<|im_end|>` by its key, `<|endoftext|>` and `<reponame>` by their spelling.
+    assert_eq!((config.bos_token_id, config.eos_token_ids.as_slice()), (Some(1), &[2, 0, 4][..]));
     assert_eq!(source.stored_type(TensorId::Embedding).expect("there"), StoredType::Q8_0);
     for id in layout::tensor_ids(config) {
         let values = read_f32(&source, id);
