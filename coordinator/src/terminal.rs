@@ -29,7 +29,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 fn is_control(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
-        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
         _ => character.is_control(),
     }
 }
@@ -72,7 +74,7 @@ mod tests {
         let title = "\u{1b}]0;owned\u{7}";
         assert_eq!(printable(title), "\\u{1b}]0;owned\\u{7}");
         assert_eq!(printable("a\rb\u{9b}2J\u{7f}\0"), "a\\u{d}b\\u{9b}2J\\u{7f}\\u{0}");
-        assert_eq!(printable("gnp.\u{202e}exe"), "gnp.\\u{202e}exe");
+        assert_eq!(printable("gnp.\u{202e}exe\u{61c}"), "gnp.\\u{202e}exe\\u{61c}");
         let plain = "| Modell | 3 µs |\n\tfür 漢字 \u{1f600}";
         assert!(matches!(printable(plain), Cow::Borrowed(text) if text == plain));
     }

@@ -76,11 +76,7 @@ impl WorkerSession {
                     error => RunnerError::Failed(Box::new(error)),
                 }
             })?;
-        let mut readers = Vec::new();
-        for lane in plan.lanes() {
-            let reader = launched.trace.reader(lane.index()).map_err(failed)?;
-            readers.push((lane, reader));
-        }
+        let readers = launched.trace_readers(&plan).map_err(failed)?;
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
         Ok(WorkerSession { launched, options, plan, table, readers, interrupt, busy: false })
     }

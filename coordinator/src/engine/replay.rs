@@ -60,10 +60,7 @@ pub fn replay(
     let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
     clear(&table, plan, u32::MAX, &Costs::NONE);
     table.set_deciding(deciding);
-    let mut readers = Vec::new();
-    for lane in plan.lanes() {
-        readers.push((lane, launched.trace.reader(lane.index())?));
-    }
+    let mut readers = launched.trace_readers(plan)?;
     let mut seen = Replayed { begun_ns: now_ns(), ..Replayed::default() };
     // What `drained` counts once all lanes have left the group that they are in.
     let mut group: Option<u32> = None;

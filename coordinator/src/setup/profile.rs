@@ -15,6 +15,7 @@ use super::hardware::Hardware;
 use super::progress_reporter::ProgressReporter;
 use crate::cli::request::Verbosity;
 use crate::engine::bench::WorkerRunner;
+use crate::engine::launch::LaunchOptions;
 use crate::interrupt::Interrupt;
 
 /// Parts into which splits may cut attention; measured for runs with a device.
@@ -79,7 +80,7 @@ pub(crate) fn obtain(
     reporter: &ProgressReporter,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Cached> {
-    let mut runner = runner(hardware, interrupt);
+    let mut runner = runner(hardware, reporter.verbosity(), interrupt);
     let cache = Cache::of_user();
     let mut is_announced = false;
     let mut progress = |done: u64, total: u64, what: &str| {
@@ -140,10 +141,15 @@ fn with_best<P, E>(
 }
 
 /// Workers for the profiler's plans.
-pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
+pub(crate) fn runner(
+    hardware: Hardware,
+    verbosity: Verbosity,
+    interrupt: &Interrupt,
+) -> WorkerRunner {
     let signals = interrupt.clone();
+    let launch = hardware.launch(WeightsFrom::Dummy { seed: 0 });
     WorkerRunner {
-        options: hardware.launch(WeightsFrom::Dummy { seed: 0 }),
+        options: LaunchOptions { quiet: verbosity == Verbosity::Quiet, ..launch },
         interrupt: Arc::new(Box::new(move || signals.is_requested())),
     }
 }

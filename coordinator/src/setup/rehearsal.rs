@@ -47,7 +47,7 @@ impl Stage<'_> {
         let trying = format!("trying out a placement of {} layers", plan.config.num_layers);
         self.reporter.update(&trying, None);
         let expected_ns = self.expected_ns(plan, steps);
-        let mut runner = runner(hardware, self.interrupt);
+        let mut runner = runner(hardware, self.reporter.verbosity(), self.interrupt);
         let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
         self.reporter.update(SEARCHING, None);
         match rehearsed {

@@ -10,7 +10,6 @@ use program::plan::{Plan, RunShape};
 use schedule::hybrid::Policy;
 use workers::shared::protocol::StagedAt;
 
-use super::bar::Bar;
 use super::form::first_that_fits;
 use super::formats::{Case, formats, notes};
 use super::hardware::Hardware;
@@ -158,13 +157,10 @@ fn engine(
     let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, quiet, ..launch };
     let reporter = Arc::new(ProgressReporter::begin("starting", run.verbosity));
     let starting = Arc::downgrade(&reporter);
-    // Of workers that replace lost ones.
-    let mut reloading = Bar::new("loading", quiet);
     let signals = interrupt.clone();
     let loading = Box::new(move |done, total| {
-        match starting.upgrade() {
-            Some(reporter) => report_loading(&reporter, done, total),
-            None => reloading.update(done, total),
+        if let Some(reporter) = starting.upgrade() {
+            report_loading(&reporter, done, total);
         }
         !signals.is_requested()
     });

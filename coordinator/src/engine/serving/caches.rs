@@ -136,11 +136,12 @@ impl Caches {
         let rest = &known[..known.len().saturating_sub(1)];
         let rest = rest.get(filled..).unwrap_or_default();
         let part = other[filled..].iter().zip(rest).take_while(|(a, b)| a == b).count();
-        let found = pages.known(kind, known) as usize;
         // Who waits for little loses more time than it saves.
-        part >= PART_MIN as usize
-            && found < filled + part
-            && (filled + part - found) * PART_SHARE >= known.len() - found
+        if part < PART_MIN as usize {
+            return false;
+        }
+        let found = pages.known(kind, known) as usize;
+        found < filled + part && (filled + part - found) * PART_SHARE >= known.len() - found
     }
 
     /// Caches for a sequence of that kind that begins in a batch where `growing` others will need

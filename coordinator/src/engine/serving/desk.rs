@@ -182,7 +182,7 @@ impl Desk {
             let others = || self.with_slots().filter(|seated| seated.batch == batch);
             let waiting = &self.waiting[place];
             let (kind, tokens) = (kind(plan, &waiting.request), waiting.tokens());
-            let known = &tokens[..waiting.shareable().min(waiting.shared_end(self.selects))];
+            let known = &tokens[..waiting.findable(self.selects)];
             if others()
                 .any(|seated| self.caches.is_computing((batch, kind), known, &seated.in_prompt()))
             {

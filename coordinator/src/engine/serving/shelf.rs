@@ -126,7 +126,11 @@ impl Shelf {
     /// The numbers of which it was found out since, and how many pages are stored, after waiting at
     /// most so long for the first.
     pub(super) fn found(&mut self, wait: Duration) -> Vec<(u32, usize)> {
-        self.lookups.found(wait)
+        let found = self.lookups.found(wait);
+        if !self.is_silent() && !self.lookups.is_pending() {
+            self.silent_until = None;
+        }
+        found
     }
 
     /// The store has not answered: nothing is stored or read for a while. Its folder, if it was
