@@ -13,7 +13,6 @@ import collections
 import http.client
 import json
 import socket
-import sys
 import threading
 import time
 
@@ -89,6 +88,7 @@ class Watch:
 
     def __init__(self, target):
         self.target, self.gaps, self.healths, self.over = target, [], [], False
+        self.last_token = self.last_health = time.monotonic()
         self.threads = [threading.Thread(target=self.tokens), threading.Thread(target=self.health)]
         for thread in self.threads:
             thread.start()
@@ -104,7 +104,9 @@ class Watch:
                     now = time.monotonic()
                     if last is not None:
                         self.gaps.append((now, now - last))
-                    last = now
+                    self.last_token = last = now
+            # The first token of the next stream is not waited for.
+            self.last_token = float("inf")
             connection.close()
 
     def health(self):
@@ -118,15 +120,20 @@ class Watch:
             reply.read()
             now = time.monotonic()
             if reply.status != 200:
-                sys.exit(f"/health says {reply.status}")
+                raise RuntimeError(f"/health says {reply.status}")
             self.healths.append((now, now - asked))
+            self.last_health = now
             time.sleep(HEALTH_EVERY_S)
         connection.close()
 
     def longest_ms(self, since):
-        """The longest time between two tokens, and until /health answered, since then."""
-        of = lambda told: 1000 * max((took for at, took in told if at >= since), default=0.0)  # noqa: E731
-        return of(self.gaps), of(self.healths)
+        """The longest time between two tokens, and until /health answered, since then. What is waited for still counts."""
+        now = time.monotonic()
+
+        def longest(told, last):
+            return 1000 * max(now - last, max((took for at, took in told if at >= since), default=0.0))
+
+        return longest(self.gaps, self.last_token), longest(self.healths, self.last_health + HEALTH_EVERY_S)
 
     def stop(self):
         self.over = True

@@ -192,7 +192,7 @@ def main():
     finally:
         ray.shutdown()
         cluster.shutdown()
-    print("examples/ray_batch.py and the README's lines: likewise")
+    print("examples/ray_batch.py and the example of docs/python.md: likewise")
 
 
 if __name__ == "__main__":
