@@ -118,13 +118,15 @@ fn a_reader_that_does_not_read_is_left() {
     let limits =
         SocketLimits { write_timeout: Duration::from_millis(300), ..SocketLimits::default() };
     let options = ServerOptions { limits, ..ServerOptions::default() };
-    let manner = Manner { context: 1 << 20, ..Manner::default() };
+    // The engine is slow enough that tokens come in many events.
+    let step = Duration::from_micros(200);
+    let manner = Manner { context: 1 << 20, step, ..Manner::default() };
     let mut desk_model = super::clients::card("echo");
     desk_model.max_positions = 1 << 20;
     let desk = Desk::of(manner, options, desk_model);
-    // With log-probabilities that is more than sockets hold, however many tokens share an event.
+    // With so many log-probabilities the answer is several times the 4 MiB that a socket holds.
     let body = json!({"prompt": "slow", "max_tokens": 60_000, "stream": true, "temperature": 0,
-        "logprobs": 2})
+        "logprobs": 20})
     .to_string();
     let mut stream = connect(desk.address);
     stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");

@@ -194,7 +194,7 @@ fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
     let tokens = 60_000;
     let mut slow = send(
         &desk,
-        &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 2,
+        &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 20,
                 "temperature": 0}),
     );
     until("begun", || !desk.engine.submissions().is_empty());
