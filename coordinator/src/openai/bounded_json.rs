@@ -1,5 +1,5 @@
-//! JSON objects of unknown origin, read with bounded memory: a body of some megabytes must not
-//! become gigabytes of values.
+//! Parsing of untrusted JSON objects with bounded memory: a body of a few megabytes must not expand
+//! to gigabytes of values.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,21 +10,22 @@ use serde_json::{Map, Number, Value};
 use super::item::{ErrorCode, Rejection};
 use super::json::invalid_json;
 
-/// Bounds on an object.
+/// Bounds on a JSON object.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonBounds {
-    /// Maximum number of values; a value in an object counts twice, for its name. Each takes some
-    /// 100 bytes at most, beside its text.
+    /// Maximum number of values; a value in a nested object counts twice, because of its name. Each
+    /// value takes at most about 100 bytes in addition to its text.
     pub max_values: usize,
-    /// Returns true for fields of the outer object that are passed over.
+    /// Returns true for fields of the outermost object that are skipped.
     pub is_skipped: fn(&str) -> bool,
 }
 
-/// Reads an object within bounds; `what` it is in and an `example` are for the sentence that
-/// refuses it.
+/// Parses a JSON object within `bounds`. `what` names the text and `example` is a valid object;
+/// both are for the messages of rejections.
 ///
 /// # Errors
-/// Text that is no JSON, nests too deep, has too many values, or is no object.
+/// Returns a rejection if the text is not JSON, nests too deeply, has too many values, or is not an
+/// object.
 pub fn parse_bounded_object(
     text: &str,
     what: &str,
@@ -53,7 +54,7 @@ pub fn parse_bounded_object(
     }
 }
 
-/// Reads the outer object; other values are `None`.
+/// Visitor that parses the outermost object, and returns `None` for any other value.
 struct Outer<'a> {
     left: &'a Cell<usize>,
     is_skipped: fn(&str) -> bool,
@@ -109,7 +110,7 @@ impl<'de> Visitor<'de> for Outer<'_> {
     }
 }
 
-/// Reads a value and counts what is in it.
+/// Seed and visitor that parse a value and count the values in it.
 #[derive(Clone, Copy)]
 struct Bounded<'a> {
     left: &'a Cell<usize>,

@@ -1,9 +1,9 @@
-//! Arguments of earlier calls: texts that a model wrote, perhaps not to their end.
+//! Arguments of earlier tool calls: JSON texts that a model wrote and that may be cut off.
 
 use serde_json::{Map, Value};
 
-/// The object of a text; of one that was cut as far as it goes, of one that is something else the
-/// text itself.
+/// Parses the arguments of a call. An empty text is an empty object, a text that was cut off is the
+/// object up to the cut, and any other text is returned as a string.
 pub(super) fn read(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
@@ -17,12 +17,13 @@ pub(super) fn read(text: &str) -> Value {
     object(text).or_else(cut).unwrap_or_else(|| Value::from(text))
 }
 
-/// A text with what is open in it closed: all of it, and up to its last whole value. `None` where
-/// nothing is open.
+/// Closes all open strings, objects and lists of a text that was cut off. Returns two candidates:
+/// the closed text, and the closed text up to the end of its last complete value. Returns `None` if
+/// nothing is open or brackets do not match.
 fn closed(text: &str) -> Option<[String; 2]> {
     let mut open: Vec<char> = Vec::new();
     let (mut in_string, mut is_escaped) = (false, false);
-    // Where the last whole value of an object or a list ends, and what is open there.
+    // End of the last complete value of an object or a list, and the brackets to be closed there.
     let mut safe = (0, Vec::new());
     for (at, char) in text.char_indices() {
         match char {

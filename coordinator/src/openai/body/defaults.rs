@@ -1,5 +1,4 @@
-//! What the command line says of requests that do not say it themselves: raw prompts and short
-//! lines.
+//! Defaults from the command line for fields that raw prompts and short lines do not contain.
 
 use serde_json::{Map, Value, json};
 
@@ -8,29 +7,30 @@ use super::{Body, RawPrompt};
 use crate::boundary::codec::Turn;
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// Fields for requests that lack them.
+/// Values for fields that a request does not give.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Defaults {
-    /// From 0 to 2.
+    /// Temperature, from 0 to 2.
     pub temperature: Option<f32>,
-    /// Above 0, at most 1.
+    /// Top-p probability, above 0 and at most 1.
     pub top_p: Option<f32>,
     pub stop: Vec<String>,
-    /// A system message before the others.
+    /// System message for chats that have none.
     pub system: Option<String>,
-    /// The JSON Schema of answers.
+    /// JSON Schema of the answers.
     pub json_schema: Option<Value>,
 }
 
 impl Defaults {
-    /// Adds what `fields` lack.
+    /// Inserts the defaults of all fields that are not given. The schema is inserted only if
+    /// neither `response_format` nor `structured_outputs` is given.
     pub fn add_to(&self, fields: &mut Fields) {
         let mut add = |name: &str, value: Option<Value>| {
             if let (None, Some(value)) = (given(fields, name), value) {
                 fields.insert(name.to_owned(), value);
             }
         };
-        // As it was typed: 0.7 is no f32.
+        // Converted through its decimal text: an f32 cannot represent a typed 0.7 exactly.
         let number = |value: f32| value.to_string().parse::<f64>().map_or(Value::Null, Value::from);
         add("temperature", self.temperature.map(number));
         add("top_p", self.top_p.map(number));
@@ -47,15 +47,16 @@ impl Defaults {
         }
     }
 
-    /// The fields of a raw prompt.
+    /// Returns the fields of a raw prompt.
     pub fn of_text(&self, text: &str) -> Fields {
         Map::from_iter([("prompt".to_owned(), Value::from(text))])
     }
 
-    /// Puts the system message before those of chats that have none.
+    /// Inserts the system message at the beginning of chats that have no system or developer
+    /// message.
     ///
     /// # Errors
-    /// A prompt that is no chat.
+    /// Returns a rejection if there is a system message and a prompt is not a chat.
     pub fn seat(&self, body: &mut Body) -> Result<(), Rejection> {
         let Some(system) = &self.system else { return Ok(()) };
         for prompt in &mut body.prompts {

@@ -1,5 +1,4 @@
-//! The form that a request asks its answers to have: OpenAI's `response_format`, and vLLM's
-//! `structured_outputs`.
+//! Structured output of a request: OpenAI's `response_format` and vLLM's `structured_outputs`.
 
 use grammar::{Grammar, Whitespace, closed};
 use serde_json::{Value, json};
@@ -10,11 +9,11 @@ use super::unread::Unread;
 use super::values::{Fields, flag, given, invalid};
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// Reads both fields, of which one may ask for a form. An answer that must have a form ends with
-/// it.
+/// Reads `response_format` and `structured_outputs`, at most one of which may specify a grammar. An
+/// answer with a grammar ends where the grammar ends, so `ignore_eos` is rejected.
 ///
 /// # Errors
-/// A rejection that says what was expected.
+/// Returns a rejection that states what was expected.
 pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<Grammar>, Rejection> {
     let response = given(fields, "response_format").map(|value| response(value, rules.unread));
     let response = response.transpose()?.flatten();
@@ -66,7 +65,7 @@ fn response(value: &Value, unread: &Unread) -> Result<Option<Grammar>, Rejection
     let only = |known: &[&str]| only(fields, "response_format", known, unread);
     match (fields.get("type").and_then(Value::as_str), given(fields, "json_schema")) {
         (Some("text"), None) => only(&["type"]).map(|()| None),
-        // With a schema as llama.cpp and others have it.
+        // llama.cpp and others accept a schema with this type.
         (Some("json_object"), None) => {
             only(&["type", "schema"])?;
             let any = json!({"type": "object"});
@@ -85,7 +84,7 @@ fn response(value: &Value, unread: &Unread) -> Result<Option<Grammar>, Rejection
     }
 }
 
-/// The text of a schema whose objects have no properties but those that they declare.
+/// Returns the text of a schema whose objects have only the properties that they declare.
 fn closed_text(schema: &str) -> String {
     let Ok(mut schema) = serde_json::from_str(schema) else { return schema.to_owned() };
     closed(&mut schema);
@@ -97,13 +96,13 @@ const STRUCTURED: &str = "an object with one of \"json\", \"json_object\", \"reg
      \"whitespace_pattern\" or \"disable_any_whitespace\", and \
      \"disable_additional_properties\"";
 
-/// What the field says, each if it is given.
+/// Contents of `structured_outputs`, each of which is optional.
 #[derive(Default)]
 struct Structured {
     form: Option<Grammar>,
-    /// What may stand between the parts of JSON.
+    /// Permitted whitespace between the tokens of JSON.
     whitespace: Option<Whitespace>,
-    /// Objects have no properties but those that they declare, unless they say so.
+    /// Objects have only the properties that they declare, unless the schema states otherwise.
     is_closed: bool,
 }
 
@@ -146,7 +145,7 @@ fn structured(value: &Value) -> Result<Structured, Rejection> {
 
 fn form(name: &str, value: &Value) -> Option<Grammar> {
     match (name, value) {
-        // As text too, which is how vLLM's own clients send it.
+        // vLLM's own clients also send the schema as text.
         ("json", Value::String(text)) => {
             serde_json::from_str(text).ok().map(|schema| of_schema(&schema))
         }

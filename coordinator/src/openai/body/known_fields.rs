@@ -1,13 +1,14 @@
-//! Objects within a body, whose fields are known one by one.
+//! Nested objects of a body, whose fields are all known.
 
 use super::unread::Unread;
 use super::values::Fields;
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// Checks that an object of the field `name` has no other fields than `known`.
+/// Checks that `object`, the value of the field `name`, has no fields other than `known`. Null
+/// fields are permitted.
 ///
 /// # Errors
-/// A rejection of the first other one that is given, unless unknown fields are left out.
+/// Returns a rejection of the first unknown field, unless unknown fields are ignored.
 pub(super) fn only(
     object: &Fields,
     name: &str,

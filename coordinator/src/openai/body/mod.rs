@@ -1,4 +1,4 @@
-//! The body of a request: OpenAI's fields, read into types that cannot be wrong.
+//! Request bodies: OpenAI's fields, parsed into types that admit no invalid values.
 
 mod arguments;
 pub mod defaults;
@@ -28,45 +28,49 @@ use unread::Unread;
 pub use values::Fields;
 use values::{count, flag, given, invalid};
 
-/// Answers to a prompt, at most, as at OpenAI.
+/// Maximum number of answers per prompt, OpenAI's limit.
 const MOST_ANSWERS: usize = 128;
 
-/// A body that is well-formed, whatever the model says to it.
+/// A well-formed body, not yet checked against the model's limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Body {
-    /// At least one.
+    /// Prompts to continue, at least one.
     pub prompts: Vec<RawPrompt>,
-    /// `None` when not given. At least 1, but 0 where only the prompt is looked at.
+    /// Maximum number of new tokens; `None` if not given. It can be 0 only if `echo` or
+    /// `prompt_logprobs` is requested.
     pub max_tokens: Option<u32>,
     pub sampling: Sampling,
-    /// Answers to each prompt, at least 1.
+    /// Number of answers per prompt, at least 1.
     pub n: usize,
     pub seed: Option<u64>,
     pub stop: Vec<String>,
-    /// End-of-sequence tokens are tokens like others (an extension that vLLM has too).
+    /// End-of-sequence tokens do not end the answer (an extension that vLLM has as well).
     pub ignore_eos: bool,
-    /// Log-probabilities of each token: its own and those of so many most likely ones.
+    /// Number of most likely tokens whose log-probabilities are reported for each token of the
+    /// answers, in addition to the token's own; `None` if none are requested.
     pub logprobs: Option<u16>,
-    /// The same of each token of the prompts.
+    /// Number of most likely tokens whose log-probabilities are reported for each token of the
+    /// prompts, in addition to the token's own; `None` if none are requested.
     pub prompt_logprobs: Option<u16>,
-    /// The form that answers must have which call no function.
+    /// Grammar of answers that call no function.
     pub grammar: Option<Grammar>,
-    /// The functions that answers may call.
+    /// Functions that answers may call.
     pub tools: Option<Tools>,
     /// The answer begins with the prompt.
     pub echo: bool,
-    /// The answer has the token ids of the prompt (an extension of vLLM's).
+    /// The answer includes the token ids of the prompt (a vLLM extension).
     pub returns_token_ids: bool,
-    /// The answer is told while it grows; of a client only.
+    /// Streaming options; `None` if the answer is returned as a whole. Only clients of the server
+    /// can request a stream.
     pub stream: Option<StreamOptions>,
-    /// Other fields of a short line, for the output.
+    /// Unknown fields of a short line, which are copied to the output.
     pub columns: Fields,
 }
 
 /// Reads a body for `endpoint`.
 ///
 /// # Errors
-/// A rejection naming the first field that is wrong, missing or not implemented.
+/// Returns a rejection that names the first field that is invalid, missing or not implemented.
 pub fn read_body(
     fields: &Fields,
     endpoint: Endpoint,
@@ -103,10 +107,10 @@ pub fn read_body(
     })
 }
 
-/// What a client asks to have tokenised: a `prompt`, or `messages`.
+/// Reads the prompts that a client asks to have tokenised: a `prompt`, or `messages`.
 ///
 /// # Errors
-/// A rejection of what is missing or malformed.
+/// Returns a rejection of a missing or malformed field.
 pub fn read_prompts(fields: &mut Fields) -> Result<Vec<RawPrompt>, Rejection> {
     let is_chat = given(fields, "messages").is_some();
     let endpoint = if is_chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
@@ -118,7 +122,7 @@ pub fn read_prompts(fields: &mut Fields) -> Result<Vec<RawPrompt>, Rejection> {
     Ok(prompts)
 }
 
-/// Tells the model of functions.
+/// Adds the functions to chats, so that their templates describe them to the model.
 fn tell_of(prompts: &mut [RawPrompt], tools: Option<&Tools>) {
     for prompt in prompts {
         if let (RawPrompt::Chat(chat), Some(tools)) = (prompt, tools) {
@@ -127,7 +131,7 @@ fn tell_of(prompts: &mut [RawPrompt], tools: Option<&Tools>) {
     }
 }
 
-/// Calls end an answer.
+/// Checks fields that exclude each other: a call ends an answer, so `ignore_eos` cannot apply.
 fn check_together(fields: &Fields, tools: Option<&Tools>) -> Result<(), Rejection> {
     if tools.is_some() && flag(fields, "ignore_eos")? {
         return Err(invalid("ignore_eos", "false where there are tools"));
@@ -135,7 +139,8 @@ fn check_together(fields: &Fields, tools: Option<&Tools>) -> Result<(), Rejectio
     Ok(())
 }
 
-/// `has_form`: the answer ends where its form does.
+/// Checks that `min_tokens` does not exceed `max_tokens`, and that it is 0 with `has_form`: such an
+/// answer ends where its grammar ends.
 fn check_min_tokens(least: u32, max_tokens: Option<u32>, has_form: bool) -> Result<(), Rejection> {
     if least > 0 && has_form {
         return Err(invalid("min_tokens", "0 where the answer must have a form, or has tools"));
@@ -154,7 +159,7 @@ fn read_echo(fields: &Fields, endpoint: Endpoint) -> Result<bool, Rejection> {
     Ok(echo)
 }
 
-/// `looks_at_prompt`: then no new token may be asked for.
+/// Reads `max_tokens` or `max_completion_tokens`, which can be 0 if `looks_at_prompt` is true.
 fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>, Rejection> {
     let least = u64::from(!looks_at_prompt);
     let read = |name: &str| -> Result<Option<u32>, Rejection> {
@@ -162,7 +167,7 @@ fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>
         let number = value.as_u64().filter(|number| *number >= least);
         let form = || format!("a whole number of at least {least}");
         let number = number.ok_or_else(|| invalid(name, &form()))?;
-        // More than any context; it is cut to fit later.
+        // Larger than any context; it is lowered to fit later.
         Ok(Some(u32::try_from(number).unwrap_or(u32::MAX)))
     };
     match (read("max_tokens")?, read("max_completion_tokens")?) {
@@ -176,7 +181,7 @@ fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>
 
 fn read_seed(fields: &Fields) -> Result<Option<u64>, Rejection> {
     let Some(value) = given(fields, "seed") else { return Ok(None) };
-    // A negative seed is legal at OpenAI; its bits are as good a key as any.
+    // OpenAI accepts negative seeds; their bits are equally good as a key.
     let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
     seed.map(Some).ok_or_else(|| invalid("seed", "a whole number"))
 }
@@ -188,7 +193,7 @@ fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {
         Some(Value::String(text)) => vec![text.clone()],
         Some(Value::Array(list)) => list
             .iter()
-            // One more is enough to see that there are too many.
+            // One string more than the maximum is enough to detect that there are too many.
             .take(MAX_STOP_STRINGS + 1)
             .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| invalid("stop", wanted)))
             .collect::<Result<_, _>>()?,

@@ -1,13 +1,13 @@
-//! Where requests come from.
+//! Sources of requests.
 
-/// Where a body comes from, which decides what becomes of fields that nothing reads.
+/// Source of a body, which determines the handling of fields that are not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A line that holds the fields itself, with columns of its own.
+    /// Line that consists of the fields themselves and may have its own columns.
     ShortLine,
-    /// A line of a batch file.
+    /// Line of a batch file.
     BatchLine,
-    /// A client of the server: fields of messages that nobody knows are left out, and what only a
-    /// connection can do is read.
+    /// Client of the server: unknown fields of messages are ignored, and fields that require a
+    /// connection are read.
     Client,
 }

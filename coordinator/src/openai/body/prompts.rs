@@ -1,4 +1,4 @@
-//! What a request asks to be continued, in all forms that the two endpoints have.
+//! Prompts of a request, in all formats of the two endpoints.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::values::{Fields, flag, given, invalid, misplaced, missing};
 use crate::boundary::codec::{Conversation, Turn};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 
-/// What a request asks to be continued, before tokenisation.
+/// A prompt before tokenisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RawPrompt {
     Text(String),
@@ -17,10 +17,10 @@ pub enum RawPrompt {
     Chat(Conversation),
 }
 
-/// Reads what `endpoint` has continued.
+/// Reads the prompts of a request to `endpoint`.
 ///
 /// # Errors
-/// A rejection of what is missing, malformed or the other endpoint's.
+/// Returns a rejection of a field that is missing, malformed or belongs to the other endpoint.
 pub(super) fn read(
     fields: &Fields,
     endpoint: Endpoint,
@@ -45,11 +45,11 @@ pub(super) fn read(
     }
 }
 
-/// Reads what a client asks to have tokenised, which need not end where an answer begins: an
-/// answer cannot be requested of `add_generation_prompt: false`, tokens can.
+/// Reads the prompts that a client asks to have tokenised. Unlike prompts to be answered, they may
+/// have `add_generation_prompt: false`, and then end without a generation prompt.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub(super) fn read_to_tokenize(
     fields: &mut Fields,
     endpoint: Endpoint,
@@ -70,15 +70,16 @@ pub(super) fn read_to_tokenize(
 }
 
 const CONTINUES: &str = "continue_final_message";
-/// Where it is true the template would begin an answer of its own.
+/// If true, which is the default, the template begins a new answer, unless the answer continues the
+/// last message.
 const ADDS_PROMPT: &str = "add_generation_prompt";
 const KWARGS: &str = "chat_template_kwargs";
 const EFFORT: &str = "reasoning_effort";
-/// Variables that a template is told anyway.
+/// Variables that every template receives and that requests cannot set.
 const RESERVED: [&str; 6] =
     ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
 
-/// Whether the answer goes on with the last message.
+/// Returns true if the answer continues the last message.
 fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
     let continues = flag(fields, CONTINUES)?;
     let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
@@ -95,7 +96,7 @@ fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
     Ok(continues)
 }
 
-/// What the template is told beside the messages: names and JSON texts.
+/// Reads additional variables of the chat template, as names and JSON texts.
 fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
     let kwargs = given(fields, KWARGS)
         .map(|kwargs| template_variables(kwargs).map_err(|expected| invalid(KWARGS, &expected)));
@@ -110,10 +111,10 @@ fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
     Ok(variables)
 }
 
-/// Names and JSON texts of an object of variables.
+/// Returns the names and JSON texts of an object of variables.
 ///
 /// # Errors
-/// What it must be.
+/// Returns a description of the expected value.
 pub fn template_variables(value: &Value) -> Result<Vec<(String, String)>, String> {
     let expected = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
     let variables = value.as_object().ok_or_else(expected)?;
@@ -154,7 +155,7 @@ fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
 fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
     list.iter()
         .map(|entry| match entry.as_u64() {
-            // Too large for u32 is certainly outside the vocabulary, which is judged later.
+            // An id that exceeds u32 is certainly outside the vocabulary, which is checked later.
             Some(id) => Ok(u32::try_from(id).unwrap_or(u32::MAX)),
             None if entry.is_i64() => Err(Rejection::new(
                 ErrorCode::TokenOutOfVocabulary,
@@ -165,9 +166,9 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
         .collect()
 }
 
-/// Roles that OpenAI has; `developer` is how its newer models call `system`.
+/// OpenAI's roles; `developer` is the name of `system` for its newer models.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-/// Fields of a message that templates are told as they are.
+/// Fields of a message that are passed to templates unchanged.
 const TOLD: [&str; 3] = ["name", "tool_call_id", "reasoning_content"];
 
 fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
@@ -195,13 +196,14 @@ fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejectio
         .collect()
 }
 
-/// The text of a message; none where an assistant only called tools.
+/// Returns the text of a message, which is empty if the assistant only called tools.
 fn content(message: &Fields) -> Result<String, Rejection> {
     let calls = ["tool_calls", "function_call"].iter().any(|name| given(message, name).is_some());
     match given(message, "content") {
         Some(content) => read_content(content),
         None if calls => Ok(String::new()),
-        // As an assistant's message comes back that says why it does not answer, or nothing.
+        // Clients send back assistant messages without content: the refusal, if there is one, is
+        // the text.
         None if message.get("role").is_some_and(|role| role == "assistant") => {
             let refusal = given(message, "refusal").map(Value::as_str).unwrap_or_default();
             Ok(refusal.unwrap_or_default().to_owned())
@@ -210,30 +212,31 @@ fn content(message: &Fields) -> Result<String, Rejection> {
     }
 }
 
-/// What else the template is told of a message.
+/// Returns the other fields of a message that templates read, as names and JSON texts.
 fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Rejection> {
     let mut more = Vec::new();
     let says_refusal = message.get("refusal").is_some_and(|refusal| !refusal.is_null());
     for (name, value) in message {
         match name.as_str() {
-            // No content is not an empty one to every template; a refusal takes its place.
+            // Not every template treats a null content as an empty one. A refusal replaces the
+            // content.
             "content" if value.is_null() && !says_refusal => {
                 more.push((name.clone(), value.to_string()));
             }
-            // Fields that templates do not read.
+            // Read separately, or not read by any template.
             "role" | "content" | "refusal" | "annotations" | "audio" => {}
             _ if value.is_null() => {}
             "tool_calls" => {
                 let calls = earlier_calls(value)?;
-                // An empty list is said by some, and means none.
+                // Some clients send an empty list if there are no calls.
                 if calls.as_array().is_some_and(|calls| !calls.is_empty()) {
                     more.push((name.clone(), calls.to_string()));
                 }
             }
-            // As newer servers call it.
+            // The name that newer servers use.
             "reasoning" => more.push(("reasoning_content".to_owned(), value.to_string())),
             name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
-            // What servers add to their answers comes back with the conversation.
+            // Clients send back the fields that servers add to their answers.
             _ if rules.origin == Origin::Client => {}
             name => rules.unread.ignore_or(
                 name,
@@ -247,7 +250,8 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
     Ok(more)
 }
 
-/// A text, or a list of parts that are all texts.
+/// Reads a content that is a text or a list of parts, which are all texts or refusals and are
+/// concatenated.
 fn read_content(value: &Value) -> Result<String, Rejection> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());

@@ -1,15 +1,15 @@
-//! What holds for all bodies of a kind.
+//! Rules that apply to all bodies of a kind.
 
 use super::origin::Origin;
 use super::unread::Unread;
 use crate::boundary::engine::Sampling;
 
-/// How bodies are read.
+/// Rules for reading bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     pub origin: Origin,
-    /// What a request draws by that does not say.
+    /// Sampling parameters for fields that a request does not give.
     pub sampling: Sampling,
-    /// What becomes of fields that nothing reads.
+    /// Policy for fields that are not read.
     pub unread: &'a Unread,
 }

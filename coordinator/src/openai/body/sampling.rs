@@ -1,4 +1,4 @@
-//! How tokens are drawn, and what is told of how likely they were.
+//! Sampling parameters, and the log-probabilities to be reported.
 
 use std::ops::RangeInclusive;
 
@@ -8,14 +8,15 @@ use super::values::{Fields, count, flag, given, invalid, misplaced, number};
 use crate::boundary::engine::{Penalties, Sampling};
 use crate::openai::item::{Endpoint, Rejection};
 
-/// More than any context has.
+/// Maximum of `min_tokens`, larger than any context.
 const MIN_TOKENS_MAX: usize = u32::MAX as usize;
 
-/// Most likely tokens of a place, at most, as at OpenAI.
+/// Maximum number of most likely tokens per position, OpenAI's limit.
 const MOST_LIKELY: usize = 20;
 
-/// What is not given is as in `unless_given`. `top_k`, `min_p`, `repetition_penalty` and
-/// `min_tokens` are vLLM's, where a `top_k` of -1 keeps every token.
+/// Reads the sampling parameters; `unless_given` has the values of fields that are not given.
+/// `top_k`, `min_p`, `repetition_penalty` and `min_tokens` are vLLM's, where a `top_k` of -1 keeps
+/// every token.
 pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampling, Rejection> {
     let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
     let temperature = number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
@@ -26,7 +27,7 @@ pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampli
         Some(value) if value.as_i64() == Some(-1) => 0,
         Some(value) => {
             let most = value.as_u64().ok_or_else(|| invalid("top_k", "a whole number, or -1"))?;
-            // More than any vocabulary has.
+            // Larger than any vocabulary.
             u32::try_from(most).unwrap_or(u32::MAX)
         }
     };
@@ -49,8 +50,9 @@ pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampli
     })
 }
 
-/// How many log-probabilities of most likely tokens are told beside each token's own. Completions
-/// name the number, chats say whether and how many.
+/// Reads the number of most likely tokens whose log-probabilities are reported in addition to each
+/// token's own; `None` if none are requested. Completions give the number in `logprobs`; chats set
+/// `logprobs` to true and give the number in `top_logprobs`.
 pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16>, Rejection> {
     let likely = |name: &str| Ok(count(fields, name, 0..=MOST_LIKELY)?.map(|likely| likely as u16));
     match endpoint {
@@ -72,10 +74,11 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
     }
 }
 
-/// `prompt_logprobs`, as vLLM has it.
+/// Reads vLLM's `prompt_logprobs`.
 ///
 /// # Errors
-/// A rejection that says what was expected, or of a stream, whose answers have no place for them.
+/// Returns a rejection that states what was expected, or one of a stream, whose events cannot
+/// contain them.
 pub(super) fn prompt_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
     let likely = count(fields, "prompt_logprobs", 0..=MOST_LIKELY)?.map(|likely| likely as u16);
     if likely.is_some() && flag(fields, "stream")? {

@@ -1,4 +1,4 @@
-//! Whether an answer is told while it grows.
+//! Streaming of an answer: `stream` and `stream_options`.
 
 use serde_json::Value;
 
@@ -7,19 +7,19 @@ use super::rules::Rules;
 use super::values::{Fields, flag, given, invalid};
 use crate::openai::item::Rejection;
 
-/// What a stream says beside the answer.
+/// Contents of a stream in addition to the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Counts of tokens in a last event of their own.
+    /// Token counts in a separate last event.
     pub include_usage: bool,
-    /// Counts of tokens so far in every event (vLLM's); only with `include_usage`.
+    /// Token counts so far in every event (a vLLM extension); only with `include_usage`.
     pub continuous_usage: bool,
 }
 
-/// Reads `stream` and `stream_options`; `None` where the answer is told whole.
+/// Reads `stream` and `stream_options`; returns `None` if the answer is not streamed.
 ///
 /// # Errors
-/// A rejection that says what was expected.
+/// Returns a rejection that states what was expected.
 pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<StreamOptions>, Rejection> {
     let options = match given(fields, "stream_options") {
         None => StreamOptions::default(),

@@ -1,4 +1,4 @@
-//! The functions that an answer may call: `tools`, `tool_choice` and `parallel_tool_calls`.
+//! Functions that an answer may call: `tools`, `tool_choice` and `parallel_tool_calls`.
 
 use grammar::{Function, closed, is_function_name};
 use serde_json::{Map, Value, json};
@@ -7,26 +7,26 @@ use super::arguments;
 use super::values::{Fields, flag, given, invalid, misplaced};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection};
 
-/// Functions that an answer may call, at least one.
+/// Functions of a request, and restrictions on their calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tools {
-    /// All that the model is told of: JSON texts, as they were given.
+    /// All tools of the request, as JSON texts for the chat template.
     pub told: Vec<String>,
-    /// Those that may be called.
+    /// Functions that may be called, at least one.
     pub functions: Vec<Function>,
-    /// The answer is calls and nothing else.
+    /// The answer consists of calls only.
     pub is_required: bool,
-    /// It may be several.
+    /// The answer may contain several calls.
     pub are_several: bool,
 }
 
 const TOOL: &str = "a list of {\"type\": \"function\", \"function\": {\"name\": ..., \
                     \"description\": ..., \"parameters\": {...}}}";
 
-/// Reads the three fields; `None` where nothing may be called.
+/// Reads the three fields; returns `None` if no function may be called.
 ///
 /// # Errors
-/// A rejection that says what was expected.
+/// Returns a rejection that states what was expected.
 pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Option<Tools>, Rejection> {
     let tools = given(fields, "tools").map(|tools| tools.as_array().ok_or_else(not_tools));
     let tools = tools.transpose()?.map_or(&[][..], Vec::as_slice);
@@ -41,7 +41,7 @@ pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Option<Tools>,
     choose(fields, all)
 }
 
-/// Leaves what `tool_choice` leaves.
+/// Restricts the functions to those that `tool_choice` permits; returns `None` if it permits none.
 fn choose(fields: &Fields, tools: Tools) -> Result<Option<Tools>, Rejection> {
     let has_tools = !tools.functions.is_empty();
     let wanted = if has_tools {
@@ -97,7 +97,7 @@ fn function(tool: &Value) -> Result<Function, Rejection> {
     Ok(Function { name: name.to_owned(), parameters: parameters.to_string() })
 }
 
-/// A schema that only objects have; `None` where it is one of something else.
+/// Returns the schema restricted to objects, or `None` if it is a schema of another type.
 fn of_object(schema: &Map<String, Value>) -> Option<Value> {
     let is_object = match schema.get("type") {
         None => true,
@@ -107,7 +107,7 @@ fn of_object(schema: &Map<String, Value>) -> Option<Value> {
     let mut schema = schema.clone();
     schema.insert("type".to_owned(), json!("object"));
     let mut schema = Value::Object(schema);
-    // Models go on inventing keys where they may.
+    // Models keep inventing keys if additional properties are permitted.
     closed(&mut schema);
     is_object.then_some(schema)
 }
@@ -125,11 +125,11 @@ fn not_object(name: &str) -> Rejection {
     Rejection::new(ErrorCode::InvalidValue, message)
 }
 
-/// The calls of an earlier answer as templates take them: arguments are objects there, and texts in
-/// OpenAI's form, which a model may not have written to their end.
+/// Converts the calls of an earlier answer to the format of templates, where arguments are objects.
+/// In OpenAI's format they are texts, which the model may not have completed.
 ///
 /// # Errors
-/// A rejection of what is no list of calls.
+/// Returns a rejection if the value is not a list of calls.
 pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
     let wanted = "a list of {\"id\": ..., \"type\": \"function\", \"function\": {\"name\": ..., \
                   \"arguments\": ...}} whose arguments are a text or a JSON object";
@@ -145,7 +145,7 @@ pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
             Some(given) if given.is_object() => given,
             Some(_) => return Err(refused()),
         };
-        // In the order in which models write them; clients have any.
+        // The order in which models write them; clients send any order.
         function.shift_insert(0, "name".to_owned(), name);
         function.shift_insert(1, "arguments".to_owned(), arguments);
     }

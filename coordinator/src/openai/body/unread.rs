@@ -1,5 +1,5 @@
-//! Fields of a request that the job does not read: those without effect here, those that are
-//! harmless while they have their default, and those that nobody knows.
+//! Fields of a request that are not read: those without effect here, those that are harmless with
+//! their default value, and unknown ones.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use super::origin::Origin;
 use super::values::{Fields, given};
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// Fields that change nothing in an answer here: who asks, how a hosted service would file it, and
-/// what a server would keep.
+/// Fields that do not affect an answer here: they identify the sender, classify the request for a
+/// hosted service, or control what a server retains.
 const IGNORED: [&str; 10] = [
     "model",
     "user",
@@ -25,13 +25,13 @@ const IGNORED: [&str; 10] = [
     "priority",
 ];
 
-/// Returns true for fields that change nothing here and are not even read.
+/// Returns true for fields that have no effect here and are not read at all.
 pub fn is_without_effect(name: &str) -> bool {
-    // A server looks at the model's name.
+    // A server checks the model's name.
     name != "model" && IGNORED.contains(&name)
 }
 
-/// Fields that the job reads itself.
+/// Fields that are implemented for all requests.
 pub const IMPLEMENTED: [&str; 30] = [
     "prompt",
     "messages",
@@ -65,31 +65,31 @@ pub const IMPLEMENTED: [&str; 30] = [
     "add_generation_prompt",
 ];
 
-/// Fields that are read of a client of the server alone.
+/// Fields that are read only from clients of the server.
 pub const OF_CLIENTS: [&str; 2] = ["stream", "stream_options"];
 
-/// Fields of a client that change nothing: the name by which vLLM would log the request.
+/// Fields of clients without effect: the name under which vLLM logs a request.
 const IGNORED_OF_CLIENTS: [&str; 1] = ["request_id"];
 
-/// Whether `value` is what OpenAI, vLLM or llama.cpp document as the default of an unimplemented
-/// `field`; `None` for a field we have never heard of. `null` means "not given" everywhere.
+/// Returns true if `value` is the default that OpenAI, vLLM or llama.cpp document for an
+/// unimplemented `field`, and `None` if the field is unknown. `null` means "not given" everywhere.
 fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
     let empty_list = || value.as_array().is_some_and(Vec::is_empty);
     let empty_object = || value.as_object().is_some_and(Map::is_empty);
     let is = |number: f64| value.as_f64() == Some(number);
     Some(match field {
-        // As many as are asked for: there is nothing to choose.
+        // If the number equals that of the answers, there is nothing to choose.
         "best_of" => is(given(fields, "n").and_then(Value::as_f64).unwrap_or(1.0)),
         "stream" => value == &Value::Bool(false),
         "logit_bias" => empty_object(),
         "functions" => empty_list(),
-        // With no functions both mean that none is called.
+        // Without functions, both values mean that no function is called.
         "function_call" => value == "none" || value == "auto",
         "suffix" => value == "",
         "modalities" => value == &serde_json::json!(["text"]),
         "verbosity" => value == "medium",
         "stream_options" | "audio" | "prediction" | "web_search_options" => false,
-        // vLLM's.
+        // Fields of vLLM.
         "length_penalty" => is(1.0),
         "skip_special_tokens"
         | "spaces_between_special_tokens"
@@ -107,7 +107,7 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
         | "truncate_prompt_tokens"
         | "allowed_token_ids"
         | "chat_template" => false,
-        // llama.cpp's.
+        // Fields of llama.cpp.
         "repeat_penalty" | "typical_p" | "tfs_z" => is(1.0),
         "mirostat" | "dry_multiplier" | "xtc_probability" | "dynatemp_range" => is(0.0),
         "n_predict" | "n_probs" | "grammar" | "json_schema" => false,
@@ -115,34 +115,35 @@ fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
     })
 }
 
-/// What becomes of fields that the job does not read.
+/// Policy for fields that are not read, and a record of those that were encountered.
 #[derive(Debug, Default)]
 pub struct Unread {
-    /// `--ignore-unknown-fields`: they are left out and named.
+    /// Set by `--ignore-unknown-fields`: unaccepted fields are ignored and recorded.
     ignores: bool,
     ignored: Mutex<BTreeSet<String>>,
     passed: Mutex<BTreeSet<String>>,
-    /// Names of the model that answers; none where a request may name any without a word.
+    /// Names of the model that answers. If there are none, requests may name any model.
     model_names: Vec<String>,
     other_models: Mutex<BTreeSet<String>>,
 }
 
 impl Unread {
-    /// Refuses them, or leaves them out.
+    /// Creates a policy that rejects unaccepted fields, or ignores them if `ignores` is true.
     pub fn new(ignores: bool) -> Unread {
         Unread { ignores, ..Unread::default() }
     }
 
-    /// Notes which requests name a model of another name; the first of `names` is the model's own.
+    /// Sets the names of the model, the first of which is its own; requests that name another model
+    /// are recorded.
     #[must_use]
     pub fn with_model_names(self, names: Vec<String>) -> Unread {
         Unread { model_names: names, ..self }
     }
 
-    /// Leaves the field out, where that was asked for.
+    /// Records and ignores the field if the policy ignores unaccepted fields.
     ///
     /// # Errors
-    /// The rejection, where it was not.
+    /// Returns `rejection` if the policy rejects them.
     pub(super) fn ignore_or(&self, name: &str, rejection: Rejection) -> Result<(), Rejection> {
         if !self.ignores {
             return Err(rejection);
@@ -151,11 +152,11 @@ impl Unread {
         Ok(())
     }
 
-    /// Checks a body's fields that the job does not read. Those of a short line that no server
-    /// knows are columns of whoever wrote it: they are told, for the output.
+    /// Checks the fields of a body that are not read. Returns the unknown fields of a short line:
+    /// they are columns of its author, and are copied to the output.
     ///
     /// # Errors
-    /// A rejection that names the first field that is not accepted.
+    /// Returns a rejection that names the first field that is not accepted.
     pub(super) fn check(&self, fields: &Fields, origin: Origin) -> Result<Fields, Rejection> {
         let mut columns = Map::new();
         let is_client = origin == Origin::Client;
@@ -182,7 +183,7 @@ impl Unread {
                 }
                 None => format!("The field \"{field}\" is not known here"),
             };
-            // A client has no say in how the server was started.
+            // A client cannot change the arguments of the server.
             let or = if is_client { "" } else { ", or give --ignore-unknown-fields" };
             let message = format!("{reason}; leave it out{or}.");
             self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, message))?;
@@ -197,7 +198,7 @@ impl Unread {
         }
     }
 
-    /// What was done with fields, a sentence for each kind.
+    /// Returns a summary of the recorded names, one sentence per kind.
     pub fn notes(&self) -> Vec<String> {
         let own = self.model_names.first().map_or("", String::as_str);
         let answers =
@@ -220,13 +221,13 @@ impl Unread {
     }
 }
 
-/// Names kept at most: a file may have as many as it has lines.
+/// Maximum number of names that are recorded per kind: a file may have a new name in every line.
 const NAMES_MAX: usize = 20;
 
-/// Characters of a name that are shown at most.
+/// Maximum number of characters of a name that are printed.
 const NAME_CHARS_MAX: usize = 100;
 
-/// A name as it may be printed to a terminal: bounded, and without control characters.
+/// Returns a name that is safe to print to a terminal: truncated, and without control characters.
 fn shown(name: &str) -> String {
     let chars = name.chars().take(NAME_CHARS_MAX);
     chars.map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()

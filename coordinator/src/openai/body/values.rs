@@ -1,4 +1,4 @@
-//! Values of fields, and the rejections of those that are wrong.
+//! Values of fields, and rejections of invalid ones.
 
 use std::ops::RangeInclusive;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// The fields of a body.
+/// Fields of a body, by name.
 pub type Fields = Map<String, Value>;
 
-/// `null` is the same as not given.
+/// Returns the value of a field, or `None` if it is missing or null.
 pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
@@ -32,7 +32,7 @@ pub(super) fn misplaced(fields: &Fields, name: &str, url: &str) -> Result<(), Re
     }
 }
 
-/// A number in a `range` that is described in words.
+/// Reads a number for which `accept` returns true; `range` describes the valid numbers in words.
 pub(super) fn number(
     fields: &Fields,
     name: &str,
@@ -42,7 +42,7 @@ pub(super) fn number(
     let Some(value) = given(fields, name) else { return Ok(None) };
     let number = value.as_f64().filter(|number| accept(*number));
     let number = number.ok_or_else(|| invalid(name, &format!("a number {range}")))?;
-    // A tiny top_p must not become 0, which would leave no token to choose.
+    // A tiny top_p must not become 0, which would leave no token to sample.
     let narrow = number as f32;
     Ok(Some(if number > 0.0 { narrow.max(f32::MIN_POSITIVE) } else { narrow }))
 }
@@ -59,7 +59,7 @@ pub(super) fn count(
     number.map(Some).ok_or_else(|| invalid(name, &wanted()))
 }
 
-/// `false` unless given.
+/// Reads a boolean, which is `false` if it is not given.
 pub(super) fn flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(false) };
     value.as_bool().ok_or_else(|| invalid(name, "true or false"))
