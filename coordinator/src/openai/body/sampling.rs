@@ -77,8 +77,8 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
 /// Reads vLLM's `prompt_logprobs`.
 ///
 /// # Errors
-/// Returns a rejection that states what was expected, or one of a stream, whose events cannot
-/// contain them.
+/// Returns a rejection that states what was expected. Streams are rejected, since their events
+/// cannot contain log-probabilities of the prompt.
 pub(super) fn prompt_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
     let likely = count(fields, "prompt_logprobs", 0..=MOST_LIKELY)?.map(|likely| likely as u16);
     if likely.is_some() && flag(fields, "stream")? {

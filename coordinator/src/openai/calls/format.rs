@@ -1,32 +1,33 @@
-//! How models write calls, told by what their chat templates say.
+//! Formats of tool calls, detected from chat templates.
 
 use grammar::{CallSyntax, Word};
 
 use super::{harmony, hermes, llama, mistral, qwen_coder};
 
-/// A way to write calls.
+/// A format in which models write tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFormat {
-    /// Hermes, Qwen 2.5 and 3, and those trained alike: JSON between tags.
+    /// JSON between tags: Hermes, Qwen 2.5 and 3, and models trained in the same way.
     Hermes,
-    /// Llama 3: JSON alone.
+    /// JSON without tags: Llama 3.
     Llama,
-    /// Mistral's first: a list of JSON behind a token.
+    /// A list of JSON objects after a token: earlier models of Mistral.
     MistralList,
-    /// Mistral's later: a name and JSON, each behind a token.
+    /// A name and JSON, each after a token: later models of Mistral.
     MistralNamed,
-    /// Qwen3-Coder and Qwen3.5: each argument between tags.
+    /// Each argument between its own tags: Qwen3-Coder and Qwen3.5.
     QwenCoder,
-    /// OpenAI's Harmony, of gpt-oss: a message to a function.
+    /// A message to a function in OpenAI's Harmony format: gpt-oss.
     Harmony,
 }
 
-/// Those that are known, for a sentence.
+/// Models whose formats are known, as part of a sentence.
 pub const KNOWN: &str =
     "Hermes and Qwen 2.5 and 3, Qwen3-Coder and Qwen3.5, Llama 3, Mistral, and gpt-oss";
 
 impl CallFormat {
-    /// The one that a template shows its model; `None` where it shows none that is known.
+    /// Returns the format that a chat template shows to its model, or `None` if it shows no known
+    /// format.
     pub fn of_template(template: &str) -> Option<CallFormat> {
         let formats = [
             (CallFormat::Harmony, harmony::is_shown(template)),
@@ -40,11 +41,11 @@ impl CallFormat {
         found.map(|(format, _)| format)
     }
 
-    /// How calls are written with a tokenizer that says which token is a text and no part of
-    /// others.
+    /// Returns the syntax of calls in this format. `special` returns the token that represents a
+    /// text and is not part of other texts, or `None` if the tokenizer has none.
     ///
     /// # Errors
-    /// A tokenizer that does not answer.
+    /// Returns the error of `special` if the tokenizer does not answer.
     pub fn syntax(
         self,
         special: &dyn Fn(&str) -> Result<Option<u32>, String>,
@@ -63,14 +64,14 @@ impl CallFormat {
         }
     }
 
-    /// Whether one answer can have several calls: Llama's templates refuse them in a conversation,
-    /// and a message to a function ends the turn of gpt-oss.
+    /// Returns true if an answer may contain several calls. Llama's templates refuse several calls
+    /// in a conversation, and a message to a function ends the turn of gpt-oss.
     pub fn takes_several(self) -> bool {
         !matches!(self, CallFormat::Llama | CallFormat::Harmony)
     }
 }
 
-/// Whether a template tells its model of functions.
+/// Returns true if a chat template describes functions to its model.
 pub fn takes_tools(template: &str) -> bool {
     template.contains("tools")
 }

@@ -1,12 +1,12 @@
-//! A message to a function in OpenAI's Harmony format, as gpt-oss writes it:
-//! `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, or with whom it is to
-//! before the channel.
+//! Tool calls in OpenAI's Harmony format, as gpt-oss writes them: a message to a function,
+//! `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`. The recipient may also
+//! precede the channel.
 
 use grammar::{CallSyntax, Headers, Part, Word};
 
 use super::parts::{Marker, maybe, text, trigger};
 
-/// Before a function's name.
+/// Recipient of a call, before the function's name.
 const TO: &str = "to=functions.";
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";

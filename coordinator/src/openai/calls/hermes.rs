@@ -1,4 +1,5 @@
-//! `<tool_call>`, a line with `{"name": "f", "arguments": {...}}`, `</tool_call>`.
+//! Tool calls in the format of Hermes: `<tool_call>`, a line with `{"name": "f", "arguments":
+//! {...}}`, and `</tool_call>`.
 
 use grammar::{CallSyntax, Part};
 
@@ -8,7 +9,7 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 pub(super) fn is_shown(template: &str) -> bool {
-    // Others have the tag too, around what is no such JSON.
+    // Other formats also have the tag, but not around such JSON.
     let others = ["<function=", "<arg_key>"];
     template.contains(OPEN)
         && template.contains("arguments")

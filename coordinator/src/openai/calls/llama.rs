@@ -1,12 +1,12 @@
-//! `{"name": "f", "parameters": {...}}` and nothing else, sometimes with its type or behind a
-//! token.
+//! Tool calls in the format of Llama: the whole answer is `{"name": "f", "parameters": {...}}`, in
+//! some cases with a type or after a token.
 
 use grammar::{CallSyntax, Part, Trigger, Word};
 
 use super::parts::{Marker, maybe, name_end_and, text};
 
 const TAG: &str = "<|python_tag|>";
-/// What models say of a function before its name, as they were shown it.
+/// Entry that some models write before the function's name, as in the descriptions of functions.
 const TYPE: &str = "\"type\": \"function\", ";
 
 pub(super) fn is_shown(template: &str) -> bool {

@@ -1,14 +1,14 @@
-//! Whether something said begins as it should.
+//! Matching of words and parts of a call syntax at the beginning of a sequence.
 
 use grammar::{Part, Word};
 
 use crate::openai::said::Said;
 
-/// Whether something begins as it should.
+/// Result of matching the beginning of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Match<T> {
     No,
-    /// It does as far as it goes.
+    /// The sequence matches so far, but ends too early.
     Partly,
     Yes(T),
 }
@@ -23,7 +23,7 @@ impl<T> Match<T> {
     }
 }
 
-/// How long a word is where something said begins with it.
+/// Matches a word at the beginning of `said`; returns the length of the word.
 pub(super) fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
     match word {
         Word::Token(token) => match said.first() {
@@ -45,7 +45,7 @@ pub(super) fn match_word(word: &Word, said: &[Said]) -> Match<usize> {
     }
 }
 
-/// The same of a text.
+/// Matches a text at the beginning of `said`; returns the length of the text.
 pub(super) fn match_text(text: &str, said: &[Said]) -> Match<usize> {
     let mut length = 0;
     for (char, said) in text.chars().zip(said) {
@@ -57,7 +57,8 @@ pub(super) fn match_text(text: &str, said: &[Said]) -> Match<usize> {
     if length == text.chars().count() { Match::Yes(length) } else { Match::Partly }
 }
 
-/// How long parts are where something said begins with them.
+/// Matches consecutive parts at the beginning of `said`; returns their length. Optional parts may
+/// be missing.
 pub(super) fn match_all<'p>(
     parts: impl IntoIterator<Item = &'p Part>,
     said: &[Said],
@@ -79,7 +80,7 @@ pub(super) fn match_all<'p>(
     Match::Yes(length)
 }
 
-/// How long words are that follow each other.
+/// Matches consecutive words at the beginning of `said`; returns their length.
 fn match_words(words: &[Word], said: &[Said]) -> Match<usize> {
     let mut length = 0;
     for word in words {

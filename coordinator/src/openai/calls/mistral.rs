@@ -1,5 +1,6 @@
-//! `[TOOL_CALLS]` before a list of `{"name": "f", "arguments": {...}}`, or, later, before each
-//! name, which `[ARGS]` and the arguments follow, in some versions behind an id of the call.
+//! Tool calls in the formats of Mistral: `[TOOL_CALLS]` before a list of `{"name": "f",
+//! "arguments": {...}}`, or, in later models, before each name, which is followed by `[ARGS]` and
+//! the arguments. In some versions an id of the call precedes `[ARGS]`.
 
 use grammar::{CallSyntax, Part, Word};
 
@@ -8,7 +9,7 @@ use super::parts::{Marker, maybe, name_end_and, object_and_name, text, trigger};
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGUMENTS: &str = "[ARGS]";
 const ID: &str = "[CALL_ID]";
-/// Letters and digits of an id.
+/// Number of letters and digits of an id.
 const ID_LENGTH: usize = 9;
 
 pub(super) fn is_list(template: &str) -> bool {
@@ -39,7 +40,7 @@ pub(super) fn named_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
         triggers: vec![trigger(calls.clone())],
         open: vec![Part::Must(calls)],
         middle: vec![
-            // Clients are told ids of our own.
+            // Clients receive ids of our own instead.
             Part::MayAll(vec![marker(ID)?, Word::Alphanumeric(ID_LENGTH)]),
             Part::Must(marker(ARGUMENTS)?),
         ],

@@ -1,4 +1,4 @@
-//! Function calls: how models write them, read out of what they say, and told to clients.
+//! Tool calls: the formats of models, extraction from answers, and the format for clients.
 
 pub mod format;
 mod harmony;

@@ -1,15 +1,16 @@
-//! What ways to write calls are put together of.
+//! Building blocks of call syntaxes.
 
 use grammar::{Part, Trigger, Word};
 
-/// What a marker is written as: a token where the tokenizer has one, else its text.
+/// Function from the name of a marker to its word: the token of the tokenizer, or the text if it
+/// has no such token.
 pub(super) type Marker<'m> = &'m dyn Fn(&str) -> Result<Word, String>;
 
 pub(super) fn text(text: &str) -> Part {
     Part::Must(Word::Text(text.to_owned()))
 }
 
-/// Models write it, and some leave it out.
+/// Returns an optional text, which some models omit.
 pub(super) fn maybe(text: &str) -> Part {
     Part::May(Word::Text(text.to_owned()))
 }
@@ -18,12 +19,12 @@ pub(super) fn trigger(word: Word) -> Trigger {
     Trigger { word, at_start: false }
 }
 
-/// `{"name": "`.
+/// Returns the parts of `{"name": "`.
 pub(super) fn object_and_name() -> Vec<Part> {
     vec![text("{\"name\":"), maybe(" "), text("\"")]
 }
 
-/// What follows the name in such an object, up to the value of `key`.
+/// Returns the parts between the name in such an object and the value of `key`.
 pub(super) fn name_end_and(key: &str) -> Vec<Part> {
     vec![text("\","), maybe(" "), text(&format!("\"{key}\":")), maybe(" ")]
 }

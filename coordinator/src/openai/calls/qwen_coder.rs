@@ -1,5 +1,5 @@
-//! As Qwen3-Coder and Qwen3.5 write calls: each argument between tags of its own, texts as they
-//! are.
+//! Tool calls in the format of Qwen3-Coder and Qwen3.5: each argument is between its own tags, and
+//! texts are not quoted.
 //!
 //! ```text
 //! <tool_call>
@@ -27,7 +27,7 @@ pub(super) fn is_shown(template: &str) -> bool {
 pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
     let (open, close) = (marker(OPEN)?, marker(CLOSE)?);
     Ok(CallSyntax {
-        // Models leave out the tag now and then.
+        // Models occasionally omit the first tag.
         triggers: vec![trigger(open.clone()), trigger(Word::Text(FUNCTION.to_owned()))],
         open: vec![Part::May(open), maybe("\n"), text(FUNCTION)],
         middle: vec![text(">\n")],

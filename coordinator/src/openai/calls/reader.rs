@@ -1,4 +1,4 @@
-//! Calls read out of what a model says, while it says it.
+//! Incremental extraction of tool calls from an answer.
 
 use grammar::{CallSyntax, Calls, Function, ParameterTags, Trigger};
 
@@ -6,33 +6,33 @@ use super::matching::{Match, match_all, match_text, match_word};
 use crate::openai::parts::{CallDelta, Found};
 use crate::openai::said::Said;
 
-/// Where in an answer it is.
+/// Position of the reader in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// `is_within`: there was more than blanks.
+    /// In a text; `is_within`: it contains more than whitespace.
     Text {
         is_within: bool,
     },
-    /// Where a call begins whose head is there.
+    /// At the beginning of a call whose head is complete.
     Head {
         is_first: bool,
     },
     Arguments(Nesting),
-    /// Between arguments that stand between tags; `is_first`: before the first.
+    /// Before an argument between tags, or after the last one; `is_first`: before the first one.
     Parameter {
         is_first: bool,
     },
-    /// In the value of such an argument.
+    /// In the value of an argument between tags.
     Value {
         is_text: bool,
     },
-    /// Behind the arguments.
+    /// After the arguments of a call.
     Tail,
-    /// Behind a call.
+    /// After a call.
     Between,
 }
 
-/// How deep in a JSON text.
+/// Nesting of a position in a JSON text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Nesting {
     depth: usize,
@@ -40,15 +40,15 @@ struct Nesting {
     is_escaped: bool,
 }
 
-/// Follows an answer. However it comes in pieces, the same is found.
+/// Extractor of the tool calls of an answer. The result does not depend on how the answer is split.
 #[derive(Debug, Clone)]
 pub struct CallReader {
     syntax: CallSyntax,
     functions: Vec<Function>,
-    /// Of the call that is read: the arguments that are texts, where they stand between tags.
+    /// Arguments of the current call that are texts, if arguments are between tags.
     texts: Vec<String>,
     place: Place,
-    /// What came last, of which so much is decided.
+    /// Most recent characters and tokens, the first `decided` of which have been processed.
     said: Vec<Said>,
     decided: usize,
     calls: usize,
@@ -56,7 +56,7 @@ pub struct CallReader {
 }
 
 impl CallReader {
-    /// At the beginning of an answer.
+    /// Creates a reader at the beginning of an answer.
     pub fn new(calls: &Calls) -> CallReader {
         CallReader {
             syntax: calls.syntax.clone(),
@@ -70,7 +70,7 @@ impl CallReader {
         }
     }
 
-    /// Goes on; of tokens only those matter that calls are written with.
+    /// Appends a character or a token; tokens that are not part of the call syntax are ignored.
     pub fn push(&mut self, said: Said) {
         match said {
             Said::Token(token) if !self.has_token(token) => {}
@@ -78,12 +78,12 @@ impl CallReader {
         }
     }
 
-    /// Whether calls are written with a token.
+    /// Returns true if `token` is part of the call syntax.
     pub fn has_token(&self, token: u32) -> bool {
         self.syntax.has_token(token)
     }
 
-    /// What is certain and was not told.
+    /// Returns what has become certain and was not returned before.
     pub fn take(&mut self) -> Found {
         while self.advance() {}
         self.said.drain(..self.decided);
@@ -91,8 +91,8 @@ impl CallReader {
         std::mem::take(&mut self.found)
     }
 
-    /// What was not told of an answer that ends here. A call whose arguments have not begun is left
-    /// out.
+    /// Ends the answer and returns what was not returned before. A call whose arguments have not
+    /// begun is omitted.
     pub fn end(mut self) -> Found {
         while self.advance() {}
         if let Place::Text { is_within } = self.place {
@@ -105,12 +105,12 @@ impl CallReader {
         self.found
     }
 
-    /// What is not decided.
+    /// Returns the characters and tokens that have not been processed.
     fn waiting(&self) -> &[Said] {
         &self.said[self.decided..]
     }
 
-    /// Whether calls may begin here.
+    /// Returns true if calls may begin here; `is_within`: after more than whitespace.
     fn may_begin(&self, is_within: bool) -> bool {
         self.syntax.triggers.iter().any(|trigger| !trigger.at_start || !is_within)
     }
@@ -120,7 +120,8 @@ impl CallReader {
         self.syntax.triggers.iter().any(is_it)
     }
 
-    /// Decides on the first of what waits; whether anything was.
+    /// Processes the first of the waiting characters and tokens. Returns false if that requires
+    /// more of them.
     fn advance(&mut self) -> bool {
         if self.waiting().is_empty() {
             return false;
@@ -139,7 +140,8 @@ impl CallReader {
         }
     }
 
-    /// Goes where a match leads, or back to the text.
+    /// Consumes a match and moves to `to`; returns to the text if there is no match. Returns false
+    /// if the match is incomplete.
     fn follow(&mut self, matched: Match<usize>, to: Place) -> bool {
         match matched {
             Match::Partly => return false,
@@ -153,7 +155,7 @@ impl CallReader {
     }
 
     fn in_text(&mut self, is_within: bool) -> bool {
-        // Blanks before a call are none of the text.
+        // Whitespace before a call is not part of the text.
         let blanks = blanks(self.waiting());
         let rest = &self.waiting()[blanks..];
         let head = if self.may_begin(is_within) { self.head(true, rest) } else { Match::No };
@@ -171,7 +173,7 @@ impl CallReader {
         true
     }
 
-    /// Of a head that is there.
+    /// Consumes the complete head of a call.
     fn in_head(&mut self, is_first: bool) -> bool {
         let Match::Yes((name, length)) = self.head(is_first, self.waiting()) else { return false };
         self.decided += length;
@@ -213,7 +215,7 @@ impl CallReader {
         is_over
     }
 
-    /// Before an argument between tags, or behind the last.
+    /// Consumes the head of an argument between tags, or ends the arguments after the last one.
     fn at_parameter(&mut self, is_first: bool) -> bool {
         let Some(ParameterTags { open, middle, .. }) = &self.syntax.parameters else {
             return false;
@@ -281,7 +283,7 @@ impl CallReader {
         }
     }
 
-    /// A call's name, and how much is written up to its arguments.
+    /// Matches the head of a call up to its arguments; returns the name and the length of the head.
     fn head(&self, is_first: bool, said: &[Said]) -> Match<(String, usize)> {
         let CallSyntax { first, open, middle, between, .. } = &self.syntax;
         let before = if is_first { first } else { between };
@@ -302,7 +304,8 @@ impl CallReader {
         match_all(middle, &said[length..]).map(|middle| (name, length + middle))
     }
 
-    /// So much of what waits is text, but for tokens.
+    /// Adds the first `count` waiting characters and tokens to the text, in which tokens are
+    /// omitted.
     fn tell(&mut self, count: usize) {
         for said in &self.said[self.decided..self.decided + count] {
             if let Said::Char(char) = said {
@@ -317,13 +320,13 @@ impl CallReader {
     }
 }
 
-/// As it is written in a JSON text.
+/// Returns a character as it is written in a JSON text.
 fn escaped(char: char) -> String {
     let quoted = serde_json::Value::from(char.to_string()).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// How many blanks come first.
+/// Returns the number of whitespace characters at the beginning.
 fn blanks(said: &[Said]) -> usize {
     let is_blank = |said: &&Said| matches!(said, Said::Char(char) if char.is_ascii_whitespace());
     said.iter().take_while(is_blank).count()

@@ -1,15 +1,15 @@
-//! Calls as answers and streams tell them.
+//! Tool calls in the format of answers and streams.
 
 use serde::{Deserialize, Serialize};
 
 use crate::openai::fingerprint::call_id;
 use crate::openai::parts::{Call, CallDelta};
 
-/// A call.
+/// A tool call of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCall {
-    /// What a message with its result names it by.
+    /// Identifier by which a message with the result refers to the call.
     pub id: String,
     /// Always "function".
     #[serde(rename = "type")]
@@ -17,21 +17,22 @@ pub struct ToolCall {
     pub function: CalledFunction,
 }
 
-/// What is called.
+/// Function and arguments of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalledFunction {
     pub name: String,
-    /// JSON, as the model wrote it; cut where the answer was.
+    /// Arguments as the JSON text that the model wrote, which is incomplete if the answer was cut.
     pub arguments: String,
 }
 
-/// What a call has more than before.
+/// Continuation of a tool call in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolCallDelta {
-    /// Among the answer's calls.
+    /// Index among the answer's calls.
     pub index: usize,
-    /// This and what is left out below: at the call's first.
+    /// Identifier of the call, only in its first event. This applies to `kind` and the function's
+    /// name as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
@@ -39,7 +40,7 @@ pub struct ToolCallDelta {
     pub function: CalledFunctionDelta,
 }
 
-/// What is called, as far as it is known now.
+/// Continuation of a tool call's function and arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CalledFunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +50,8 @@ pub struct CalledFunctionDelta {
 
 const FUNCTION: &str = "function";
 
-/// The calls of the answer of this index to a request of this `custom_id`.
+/// Returns the tool calls of the choice with index `choice` of the answers to the request
+/// `custom_id`.
 pub fn tool_calls(custom_id: &str, choice: usize, calls: Vec<Call>) -> Vec<ToolCall> {
     let told = |(index, Call { name, arguments })| ToolCall {
         id: call_id(custom_id, choice, index),
@@ -59,7 +61,8 @@ pub fn tool_calls(custom_id: &str, choice: usize, calls: Vec<Call>) -> Vec<ToolC
     calls.into_iter().enumerate().map(told).collect()
 }
 
-/// The same of what they have more than before.
+/// Returns the continuations of tool calls of the choice with index `choice` of the answers to the
+/// request `custom_id`.
 pub fn tool_call_deltas(
     custom_id: &str,
     choice: usize,
