@@ -1,4 +1,4 @@
-//! How conversations become prompts, and answers to them messages, where no request says it.
+//! Defaults for chats: variables of the chat template, and the handling of reasoning.
 
 use std::borrow::Cow;
 
@@ -6,37 +6,37 @@ use super::body::RawPrompt;
 use super::reasoning::syntax::ReasoningSyntax;
 use crate::boundary::codec::{CodecError, TextCodec};
 
-/// What a user chooses for all chats.
+/// Options of the user for all chats.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatOptions {
-    /// Variables of the chat template for chats that do not set them: names and JSON texts.
+    /// Variables of the chat template for chats that do not set them, as names and JSON texts.
     pub variables: Vec<(String, String)>,
     pub reasoning: ReasoningFormat,
 }
 
-/// Where the thoughts of a model go that thinks before it answers.
+/// Destination of the reasoning of a model that thinks before it answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReasoningFormat {
-    /// Into `reasoning_content`, as at `DeepSeek`.
+    /// The field `reasoning_content`, as in the API of `DeepSeek`.
     #[default]
     Apart,
-    /// They stay in the answer as the model writes them.
+    /// The answer itself, as the model writes it.
     Within,
 }
 
-/// The same, for one model.
+/// Options for chats, resolved for a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatRules {
     variables: Vec<(String, String)>,
-    /// How thoughts are told apart; `None` where they are not.
+    /// Syntax of reasoning; `None` if reasoning is not separated from answers.
     pub reasoning: Option<ReasoningSyntax>,
 }
 
 impl ChatRules {
-    /// For a model, which has no chats without a `codec`.
+    /// Resolves the options for a model, which has no chats if it has no `codec`.
     ///
     /// # Errors
-    /// A tokenizer that does not answer.
+    /// Returns an error if the tokenizer does not answer.
     pub fn new(
         options: &ChatOptions,
         codec: Option<&dyn TextCodec>,
@@ -46,7 +46,7 @@ impl ChatRules {
         Ok(ChatRules { variables: options.variables.clone(), reasoning })
     }
 
-    /// A prompt with the variables that it does not set.
+    /// Returns a prompt with the variables that it does not set itself.
     pub fn with_variables<'p>(&self, prompt: &'p RawPrompt) -> Cow<'p, RawPrompt> {
         let RawPrompt::Chat(chat) = prompt else { return Cow::Borrowed(prompt) };
         let is_set = |name: &str| chat.variables.iter().any(|(set, _)| set == name);

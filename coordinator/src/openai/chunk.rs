@@ -1,4 +1,4 @@
-//! The events of an answer that is told while it grows.
+//! Events of a streamed answer.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::item::{Endpoint, Request};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
 use super::output::{FinishReason, Provenance, Usage, body_id, warnings};
 
-/// What all events of an answer share.
+/// Fields that all events of an answer share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChunkHead {
     id: String,
@@ -20,7 +20,7 @@ pub struct ChunkHead {
     is_chat: bool,
     #[serde(skip)]
     custom_id: String,
-    /// Answers have other parts than text: thoughts, or calls of functions.
+    /// Answers may have other parts than text: reasoning or tool calls.
     #[serde(skip)]
     has_parts: bool,
     #[serde(skip)]
@@ -28,7 +28,7 @@ pub struct ChunkHead {
 }
 
 impl ChunkHead {
-    /// Of the answer to a request.
+    /// Creates the shared fields for the answer to a request.
     pub fn new(request: &Request, provenance: &Provenance) -> ChunkHead {
         let is_chat = request.endpoint == Endpoint::ChatCompletions;
         ChunkHead {
@@ -46,26 +46,26 @@ impl ChunkHead {
     }
 }
 
-/// One event.
+/// An event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chunk<'a> {
     #[serde(flatten)]
     pub head: &'a ChunkHead,
-    /// None in the event that only counts.
+    /// Continuations of choices; none in the event that only contains token counts.
     pub choices: Vec<ChunkChoice>,
-    /// Chats: in the first event of each choice, if they were requested.
+    /// Token ids of a chat's prompt, in the first event of each choice, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
-    /// Left out where it was not asked for, and null where it is told later.
+    /// Token counts: omitted if they were not requested, and null if a later event contains them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
-    /// What of the request was not done as it says, where a choice ends.
+    /// Deviations from the request, one sentence each, in events that end a choice.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
 }
 
 impl<'a> Chunk<'a> {
-    /// An event of an answer.
+    /// Creates an event, which contains the warnings if it ends a choice.
     pub fn new(
         head: &'a ChunkHead,
         choices: Vec<ChunkChoice>,
@@ -78,7 +78,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// What a choice has more than before.
+/// Continuation of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ChunkChoice {
@@ -97,7 +97,7 @@ pub enum ChunkChoice {
         token_ids: Vec<u32>,
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
-        /// In the first event of the choice, if they were requested.
+        /// Token ids of the prompt, in the first event of the choice, if they were requested.
         #[serde(skip_serializing_if = "Option::is_none")]
         prompt_token_ids: Option<Vec<u32>>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,32 +105,32 @@ pub enum ChunkChoice {
     },
 }
 
-/// What a chat's message has more than before.
+/// Continuation of a chat message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChatDelta {
-    /// In the first event of a choice.
+    /// Role of the message, in the first event of a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
-    /// What the model thinks; left out where there is nothing.
+    /// New reasoning; omitted if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// Left out of an answer that has other parts where there is none.
+    /// New text; omitted if there is none and the answer may have other parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCallDelta>,
 }
 
-/// How a choice ended.
+/// End of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
     pub finish_reason: FinishReason,
-    /// Why it is not what was asked for.
+    /// Reason if the choice is not what was requested.
     pub error: Option<String>,
 }
 
 impl ChunkHead {
-    /// What a choice has more than before; `is_first` of the choice.
+    /// Returns the continuation of a choice; `is_first`: the first one of the choice.
     pub fn choice(
         &self,
         index: usize,
@@ -141,7 +141,7 @@ impl ChunkHead {
         let Delta { text, reasoning, calls, token_ids, logprobs } = delta;
         let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
         let error = ending.and_then(|ending| ending.error);
-        // Null in an event without tokens, such as the last one, as at OpenAI.
+        // OpenAI sends null in events without tokens, such as the last one.
         let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
         if self.is_chat {
             let content = (!self.has_parts || !text.is_empty()).then_some(text);
@@ -168,14 +168,14 @@ impl ChunkHead {
 }
 
 impl ChunkChoice {
-    /// Its place among the choices.
+    /// Returns the index of the choice.
     pub fn index(&self) -> usize {
         match self {
             ChunkChoice::Chat { index, .. } | ChunkChoice::Text { index, .. } => *index,
         }
     }
 
-    /// Returns true if nothing of its choice follows.
+    /// Returns true if no other event of the choice follows.
     fn is_last(&self) -> bool {
         match self {
             ChunkChoice::Chat { finish_reason, .. } | ChunkChoice::Text { finish_reason, .. } => {
@@ -184,7 +184,7 @@ impl ChunkChoice {
         }
     }
 
-    /// The same behind a text of so many characters.
+    /// Returns the continuation with text offsets that follow a text of `characters` characters.
     #[must_use]
     pub fn moved(mut self, characters: usize) -> ChunkChoice {
         if let ChunkChoice::Text { logprobs: Some(logprobs), .. } = &mut self {

@@ -1,4 +1,4 @@
-//! What is told of a prompt with its answer.
+//! Prompts that are returned with their answers, and their log-probabilities.
 
 use super::item::{Endpoint, Request};
 use super::logprobs::{Logprobs, TextLogprobs};
@@ -7,23 +7,24 @@ use super::prompt_logprobs::prompt_logprobs;
 use crate::boundary::codec::{CodecError, TextCodec, TextContext};
 use crate::boundary::engine::Logprob;
 
-/// A prompt as it is told: the text of its tokens.
+/// A prompt to be echoed: the text of its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EchoedPrompt {
-    /// Its whole characters.
+    /// Text of the complete characters.
     pub text: String,
-    /// A character that it ends within, as U+FFFD: part of the text of an answer that has tokens.
+    /// Incomplete character at the end of the prompt, as U+FFFD. It is part of the text of an
+    /// answer that has tokens.
     rest: String,
     tokens: Vec<u32>,
-    /// Characters of the text before each token.
+    /// Number of characters of the text before each token.
     starts: Vec<usize>,
 }
 
 impl EchoedPrompt {
-    /// The prompt of these tokens.
+    /// Decodes the tokens of a prompt.
     ///
     /// # Errors
-    /// Tokens without a text.
+    /// Returns an error if the tokens have no text.
     pub fn new(tokens: &[u32], codec: &dyn TextCodec) -> Result<EchoedPrompt, CodecError> {
         let mut pieces = codec.pieces(&TextContext::default(), tokens)?;
         let rest = pieces.pop().unwrap_or_default();
@@ -41,9 +42,9 @@ impl EchoedPrompt {
         })
     }
 
-    /// Log-probabilities of its tokens, of which nothing is known of the first; `found` of the
-    /// others has `width` entries for each, the token's own in front; told are its own and `likely`
-    /// others.
+    /// Returns log-probabilities of the prompt's tokens, which are unknown for the first one: for
+    /// each other token its own and those of `likely` most likely tokens. `found` has `width`
+    /// entries for each token but the first, the token's own in front.
     pub fn logprobs(
         &self,
         found: &[Logprob],
@@ -62,25 +63,26 @@ impl EchoedPrompt {
         shown
     }
 
-    /// What of it stands before an answer beside its whole characters: the incomplete one, which
-    /// answers with tokens begin with.
+    /// Returns the text between the prompt's complete characters and an answer: the incomplete
+    /// character before an empty answer, and nothing before other answers, whose text includes it.
     pub fn rest_before(&self, text: &str, token_ids: &[u32]) -> &str {
         if text.is_empty() && token_ids.is_empty() { &self.rest } else { "" }
     }
 
-    /// How many characters its text has.
+    /// Returns the number of characters of the text.
     pub fn characters(&self) -> usize {
         self.text.chars().count()
     }
 }
 
-/// What an engine said of the prompt of one of a request's answers.
+/// Results of an engine for the prompt of one of a request's answers.
 #[derive(Debug, Clone, Copy)]
 pub struct OfPrompt<'p> {
     pub request: &'p Request,
-    /// Where the answer begins with it.
+    /// The decoded prompt, if the answer begins with it.
     pub echoed: Option<&'p EchoedPrompt>,
-    /// [`Request::logprobs_of_prompt_token`] of each token but the first.
+    /// Log-probabilities of each token but the first, [`Request::logprobs_of_prompt_token`] for
+    /// each of them.
     pub found: &'p [Logprob],
     pub codec: Option<&'p dyn TextCodec>,
 }
@@ -90,16 +92,16 @@ impl OfPrompt<'_> {
         self.request.logprobs_of_prompt_token().into()
     }
 
-    /// Log-probabilities of a prompt that is echoed, where they are asked for.
+    /// Returns log-probabilities of an echoed prompt if they are requested.
     pub fn echoed_logprobs(&self) -> Option<TextLogprobs> {
         let (prompt, likely, codec) = (self.echoed?, self.request.logprobs?, self.codec?);
         Some(prompt.logprobs(self.found, self.width(), likely, codec))
     }
 
-    /// Tells it with the answer.
+    /// Adds the requested text and log-probabilities of the prompt to the answer.
     pub fn tell(&self, done: &mut Done) {
         let of_prompt = |likely| prompt_logprobs(self.found, self.width(), likely, self.codec);
-        // The choices of a chat have one prompt, which is told once.
+        // The choices of a chat have a single prompt, which is reported once.
         let is_told = self.request.endpoint == Endpoint::Completions || done.choice.index() == 0;
         let told = self.request.prompt_logprobs.filter(|_| is_told).map(of_prompt);
         match &mut done.choice {
@@ -118,7 +120,7 @@ impl OfPrompt<'_> {
     }
 }
 
-/// Log-probabilities of a prompt and of what follows it.
+/// Joins the log-probabilities of a prompt of `characters` characters and those of its answer.
 fn joined(
     prompt: Option<TextLogprobs>,
     characters: usize,

@@ -1,7 +1,7 @@
-//! Identities as short hashes: of a model with its settings, of a request, of a `custom_id`.
+//! Identities as short hashes: of a model with its settings, of a request, and of a `custom_id`.
 //!
-//! They are written into the output and read back by `--resume`, so their definition may only
-//! change together with [`FORMAT`].
+//! They are written to the output and read back by `--resume`, so their definition may only change
+//! together with [`FORMAT`].
 
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
@@ -9,12 +9,14 @@ use sha2::{Digest, Sha256};
 use super::item::{Endpoint, Request};
 use crate::boundary::engine::{Penalties, Sampling};
 
-/// Raised when an answer to the same request would differ from an earlier version's.
+/// Version of all identities, increased when the answer to an equal request would differ from that
+/// of an earlier version.
 const FORMAT: &str = "tandem-9";
 
-/// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash,
-/// and the `kernels` that compute it, in plain: they decide its last bits, and so now and then a
-/// token. The model's name is left out, so that a moved folder is still the same model.
+/// Returns the `system_fingerprint`: a hash of everything that determines an answer apart from the
+/// request, and the names of the `kernels` in plain text, since they determine the last bits and
+/// therefore occasionally a token. The model's name is omitted, so that a moved folder is still the
+/// same model.
 pub fn system_fingerprint(
     config: &ModelConfig,
     weights_identity: &str,
@@ -32,14 +34,15 @@ pub fn system_fingerprint(
     format!("fp_{}_{kernels}", hex16(described.as_bytes()))
 }
 
-/// The hash and the kernels of a `system_fingerprint`; no kernels where it does not name them.
+/// Returns the hash and the kernels of a `system_fingerprint`; the kernels are empty if it does not
+/// name them.
 pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
     let named = system_fingerprint.strip_prefix("fp_").unwrap_or(system_fingerprint);
     named.split_once('_').unwrap_or((named, ""))
 }
 
-/// Identity of a request: what it asks and how, as the model sees it. `--resume` takes an answer
-/// for the answer to a request only when both agree in it.
+/// Returns the identity of a request: its contents as the model sees them, and how they are
+/// answered. `--resume` accepts an answer to a request only if both have this identity.
 pub fn request_id(request: &Request) -> String {
     let mut hash = Sha256::new();
     let mut field = |bytes: &[u8]| {
@@ -55,8 +58,9 @@ pub fn request_id(request: &Request) -> String {
     field(&request.seed.to_le_bytes());
     field(&[u8::from(request.names_seed)]);
     field(&[u8::from(request.ignore_eos)]);
-    // What came later is left out while it is as it always was, so that ids of earlier versions
-    // hold. Its name tells it from the first field of a prompt, which has four bytes.
+    // Fields of later versions are omitted if they have their defaults, so that ids of earlier
+    // versions remain valid. Their names distinguish them from the first field of a prompt, which
+    // has four bytes.
     let mut later = |name: &str, is_given: bool, value: &[u8]| {
         if is_given {
             field(&[name.as_bytes(), value].concat());
@@ -90,7 +94,7 @@ pub fn request_id(request: &Request) -> String {
     format!("req_{}", hex(&hash.finalize()[..12]))
 }
 
-/// Identity of what a line asks to be scored: as [`request_id`], of fields of bytes.
+/// Returns the identity of a line to be scored, a hash of its `fields`; see [`request_id`].
 pub fn score_id<'f>(fields: impl Iterator<Item = &'f [u8]>) -> String {
     let mut hash = Sha256::new();
     for bytes in std::iter::once(FORMAT.as_bytes()).chain(fields) {
@@ -100,23 +104,24 @@ pub fn score_id<'f>(fields: impl Iterator<Item = &'f [u8]>) -> String {
     format!("req_{}", hex(&hash.finalize()[..12]))
 }
 
-/// Identity of a line of the input by what it says.
+/// Returns the identity of an input line, a hash of its contents.
 pub fn content_id(line: &[u8]) -> String {
     hex16(line)
 }
 
-/// The part of an answer's ids that stands for its `custom_id`.
+/// Returns the part of an answer's ids that represents its `custom_id`.
 pub fn id_suffix(custom_id: &str) -> String {
     hex16(custom_id.as_bytes())
 }
 
-/// What a call of an answer is named by: nine letters and digits, as Mistral's templates want it.
+/// Returns the identifier of a tool call: nine letters and digits, as Mistral's templates require.
 pub fn call_id(custom_id: &str, choice: usize, call: usize) -> String {
     hex(&Sha256::digest(format!("{custom_id}\n{choice}\n{call}").as_bytes())[..5])[..9].to_owned()
 }
 
-/// With the seed, keys sampling of the `index`-th answer of a request: requests that share the
-/// run's seed draw apart by their ids, those that name one by it alone.
+/// Returns the value that keys sampling of the `index`-th answer of a request, together with the
+/// seed. Requests that share the run's seed differ by their ids, so that they sample independently;
+/// requests with their own seed depend on the seed only.
 pub fn sampling_id(request: &Request, index: usize) -> u64 {
     let mut hash = Sha256::new();
     if !request.names_seed {

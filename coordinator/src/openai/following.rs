@@ -1,4 +1,4 @@
-//! How an answer is followed.
+//! Options for processing an answer.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 use crate::boundary::codec::TextContext;
 
-/// What of a request decides how its answers are read.
+/// Properties of a request that determine how its answers are processed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Following {
-    /// It is told while it grows.
+    /// The answer is streamed.
     pub is_streamed: bool,
-    /// It ends before the first of these; none is empty.
+    /// Stop strings, none of which is empty; the answer ends before the first of them.
     pub stop: StopStrings,
-    /// Tokens before which no stop string ends it, as in vLLM: what is complete with one of the
-    /// first `min_tokens` is not looked at.
+    /// Number of tokens before which no stop string ends the answer, as in vLLM: a stop string that
+    /// one of the first `min_tokens` tokens completes is ignored.
     pub min_tokens: u32,
-    /// What its text stands behind.
+    /// Context that the answer's text follows.
     pub context: TextContext,
-    /// Log-probabilities of each token.
+    /// Number of log-probabilities for each token.
     pub width: usize,
-    /// The form that it must have.
+    /// Grammar of the answer.
     pub grammar: Option<Arc<Grammar>>,
-    /// How it thinks first, where that is told apart.
+    /// Reasoning of the answer, if it is separated from the text.
     pub reasoning: Option<Arc<Reasoning>>,
 }
 
 impl Following {
-    /// Of one of the answers to a request.
+    /// Creates the options for one of the answers to a request.
     pub fn new(request: &Request, choice: usize, is_streamed: bool) -> Following {
         Following {
             is_streamed,
@@ -43,13 +43,13 @@ impl Following {
         }
     }
 
-    /// What the text of one of the answers to a request stands behind.
+    /// Returns the context that the text of one of the answers to a request follows.
     pub fn context(request: &Request, choice: usize) -> TextContext {
         let keeps_space = request.grammar.is_some();
         TextContext { keeps_space, ..TextContext::behind(&request.prompt_of(choice).tokens) }
     }
 
-    /// The calls that it may have.
+    /// Returns the tool calls that the answer may contain.
     pub fn calls(&self) -> Option<&Calls> {
         self.grammar.as_deref().and_then(Grammar::calls)
     }

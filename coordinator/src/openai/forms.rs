@@ -1,4 +1,4 @@
-//! Forms that answers must have: whether an answer has the one that was asked for.
+//! Validation of answers against the grammars of their requests.
 
 use grammar::{Behind, Calls, Checker, Grammar, GrammarError};
 
@@ -6,7 +6,7 @@ use super::parts::Call;
 use super::stop::Answer;
 use crate::boundary::codec::TextCodec;
 
-/// Checks finished answers against the forms that they must have.
+/// Validator of finished answers against the grammars of their requests.
 #[derive(Default)]
 pub struct Forms {
     checker: Option<Checker>,
@@ -26,7 +26,8 @@ impl Forms {
         })
     }
 
-    /// Why an answer that ended by itself has not the form that it must have: a sentence.
+    /// Returns a sentence that explains why an answer violates its grammar; `None` if it does not,
+    /// or did not end by itself.
     pub fn wrong(
         &mut self,
         grammar: &Grammar,

@@ -1,5 +1,5 @@
-//! Log-probabilities of an answer as the engine reports them, until they are written: an entry has
-//! eight bytes here and some two hundred once its token is spelled.
+//! Log-probabilities of an answer as the engine reports them, until they are written: an entry
+//! takes eight bytes here, and about two hundred once its token is spelled.
 
 use super::logprobs::Logprobs;
 use crate::boundary::codec::TextCodec;
@@ -8,21 +8,22 @@ use crate::boundary::engine::Logprob;
 /// Log-probabilities of the tokens of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FoundLogprobs {
-    /// `width` entries for each token, its own first.
+    /// Entries of all tokens, `width` for each of them, the token's own first.
     found: Vec<Logprob>,
     width: usize,
-    /// Characters of the text before each token.
+    /// Number of characters of the text before each token.
     starts: Vec<usize>,
 }
 
 impl FoundLogprobs {
-    /// Keeps the first `starts.len()` tokens of `found`, which has `width` entries for each.
+    /// Stores the first `starts.len()` tokens of `found`, which has `width` entries for each of
+    /// them.
     pub fn new(mut found: Vec<Logprob>, width: usize, starts: Vec<usize>) -> FoundLogprobs {
         found.truncate(width * starts.len());
         FoundLogprobs { found, width, starts }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.found.len()
     }

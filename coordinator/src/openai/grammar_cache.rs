@@ -1,4 +1,4 @@
-//! Grammars that requests ask for, each checked once while it is remembered.
+//! Cache of the grammars that requests specify, so that each of them is checked once.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -9,26 +9,27 @@ use lru::LruCache;
 
 use super::item::{ErrorCode, Rejection, Request};
 
-/// Maximum size of the grammars that are remembered, in bytes.
+/// Maximum size of the cached grammars, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// What an entry is charged in addition to its text, in bytes.
+/// Size of an entry in addition to its text, in bytes.
 const ENTRY_BYTES: usize = 256;
 /// Maximum number of idle checkers.
 const MAX_IDLE: usize = 8;
 
-/// Remembers which grammars can be followed, and which cannot. Several threads check at a time: no
-/// lock is held while a grammar is checked.
+/// Cache of grammars that can be followed, and of those that cannot. Several threads check at a
+/// time: no lock is held while a grammar is checked.
 #[derive(Default)]
 pub struct GrammarCache {
     known: Mutex<Known>,
     idle: Mutex<Vec<Checker>>,
 }
 
-/// What is remembered, least recently used first to go.
+/// Entries of the cache, the least recently used of which are evicted first, refused ones before
+/// accepted ones.
 struct Known {
-    /// Shared by the requests that ask for them.
+    /// Accepted grammars, shared by the requests that specify them.
     accepted: LruCache<Arc<Grammar>, ()>,
-    /// By the hashes of their texts.
+    /// Errors of refused grammars, by the hashes of their texts.
     refused: LruCache<u64, GrammarError>,
     hasher: RandomState,
     size_bytes: usize,
@@ -48,19 +49,19 @@ impl std::fmt::Debug for GrammarCache {
 }
 
 impl GrammarCache {
-    /// Returns the request with its grammar shared with others that ask for the same.
+    /// Returns the request with its grammar shared by all requests that specify an equal one.
     ///
     /// # Errors
-    /// A grammar that no answer can follow.
+    /// Returns a rejection if no answer can follow the grammar.
     pub fn check_request(&self, mut request: Request) -> Result<Request, Rejection> {
         request.grammar = request.grammar.map(|grammar| self.check(grammar)).transpose()?;
         Ok(request)
     }
 
-    /// Returns the grammar as requests share it.
+    /// Returns the grammar that requests with an equal one share.
     ///
     /// # Errors
-    /// A grammar that no answer can follow.
+    /// Returns a rejection if no answer can follow the grammar.
     pub fn check(&self, grammar: Arc<Grammar>) -> Result<Arc<Grammar>, Rejection> {
         let known = lock(&self.known).get(&grammar);
         let checked = known.unwrap_or_else(|| {
@@ -77,7 +78,7 @@ impl GrammarCache {
         })
     }
 
-    /// Size of what is remembered, in bytes.
+    /// Returns the size of all entries, in bytes.
     pub fn size_bytes(&self) -> usize {
         lock(&self.known).size_bytes
     }
@@ -135,7 +136,7 @@ fn refused_bytes(error: &GrammarError) -> usize {
     error.to_string().len() + ENTRY_BYTES
 }
 
-/// A thread that panicked left whole values.
+/// Locks a mutex, whose value is consistent even if a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

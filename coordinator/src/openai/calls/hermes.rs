@@ -1,5 +1,5 @@
-//! Tool calls in the format of Hermes: `<tool_call>`, a line with `{"name": "f", "arguments":
-//! {...}}`, and `</tool_call>`.
+//! Tool calls in the format of Hermes: `{"name": "f", "arguments": {...}}` on a line between
+//! `<tool_call>` and `</tool_call>`.
 
 use grammar::{CallSyntax, Part};
 

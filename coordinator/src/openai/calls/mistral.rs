@@ -1,6 +1,6 @@
-//! Tool calls in the formats of Mistral: `[TOOL_CALLS]` before a list of `{"name": "f",
-//! "arguments": {...}}`, or, in later models, before each name, which is followed by `[ARGS]` and
-//! the arguments. In some versions an id of the call precedes `[ARGS]`.
+//! Tool calls in the formats of Mistral. Earlier models write `[TOOL_CALLS]` and a list of
+//! `{"name": "f", "arguments": {...}}`. Later models write `[TOOL_CALLS]`, the name, `[ARGS]` and
+//! the arguments for each call, in some versions with an id before `[ARGS]`.
 
 use grammar::{CallSyntax, Part, Word};
 
