@@ -41,8 +41,8 @@ pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
     named.split_once('_').unwrap_or((named, ""))
 }
 
-/// Returns the identity of a request: its contents as the model sees them, and how they are
-/// answered. `--resume` accepts an answer to a request only if both have this identity.
+/// Returns the identity of a request: its contents and parameters, as the model sees them.
+/// `--resume` accepts an answer to a request only if both have this identity.
 pub fn request_id(request: &Request) -> String {
     let mut hash = Sha256::new();
     let mut field = |bytes: &[u8]| {

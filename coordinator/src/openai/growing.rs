@@ -1,8 +1,8 @@
-//! An answer while it grows: what of it can be told already.
+//! Streaming of an answer that is being generated.
 //!
-//! What is told in pieces is what [`finish`] says of all tokens, which has the last word at the
-//! end. Held back is only what may still be cut: text that may begin a stop string, and tokens that
-//! may belong to one.
+//! The streamed pieces add up to the result of [`finish`] for all tokens, which determines the last
+//! piece. Only parts that may still be cut are held back: text that may begin a stop string, and
+//! tokens that may belong to one.
 
 use super::following::Following;
 use super::found_logprobs::FoundLogprobs;
@@ -14,39 +14,40 @@ use super::stop_strings::StopScanner;
 use crate::boundary::codec::{TextCodec, TextStream};
 use crate::boundary::engine::{Finish, Generated, Logprob};
 
-/// What an answer has more than before.
+/// Continuation of a streamed answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Delta {
-    /// May be empty.
+    /// New text; may be empty.
     pub text: String,
-    /// What it thinks; may be empty.
+    /// New reasoning; may be empty.
     pub reasoning: String,
-    /// Of functions that it calls.
+    /// Continuations of tool calls.
     pub calls: Vec<CallDelta>,
-    /// May be none, and of other tokens than the text: those whose place in the answer is certain.
+    /// New tokens, possibly none. They are those whose place in the answer is certain, and need not
+    /// be the tokens of the new text.
     pub token_ids: Vec<u32>,
-    /// Of `token_ids`; `None` where none were asked for.
+    /// Log-probabilities of `token_ids`; `None` if none were requested.
     pub logprobs: Option<Logprobs>,
 }
 
-/// An answer that grows.
+/// An answer that is being generated.
 pub struct Growing<'a> {
     codec: Option<&'a dyn TextCodec>,
     following: Following,
-    /// `None` where text need not be looked at before the end.
+    /// Incremental decoder; `None` if the text is not needed before the end.
     stream: Option<Box<dyn TextStream + 'a>>,
     scanner: StopScanner,
     tokens: Vec<u32>,
     logprobs: Vec<Logprob>,
     text: String,
-    /// Bytes and characters of the text after so many tokens.
+    /// Bytes and characters of the text after each number of tokens, beginning with none.
     ends: Vec<(usize, usize)>,
-    /// Bytes of the text that were read.
+    /// Number of bytes of the text that have been read.
     read_bytes: usize,
-    /// Tokens that were read.
+    /// Number of tokens that have been read.
     read_tokens: usize,
     given_tokens: usize,
-    /// `None` where there is a text alone.
+    /// Reader of the answer's parts; `None` if the answer is not streamed or is only text.
     reader: Option<AnswerReader>,
     told: Parts,
 }
@@ -58,7 +59,7 @@ impl std::fmt::Debug for Growing<'_> {
 }
 
 impl<'a> Growing<'a> {
-    /// An answer without tokens.
+    /// Creates an answer without tokens.
     pub fn new(codec: Option<&'a dyn TextCodec>, following: Following) -> Growing<'a> {
         let looks = following.is_streamed || !following.stop.is_empty();
         Growing {
@@ -78,17 +79,17 @@ impl<'a> Growing<'a> {
         }
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there is none yet.
+    /// Returns true if there is no token yet.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Takes the next token; whether a stop string is now complete, so that the answer ends.
+    /// Adds the next token. Returns true if a stop string is complete, so that the answer ends.
     pub fn push(&mut self, token: u32, logprobs: &[Logprob]) -> bool {
         self.tokens.push(token);
         self.logprobs.extend_from_slice(logprobs);
@@ -96,7 +97,7 @@ impl<'a> Growing<'a> {
             self.ends.push((0, 0));
             return false;
         };
-        // What the decoder refuses is told when the answer has ended.
+        // An error of the decoder is reported when the answer has ended.
         let piece = stream.push(token).unwrap_or_default();
         self.text.push_str(&piece);
         let characters = self.ends.last().map_or(0, |end| end.1) + piece.chars().count();
@@ -105,14 +106,15 @@ impl<'a> Growing<'a> {
         self.scanner.push(&piece).is_some() && is_past_min
     }
 
-    /// What can be told and was not, unless a stop string is complete.
+    /// Returns what can be streamed and was not returned before. If a stop string is complete,
+    /// [`Growing::end`] returns the rest instead.
     pub fn take(&mut self) -> Delta {
         let safe = self.text.len() - self.scanner.held_bytes();
         let certain = if self.following.stop.is_empty() {
             self.tokens.len()
         } else {
-            // What follows the last whole piece without text of its own may belong to what
-            // follows it.
+            // Tokens without text of their own after the last complete piece may belong to the next
+            // piece.
             let whole = self.ends.iter().rev().find(|end| end.0 <= safe).map_or(0, |end| end.0);
             self.ends.partition_point(|end| end.0 < whole)
         };
@@ -131,7 +133,7 @@ impl<'a> Growing<'a> {
         Delta { text, reasoning, calls, token_ids, logprobs }
     }
 
-    /// Reads up to where the text is `safe`, with so many tokens that are `certain`.
+    /// Reads the text up to `safe` bytes, and the first `certain` tokens.
     fn read(&mut self, safe: usize, certain: usize) -> Found {
         let from = self.read_bytes.min(safe);
         self.read_bytes = safe.max(self.read_bytes);
@@ -153,21 +155,22 @@ impl<'a> Growing<'a> {
         reader.take()
     }
 
-    /// Ends the answer, whose text is made elsewhere.
+    /// Ends the answer, whose text is decoded elsewhere.
     pub fn into_ended(self, finish: Finish) -> EndedTokens {
         let Growing { following, tokens, logprobs, given_tokens, told, .. } = self;
         let generated = Generated { tokens, logprobs, prompt_logprobs: Vec::new(), finish };
         EndedTokens { generated, following, given_tokens, told }
     }
 
-    /// Returns the whole answer and what of it was not told.
+    /// Ends the answer; returns all of it and the part that was not streamed.
     pub fn end(self, finish: Finish) -> EndedAnswer {
         let codec = self.codec;
         self.into_ended(finish).finish(codec)
     }
 }
 
-/// An answer that grows no more, before its text is made, which takes long for long answers.
+/// The tokens of an answer that has ended. Its text is not decoded yet, which takes long for long
+/// answers.
 #[derive(Debug)]
 pub struct EndedTokens {
     generated: Generated,
@@ -176,19 +179,19 @@ pub struct EndedTokens {
     told: Parts,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub struct EndedAnswer {
-    /// What was not told of an answer that is told while it grows.
+    /// Part of a streamed answer that was not streamed before.
     pub rest: Delta,
-    /// Without log-probabilities.
+    /// The answer without log-probabilities.
     pub answer: Answer,
-    /// Log-probabilities of an answer that is told whole, where they were asked for.
+    /// Log-probabilities of an answer that is not streamed, if they were requested.
     pub logprobs: Option<FoundLogprobs>,
 }
 
 impl EndedTokens {
-    /// Number of tokens that were generated.
+    /// Returns the number of tokens that were generated.
     pub fn len(&self) -> usize {
         self.generated.tokens.len()
     }
@@ -198,7 +201,7 @@ impl EndedTokens {
         self.generated.tokens.is_empty()
     }
 
-    /// Makes the text and the parts of the answer.
+    /// Decodes the text and separates the parts of the answer.
     pub fn finish(self, codec: Option<&dyn TextCodec>) -> EndedAnswer {
         let EndedTokens { generated, following, given_tokens, told } = self;
         let (answer, logprobs) = finish_unspelled(generated, &following, codec);

@@ -1,4 +1,4 @@
-//! What a line of the input became: a request to answer, or the error that answers it.
+//! Results of reading the lines of the input: requests to answer, and errors that answer them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::stop_strings::StopStrings;
 use crate::boundary::codec::CodecError;
 use crate::boundary::engine::Sampling;
 
-/// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
+/// OpenAI endpoint of a request, which determines the format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     Completions,
@@ -18,7 +18,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a batch line's `url`.
+    /// Returns the endpoint of a batch line's `url`.
     pub fn from_url(url: &str) -> Option<Endpoint> {
         match url {
             "/v1/completions" => Some(Endpoint::Completions),
@@ -28,19 +28,19 @@ impl Endpoint {
     }
 }
 
-/// One prompt of a request; a request with a list of prompts has several.
+/// A prompt of a request, which may have several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// At least one.
+    /// Token ids, at least one.
     pub tokens: Vec<u32>,
-    /// Already cut so that prompt and answer fit the model's context; 0 where only the prompt is
-    /// looked at.
+    /// Maximum number of new tokens, lowered so that prompt and answer fit the model's context; 0
+    /// if only the prompt is evaluated.
     pub max_new: u32,
 }
 
 impl Prompt {
-    /// New tokens that an engine is asked for: of a prompt of one token alone there is nothing to
-    /// look at, so one is drawn that nobody is told of.
+    /// Returns the number of new tokens to request from an engine. A prompt of a single token
+    /// leaves nothing to evaluate, so at least one token is sampled, even if it is not reported.
     pub fn drawn(&self) -> u32 {
         self.max_new.max(u32::from(self.tokens.len() < 2))
     }
@@ -49,66 +49,69 @@ impl Prompt {
 /// A request that can be run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Line of the input, from 1; 0 where there is no file.
+    /// Line of the input, from 1; 0 if there is no file.
     pub line: usize,
-    /// Unique among the requests of a job, or of a server.
+    /// Identifier that is unique among the requests of a job or a server.
     pub custom_id: String,
     pub endpoint: Endpoint,
-    /// At least one.
+    /// Prompts to continue, at least one.
     pub prompts: Vec<Prompt>,
-    /// Answers to each prompt, at least one.
+    /// Number of answers to each prompt, at least one.
     pub n: usize,
     pub sampling: Sampling,
     pub seed: u64,
-    /// The request names its seed: then equal requests have equal answers, whatever their ids.
+    /// The request specifies its seed: equal requests then have equal answers, whatever their ids.
     pub names_seed: bool,
-    /// The answer ends before the first of these; none is empty.
+    /// Stop strings, none of which is empty; an answer ends before the first of them.
     pub stop: StopStrings,
     /// End-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
-    /// Log-probabilities of each token of the answers: its own and those of so many most likely
-    /// ones.
+    /// Number of most likely tokens whose log-probabilities are reported for each token of the
+    /// answers, in addition to the token's own; `None` if none are requested.
     pub logprobs: Option<u16>,
-    /// The same of each token of the prompts.
+    /// Number of most likely tokens whose log-probabilities are reported for each token of the
+    /// prompts, in addition to the token's own; `None` if none are requested.
     pub prompt_logprobs: Option<u16>,
-    /// The form that the answers must have; requests of a job share equal ones.
+    /// Grammar of the answers; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
-    /// How the answers think first, where that is told apart.
+    /// Reasoning of the answers, if it is separated from their texts.
     pub reasoning: Option<Arc<Reasoning>>,
     /// The answers begin with their prompts.
     pub echo: bool,
-    /// The answers have the token ids of their prompts.
+    /// The answers include the token ids of their prompts.
     pub returns_token_ids: bool,
-    /// Sentences for the client about what of the request is not done as requested.
+    /// Deviations from the request, as sentences for the client.
     pub warnings: Vec<String>,
-    /// Other fields of a short line, which go into the output as they are.
+    /// Unknown fields of a short line, which are copied to the output.
     pub columns: Map<String, Value>,
 }
 
 impl Request {
-    /// How many answers there are.
+    /// Returns the number of answers.
     pub fn choices(&self) -> usize {
         self.prompts.len() * self.n
     }
 
-    /// The prompt of an answer: those to the first prompt come first.
+    /// Returns the prompt of an answer; answers to the first prompt come first.
     pub fn prompt_of(&self, choice: usize) -> &Prompt {
         &self.prompts[choice / self.n]
     }
 
-    /// Log-probabilities that an engine must tell of each token.
+    /// Returns the number of log-probabilities that an engine must report for each token of an
+    /// answer.
     pub fn logprobs_of_token(&self) -> u16 {
         self.logprobs.map_or(0, |likely| likely + 1)
     }
 
-    /// The same of each token of a prompt but its first.
+    /// Returns the number of log-probabilities that an engine must report for each token of a
+    /// prompt but its first.
     pub fn logprobs_of_prompt_token(&self) -> u16 {
         let echoed = if self.echo { self.logprobs_of_token() } else { 0 };
         self.prompt_logprobs.map_or(echoed, |likely| echoed.max(likely + 1))
     }
 }
 
-/// What is wrong with a request; the name in an error line.
+/// Error of a request, which has a name in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     ChatTemplate,
@@ -131,7 +134,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// All of them, for the documentation's test.
+    /// All error codes, for the test of the documentation.
     pub const ALL: [ErrorCode; 16] = [
         ErrorCode::ChatTemplate,
         ErrorCode::ContextLengthExceeded,
@@ -151,7 +154,7 @@ impl ErrorCode {
         ErrorCode::UnsupportedUrl,
     ];
 
-    /// `code` of an error line.
+    /// Returns the name of the code in an error line.
     pub const fn name(self) -> &'static str {
         match self {
             ErrorCode::ChatTemplate => "chat_template",
@@ -174,30 +177,30 @@ impl ErrorCode {
     }
 }
 
-/// A reason to answer a request with an error line.
+/// Reason for which a request is answered with an error line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     pub code: ErrorCode,
-    /// A sentence without the line number, which the output adds.
+    /// Sentence without the line number, which the output adds.
     pub message: String,
-    /// Field at fault; `None` where the message itself names it, or no field is at fault.
+    /// Invalid field; `None` if the message itself names it, or no field is invalid.
     pub param: Option<&'static str>,
 }
 
 impl Rejection {
-    /// A rejection with its sentence.
+    /// Creates a rejection that names no field.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Rejection {
         Rejection { code, message: message.into(), param: None }
     }
 
-    /// Names the field at fault.
+    /// Sets the invalid field.
     #[must_use]
     pub fn with_param(self, param: &'static str) -> Rejection {
         Rejection { param: Some(param), ..self }
     }
 
-    /// Returns the rejection of a text that the tokenizer does not answer; `what` begins its
-    /// sentence, and `code` is that of a request at fault.
+    /// Returns the rejection of a text that the tokenizer cannot process; `what` begins its
+    /// message, and `code` applies if the request is at fault.
     pub fn of_codec(error: &CodecError, code: ErrorCode, what: &str) -> Rejection {
         let code = match error {
             CodecError::Refused(_) => code,
@@ -208,7 +211,7 @@ impl Rejection {
     }
 }
 
-/// A line of the input that gets an error line.
+/// A line of the input that is answered with an error line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineError {
     /// Line of the input, from 1.
@@ -217,8 +220,8 @@ pub struct LineError {
     pub rejection: Rejection,
 }
 
-/// How many of `lines` lines have errors, and the first of their sentences, so that a user need not
-/// open the output to learn why something is not answered. `None` where there are none.
+/// Summarises the errors of `lines` lines: their number and the first message, so that a user need
+/// not open the output to learn why a request has no answer. Returns `None` if there are no errors.
 pub fn errors_of<'a>(
     errors: impl IntoIterator<Item = &'a LineError>,
     lines: usize,
@@ -232,8 +235,8 @@ pub fn errors_of<'a>(
     })
 }
 
-/// Number of requests of `items` that have warnings, and the first warning. `None` if there are
-/// none.
+/// Summarises the warnings of `items`: the number of requests that have any, and the first warning.
+/// Returns `None` if there are none.
 pub fn warnings_of(items: &[Item]) -> Option<String> {
     let mut warned = items.iter().filter_map(|item| match item {
         Item::Request(request) => Some((request.line, request.warnings.first()?)),
@@ -259,7 +262,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// Line of the input, from 1.
+    /// Returns the line of the input, from 1.
     pub fn line(&self) -> usize {
         match self {
             Item::Request(request) => request.line,

@@ -1,13 +1,14 @@
-//! JSON as it arrives.
+//! Parsing of JSON objects.
 
 use serde_json::{Map, Value};
 
 use super::item::{ErrorCode, Rejection};
 
-/// Reads an object; `what` it stands in and an `example` are for the sentence that refuses it.
+/// Parses a JSON object. `what` names the text and `example` is a valid object; both are for the
+/// messages of rejections.
 ///
 /// # Errors
-/// Text that is no JSON, nests too deep, or is no object.
+/// Returns a rejection if the text is not JSON, nests too deeply, or is not an object.
 pub fn parse_object(
     text: &str,
     what: &str,
@@ -23,7 +24,7 @@ pub fn parse_object(
     }
 }
 
-/// The rejection of a text that is no JSON.
+/// Returns the rejection of a text that is not JSON.
 pub fn invalid_json(error: &serde_json::Error, what: &str) -> Rejection {
     let message = error.to_string();
     let reason = message.split(" at line ").next().unwrap_or(&message);

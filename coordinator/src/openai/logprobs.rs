@@ -1,4 +1,4 @@
-//! Log-probabilities of an answer's tokens, in the two forms of OpenAI's endpoints.
+//! Log-probabilities of an answer's tokens, in the formats of OpenAI's two endpoints.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Logprob;
 
-/// What stands for the log-probability of a token that cannot follow, as at OpenAI: JSON has no
+/// Log-probability that is reported for a token that cannot follow, OpenAI's value: JSON has no
 /// infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
-/// A token as an answer shows it.
+/// A token and its log-probability in an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenLogprob {
-    /// Its text; `bytes:\xc3` for a part of a character, `token_id:N` for a model without
-    /// tokenizer.
+    /// Text of the token; `bytes:\xc3` for a part of a character, `token_id:N` for a model without
+    /// a tokenizer.
     pub token: String,
     pub logprob: f32,
-    /// What it adds to the text as bytes; null for a model without tokenizer.
+    /// Bytes that the token adds to the text; null for a model without a tokenizer.
     pub bytes: Option<Vec<u8>>,
 }
 
 impl TokenLogprob {
-    /// Of a token with its log-probability.
+    /// Converts the id of a token to its text.
     pub(super) fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> TokenLogprob {
         let bytes = codec.map(|codec| codec.bytes(found.token));
         let token = match &bytes {
@@ -40,7 +40,7 @@ impl TokenLogprob {
     }
 }
 
-/// A token of an answer beside those that were most likely in its place.
+/// A token of an answer, and the most likely tokens at its position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShownToken {
@@ -55,36 +55,37 @@ pub struct ShownToken {
 #[serde(deny_unknown_fields)]
 pub struct ChatLogprobs {
     pub content: Vec<ShownToken>,
-    /// Always null: nothing here refuses.
+    /// Always null, since no answer is a refusal.
     pub refusal: Option<()>,
 }
 
-/// `logprobs` of a completion, an entry for each token.
+/// `logprobs` of a completion: lists with an entry for each token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextLogprobs {
     pub tokens: Vec<String>,
-    /// Null for the first token of a prompt that is echoed.
+    /// Log-probability of each token; null for the first token of an echoed prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens, and the token itself behind them if it is none of them; null where
-    /// none were asked for.
+    /// Most likely tokens at each position, followed by the token itself if it is not among them;
+    /// null if none were requested.
     pub top_logprobs: Option<Vec<Option<IndexMap<String, f32>>>>,
-    /// Characters of the text before the token.
+    /// Number of characters of the text before each token.
     pub text_offset: Vec<usize>,
 }
 
-/// What is known of an answer's tokens.
+/// Log-probabilities of an answer's tokens, for either endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     tokens: Vec<ShownToken>,
-    /// Characters of the text before each token.
+    /// Number of characters of the text before each token.
     starts: Vec<usize>,
     /// The most likely tokens were requested.
     has_top: bool,
 }
 
 impl Logprobs {
-    /// Of tokens that begin at `starts`; `found` has `width` entries for each, its own first.
+    /// Converts tokens that begin at `starts` to their texts; `found` has `width` entries for each
+    /// of them, the token's own first.
     pub fn new(
         found: &[Logprob],
         width: usize,
@@ -105,7 +106,7 @@ impl Logprobs {
         self.tokens.is_empty()
     }
 
-    /// Without the first `count` tokens.
+    /// Removes the first `count` tokens.
     #[must_use]
     pub fn skip(mut self, count: usize) -> Logprobs {
         self.tokens.drain(..count.min(self.tokens.len()));
@@ -113,17 +114,17 @@ impl Logprobs {
         self
     }
 
-    /// In a chat answer.
+    /// Returns the format of a chat answer.
     pub fn of_chat(self) -> ChatLogprobs {
         ChatLogprobs { content: self.tokens, refusal: None }
     }
 
-    /// In a completion.
+    /// Returns the format of a completion.
     pub fn of_text(self) -> TextLogprobs {
         let top = |token: &ShownToken| {
             let likely = token.top_logprobs.iter().map(|one| (&one.token, one.logprob));
             let mut top = IndexMap::new();
-            // Of several with one text the most likely stands for all.
+            // If several tokens have an equal text, the most likely one represents all of them.
             for (text, logprob) in likely.chain(std::iter::once((&token.token, token.logprob))) {
                 top.entry(text.clone()).or_insert(logprob);
             }
@@ -139,7 +140,8 @@ impl Logprobs {
 }
 
 impl TextLogprobs {
-    /// A token of which nothing is known, in front; `likely` as of the others.
+    /// Inserts a token without a log-probability at the beginning; `likely` is the number of most
+    /// likely tokens of the others.
     pub(super) fn prepend_unknown(&mut self, token: u32, likely: u16, codec: &dyn TextCodec) {
         let unknown = Logprob { token, logprob: 0.0 };
         self.tokens.insert(0, TokenLogprob::new(unknown, Some(codec)).token);
@@ -150,7 +152,7 @@ impl TextLogprobs {
         }
     }
 
-    /// Adds those of the text that follows one of so many characters.
+    /// Appends the log-probabilities of a text that follows one of `characters` characters.
     pub(super) fn extend(&mut self, following: TextLogprobs, characters: usize) {
         self.tokens.extend(following.tokens);
         self.token_logprobs.extend(following.token_logprobs);

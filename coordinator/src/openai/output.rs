@@ -1,7 +1,7 @@
-//! The lines of the output: OpenAI's batch output format, with `token_ids` in each choice.
+//! Lines of the output: OpenAI's batch output format, with `token_ids` in each choice.
 //!
-//! A line depends on its request and on what the model said, never on when or beside what it ran:
-//! that is what makes a resumed file equal to an undisturbed one.
+//! A line depends on its request and on the model's answer, and neither on the time nor on other
+//! requests. Therefore a resumed file equals an uninterrupted one.
 
 use grammar::Grammar;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -15,22 +15,22 @@ use super::prompt_logprobs::PromptLogprobs;
 use super::stop::Answer;
 use crate::boundary::engine::Finish;
 
-/// What every line of a job shares.
+/// Fields that all lines of a job share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
-    /// Modification time of the input, seconds since 1970; 0 for a pipe.
+    /// Modification time of the input, in seconds since 1970; 0 for a pipe.
     pub created: u64,
     pub model: String,
     pub system_fingerprint: String,
 }
 
-/// One line of the output.
+/// A line of the output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputLine {
     pub id: String,
     pub custom_id: String,
-    /// Fields of a short line that are none of a request.
+    /// Unknown fields of a short line.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub columns: Map<String, Value>,
     pub response: Option<Response>,
@@ -58,27 +58,27 @@ pub struct ResponseBody {
     pub system_fingerprint: String,
     pub choices: Vec<Choice>,
     pub usage: Usage,
-    /// Chats: those of the conversation, null where none were requested. The choices of
-    /// completions have those of their prompts, as in vLLM.
+    /// Log-probabilities of a chat's prompt, null if none were requested. Those of completions are
+    /// in the choices, as in vLLM.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<Option<PromptLogprobs>>,
-    /// Chats: the conversation, null where it was not requested.
+    /// Token ids of a chat's prompt, null if they were not requested.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Option<Vec<u32>>>,
-    /// What of the request was not done as it says, a sentence each.
+    /// Deviations from the request, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Reads a field that may be null as one that is present.
+/// Deserializes a field whose null differs from a missing field.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
-/// One answer: `text` for completions (empty without tokenizer), `message` for chat. What a model
-/// thinks before it answers a chat is told as `reasoning_content`.
+/// An answer: `text` for completions, which is empty without a tokenizer, and `message` for chats.
+/// Reasoning before the answer is in `reasoning_content`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Choice {
@@ -95,16 +95,16 @@ pub enum Choice {
     Text {
         index: usize,
         text: String,
-        /// Of a raw prompt that became a chat.
+        /// Reasoning, if a raw prompt became a chat.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<String>,
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
-        /// Null where none were requested, as in vLLM.
+        /// Log-probabilities of the prompt, null if none were requested, as in vLLM.
         #[serde(default)]
         prompt_logprobs: Option<PromptLogprobs>,
-        /// Null where they were not requested.
+        /// Token ids of the prompt, null if they were not requested.
         #[serde(default)]
         prompt_token_ids: Option<Vec<u32>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub enum Choice {
     },
 }
 
-/// The assistant's turn.
+/// The assistant's message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
@@ -127,22 +127,22 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
 }
 
-/// Why an answer ended.
+/// Reason for which an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model's end-of-sequence token, or a stop string.
+    /// An end-of-sequence token, or a stop string.
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
-    /// The same as `Stop`, behind calls of functions.
+    /// An end-of-sequence token after tool calls.
     ToolCalls,
-    /// It is not what was asked for; `error` says why.
+    /// The answer is not what was requested; `error` states the reason.
     Error,
 }
 
 impl FinishReason {
-    /// Of an answer.
+    /// Returns the reason for which an answer ended.
     pub fn of(answer: &Answer) -> FinishReason {
         match answer.finish {
             _ if answer.error.is_some() => FinishReason::Error,
@@ -155,7 +155,7 @@ impl FinishReason {
         }
     }
 
-    /// As it is written.
+    /// Returns the value in the output.
     pub const fn name(self) -> &'static str {
         match self {
             FinishReason::Stop => "stop",
@@ -166,29 +166,29 @@ impl FinishReason {
     }
 }
 
-/// Token counts over all choices of a request, as OpenAI has them: what was generated, also where
-/// it is not part of the answer (a stop string, the end-of-sequence token).
+/// Token counts over all choices of a request, by OpenAI's definition: generated tokens count even
+/// if they are not part of the answer (a stop string, the end-of-sequence token).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
-    /// Only a server tells it.
+    /// Details of the prompts' tokens, which only a server reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptDetails>,
 }
 
-/// What is said of the tokens of prompts.
+/// Details of the tokens of prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptDetails {
-    /// Those whose keys and values were there already.
+    /// Number of tokens whose keys and values were cached.
     pub cached_tokens: u64,
 }
 
 impl Usage {
-    /// Of so many tokens of prompts and of answers.
+    /// Creates the counts without details.
     pub fn new(prompt_tokens: u64, completion_tokens: u64) -> Usage {
         Usage {
             prompt_tokens,
@@ -198,33 +198,33 @@ impl Usage {
         }
     }
 
-    /// The same, with what was cached of the prompts.
+    /// Adds the number of prompt tokens that were cached.
     #[must_use]
     pub fn with_cached(self, cached_tokens: u64) -> Usage {
         Usage { prompt_tokens_details: Some(PromptDetails { cached_tokens }), ..self }
     }
 }
 
-/// Why a request has no answer.
+/// Reason for which a request has no answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBody {
-    /// A name of [`super::item::ErrorCode`].
+    /// Name of a [`super::item::ErrorCode`], or [`UNFINISHED`].
     pub code: String,
-    /// A sentence that begins with the line number.
+    /// Sentence that begins with the line number.
     pub message: String,
     /// Line of the input, from 1.
     pub line: usize,
-    /// Of a request of which not all answers are there: those that are.
+    /// Answers that are available, if the request has only some of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Box<PartialAnswer>>,
 }
 
-/// Answers to a request that are kept until it has all of them.
+/// Answers to a request that are stored until all of them are available.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartialAnswer {
-    /// As in a [`Response`].
+    /// Hash of the request; see [`Response::request_id`].
     pub request_id: String,
     pub created: u64,
     pub model: String,
@@ -232,26 +232,26 @@ pub struct PartialAnswer {
     pub choices: Vec<Done>,
 }
 
-/// A choice with what only the sum over all choices tells.
+/// A choice, and values that are reported for all choices together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     pub choice: Choice,
     pub completion_tokens: u64,
-    /// Of the first choice of a chat.
+    /// Log-probabilities of a chat's prompt, with the first choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 impl Choice {
-    /// Its place among the choices.
+    /// Returns the index of the choice.
     pub fn index(&self) -> usize {
         match self {
             Choice::Chat { index, .. } | Choice::Text { index, .. } => *index,
         }
     }
 
-    /// Why it ended.
+    /// Returns the reason for which the choice ended.
     pub fn finish_reason(&self) -> FinishReason {
         match self {
             Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
@@ -261,17 +261,17 @@ impl Choice {
     }
 }
 
-/// What is to be told of the answers to a request.
+/// Facts about the answers to a request that users should know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// One ended at its largest number of tokens, where it might have ended by itself.
+    /// An answer ended at its maximum number of tokens, although it could have ended by itself.
     pub cut: bool,
-    /// One ended without the form that it must have.
+    /// An answer ended with an error, such as a violated grammar.
     pub failed: bool,
 }
 
 impl Completion {
-    /// What the choices of an answered request say.
+    /// Summarises the choices of an answered request.
     pub fn of(request: &Request, choices: &[Choice]) -> Completion {
         let is_cut = |choice: &Choice| {
             choice.finish_reason() == FinishReason::Length
@@ -284,15 +284,15 @@ impl Completion {
     }
 }
 
-/// One of a request's answers; what is said of its prompt is not in it.
+/// Converts one of a request's answers to a choice, without the log-probabilities of the prompt.
 pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
     let completion_tokens = u64::from(answer.generated);
     let choice = choice(request, index, answer);
     Done { choice, completion_tokens, prompt_logprobs: None }
 }
 
-/// The line of a request with its answers, those to the first prompt first, newline included; and
-/// what is to be told of them.
+/// Returns the line of a request with its answers, those to the first prompt first, and the facts
+/// about them. The line includes its newline.
 pub fn answer_line(
     request: &Request,
     answers: Vec<Done>,
@@ -311,7 +311,7 @@ pub fn answer_line(
     (line, ended)
 }
 
-/// The answers to a request, those to the first prompt first.
+/// Returns the body of a response with the answers to a request, those to the first prompt first.
 pub fn response_body(
     request: &Request,
     mut answers: Vec<Done>,
@@ -334,29 +334,29 @@ pub fn response_body(
     }
 }
 
-/// What of a request is not done as it says, a sentence each.
+/// Returns the deviations from the request, one sentence each.
 pub fn warnings(request: &Request) -> Vec<String> {
     let unheld = request.grammar.as_deref().map(Grammar::unheld).unwrap_or_default();
     request.warnings.iter().cloned().chain(unheld).collect()
 }
 
-/// Token ids of the prompt of an answer, if they are requested.
+/// Returns the token ids of the prompt of an answer if they are requested.
 pub fn prompt_token_ids(request: &Request, choice: usize) -> Option<Vec<u32>> {
     request.returns_token_ids.then(|| request.prompt_of(choice).tokens.clone())
 }
 
-/// `id` of the answers to a request.
+/// Returns the `id` of the answers to a request.
 pub fn body_id(request: &Request) -> String {
     let chat = request.endpoint == Endpoint::ChatCompletions;
     format!("{}-{}", if chat { "chatcmpl" } else { "cmpl" }, id_suffix(&request.custom_id))
 }
 
-/// Tokens of all prompts of a request.
+/// Returns the number of tokens of all prompts of a request.
 pub fn prompt_tokens(request: &Request) -> u64 {
     request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum()
 }
 
-/// The line of a request of which so far only some answers are there, newline included.
+/// Returns the line of a request for which only some answers are available, newline included.
 pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Provenance) -> Vec<u8> {
     let made = PartialAnswer {
         request_id: request_id(request),
@@ -384,7 +384,7 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
     })
 }
 
-/// `code` of the line of a request of which only some answers are there.
+/// `code` of the line of a request for which only some answers are available.
 pub const UNFINISHED: &str = "unfinished";
 
 fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
@@ -416,7 +416,7 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
     }
 }
 
-/// The line of a request that cannot be answered, newline included.
+/// Returns the line of a request that cannot be answered, newline included.
 pub fn error_line(error: &LineError) -> Vec<u8> {
     to_bytes(&OutputLine {
         id: format!("batch_req_{}", id_suffix(&format!("{}\n{}", error.custom_id, error.line))),
@@ -428,7 +428,7 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
 }
 
 impl ErrorBody {
-    /// Of a line that has no answer.
+    /// Creates the error of a line that has no answer.
     pub fn of(error: &LineError) -> ErrorBody {
         ErrorBody {
             code: error.rejection.code.name().to_owned(),

@@ -1,6 +1,6 @@
-//! The parts of an answer: what the model thinks, what it says, the functions that it calls.
+//! Parts of an answer: reasoning, content and tool calls.
 
-/// An answer, as far as it is there.
+/// The parts of an answer that are known so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
     pub reasoning: String,
@@ -8,15 +8,15 @@ pub struct Parts {
     pub calls: Vec<Call>,
 }
 
-/// A call of a function.
+/// A tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    /// JSON as the model wrote it, perhaps not to its end.
+    /// JSON text as the model wrote it, possibly incomplete.
     pub arguments: String,
 }
 
-/// What parts have more than before.
+/// Continuation of the parts of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     pub reasoning: String,
@@ -24,18 +24,18 @@ pub struct Found {
     pub calls: Vec<CallDelta>,
 }
 
-/// What a call has more than before.
+/// Continuation of a tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallDelta {
-    /// Among the answer's calls.
+    /// Index among the answer's calls.
     pub index: usize,
-    /// At its first.
+    /// Name of the function, in the first continuation of the call.
     pub name: Option<String>,
     pub arguments: String,
 }
 
 impl Parts {
-    /// Adds what there is more.
+    /// Appends a continuation.
     pub fn extend(&mut self, found: &Found) {
         self.reasoning.push_str(&found.reasoning);
         self.content.push_str(&found.content);
@@ -49,14 +49,14 @@ impl Parts {
         }
     }
 
-    /// Of all that was found of an answer.
+    /// Joins all continuations of an answer.
     pub fn of(found: impl IntoIterator<Item = Found>) -> Parts {
         let mut parts = Parts::default();
         found.into_iter().for_each(|found| parts.extend(&found));
         parts
     }
 
-    /// What these have more than was told of them.
+    /// Returns the continuation from `told` to these parts.
     pub fn beyond(&self, told: &Parts) -> Found {
         let rest = |all: &str, told: &str| all.get(told.len()..).unwrap_or_default().to_owned();
         let calls = self.calls.iter().enumerate().filter_map(|(index, call)| {
@@ -75,7 +75,7 @@ impl Parts {
 }
 
 impl Found {
-    /// A bit of the arguments of the call of this index, which was found before.
+    /// Appends to the arguments of the call with this index, which was found before.
     pub fn push_argument(&mut self, index: usize, argument: &str) {
         match self.calls.last_mut().filter(|call| call.index == index) {
             Some(call) => call.arguments.push_str(argument),

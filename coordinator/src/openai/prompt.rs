@@ -1,22 +1,22 @@
-//! Prompts as the model sees them: tokenised, inside the vocabulary and inside the context.
+//! Tokenised prompts, which are within the vocabulary and the context.
 
 use super::body::RawPrompt;
 use super::item::{ErrorCode, Prompt, Rejection};
 use crate::boundary::codec::{CodecError, TextCodec};
 
-/// What the model can take.
+/// Limits of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Positions of prompt and answer together.
+    /// Maximum number of positions of prompt and answer together.
     pub context: usize,
     pub vocab_size: usize,
-    /// The file that has the tokenizer of a model whose tokenizer cannot be read.
+    /// File of the model's tokenizer, if there is one that cannot be read.
     pub unread_tokenizer: Option<&'static str>,
 }
 
 impl Limits {
-    /// Why a request that needs a tokenizer is refused: a sentence with the `consequence`, which
-    /// begins with its comma.
+    /// Returns the sentence that rejects a request that needs a tokenizer. It includes the
+    /// `consequence`, which begins with its own punctuation.
     pub fn no_tokenizer(&self, consequence: &str) -> String {
         match self.unread_tokenizer {
             None => format!("This model has no tokenizer{consequence}."),
@@ -29,25 +29,25 @@ impl Limits {
     }
 }
 
-/// Length that a request asks of each of its answers.
+/// Length of the answers that a request specifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerLength {
     /// Maximum number of new tokens.
     pub max_tokens: u32,
-    /// The request itself names `max_tokens`. A default is lowered to what the context leaves
-    /// without a word.
+    /// The request itself specifies `max_tokens`. A default is lowered to what the context leaves
+    /// without a warning.
     pub is_requested: bool,
-    /// The request is refused if the context leaves less than it names, because its answers have a
-    /// response format or tools: one that is cut is of no use.
+    /// The request is rejected if the context leaves less than it specifies, because its answers
+    /// have a response format or tools and are useless if cut.
     pub must_fit: bool,
 }
 
-/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and lowers the length of its
-/// answers to what the context leaves.
+/// Tokenises a prompt, and lowers the length of its answers to what the context leaves. A chat is
+/// rendered as of `now_s`, in seconds since 1970.
 ///
 /// # Errors
-/// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary, or a
-/// prompt and an answer that exceed the context.
+/// Returns a rejection of an empty prompt, a text without a tokenizer, a token outside the
+/// vocabulary, or a prompt and an answer that exceed the context.
 pub fn fit(
     raw: &RawPrompt,
     length: AnswerLength,
@@ -79,9 +79,9 @@ pub fn fit(
     Ok(Prompt { tokens, max_new })
 }
 
-/// The rejection of a prompt and an answer that exceed the context, in OpenAI's words: clients
-/// recognise them, shorten the conversation and ask again. `length` is `None` where no answer is
-/// asked for.
+/// Returns the rejection of a prompt and an answer that exceed the context, in OpenAI's words:
+/// clients recognise them, shorten the conversation and retry. `length` is `None` if the prompt
+/// alone exceeds the context.
 fn context_length_exceeded(
     raw: &RawPrompt,
     prompt_tokens: usize,
@@ -118,7 +118,7 @@ fn context_length_exceeded(
     Rejection::new(ErrorCode::ContextLengthExceeded, message).with_param(field)
 }
 
-/// The warning of a request some of whose prompts leave fewer new tokens than it names.
+/// Returns a warning if some prompts leave fewer new tokens than the request specifies.
 pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<String> {
     let mut shorter = prompts.iter().filter(|prompt| prompt.max_new < max_tokens);
     let first = shorter.next()?;
@@ -140,11 +140,11 @@ pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<
     })
 }
 
-/// Token ids of a prompt, a chat as of `now_s`; none of an empty text. A text of far more tokens
-/// than the context is not tokenised.
+/// Returns the token ids of a prompt; a chat is rendered as of `now_s`, and an empty text has no
+/// tokens. A text of many more tokens than the context is not tokenised.
 ///
 /// # Errors
-/// A text without tokenizer, or one that it refuses.
+/// Returns a rejection of a text if there is no tokenizer, or if the tokenizer refuses the text.
 pub fn tokenise(
     raw: &RawPrompt,
     codec: Option<&dyn TextCodec>,

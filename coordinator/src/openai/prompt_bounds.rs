@@ -1,26 +1,26 @@
-//! Texts that are certainly too long for the context, refused before a tokenizer works on them
-//! whole: it takes some hundred times their size in memory.
+//! Rejection of texts that certainly exceed the context, before a tokenizer processes them as a
+//! whole, which takes some hundred times their size in memory.
 
 use super::body::RawPrompt;
 use super::item::{ErrorCode, Rejection};
 use crate::boundary::codec::TextCodec;
 
-/// Texts up to this size are tokenised as they are.
+/// Size up to which texts are not checked, and size of the pieces of larger texts, in bytes.
 const PROBED_BYTES: usize = 256 << 10;
-/// Tokens by which a cut between two pieces of a text may change their number.
+/// Number of tokens by which a cut between two pieces of a text may change the total.
 const CUT_TOKENS: usize = 64;
 
 /// Bounds on the texts of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptBounds {
-    /// Positions of prompt and answer together.
+    /// Maximum number of positions of prompt and answer together.
     pub context: usize,
-    /// Bytes of the longest token; 0 where that is not known.
+    /// Length of the longest token, in bytes; 0 if it is unknown.
     pub token_bytes: usize,
 }
 
 impl PromptBounds {
-    /// Bounds of a model with so many tokens.
+    /// Creates the bounds of a model with `vocab_size` tokens.
     pub fn new(context: usize, vocab_size: usize, codec: Option<&dyn TextCodec>) -> PromptBounds {
         let tokens = 0..u32::try_from(vocab_size).unwrap_or(u32::MAX);
         let longest = codec.and_then(|codec| tokens.map(|token| codec.bytes(token).len()).max());
@@ -30,8 +30,8 @@ impl PromptBounds {
     /// Checks prompts before they are tokenised.
     ///
     /// # Errors
-    /// A text that has more tokens than the context, a conversation with more messages than that,
-    /// or a text that the tokenizer refuses.
+    /// Returns a rejection of a text that has more tokens than the context, of a conversation with
+    /// more messages than that, or of a text that the tokenizer refuses.
     pub fn check(
         &self,
         prompts: &[RawPrompt],
@@ -91,7 +91,7 @@ impl PromptBounds {
     }
 }
 
-/// Cuts a text into pieces that are tokenised one by one.
+/// Splits a text into pieces that are tokenised separately.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Log-probabilities of a prompt's tokens, as vLLM tells them.
+//! Log-probabilities of a prompt's tokens, in the format of vLLM.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -7,23 +7,24 @@ use super::logprobs::TokenLogprob;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Logprob;
 
-/// For each token of a prompt, by their ids, it and those that were most likely in its place; null
-/// for the first, of which nothing is known.
+/// Log-probabilities of each token of a prompt and of the most likely tokens at its position, by
+/// token id; null for the first token, for which none are known.
 pub type PromptLogprobs = Vec<Option<IndexMap<String, PromptToken>>>;
 
-/// A token in a place of a prompt.
+/// A token at a position of a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptToken {
     pub logprob: f32,
-    /// Its place among the most likely ones, from 1; null where it is none of those told.
+    /// Rank among the most likely tokens, from 1; null if the token is not among those reported.
     pub rank: Option<usize>,
-    /// Null for a model without tokenizer.
+    /// Text of the token; null for a model without a tokenizer.
     pub decoded_token: Option<String>,
 }
 
-/// Those of a prompt of which `found` has `width` entries for each token but the first, its own in
-/// front; told are its own and `likely` others.
+/// Returns the log-probabilities of a prompt: for each token but the first its own and those of
+/// `likely` most likely tokens. `found` has `width` entries for each of these tokens, the token's
+/// own in front.
 pub fn prompt_logprobs(
     found: &[Logprob],
     width: usize,

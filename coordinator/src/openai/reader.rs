@@ -1,4 +1,4 @@
-//! An answer read part by part, while it is said.
+//! Incremental separation of an answer into its parts.
 
 use super::calls::reader::CallReader;
 use super::following::Following;
@@ -7,21 +7,21 @@ use super::reasoning::ReasoningReader;
 use super::reasoning::piece::Piece;
 use super::said::Said;
 
-/// Follows an answer. However it comes in pieces, the same is found.
+/// Reader of the parts of an answer. The result does not depend on how the answer is split.
 #[derive(Debug, Clone)]
 pub struct AnswerReader {
     reasoning: Option<ReasoningReader>,
-    /// Of what is no thought.
+    /// Reader of the tool calls in what is not reasoning.
     calls: Option<CallReader>,
     found: Found,
-    /// Calls that are told as such.
+    /// Number of calls that the reader of reasoning has found.
     called: usize,
-    /// Kept for its memory.
+    /// Empty between calls; kept for its allocation.
     pieces: Vec<Piece>,
 }
 
 impl AnswerReader {
-    /// At the beginning of an answer; `None` where it has a text alone.
+    /// Creates a reader at the beginning of an answer; returns `None` if the answer is only text.
     pub fn new(following: &Following) -> Option<AnswerReader> {
         let calls = following.calls();
         let names = || calls.iter().flat_map(|calls| &calls.functions);
@@ -35,12 +35,12 @@ impl AnswerReader {
         has_parts.then_some(AnswerReader { reasoning, calls, found, called, pieces })
     }
 
-    /// Goes on with a text.
+    /// Appends a character.
     pub fn push_char(&mut self, char: char) {
         self.push(Said::Char(char));
     }
 
-    /// Goes on with a token, before its text.
+    /// Appends a token, before the characters of its text.
     pub fn push_token(&mut self, token: u32) {
         let of_reasoning = self.reasoning.as_ref().is_some_and(|reader| reader.has_token(token));
         let of_calls = self.calls.as_ref().is_some_and(|reader| reader.has_token(token));
@@ -72,7 +72,7 @@ impl AnswerReader {
         }
     }
 
-    /// A bit that is no thought.
+    /// Adds a character or a token that is not reasoning.
     fn say(&mut self, said: Said) {
         match (&mut self.calls, said) {
             (Some(calls), said) => calls.push(said),
@@ -81,13 +81,13 @@ impl AnswerReader {
         }
     }
 
-    /// What is certain and was not told.
+    /// Returns what has become certain and was not returned before.
     pub fn take(&mut self) -> Found {
         let found = std::mem::take(&mut self.found);
         joined(found, self.calls.as_mut().map(CallReader::take))
     }
 
-    /// What was not told of an answer that ends here.
+    /// Ends the answer and returns what was not returned before.
     pub fn end(mut self) -> Found {
         if let Some(reasoning) = self.reasoning.take() {
             let mut pieces = Vec::new();
@@ -98,7 +98,7 @@ impl AnswerReader {
     }
 }
 
-/// Thoughts, and what was found in what is none.
+/// Joins reasoning with the content and calls that the reader of tool calls found, if there is one.
 fn joined(found: Found, behind: Option<Found>) -> Found {
     match behind {
         Some(Found { content, calls, .. }) => Found { content, calls, ..found },

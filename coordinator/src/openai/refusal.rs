@@ -1,28 +1,28 @@
-//! The body of an answer that is an error, as OpenAI has it.
+//! Body of an error response, in OpenAI's format.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was not answered.
+/// Reason for which a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorObject {
-    /// A sentence.
+    /// Explanation as a sentence.
     pub message: String,
-    /// What kind of error it is.
+    /// Type of the error, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The field that is wrong; null where none is.
+    /// Name of the invalid field; null if no field is invalid.
     pub param: Option<String>,
-    /// A short name.
+    /// Short name of the error.
     pub code: Option<String>,
 }
 
-/// The whole body.
+/// Complete body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorEnvelope {
     pub error: ErrorObject,
 }
 
-/// The field that a sentence of a rejection names first.
+/// Returns the first field that the message of a rejection names.
 pub fn field_of(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("field \"").or_else(|| message.split_once("fields \""))?;
     rest.split_once('"').map(|(name, _)| name.to_owned())

@@ -1,4 +1,4 @@
-//! From a body to a request that can be run: tokenised, within the model's context.
+//! Conversion of bodies into requests that can be run: tokenised, and within the model's context.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 use crate::boundary::codec::{CodecError, TextCodec};
 
-/// New tokens of a completion that does not say, as at OpenAI.
+/// Default maximum number of new tokens of a completion, OpenAI's value.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
 
-/// What requests are made with.
+/// Inputs for requests in addition to their bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct Building<'a> {
-    /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
-    /// it [`COMPLETION_MAX_TOKENS`] and `chat_max_tokens`.
+    /// Maximum number of new tokens, at least 1, for requests that specify neither `max_tokens` nor
+    /// `max_completion_tokens`; if `None`, [`COMPLETION_MAX_TOKENS`] and `chat_max_tokens` apply.
     pub max_tokens: Option<u32>,
-    /// At least 1.
+    /// Default maximum number of new tokens of a chat, at least 1.
     pub chat_max_tokens: u32,
-    /// For requests that give no `seed`.
+    /// Seed for requests that specify none.
     pub seed: u64,
-    /// What a chat template that asks for the date is told, seconds since 1970.
+    /// Time for chat templates that ask for the date, in seconds since 1970.
     pub now_s: u64,
-    /// `None` when the model has no tokenizer.
+    /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
     pub chats: &'a ChatRules,
     pub limits: Limits,
 }
 
 impl Building<'_> {
-    /// Makes a request of a body, whose id and line it is given later.
+    /// Converts a body into a request, whose id and line are set later.
     ///
     /// # Errors
-    /// What the model cannot take.
+    /// Returns a rejection if the model cannot process the request.
     pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<Request, Rejection> {
         let needs_text = [
             (!body.stop.is_empty(), ", so \"stop\" cannot be looked for; leave it out"),
@@ -106,7 +106,7 @@ impl Building<'_> {
         })
     }
 
-    /// How the model calls functions.
+    /// Returns the tool calls that answers may contain, in the syntax of the model.
     fn calls(&self, tools: &Tools) -> Result<Calls, Rejection> {
         let refused = |why: &str| {
             let message = format!("The field \"tools\" cannot be followed: {why}.");

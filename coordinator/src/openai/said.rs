@@ -1,17 +1,17 @@
-//! What a model says, bit by bit.
+//! Characters and tokens of an answer, in the order in which they are read.
 
 use grammar::is_function_name;
 
-/// A bit of an answer.
+/// A character or a token of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     Char(char),
-    /// Where it has a meaning of its own; its text, if it has one, comes behind it.
+    /// Token with a meaning of its own; its text, if it has one, follows.
     Token(u32),
 }
 
 impl Said {
-    /// The character, where a name may have it.
+    /// Returns the character if it may occur in the name of a function.
     pub fn of_name(self) -> Option<char> {
         match self {
             Said::Char(char) if is_function_name(char.encode_utf8(&mut [0; 4])) => Some(char),

@@ -1,7 +1,7 @@
-//! Stop strings: found while tokens come, cut out when the sequence has ended.
+//! Stop strings: detected while tokens are generated, and cut off when the sequence has ended.
 //!
-//! The watcher only saves work. What is cut is decided by [`finish`] from the tokens alone, so that
-//! an answer does not depend on how many steps late the engine obeyed.
+//! The watcher only saves work. [`finish`] determines the cut from the tokens alone, so that an
+//! answer does not depend on the number of steps until the engine stops.
 
 use super::following::Following;
 use super::found_logprobs::FoundLogprobs;
@@ -12,7 +12,7 @@ use super::stop_strings::{StopScanner, StopStrings};
 use crate::boundary::codec::{CodecError, TextCodec, TextContext, TextStream};
 use crate::boundary::engine::{Finish, Generated};
 
-/// Looks for stop strings in a growing text.
+/// Watcher of a growing text for stop strings.
 pub struct StopWatcher<'a> {
     stream: Box<dyn TextStream + 'a>,
     scanner: StopScanner,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for StopWatcher<'_> {
 }
 
 impl<'a> StopWatcher<'a> {
-    /// A watcher for one sequence, whose text stands behind `context`.
+    /// Creates a watcher for one sequence, whose text follows `context`.
     pub fn new(
         codec: &'a dyn TextCodec,
         context: &TextContext,
@@ -40,50 +40,50 @@ impl<'a> StopWatcher<'a> {
         StopWatcher { stream, scanner, text: String::new(), tokens: 0, min_tokens }
     }
 
-    /// Takes the next token; whether a stop string is now complete.
+    /// Adds the next token. Returns true if a stop string is complete.
     pub fn push(&mut self, token: u32) -> bool {
-        // What the decoder refuses is told when the answer has ended.
+        // An error of the decoder is reported when the answer has ended.
         let piece = self.stream.push(token).unwrap_or_default();
         self.tokens += 1;
         self.extend(&piece).is_some() && self.tokens > self.min_tokens
     }
 
-    /// Appends text and returns where the first stop string begins, if one is complete: the one
-    /// that begins earliest, as all that follows it is cut.
+    /// Appends text. Returns the byte at which the first completed stop string begins: the earliest
+    /// one, since all text after it is cut.
     fn extend(&mut self, piece: &str) -> Option<usize> {
         self.text.push_str(piece);
         self.scanner.push(piece)
     }
 }
 
-/// The answer to one prompt, as it is written.
+/// The answer to a prompt, ready for output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// `None` when the model has no tokenizer, or nothing was said beside calls.
+    /// `None` if the model has no tokenizer, or the answer consists of tool calls only.
     pub text: Option<String>,
-    /// What it thinks before; empty where that is not told apart.
+    /// Reasoning before the answer; empty if it is not separated from the text.
     pub reasoning: String,
-    /// Functions that it calls.
+    /// Tool calls of the answer.
     pub calls: Vec<Call>,
-    /// The tokens whose text lies wholly before a stop string.
+    /// Tokens whose text is entirely before a stop string.
     pub token_ids: Vec<u32>,
-    /// Tokens that were generated for it: those of a stop string and an end-of-sequence token
-    /// count, those after a stop string do not.
+    /// Number of tokens that were generated for the answer. It includes those of a stop string and
+    /// an end-of-sequence token, but not those after a stop string.
     pub generated: u32,
-    /// `None` where none were asked for.
+    /// `None` if none were requested.
     pub logprobs: Option<Logprobs>,
     pub finish: Finish,
-    /// It ended with an end-of-sequence token: neither a stop string nor its largest number of
-    /// tokens cut it.
+    /// The answer ended with an end-of-sequence token: neither a stop string nor its maximum number
+    /// of tokens cut it.
     pub ends_by_itself: bool,
-    /// Why it is not what was asked for: a sentence.
+    /// Sentence that explains why the answer is not what was requested.
     pub error: Option<String>,
-    /// The error is the tokenizer's: the same tokens may have a text when it is asked again.
+    /// The error is the tokenizer's, and another attempt may decode these tokens.
     pub is_lost: bool,
 }
 
 impl Answer {
-    /// That to a request which looks at its prompt alone.
+    /// Returns the answer to a request that only evaluates its prompt.
     #[must_use]
     pub fn emptied(self) -> Answer {
         let tokens = self.token_ids.len();
@@ -103,8 +103,8 @@ impl Answer {
     }
 }
 
-/// Detokenises a finished sequence, cuts it at the first stop string that became complete and tells
-/// its parts apart.
+/// Decodes a finished sequence, cuts it at the first stop string that was completed, and separates
+/// its parts.
 pub fn finish(
     generated: Generated,
     following: &Following,
@@ -114,7 +114,7 @@ pub fn finish(
     Answer { logprobs: logprobs.map(|found| found.spelled(codec)), ..answer }
 }
 
-/// [`finish`] for an answer whose log-probabilities are spelled later.
+/// Variant of [`finish`] for an answer whose log-probabilities are spelled later.
 pub fn finish_unspelled(
     generated: Generated,
     following: &Following,
@@ -149,7 +149,7 @@ pub fn finish_unspelled(
     (answer, found)
 }
 
-/// The text beside thoughts and calls, and these.
+/// Returns the text without reasoning and calls, the reasoning, and the calls.
 fn read_parts(
     tokens: &[u32],
     cut: &Cut,
@@ -165,7 +165,7 @@ fn read_parts(
         }
         reader.push_char(char);
     }
-    // What has no text belongs to a stop string that it comes before.
+    // Tokens without text belong to a stop string that they precede.
     tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
         reader.push_token(*token);
     });
@@ -173,22 +173,22 @@ fn read_parts(
     ((calls.is_empty() || !content.is_empty()).then_some(content), reasoning, calls)
 }
 
-/// Of logits from which no token can be drawn.
+/// Error of an answer whose logits contain infinities or NaN.
 const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is \
     infinite or no number. A wider --dtype may help; else the weights are damaged.";
 
-/// What of a sequence is the answer.
+/// Part of a sequence that is the answer.
 struct Cut {
     text: Option<String>,
-    /// Characters of the text before each of its tokens.
+    /// Number of characters of the text before each token of the answer.
     starts: Vec<usize>,
-    /// Bytes of the text before each of all tokens that were looked at.
+    /// Number of bytes of the text before each token that was examined.
     ends: Vec<usize>,
     /// See [`Answer::generated`].
     generated: u32,
-    /// Whether a stop string cut it.
+    /// A stop string cut the sequence.
     at_stop: bool,
-    /// Why its tokens have no text.
+    /// Reason for which the tokens have no text.
     refused: Option<CodecError>,
 }
 
@@ -199,7 +199,7 @@ fn cut(
     codec: Option<&dyn TextCodec>,
 ) -> Cut {
     let Following { context, stop, min_tokens, .. } = following;
-    // The end-of-sequence token is not among them.
+    // The end-of-sequence token is not among `tokens`.
     let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
     let Some(codec) = codec else {
         let starts = vec![0; tokens.len()];
@@ -207,7 +207,7 @@ fn cut(
         return Cut { text: None, starts, ends, generated: whole, at_stop: false, refused: None };
     };
     let mut watcher = StopWatcher::new(codec, context, stop, *min_tokens);
-    // `ends[i]`: length of the text after `i` tokens.
+    // `ends[i]`: length of the text after `i` tokens, in bytes.
     let mut ends = vec![0];
     let (pieces, refused) = match codec.pieces(context, tokens) {
         Ok(pieces) => (pieces, None),
@@ -229,18 +229,19 @@ fn cut(
     Cut { text, starts, ends, generated: whole, at_stop: false, refused }
 }
 
-/// What stands before the `cut`, found with so many tokens.
+/// Returns the part before `cut`, which was found after `generated` tokens.
 fn cut_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> Cut {
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
-    // The first of several with equal text: what follows without text of its own belongs to the
-    // stop string (half a character, a special token).
+    // The first of several ends with equal text: subsequent tokens without text of their own (half
+    // a character, a special token) belong to the stop string.
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = characters(&text, &ends[..kept]);
     Cut { text: Some(text), starts, ends, generated, at_stop: true, refused: None }
 }
 
-/// Characters of `text` before each of some places in ascending order.
+/// Returns the number of characters of `text` before each of `places`, which are in ascending
+/// order.
 fn characters(text: &str, places: &[usize]) -> Vec<usize> {
     let (mut before, mut characters) = (0, 0);
     let mut count = |place: usize| {

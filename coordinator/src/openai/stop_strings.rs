@@ -1,4 +1,4 @@
-//! Stop strings of a request, compiled once and searched for while a text grows.
+//! Stop strings of a request, compiled once and searched for in a growing text.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use aho_corasick::nfa::contiguous::NFA;
 
 /// Maximum number of stop strings of a request; OpenAI's is 4.
 pub const MAX_STOP_STRINGS: usize = 64;
-/// Maximum size of a request's stop strings together, in bytes.
+/// Maximum total size of a request's stop strings, in bytes.
 pub const MAX_STOP_BYTES: usize = 16 << 10;
 
 /// Stop strings and the automaton that finds them. Clones share both.
@@ -22,8 +22,7 @@ struct Compiled {
     strings: Vec<String>,
     automaton: NFA,
     start: StateID,
-    /// Number of bytes of a stop string that have been read in each state; states that are missing
-    /// have none.
+    /// Number of bytes of a stop string that have been read in each state; 0 for missing states.
     depths: HashMap<StateID, usize>,
 }
 
@@ -31,8 +30,8 @@ impl StopStrings {
     /// Compiles stop strings, none of which is empty.
     ///
     /// # Panics
-    /// If they exceed [`MAX_STOP_STRINGS`] or [`MAX_STOP_BYTES`] so far that no automaton has
-    /// states enough.
+    /// Panics if they exceed [`MAX_STOP_STRINGS`] or [`MAX_STOP_BYTES`] by so much that the
+    /// automaton runs out of states.
     pub fn new(strings: Vec<String>) -> StopStrings {
         if strings.is_empty() {
             return StopStrings(None);
@@ -85,13 +84,13 @@ impl fmt::Debug for StopStrings {
     }
 }
 
-/// Searches a growing text for stop strings. Its work is proportional to the text, however many
-/// stop strings there are.
+/// Scanner of a growing text for stop strings. Its work is proportional to the text, regardless of
+/// the number of stop strings.
 #[derive(Debug, Clone)]
 pub struct StopScanner {
     stop: StopStrings,
     state: StateID,
-    /// Bytes of the text that were read.
+    /// Number of bytes of the text that have been read.
     read_bytes: usize,
 }
 
@@ -102,8 +101,8 @@ impl StopScanner {
         StopScanner { stop: stop.clone(), state, read_bytes: 0 }
     }
 
-    /// Reads more of the text. Returns the byte at which the stop string begins that this piece
-    /// completes; of several the one that begins first, as all that follows it is cut.
+    /// Reads more of the text. Returns the byte at which a stop string begins that this piece
+    /// completes: the earliest one, since all text after it is cut.
     pub fn push(&mut self, piece: &str) -> Option<usize> {
         let Some(compiled) = &self.stop.0 else {
             self.read_bytes += piece.len();
@@ -136,11 +135,12 @@ impl StopScanner {
 mod tests {
     use super::*;
 
-    /// Where the first stop string begins that the text after `before` completes, by trying all.
+    /// Returns the byte at which the first stop string begins that is completed after `before`, by
+    /// trying all of them.
     fn tried(text: &str, before: usize, stop: &[String]) -> Option<usize> {
         let ends = |stop: &String| {
             let found = text.match_indices(stop.as_str()).map(|(at, _)| at);
-            // Overlapping ones too.
+            // Includes overlapping occurrences.
             let all =
                 (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(stop.as_bytes()));
             let all: Vec<usize> = found.chain(all).collect();

@@ -1,26 +1,26 @@
-//! Messages in OpenAI's Harmony format: thoughts, calls and the answer each have their own.
+//! Answers in OpenAI's Harmony format: reasoning, tool calls and content have separate messages.
 
 use super::piece::Piece;
 use super::syntax::HarmonyTokens;
 use crate::openai::said::Said;
 
-/// Tells messages apart by their headers.
+/// Reader that classifies messages by their headers.
 #[derive(Debug, Clone)]
 pub struct HarmonyReader {
     tokens: HarmonyTokens,
-    /// That may be called.
+    /// Names of the functions that may be called.
     functions: Vec<String>,
     place: Place,
-    /// There were thoughts, or parts of the answer, in a message before this one.
+    /// Reasoning was found before; `has_said`: content was found before.
     has_thought: bool,
     has_said: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// Nothing was said: the prompt ends within a header, but a model may say a plain text.
+    /// At the beginning: the prompt ends within a header, but a model may write plain text instead.
     Start(String),
-    /// A header so far, a blank for each of its tokens.
+    /// In a header, whose text so far has a blank for each of its tokens.
     Header(String),
     Text {
         kind: Kind,
@@ -35,26 +35,26 @@ enum Kind {
     Arguments,
 }
 
-/// Whom a message is to that calls a function.
+/// Prefix of the recipient in a header.
 const TO: &str = "to=";
 const FUNCTIONS: &str = "functions.";
-/// Of thoughts.
+/// Channel of reasoning.
 const ANALYSIS: &str = "analysis";
 
 impl HarmonyReader {
-    /// At the beginning of an answer that may call these functions.
+    /// Creates a reader at the beginning of an answer that may call these functions.
     pub fn new(tokens: HarmonyTokens, functions: Vec<String>) -> HarmonyReader {
         let place = Place::Start(String::new());
         HarmonyReader { tokens, functions, place, has_thought: false, has_said: false }
     }
 
-    /// Whether a token stands around texts.
+    /// Returns true if `token` delimits headers and texts.
     pub fn has_token(&self, token: u32) -> bool {
         let HarmonyTokens { start, channel, message, end, constrain, .. } = self.tokens;
         [start, channel, message, end].contains(&token) || constrain == Some(token)
     }
 
-    /// Goes on; what that makes certain is added to `pieces`.
+    /// Appends a character or a token, and adds what becomes certain to `pieces`.
     pub fn push(&mut self, said: Said, pieces: &mut Vec<Piece>) {
         match said {
             Said::Char(char) => self.push_char(char, pieces),
@@ -68,7 +68,7 @@ impl HarmonyReader {
             Place::Start(header) => {
                 header.push(char);
                 let begun = header.trim_start();
-                // A header goes on with whom it is to, or with a token.
+                // A header continues with a recipient or a token.
                 if !begun.starts_with(TO) && !TO.starts_with(begun) {
                     let text = std::mem::take(header);
                     self.place = Place::Text { kind: Kind::Answer, is_first: true };
@@ -99,14 +99,15 @@ impl HarmonyReader {
         }
     }
 
-    /// What was not certain of an answer that ends here.
+    /// Ends the answer, and adds what was not certain to `pieces`.
     pub fn end(self, pieces: &mut Vec<Piece>) {
         if let Place::Start(text) = self.place {
             pieces.extend(text.chars().map(|char| Piece::Said(Said::Char(char))));
         }
     }
 
-    /// What a message is by its header.
+    /// Returns the kind of a message by its header, and adds a piece if the message calls a
+    /// function.
     fn kind(&self, header: &str, pieces: &mut Vec<Piece>) -> Kind {
         let mut words = header.split_whitespace();
         let called = words.clone().find_map(|word| word.strip_prefix(TO)?.strip_prefix(FUNCTIONS));
@@ -117,7 +118,7 @@ impl HarmonyReader {
         if words.any(|word| word == ANALYSIS) { Kind::Thought } else { Kind::Answer }
     }
 
-    /// A bit of a message's text.
+    /// Adds a character of a message's text.
     fn tell(&mut self, char: char, pieces: &mut Vec<Piece>) {
         let Place::Text { kind, is_first } = &mut self.place else { return };
         let (piece, has_more): (fn(char) -> Piece, _) = match kind {
@@ -126,7 +127,7 @@ impl HarmonyReader {
             Kind::Arguments => (Piece::Argument, None),
         };
         if let Some(has_more) = has_more {
-            // Messages of one kind are lines.
+            // Messages of one kind are separated by newlines.
             if *is_first && *has_more {
                 pieces.push(piece('\n'));
             }

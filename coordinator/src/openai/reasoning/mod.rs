@@ -1,5 +1,5 @@
-//! What a model thinks before it answers: how its chat template shows it, and where in an answer it
-//! is.
+//! Reasoning of a model before its answer: its syntax, detected from the chat template, and its
+//! separation from the answer.
 
 mod harmony;
 pub mod piece;
@@ -14,15 +14,16 @@ use piece::Piece;
 use syntax::ReasoningSyntax;
 use tags::TagReader;
 
-/// How the answers to a prompt think.
+/// Reasoning of the answers to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reasoning {
     pub syntax: ReasoningSyntax,
-    /// The prompt ends within thoughts.
+    /// The prompt ends within reasoning.
     pub is_open: bool,
 }
 
-/// Tells thoughts from the rest, however an answer comes in pieces.
+/// Reader that separates reasoning from the rest of an answer. The result does not depend on how
+/// the answer is split.
 #[derive(Debug, Clone)]
 pub enum ReasoningReader {
     Tags(TagReader),
@@ -30,13 +31,13 @@ pub enum ReasoningReader {
 }
 
 impl Reasoning {
-    /// A form that the answer must have, behind what is thought first.
+    /// Returns the grammar of an answer that follows `grammar` after its reasoning.
     pub fn before(&self, grammar: Grammar) -> Grammar {
         let behind =
             |marker: Marker| Grammar::Behind(Box::new(Behind { marker, grammar: grammar.clone() }));
         match &self.syntax {
             ReasoningSyntax::Tags(tags) if self.is_open => behind(tags.closing()),
-            // Calls have headers of their own.
+            // Calls have their own headers.
             ReasoningSyntax::Harmony(_) if matches!(grammar, Grammar::Calls(_)) => grammar,
             ReasoningSyntax::Harmony(harmony) => behind(Marker::Tokens(harmony.answer.clone())),
             ReasoningSyntax::Tags(_) => grammar,
@@ -45,7 +46,7 @@ impl Reasoning {
 }
 
 impl ReasoningReader {
-    /// At the beginning of an answer that may call these functions.
+    /// Creates a reader at the beginning of an answer that may call these functions.
     pub fn new(reasoning: &Reasoning, functions: &[String]) -> ReasoningReader {
         match &reasoning.syntax {
             ReasoningSyntax::Tags(tags) => {
@@ -57,7 +58,7 @@ impl ReasoningReader {
         }
     }
 
-    /// Whether a token has a meaning here.
+    /// Returns true if `token` is part of the syntax of reasoning.
     pub fn has_token(&self, token: u32) -> bool {
         match self {
             ReasoningReader::Tags(tags) => tags.has_token(token),
@@ -65,12 +66,13 @@ impl ReasoningReader {
         }
     }
 
-    /// Whether calls are told as such, and not as a text that is still to be read.
+    /// Returns true if the reader itself finds tool calls, and does not return them as text that is
+    /// still to be read.
     pub fn reads_calls(&self) -> bool {
         matches!(self, ReasoningReader::Harmony(_))
     }
 
-    /// Goes on; what that makes certain is added to `pieces`.
+    /// Appends a character or a token, and adds what becomes certain to `pieces`.
     pub fn push(&mut self, said: Said, pieces: &mut Vec<Piece>) {
         match self {
             ReasoningReader::Tags(tags) => tags.push(said, pieces),
@@ -78,7 +80,7 @@ impl ReasoningReader {
         }
     }
 
-    /// What was not certain of an answer that ends here.
+    /// Ends the answer, and adds what was not certain to `pieces`.
     pub fn end(self, pieces: &mut Vec<Piece>) {
         match self {
             ReasoningReader::Tags(tags) => tags.end(pieces),

@@ -1,15 +1,15 @@
-//! What a bit of an answer is.
+//! Classified pieces of an answer.
 
 use crate::openai::said::Said;
 
-/// A bit of an answer, by what it is.
+/// A classified piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     Thought(char),
-    /// Of the answer proper.
+    /// Part of the answer after the reasoning.
     Said(Said),
-    /// A function of this name is called.
+    /// Call of the function with this name.
     Call(String),
-    /// Of the arguments of the last call.
+    /// Character of the arguments of the last call.
     Argument(char),
 }

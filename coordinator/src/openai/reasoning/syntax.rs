@@ -1,64 +1,65 @@
-//! How models write what they think, told by what their chat templates say.
+//! Syntax in which models write their reasoning, detected from chat templates.
 
 use grammar::Marker;
 
 use crate::boundary::codec::{CodecError, TextCodec};
 
-/// A way to write thoughts.
+/// Syntax of reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReasoningSyntax {
-    /// Before the answer, between two markers: DeepSeek-R1, Qwen 3, and most others.
+    /// Between two markers, before the answer: DeepSeek-R1, Qwen 3, and most others.
     Tags(Tags),
-    /// In messages of their own: gpt-oss.
+    /// In separate messages: gpt-oss.
     Harmony(HarmonyTokens),
 }
 
-/// Markers around thoughts.
+/// Markers before and after reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tags {
     pub open: Tag,
     pub close: Tag,
 }
 
-/// How a marker is written.
+/// Representation of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tag {
-    /// Not empty.
+    /// Text, which is not empty.
     Text(String),
-    /// A token that no text has.
+    /// Token that is not part of any text.
     Token(u32),
 }
 
-/// Of OpenAI's Harmony format: an answer is messages, each with a header that says its channel and
-/// to whom it is, `<|message|>`, and a text.
+/// Tokens of OpenAI's Harmony format: an answer consists of messages, each of which has a header
+/// with its channel and its recipient, `<|message|>`, and a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HarmonyTokens {
-    /// `<|start|>` of a message's header.
+    /// `<|start|>`, which begins a message's header.
     pub start: u32,
-    /// `<|channel|>` before the channel's name.
+    /// `<|channel|>`, which precedes the channel's name.
     pub channel: u32,
-    /// `<|message|>` between header and text.
+    /// `<|message|>`, between header and text.
     pub message: u32,
-    /// `<|end|>` of a message that others follow.
+    /// `<|end|>` of a message that is followed by others.
     pub end: u32,
-    /// `<|constrain|>` before the type of a text, where there is one.
+    /// `<|constrain|>`, which precedes the type of a text; `None` if the tokenizer has no such
+    /// token.
     pub constrain: Option<u32>,
-    /// What an answer proper begins with, `<|channel|>final<|message|>`.
+    /// Tokens that begin the answer proper, `<|channel|>final<|message|>`.
     pub answer: Vec<u32>,
 }
 
-/// Markers that models have, the closing one of which templates show.
+/// Known pairs of markers, the closing one of which occurs in templates.
 const TAGS: [(&str, &str); 3] =
     [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")];
 
-/// Tokens at the end of a prompt in which a marker is looked for.
+/// Number of tokens at the end of a prompt in which a marker is searched.
 const TAIL: usize = 16;
 
 impl ReasoningSyntax {
-    /// The one that a model's template shows; `None` where it shows none that is known.
+    /// Returns the syntax that a model's chat template shows, or `None` if it shows no known one.
     ///
     /// # Errors
-    /// A tokenizer that does not answer.
+    /// Returns an error if the tokenizer does not answer.
     pub fn of(codec: &dyn TextCodec) -> Result<Option<ReasoningSyntax>, CodecError> {
         let Some(template) = codec.tools_template()? else { return Ok(None) };
         if template.contains("<|channel|>") && template.contains("<|message|>") {
@@ -74,7 +75,7 @@ impl ReasoningSyntax {
         Ok(Some(ReasoningSyntax::Tags(Tags { open: tag(open)?, close: tag(close)? })))
     }
 
-    /// Whether a prompt ends within thoughts.
+    /// Returns true if a prompt ends within reasoning.
     pub fn is_open(&self, prompt: &[u32], codec: &dyn TextCodec) -> bool {
         let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
         let ReasoningSyntax::Tags(tags) = self else { return false };
@@ -92,7 +93,7 @@ impl ReasoningSyntax {
 }
 
 impl Tags {
-    /// What an answer's form stands behind.
+    /// Returns the marker between the reasoning and the answer.
     pub fn closing(&self) -> Marker {
         match &self.close {
             Tag::Text(text) => Marker::Text(text.clone()),
@@ -102,7 +103,7 @@ impl Tags {
 }
 
 impl HarmonyTokens {
-    /// Those of a tokenizer; `None` where it lacks one.
+    /// Returns the tokens of a tokenizer, or `None` if it lacks a required one.
     fn of(codec: &dyn TextCodec) -> Result<Option<HarmonyTokens>, CodecError> {
         let names = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
         let found = names.map(|name| codec.special_token(name));

@@ -1,44 +1,45 @@
-//! Thoughts between two markers, before the answer.
+//! Reasoning between two markers, before the answer.
 
 use super::piece::Piece;
 use super::syntax::{Tag, Tags};
 use crate::openai::said::Said;
 
-/// Tells what is between the markers from what follows. Blanks around thoughts belong to neither.
+/// Reader that separates the text between the markers from what follows. Whitespace around
+/// reasoning belongs to neither.
 #[derive(Debug, Clone)]
 pub struct TagReader {
     tags: Tags,
     place: Place,
-    /// What is not decided: the beginning of a marker, and blanks before it.
+    /// Text that is not classified yet: the beginning of a marker, and whitespace before it.
     held: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Nothing but blanks was said.
+    /// At the beginning, with nothing but whitespace so far.
     Start,
-    /// Within thoughts; `is_first`: there are none yet.
+    /// In the reasoning; `is_first`: none has been found yet.
     Within {
         is_first: bool,
     },
-    /// Behind them, before the answer.
+    /// After the reasoning, before the answer.
     Behind,
     Answer,
 }
 
 impl TagReader {
-    /// At the beginning of an answer, `is_open`: within thoughts.
+    /// Creates a reader at the beginning of an answer, which is within reasoning if `is_open`.
     pub fn new(tags: Tags, is_open: bool) -> TagReader {
         let place = if is_open { Place::Within { is_first: true } } else { Place::Start };
         TagReader { tags, place, held: String::new() }
     }
 
-    /// Whether a token is one of the markers.
+    /// Returns true if `token` is one of the markers.
     pub fn has_token(&self, token: u32) -> bool {
         [&self.tags.open, &self.tags.close].contains(&&Tag::Token(token))
     }
 
-    /// Goes on; what that makes certain is added to `pieces`.
+    /// Appends a character or a token, and adds what becomes certain to `pieces`.
     pub fn push(&mut self, said: Said, pieces: &mut Vec<Piece>) {
         match (self.place, said) {
             (Place::Answer, said) => pieces.push(Piece::Said(said)),
@@ -74,7 +75,7 @@ impl TagReader {
         }
     }
 
-    /// What was not certain of an answer that ends here.
+    /// Ends the answer, and adds what was not certain to `pieces`.
     pub fn end(mut self, pieces: &mut Vec<Piece>) {
         match self.place {
             Place::Start => self.answer(pieces),
@@ -115,7 +116,7 @@ impl TagReader {
         self.think(certain, pieces);
     }
 
-    /// So many bytes of what is held are thoughts.
+    /// Classifies the first `bytes` bytes of the held text as reasoning.
     fn think(&mut self, bytes: usize, pieces: &mut Vec<Piece>) {
         let Place::Within { is_first } = &mut self.place else { return };
         for char in self.held.drain(..bytes) {
@@ -127,7 +128,7 @@ impl TagReader {
         }
     }
 
-    /// There are no thoughts: what is held is the answer's.
+    /// Classifies the held text as part of an answer without reasoning.
     fn answer(&mut self, pieces: &mut Vec<Piece>) {
         pieces.extend(self.held.drain(..).map(|char| Piece::Said(Said::Char(char))));
         self.place = Place::Answer;

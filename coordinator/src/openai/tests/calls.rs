@@ -1,4 +1,4 @@
-//! Calls are read alike, however an answer comes in pieces.
+//! Tool calls are found regardless of how an answer is split.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::openai::parts::{Call, Found, Parts};
 use crate::openai::said::Said;
 use crate::openai::stop::finish;
 
-/// Stand for tokens in the texts of these tests.
+/// Characters that represent tokens in the texts of these tests.
 const TOKENS: [char; 4] = ['①', '②', '③', '④'];
 
 fn calls(format: CallFormat) -> Calls {
@@ -28,7 +28,7 @@ fn push(reader: &mut CallReader, char: char) {
     reader.push(token.map_or(Said::Char(char), |token| Said::Token(token as u32)));
 }
 
-/// What is found, taken after each of the places where the text is cut.
+/// Returns the content and the calls that are found if they are taken after each of `cuts`.
 fn found(format: CallFormat, text: &str, cuts: &[usize]) -> (String, Vec<Call>) {
     let mut reader = CallReader::new(&calls(format));
     let mut all: Vec<Found> = Vec::new();
@@ -47,7 +47,7 @@ fn call(name: &str, arguments: &str) -> Call {
     Call { name: name.to_owned(), arguments: arguments.to_owned() }
 }
 
-/// A text, what is said in it beside calls, and the calls.
+/// Format, text, expected content and expected calls.
 type Case = (CallFormat, &'static str, &'static str, Vec<Call>);
 
 fn cases() -> Vec<Case> {
@@ -75,7 +75,7 @@ fn tagged() -> Vec<Case> {
             "",
             vec![call("get_all", tricky), call("put-1", "{\"x\": 1}")],
         ),
-        // Cut: within the arguments, before them, and behind a call.
+        // Cut within the arguments, before them, and after a call.
         (
             Hermes,
             "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": \"b",
@@ -89,7 +89,7 @@ fn tagged() -> Vec<Case> {
             "",
             vec![call("get", "{}")],
         ),
-        // What is none of the functions is a text.
+        // A call of an unknown function is text.
         (
             Hermes,
             "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
@@ -135,7 +135,7 @@ fn others() -> Vec<Case> {
             "",
             vec![call("get_all", "{\"a\": []}"), call("put-1", "{\"b\": {}}")],
         ),
-        // With an id, and one that is none.
+        // With an id, and with an invalid id.
         (MistralNamed, "①get④a1B2c3D4e②{}", "", vec![call("get", "{}")]),
         (MistralNamed, "①get④a1B2②{}", "geta1B2{}", vec![]),
         // Tokens have no text.
@@ -143,7 +143,7 @@ fn others() -> Vec<Case> {
     ]
 }
 
-/// Arguments between tags.
+/// Returns cases with arguments between tags.
 fn one_by_one() -> Vec<Case> {
     use CallFormat::QwenCoder;
     let tricky = r#"{"text": "a \"b\"\n</parameter> é", "n": 3}"#;
@@ -163,7 +163,7 @@ fn one_by_one() -> Vec<Case> {
             "",
             vec![call("write", tricky), call("write", r#"{"text": ""}"#)],
         ),
-        // The first tag left out, and cut within a value.
+        // The first tag is missing, and the text is cut within a value.
         (
             QwenCoder,
             "So <function=write>\n<parameter=text>\nab\n</param",
@@ -205,7 +205,7 @@ fn arguments_are_told_as_they_come() {
     assert_eq!(told, ["O", "h", "get(", "({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
 }
 
-/// What is told in pieces is what is told whole, stop strings or not.
+/// Streamed pieces add up to the whole answer, with and without stop strings.
 #[test]
 fn pieces_of_calls_put_together_are_the_whole() {
     let codec = Bytes::CHAT;

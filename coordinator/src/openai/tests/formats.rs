@@ -1,10 +1,10 @@
-//! How models write calls, told by templates in their manner.
+//! Formats of tool calls, detected from templates like those of the models.
 
 use grammar::{CallSyntax, Calls, Checker, Function, Grammar, Part, Word};
 
 use crate::openai::calls::format::CallFormat;
 
-/// A token for each marker that is one.
+/// Returns the token of a marker that is a token.
 fn special(text: &str) -> Option<u32> {
     [
         "[TOOL_CALLS]",
@@ -24,7 +24,7 @@ pub(super) fn syntax(format: CallFormat) -> CallSyntax {
     format.syntax(&|text| Ok(special(text))).expect("a tokenizer")
 }
 
-/// Functions of which one's name begins another's.
+/// Returns functions, including one whose name is the beginning of another name.
 pub(super) fn functions() -> Vec<Function> {
     let any = r#"{"type": "object"}"#.to_owned();
     let text = r#"{"type": "object", "properties": {"text": {"type": "string"},

@@ -1,4 +1,4 @@
-//! What is told in pieces is what is told whole.
+//! Streamed pieces add up to the whole answer.
 
 use crate::boundary::codec::{TextCodec, TextContext};
 use crate::boundary::engine::{Finish, Generated, Logprob};
@@ -9,7 +9,7 @@ use crate::openai::stop::{Answer, finish};
 
 const CODEC: Bytes = Bytes::STRIPPING;
 
-/// Numbers from a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -22,7 +22,7 @@ impl Numbers {
     }
 }
 
-/// Everything that was told, put together.
+/// Everything that was streamed, joined.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     text: String,
@@ -48,7 +48,7 @@ fn logprob(token: u32) -> Logprob {
     Logprob { token, logprob: -0.5 }
 }
 
-/// Tells tokens one at a time, until a stop string ends the answer.
+/// Streams tokens one at a time until a stop string ends the answer.
 fn streamed(tokens: &[u32], following: &Following, ends: Finish) -> (Heard, Answer) {
     let mut growing = Growing::new(Some(&CODEC), following.clone());
     let mut heard = Heard::default();
@@ -86,7 +86,7 @@ fn pieces_put_together_are_the_whole() {
         let mut numbers = Numbers(seed);
         let text: String =
             (0..numbers.below(24)).map(|_| words[numbers.below(8) as usize]).collect();
-        // Now and then a byte that belongs to no character, and an end within one.
+        // One text in four ends at a random byte, possibly within a character.
         let mut tokens: Vec<u32> = text.bytes().map(u32::from).collect();
         if numbers.below(4) == 0 && !tokens.is_empty() {
             let place = numbers.below(tokens.len() as u64) as usize;
@@ -96,7 +96,7 @@ fn pieces_put_together_are_the_whole() {
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
         let width = numbers.below(3) as usize;
-        // A prompt, which now and then ends within a character.
+        // The prompt ends within a character in some cases.
         let before = contexts[numbers.below(5) as usize].as_bytes();
         let cut = before.len() - (numbers.below(4) as usize / 3).min(before.len());
         let prompt: Vec<u32> = before[..cut].iter().copied().map(u32::from).collect();
@@ -182,7 +182,7 @@ fn an_answer_keeps_the_space_that_a_text_would_lose() {
     let behind = |prompt: &[u32]| TextContext::behind(prompt);
     assert_eq!(heard(behind(&[BOS, 97]), &[]), " Paris.");
     assert_eq!(heard(behind(&[BOS, 97]), &[" Paris"]), "");
-    // A text that begins with it loses it, unless it follows a grammar.
+    // A text that begins with the space loses it, unless it follows a grammar.
     assert_eq!(heard(behind(&[BOS]), &[]), "Paris.");
     assert_eq!(heard(TextContext { keeps_space: true, ..behind(&[BOS]) }, &[]), " Paris.");
 }
@@ -200,7 +200,7 @@ fn no_stop_string_ends_an_answer_of_too_few_tokens() {
     assert_eq!(heard(0), (String::new(), 2));
     assert_eq!(heard(1), (String::new(), 2));
     assert_eq!(heard(2), ("op ".to_owned(), 5));
-    // A string that is complete with the last of them is one that came before.
+    // A string that the last of the minimum number of tokens completes is ignored.
     assert_eq!(heard(5), ("op op ".to_owned(), 8));
     assert_eq!(heard(8), ("op op op".to_owned(), 8));
 }

@@ -1,4 +1,4 @@
-//! Texts that cannot fit the context are refused without being tokenised whole.
+//! Texts that cannot fit the context are rejected without being tokenised as a whole.
 
 use crate::boundary::codec::{Conversation, Turn};
 use crate::job::tests::fake::Bytes;
@@ -30,7 +30,7 @@ fn what_cannot_fit_is_refused_by_its_size() {
 
 #[test]
 fn long_texts_are_counted_piece_by_piece() {
-    // As if a token could have 300 bytes, so that only counting tells.
+    // With a longest token of 300 bytes only the count exceeds a bound.
     let bounds = PromptBounds { context: 1_000_000, token_bytes: 300 };
     assert_eq!(check(bounds, RawPrompt::Text("é".repeat(450_000))), Ok(()));
     let longer = RawPrompt::Text("é".repeat(600_000));

@@ -1,4 +1,4 @@
-//! Thoughts are told apart alike, however an answer comes in pieces.
+//! Reasoning is separated regardless of how an answer is split.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::openai::reasoning::Reasoning;
 use crate::openai::reasoning::syntax::{HarmonyTokens, ReasoningSyntax, Tag, Tags};
 use crate::openai::stop::finish;
 
-/// Stand for tokens in the texts of these tests: Harmony's start, channel, message, end and
-/// constrain, then `[THINK]` and `[/THINK]`.
+/// Characters that represent tokens in the texts of these tests: Harmony's start, channel, message,
+/// end and constrain, then `[THINK]` and `[/THINK]`.
 const TOKENS: &str = "①②③④⑤⑥⑦";
 
 fn tags(is_open: bool) -> Reasoning {
@@ -48,7 +48,7 @@ fn following(reasoning: Reasoning, calls: Option<CallSyntax>) -> Following {
     Following { is_streamed: true, reasoning, grammar, ..Following::default() }
 }
 
-/// What is found, taken after each of the places where the text is cut.
+/// Returns the parts that are found if they are taken after each of `cuts`.
 fn found(following: &Following, text: &str, cuts: &[usize]) -> Parts {
     let mut reader = AnswerReader::new(following).expect("parts");
     let mut all: Vec<Found> = Vec::new();
@@ -69,7 +69,7 @@ fn call(name: &str, arguments: &str) -> Call {
     Call { name: name.to_owned(), arguments: arguments.to_owned() }
 }
 
-/// How an answer thinks and calls, its text, what is thought and said in it, and its calls.
+/// Reasoning and call syntax of an answer, its text, and the expected reasoning, content and calls.
 type Case = (Reasoning, Option<CallSyntax>, &'static str, &'static str, &'static str, Vec<Call>);
 
 fn tagged() -> Vec<Case> {
@@ -118,10 +118,10 @@ fn harmonies() -> Vec<Case> {
             "c",
             vec![],
         ),
-        // Cut within a header, and within thoughts.
+        // Cut within a header, and within reasoning.
         (harmony(), None, "②analysis③a④①assistant②fin", "a", "", vec![]),
         (harmony(), None, "②analysis③a", "a", "", vec![]),
-        // No header, and the beginning of one that is none.
+        // No header, and the beginning of text that could be one.
         (harmony(), None, "Yes", "", "Yes", vec![]),
         (harmony(), None, "to", "", "to", vec![]),
         (harmony(), None, "to=", "", "to=", vec![]),
@@ -143,7 +143,7 @@ fn harmonies() -> Vec<Case> {
             "",
             vec![call("get_all", "{}")],
         ),
-        // What is none of the functions is told.
+        // A call of an unknown function is content.
         (harmony(), calls(), "②commentary to=functions.other③{}", "", "{}", vec![]),
     ]
 }
@@ -164,7 +164,7 @@ fn thoughts_are_found_however_the_text_is_cut() {
     }
 }
 
-/// What is told in pieces is what is told whole, stop strings or not.
+/// Streamed pieces add up to the whole answer, with and without stop strings.
 #[test]
 fn pieces_of_thoughts_put_together_are_the_whole() {
     let codec = Bytes::CHAT;
@@ -223,7 +223,8 @@ fn prompts_that_end_within_thoughts_are_known() {
     }
 }
 
-/// A form stands behind thoughts that the prompt began, and elsewhere at the beginning.
+/// A grammar applies after reasoning that the prompt began, and after Harmony's; otherwise it
+/// applies from the beginning.
 #[test]
 fn forms_stand_behind_thoughts() {
     let form = Grammar::Regex("a".to_owned());
