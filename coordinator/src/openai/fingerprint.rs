@@ -121,7 +121,7 @@ pub fn call_id(custom_id: &str, choice: usize, call: usize) -> String {
 
 /// Returns the value that keys sampling of the `index`-th answer of a request, together with the
 /// seed. Requests that share the run's seed differ by their ids, so that they sample independently;
-/// requests with their own seed depend on the seed only.
+/// requests with their own seed do not depend on their ids.
 pub fn sampling_id(request: &Request, index: usize) -> u64 {
     let mut hash = Sha256::new();
     if !request.names_seed {

@@ -40,7 +40,7 @@ pub struct Growing<'a> {
     tokens: Vec<u32>,
     logprobs: Vec<Logprob>,
     text: String,
-    /// Bytes and characters of the text after each number of tokens, beginning with none.
+    /// Length of the text in bytes and characters after each number of tokens, from none to all.
     ends: Vec<(usize, usize)>,
     /// Number of bytes of the text that have been read.
     read_bytes: usize,

@@ -1,7 +1,8 @@
-//! The language of requests and answers: OpenAI's endpoints, and the fields that others added.
+//! Requests and answers of OpenAI's endpoints, with the fields that other servers added.
 //!
-//! What a body asks for, what an answer says, where an answer is cut. Nothing here knows where a
-//! request came from.
+//! The modules read bodies into requests, find stop strings, reasoning and tool calls in answers,
+//! and convert answers to the format of the endpoints. They are independent of the source of a
+//! request: a batch file or a client of the server.
 
 pub mod body;
 pub mod bounded_json;

@@ -114,7 +114,7 @@ pub fn finish(
     Answer { logprobs: logprobs.map(|found| found.spelled(codec)), ..answer }
 }
 
-/// Variant of [`finish`] for an answer whose log-probabilities are spelled later.
+/// Finishes an answer like [`finish`], and returns its log-probabilities to be spelled later.
 pub fn finish_unspelled(
     generated: Generated,
     following: &Following,

@@ -124,7 +124,7 @@ impl StopScanner {
         first
     }
 
-    /// Number of bytes at the end of the text that may begin a stop string.
+    /// Returns the number of bytes at the end of the text that may begin a stop string.
     pub fn held_bytes(&self) -> usize {
         let compiled = self.stop.0.as_ref();
         compiled.and_then(|compiled| compiled.depths.get(&self.state)).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The codec of a real model: text processes, as many as ask at once.
+//! Codec of a real model: text processes, as many as there are concurrent requests.
 
 use std::sync::OnceLock;
 
@@ -9,21 +9,21 @@ use super::pool::Pool;
 use super::process::{TextError, TextLimits, TextProcess};
 use crate::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
 
-/// A model's tokenizer and chat template, in processes of their own.
+/// A model's tokenizer and chat template in separate processes.
 #[derive(Debug)]
 pub struct ProcessCodec {
     pool: Pool<TextProcess>,
-    /// Tokens of the model.
+    /// Number of token ids of the model.
     vocab_size: usize,
     vocabulary: OnceLock<Vec<Word>>,
     tools_template: OnceLock<Option<String>>,
 }
 
 impl ProcessCodec {
-    /// Starts a first process; `None` where the model has no tokenizer.
+    /// Starts the first process; returns `None` if the model has no tokenizer.
     ///
     /// # Errors
-    /// What is wrong with the model's files.
+    /// Returns an error if the model's files are invalid or the process cannot be started.
     pub fn start(
         from: TextFrom,
         vocab_size: usize,
@@ -42,24 +42,24 @@ impl ProcessCodec {
         }))
     }
 
-    /// Ends all processes but one, after many were asked at once.
+    /// Ends all processes but one, after a phase of many concurrent requests.
     pub fn keep_one(&self) {
         self.pool.keep_one();
     }
 
-    /// What each of the model's tokens spells, for a grammar: nothing for special ones.
+    /// Returns the bytes of each of the model's tokens, for a grammar; special tokens have none.
     ///
     /// # Errors
-    /// Processes that keep ending.
+    /// Returns an error if processes keep ending.
     pub fn words(&self) -> Result<Vec<Vec<u8>>, CodecError> {
         let spelled = |word: &Word| if word.is_special { Vec::new() } else { word.bytes.clone() };
         Ok(self.vocabulary()?.iter().map(spelled).collect())
     }
 
-    /// The tokens that the tokenizer names for the beginning and the end of a text.
+    /// Returns the tokenizer's tokens for the beginning and the end of a text.
     ///
     /// # Errors
-    /// Processes that keep ending.
+    /// Returns an error if processes keep ending.
     pub fn ends(&self) -> Result<(Option<u32>, Option<u32>), CodecError> {
         match self.ask(&TextRequest::Ends)? {
             TextReply::Ends { bos, eos } => Ok((bos, eos)),
@@ -67,7 +67,7 @@ impl ProcessCodec {
         }
     }
 
-    /// The tokens of a text within another one; `None` where it has none.
+    /// Returns the tokens of a text that is part of another one; `None` if it cannot be tokenised.
     pub fn part(&self, text: &str) -> Option<Vec<u32>> {
         self.tokens(&TextRequest::EncodePart { text: text.to_owned() }).ok()
     }
@@ -153,7 +153,7 @@ impl TextCodec for ProcessCodec {
 
 struct ProcessStream<'a> {
     codec: &'a ProcessCodec,
-    /// Until the sequence grows behind it.
+    /// Context that the sequence follows; `None` once the sequence has begun.
     context: Option<TextContext>,
     growing: GrowingTokens,
 }

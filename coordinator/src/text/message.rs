@@ -1,4 +1,4 @@
-//! What the coordinator and a text process say to each other.
+//! Messages between the coordinator and a text process.
 
 use std::path::PathBuf;
 
@@ -8,50 +8,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::boundary::codec::{Conversation, TextContext};
 
-/// Where a tokenizer and a chat template are.
+/// Location of a tokenizer and a chat template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TextFrom {
-    /// A folder in the form of Hugging Face.
+    /// Folder in the layout of Hugging Face.
     Directory { path: PathBuf, family: Family },
-    /// In the metadata of a GGUF file.
+    /// Metadata of a GGUF file.
     Gguf { path: PathBuf },
 }
 
-/// The first message.
+/// First message to a text process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextSetup {
     pub from: TextFrom,
-    /// The most the process may allocate.
+    /// Maximum memory that the process may allocate, in bytes.
     pub memory_bytes: u64,
 }
 
-/// What is asked of the process.
+/// Request to a text process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TextRequest {
-    /// The tokens of a raw prompt, at most so many.
+    /// Tokens of a raw prompt, at most `max_tokens`.
     Encode { text: String, max_tokens: usize },
-    /// The tokens of a text within another one.
+    /// Tokens of a text that is part of another one.
     EncodePart { text: String },
-    /// The tokens of a conversation, rendered as of `now_s`, seconds since 1970.
+    /// Tokens of a conversation, at most `max_tokens`, rendered as of `now_s` in seconds since
+    /// 1970.
     EncodeChat { chat: Conversation, now_s: u64, max_tokens: usize },
-    /// The template of conversations with functions.
+    /// Template that renders conversations with functions.
     ToolsTemplate,
-    /// The tokens that the tokenizer names for the beginning and the end of a text.
+    /// The tokenizer's tokens for the beginning and the end of a text.
     Ends,
-    /// The token that is this text and no part of others.
+    /// Special token with this text.
     SpecialToken { text: String },
-    /// The text that each of the tokens completes behind a context, and what is left at the end.
+    /// Text that each of the tokens completes after a context, and the remainder at the end.
     Pieces { context: TextContext, tokens: Vec<u32> },
     /// See [`model::tokenizer::TextTokenizer::grow_behind`].
     GrowBehind { context: TextContext },
     /// See [`model::tokenizer::TextTokenizer::next_piece`].
     NextPiece { tokens: Vec<u32>, emitted: usize, is_last: bool },
-    /// What each of the first tokens of the vocabulary spells.
+    /// Bytes of each of the first `tokens` ids of the vocabulary.
     Vocabulary { tokens: usize },
 }
 
 impl TextRequest {
-    /// Bytes of what a client wrote.
+    /// Returns the size of the variable part of the request, in bytes.
     pub fn size_bytes(&self) -> usize {
         match self {
             TextRequest::Encode { text, .. }
@@ -66,7 +67,8 @@ impl TextRequest {
         }
     }
 
-    /// Returns true if it is a client's text that can exceed the limits of a process.
+    /// Returns true if the request contains a client's text, which can exceed the limits of a
+    /// process.
     pub fn is_of_client(&self) -> bool {
         match self {
             TextRequest::Encode { .. }
@@ -83,27 +85,27 @@ impl TextRequest {
     }
 }
 
-/// What one token spells.
+/// A token of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Word {
     pub bytes: Vec<u8>,
-    /// It is no part of a text.
+    /// The token is special: it is not part of a text.
     pub is_special: bool,
 }
 
-/// What the process answers.
+/// Reply of a text process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TextReply {
-    /// To the setup.
+    /// Reply to the setup.
     Ready {
         has_tokenizer: bool,
     },
     Tokens(Vec<u32>),
-    /// The text has more tokens than it may have, about so many.
+    /// The text has more tokens than it may have: approximately `tokens`.
     TooLong {
         tokens: usize,
     },
-    /// The last tokens of a context, and how many of them have their text.
+    /// Last tokens of a context, and the number of them whose text has been emitted.
     Grown {
         tokens: Vec<u32>,
         emitted: usize,
@@ -117,6 +119,6 @@ pub enum TextReply {
     },
     SpecialToken(Option<u32>),
     Vocabulary(Vec<Word>),
-    /// The end of a sentence.
+    /// Reason as the end of a sentence.
     Refused(String),
 }

@@ -1,9 +1,9 @@
-//! Text to tokens and back, in processes of their own.
+//! Conversion between text and tokens, in separate processes.
 //!
-//! A tokenizer and a chat template come with a model and are executed: a regular expression that
-//! backtracks for ever, a template that doubles a text, a file that makes a library panic. Here
-//! each of them runs with bounds on its memory and its time, so that the worst it can do is to fail
-//! the request that met it.
+//! A tokenizer and a chat template are parts of a model that are executed, and they can misbehave:
+//! a regular expression that backtracks forever, a template that doubles a text, a file that makes
+//! a library panic. Here they run with bounds on memory and time, so that they can at worst fail
+//! the request that triggers it.
 
 pub mod codec;
 pub mod message;

@@ -1,4 +1,4 @@
-//! A model's tokenizer and chat template, in this process.
+//! A model's tokenizer and chat template, in the current process.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,22 +12,22 @@ use model::tokenizer_config::TokenizerConfig;
 use super::message::{TextFrom, Word};
 use crate::boundary::codec::{Conversation, TextContext, Turn};
 
-/// What a model brings to turn text into tokens and back.
+/// A model's tokenizer and chat templates, to convert text to tokens and back.
 #[derive(Debug)]
 pub struct ModelText {
     tokenizer: TextTokenizer,
     template: Option<ChatTemplate>,
-    /// Of conversations with functions, where there is one for them alone.
+    /// Template of conversations with functions, if there is a separate one.
     tools_template: Option<ChatTemplate>,
-    /// Tokens that the tokenizer names for the beginning and the end of a text.
+    /// The tokenizer's tokens for the beginning and the end of a text.
     ends: (Option<u32>, Option<u32>),
 }
 
 impl ModelText {
-    /// Reads a model's files; `None` where it has no tokenizer.
+    /// Reads a model's files; returns `None` if the model has no tokenizer.
     ///
     /// # Errors
-    /// A sentence without its full stop: what is wrong with a file.
+    /// Returns a sentence without its full stop if a file is invalid.
     pub fn open(from: &TextFrom) -> anyhow::Result<Option<ModelText>> {
         match from {
             TextFrom::Directory { path, family } => {
@@ -55,10 +55,10 @@ impl ModelText {
         Ok(ModelText { tokenizer, template, tools_template, ends })
     }
 
-    /// Token ids of a raw prompt, of at most so many tokens.
+    /// Returns the token ids of a raw prompt of at most `max_tokens` tokens.
     ///
     /// # Errors
-    /// Text that the vocabulary cannot express.
+    /// Returns an error if the vocabulary cannot express the text.
     pub fn encode(&self, text: &str, max_tokens: usize) -> anyhow::Result<Encoded> {
         self.encode_within(text, true, max_tokens)
     }
@@ -75,18 +75,19 @@ impl ModelText {
         Ok(Encoded::Tokens(self.tokenizer.encode(text, add_special)?))
     }
 
-    /// Token ids of a text within another one.
+    /// Returns the token ids of a text that is part of another one.
     ///
     /// # Errors
-    /// Text that the vocabulary cannot express.
+    /// Returns an error if the vocabulary cannot express the text.
     pub fn encode_part(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         Ok(self.tokenizer.encode(text, false)?)
     }
 
-    /// Token ids of a conversation, rendered as of `now_s`, seconds since 1970; at most so many.
+    /// Returns the token ids of a conversation, at most `max_tokens`, rendered as of `now_s` in
+    /// seconds since 1970.
     ///
     /// # Errors
-    /// No template, or one that refuses the conversation.
+    /// Returns an error if there is no template, or if it refuses the conversation.
     pub fn encode_chat(
         &self,
         chat: Conversation,
@@ -118,26 +119,26 @@ impl ModelText {
         self.tools_template.as_ref().or(self.template.as_ref())
     }
 
-    /// The text of the template that renders conversations with functions.
+    /// Returns the text of the template that renders conversations with functions.
     pub fn tools_template(&self) -> Option<&str> {
         self.with_tools().map(ChatTemplate::text)
     }
 
-    /// The tokens that the tokenizer names for the beginning and the end of a text.
+    /// Returns the tokenizer's tokens for the beginning and the end of a text.
     pub fn ends(&self) -> (Option<u32>, Option<u32>) {
         self.ends
     }
 
-    /// The token that is a text and no part of others.
+    /// Returns the special token with this text.
     pub fn special_token(&self, text: &str) -> Option<u32> {
         self.tokenizer.token_id(text).filter(|token| self.tokenizer.is_special(*token))
     }
 
-    /// The text that each of the tokens completes behind a context, and what is left at the end:
-    /// one more than there are tokens.
+    /// Returns the text that each of the tokens completes after a context, followed by the
+    /// remainder at the end: one more text than there are tokens.
     ///
     /// # Errors
-    /// A decoder that refuses the tokens.
+    /// Returns an error if the decoder refuses the tokens.
     pub fn pieces(
         &self,
         context: &TextContext,
@@ -148,17 +149,17 @@ impl ModelText {
         for token in tokens {
             pieces.push(stream.push(*token)?.unwrap_or_default());
         }
-        // Without tokens nothing completes or ends what the context leaves incomplete.
+        // Without tokens, an incomplete character of the context is neither completed nor ended.
         let rest = if tokens.is_empty() { None } else { stream.finish()? };
         pieces.push(rest.unwrap_or_default());
         Ok(pieces)
     }
 
-    /// The beginning of a sequence that grows behind a context: its tokens, and how many of them
-    /// have their text.
+    /// Returns the beginning of a sequence that follows a context: its tokens, and the number of
+    /// them whose text has been emitted.
     ///
     /// # Errors
-    /// A decoder that refuses the tokens.
+    /// Returns an error if the decoder refuses the tokens.
     pub fn grow_behind(&self, context: &TextContext) -> Result<(Vec<u32>, usize), TokenizerError> {
         let growing = self.tokenizer.grow_behind(&context.tokens, context.keeps_space)?;
         let (tokens, emitted) = growing.as_parts();
@@ -168,7 +169,7 @@ impl ModelText {
     /// See [`TextTokenizer::next_piece`].
     ///
     /// # Errors
-    /// A decoder that refuses the tokens.
+    /// Returns an error if the decoder refuses the tokens.
     pub fn next_piece(
         &self,
         tokens: &[u32],
@@ -178,7 +179,7 @@ impl ModelText {
         self.tokenizer.next_piece(tokens, emitted.min(tokens.len()), is_last)
     }
 
-    /// What each of the first `tokens` ids spells.
+    /// Returns the bytes of each of the first `tokens` ids.
     pub fn vocabulary(&self, tokens: usize) -> Vec<Word> {
         let word = |token| Word {
             bytes: self.tokenizer.bytes(token),
@@ -188,11 +189,11 @@ impl ModelText {
     }
 }
 
-/// A text as tokens.
+/// Result of tokenising a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Encoded {
     Tokens(Vec<u32>),
-    /// It has more than it may have, about so many.
+    /// The text has more tokens than it may have: approximately `tokens`.
     TooLong {
         tokens: usize,
     },

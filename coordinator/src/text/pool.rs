@@ -1,5 +1,5 @@
-//! Text processes, as many as are asked at once. What is asked depends on nothing that was asked
-//! before, so that a request whose process is killed is asked again of another one.
+//! Pool of text processes, as many as there are concurrent requests. A reply does not depend on
+//! earlier requests, so a request whose process is killed is sent to another one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,16 +8,17 @@ use super::message::{TextReply, TextRequest};
 use super::process::{TextError, TextProcess};
 use crate::boundary::codec::CodecError;
 
-/// Pause before each try of a request.
+/// Pause before each attempt of a request, in milliseconds.
 const PAUSES_MS: [u64; 5] = [0, 0, 50, 100, 200];
-/// Maximum number of tries of a request whose processes exceed their own limits.
+/// Maximum number of attempts of a request whose processes exceed their own limits.
 const MAX_TRIES_BY_ITSELF: usize = 2;
-/// The process of a larger request is ended behind it, as it keeps the memory that it took.
+/// Minimum size of a request, in bytes, after which its process is ended, since the process keeps
+/// the memory that it allocated.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// A process that answers.
+/// A process that answers requests.
 pub trait Answers {
-    /// Answers one request. After any error but [`TextError::Refused`] it is of no more use.
+    /// Answers a request. After any error but [`TextError::Refused`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].
@@ -30,26 +31,26 @@ impl Answers for TextProcess {
     }
 }
 
-/// Starts another process.
+/// Function that starts another process.
 pub type Start<P> = Box<dyn Fn() -> Result<P, TextError> + Send + Sync>;
 
-/// Processes that answer alike.
+/// Pool of interchangeable processes.
 pub struct Pool<P> {
     start: Start<P>,
-    /// Processes that nobody asks anything at the moment.
+    /// Processes that have no request at the moment.
     idle: Mutex<Vec<P>>,
-    /// Requests that may fail before the first answer until no more are tried.
+    /// Number of requests that may fail before the first answer; after that, no more are attempted.
     max_failures: u32,
     failures: Mutex<Failures>,
 }
 
-/// Requests without an answer.
+/// Record of requests without an answer.
 #[derive(Debug, Default)]
 struct Failures {
-    /// A client's text was answered: the tokenizer works.
+    /// A client's text was answered, so the tokenizer works.
     has_answered: bool,
     in_a_row: u32,
-    /// Why nothing is tried any more.
+    /// Error of all further requests, once the pool has given up.
     given_up: Option<CodecError>,
 }
 
@@ -60,21 +61,21 @@ impl<P> std::fmt::Debug for Pool<P> {
 }
 
 impl<P: Answers> Pool<P> {
-    /// A pool of one process.
+    /// Creates a pool of one process.
     pub fn new(first: P, max_failures: u32, start: Start<P>) -> Pool<P> {
         Pool { start, idle: Mutex::new(vec![first]), max_failures, failures: Mutex::default() }
     }
 
-    /// Ends all processes but one, after many were asked at once.
+    /// Ends all processes but one, after a phase of many concurrent requests.
     pub fn keep_one(&self) {
         lock(&self.idle).truncate(1);
     }
 
-    /// Answers a request, by another process where one is killed meanwhile.
+    /// Answers a request, with another process if one is killed meanwhile.
     ///
     /// # Errors
-    /// What the tokenizer refuses, a client's text that exceeds the limits of a process, or
-    /// processes that keep ending.
+    /// Returns an error if the tokenizer refuses the request, a client's text exceeds the limits of
+    /// a process, or processes keep ending.
     pub fn ask(&self, request: &TextRequest) -> Result<TextReply, CodecError> {
         if let Some(reason) = &lock(&self.failures).given_up {
             return Err(reason.clone());
@@ -127,7 +128,8 @@ impl<P: Answers> Pool<P> {
         }
     }
 
-    /// A tokenizer that never worked is not asked for every line of a long input.
+    /// Records a failure. The pool gives up a tokenizer that has never worked, rather than trying
+    /// it for every line of a long input.
     fn failed(&self, error: &CodecError) {
         let mut failures = lock(&self.failures);
         failures.in_a_row = failures.in_a_row.saturating_add(1);
@@ -143,7 +145,7 @@ impl<P: Answers> Pool<P> {
     }
 }
 
-/// A thread that panicked left whole values behind.
+/// Locks a mutex, whose value is consistent even if a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -159,7 +161,8 @@ mod tests {
     use super::super::process::Ended;
     use super::*;
 
-    /// How the next processes end, the next one last; a process that does not end answers.
+    /// Signals that end the next processes, the last one first; when there are none, a process
+    /// answers.
     type Ends = Arc<Mutex<Vec<i32>>>;
 
     struct Fake {
@@ -247,7 +250,8 @@ mod tests {
         let Err(CodecError::Refused(reason)) = &refused else { panic!("{refused:?}") };
         assert!(reason.contains("1 MiB"), "{reason}");
         assert_eq!(bench.started.load(Ordering::Relaxed), 0);
-        // The tokens of an answer are no client's: it is not told as a wrong request.
+        // The tokens of an answer are not a client's text, so the error is not that of an invalid
+        // request.
         assert!(is_answered(&bench.ask(&[libc::SIGABRT], &answer())));
         let lost = bench.ask(&[libc::SIGSEGV; 2], &answer());
         assert!(matches!(lost, Err(CodecError::Unavailable(_))), "{lost:?}");
@@ -273,7 +277,7 @@ mod tests {
         assert!(
             matches!(&refused, Err(CodecError::Refused(reason)) if reason.contains("3 requests"))
         );
-        // What a process says while it goes on is no failure.
+        // A refusal by a process that keeps running is not a failure.
         let bench = Bench::new(1);
         let refused = bench.ask(&[], &text("refused"));
         assert_eq!(refused, Err(CodecError::Refused("no such character".to_owned())));

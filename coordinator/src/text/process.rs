@@ -1,4 +1,4 @@
-//! A text process from outside.
+//! A text process, as seen by the coordinator.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus, Stdio};
@@ -10,20 +10,21 @@ use shm::{Channel, ChannelError};
 use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
 use crate::child::this_program;
 
-/// What a text process may use.
+/// Limits of a text process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimits {
     pub memory_bytes: u64,
-    /// For any request.
+    /// Maximum time of a request.
     pub time: Duration,
-    /// On top, for each mebibyte of its text.
+    /// Additional time for each mebibyte of a request.
     pub time_per_mib: Duration,
-    /// Processes that may be lost without one answer between them before no more are started.
+    /// Number of requests that may fail before the first answer; after that, no more processes are
+    /// started.
     pub losses: u32,
 }
 
 impl TextLimits {
-    /// However many processes are lost: whoever asks next may ask for something else.
+    /// Returns the limits without the one on losses: the next client may request something else.
     #[must_use]
     pub fn never_giving_up(self) -> TextLimits {
         TextLimits { losses: u32::MAX, ..self }
@@ -31,7 +32,7 @@ impl TextLimits {
 }
 
 impl Default for TextLimits {
-    /// Far above what a tokenizer needs that people use.
+    /// Returns limits far above the needs of common tokenizers.
     fn default() -> TextLimits {
         TextLimits {
             memory_bytes: 4 << 30,
@@ -42,7 +43,7 @@ impl Default for TextLimits {
     }
 }
 
-/// Why a text process gave no answer. The ends of sentences.
+/// Reason for which a text process gave no answer. The messages are the ends of sentences.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error("the process for its tokenizer could not be started: {0}")]
@@ -55,14 +56,14 @@ pub enum TextError {
     TimedOut(Duration),
     #[error("its tokenizer or chat template {0}")]
     Ended(Ended),
-    /// What the process says; it goes on.
+    /// Refusal by the process, which keeps running.
     #[error("{0}")]
     Refused(String),
 }
 
 impl TextError {
-    /// Returns true if the process exceeded its own limits, which it does again with the same
-    /// request; false if something from outside ended it or kept it from starting.
+    /// Returns true if the process exceeded its own limits, which would happen again with an equal
+    /// request; false if something external ended it or kept it from starting.
     pub fn is_by_itself(&self) -> bool {
         match self {
             TextError::TimedOut(_) => true,
@@ -75,7 +76,7 @@ impl TextError {
     }
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     status: Option<ExitStatus>,
@@ -83,13 +84,13 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Of a process with this status and so much memory.
+    /// Creates the end of a process with an exit status and a limit of memory in bytes.
     pub fn new(status: Option<ExitStatus>, memory_bytes: u64) -> Ended {
         Ended { status, memory_bytes }
     }
 
-    /// These signals come from what a process does; SIGABRT is what an allocation that fails, or a
-    /// stack that overflows, ends with.
+    /// Returns true if the signal is a consequence of what the process did. SIGABRT results from a
+    /// failed allocation or a stack overflow.
     fn is_by_itself(self) -> bool {
         let signal = self.status.and_then(|status| status.signal());
         let own = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -121,10 +122,10 @@ pub struct TextProcess {
 }
 
 impl TextProcess {
-    /// Starts one; `None` where the model has no tokenizer.
+    /// Starts a process; returns `None` if the model has no tokenizer.
     ///
     /// # Errors
-    /// What is wrong with the model's files, or that the process cannot be had.
+    /// Returns an error if the model's files are invalid or the process cannot be started.
     pub fn start(from: &TextFrom, limits: TextLimits) -> Result<Option<TextProcess>, TextError> {
         let (ours, theirs) = Channel::pair().map_err(TextError::Channel)?;
         let mut command = this_program();
@@ -134,9 +135,9 @@ impl TextProcess {
             .args(["text", &number.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // The runtime's words about an abort would be nobody's.
+            // The runtime's message about an abort would mean nothing to users.
             .stderr(Stdio::null())
-            // A terminal's Ctrl-C is for the coordinator.
+            // The coordinator alone handles Ctrl-C of a terminal.
             .process_group(0);
         let child = command.spawn().map_err(TextError::Start)?;
         drop(command);
@@ -148,8 +149,8 @@ impl TextProcess {
         }
     }
 
-    /// Asks for something and waits within its bounds. After any error but
-    /// [`TextError::Refused`] this process is of no more use.
+    /// Sends a request and waits for the reply within the time limit. After any error but
+    /// [`TextError::Refused`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].
@@ -170,7 +171,7 @@ impl TextProcess {
             Ok(received) => received,
             Err(ChannelError::TimedOut { .. }) => return Err(TextError::TimedOut(time)),
             Err(ChannelError::PeerClosed) => {
-                // It is dying or dead; its end closed last.
+                // The process is exiting or has exited, which closes its end of the channel.
                 let status = self.child.wait().ok();
                 let memory_bytes = self.limits.memory_bytes;
                 return Err(TextError::Ended(Ended::new(status, memory_bytes)));
@@ -186,7 +187,7 @@ impl TextProcess {
 
 impl Drop for TextProcess {
     fn drop(&mut self) {
-        // It may be in the middle of anything, and has nothing to lose.
+        // The process may be busy with anything, and has no state to lose.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

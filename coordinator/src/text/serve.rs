@@ -1,4 +1,5 @@
-//! A text process from within: it reads a model's text side and answers until nobody asks.
+//! Main loop of a text process: it reads a model's tokenizer and chat template, and answers
+//! requests until the coordinator closes the channel.
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,19 +13,20 @@ use shm::Channel;
 use super::message::{TextReply, TextRequest, TextSetup};
 use super::model::{Encoded, ModelText};
 
-/// Nobody asks for so long only where the coordinator hangs.
+/// Timeout of the wait for a request, which only a coordinator that hangs can reach.
 const PATIENCE: Duration = Duration::from_hours(365 * 24);
 
 /// Runs a text process over the inherited descriptor `channel_number`. Returns its exit code.
 ///
 /// # Safety
-/// `channel_number` was inherited from the coordinator and nothing else in this process owns it.
+/// `channel_number` must be inherited from the coordinator, and nothing else in this process may
+/// own it.
 pub unsafe fn serve(channel_number: RawFd) -> u8 {
-    // SAFETY: the caller says that the number is ours.
+    // SAFETY: the caller guarantees that the number is ours.
     let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
     let channel = Arc::new(channel);
     let watched = end_with(Arc::clone(&channel));
-    // A panic of a library is told as an answer.
+    // A panic of a library is reported in a reply.
     std::panic::set_hook(Box::new(|_| {}));
     let Some(setup) = receive::<TextSetup>(&channel) else { return 1 };
     let limit = Rlimit { current: Some(setup.memory_bytes), maximum: Some(setup.memory_bytes) };
@@ -94,7 +96,7 @@ fn encoded(encoded: Encoded) -> TextReply {
     }
 }
 
-/// What went wrong, a panic of a library too, as the end of a sentence.
+/// Runs a function; returns an error, or the panic of a library, as the end of a sentence.
 fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => Ok(value),
@@ -109,10 +111,11 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
     }
 }
 
-/// Ends this process when the coordinator's end of the channel closes, whatever runs meanwhile.
+/// Starts a thread that ends this process when the coordinator's end of the channel closes,
+/// whatever else is running.
 ///
 /// # Errors
-/// The system starts no more threads.
+/// Returns an error if the system cannot start a thread.
 fn end_with(channel: Arc<Channel>) -> std::io::Result<()> {
     let watch = move || {
         loop {

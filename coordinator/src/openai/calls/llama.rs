@@ -10,7 +10,7 @@ const TAG: &str = "<|python_tag|>";
 const TYPE: &str = "\"type\": \"function\", ";
 
 pub(super) fn is_shown(template: &str) -> bool {
-    // The role of results.
+    // Role of the results of calls.
     template.contains("ipython") && template.contains("parameters")
 }
 

@@ -200,7 +200,7 @@ fn no_stop_string_ends_an_answer_of_too_few_tokens() {
     assert_eq!(heard(0), (String::new(), 2));
     assert_eq!(heard(1), (String::new(), 2));
     assert_eq!(heard(2), ("op ".to_owned(), 5));
-    // A string that the last of the minimum number of tokens completes is ignored.
+    // A stop string that one of the first `min_tokens` tokens completes is ignored.
     assert_eq!(heard(5), ("op op ".to_owned(), 8));
     assert_eq!(heard(8), ("op op op".to_owned(), 8));
 }

@@ -30,7 +30,7 @@ fn what_cannot_fit_is_refused_by_its_size() {
 
 #[test]
 fn long_texts_are_counted_piece_by_piece() {
-    // With a longest token of 300 bytes only the count exceeds a bound.
+    // With a longest token of 300 bytes, only the number of tokens exceeds its bound.
     let bounds = PromptBounds { context: 1_000_000, token_bytes: 300 };
     assert_eq!(check(bounds, RawPrompt::Text("é".repeat(450_000))), Ok(()));
     let longer = RawPrompt::Text("é".repeat(600_000));
