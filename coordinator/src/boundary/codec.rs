@@ -1,53 +1,54 @@
-//! Text to token ids and back, as the job needs it: a small trait, so that the job is tested
-//! without a model.
+//! Conversion between text and token ids, as a small trait so that the job is tested without a
+//! model.
 
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-/// One turn of a conversation.
+/// A turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
     pub role: String,
     pub content: String,
-    /// Other fields of the message that templates know, such as `tool_calls`: names and JSON texts.
+    /// Other fields of the message that templates use, such as `tool_calls`, as names and JSON
+    /// texts.
     pub more: Vec<(String, String)>,
 }
 
 impl Turn {
-    /// A turn of text alone.
+    /// Creates a turn that consists only of text.
     pub fn new(role: &str, content: String) -> Turn {
         Turn { role: role.to_owned(), content, more: Vec::new() }
     }
 
-    /// Bytes of all its texts.
+    /// Returns the number of bytes of all its texts.
     pub fn size_bytes(&self) -> usize {
         let more: usize = self.more.iter().map(|(name, text)| name.len() + text.len()).sum();
         self.role.len() + self.content.len() + more
     }
 }
 
-/// A conversation, and what else its chat template is told.
+/// A conversation, with other inputs of its chat template.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     pub turns: Vec<Turn>,
-    /// Functions that the model is told of: JSON texts, in the form of the request.
+    /// Functions that are described to the model, as JSON texts in the format of the request.
     pub tools: Vec<String>,
-    /// Variables of the template, such as `enable_thinking`: names and JSON texts.
+    /// Variables of the template, such as `enable_thinking`, as names and JSON texts.
     pub variables: Vec<(String, String)>,
-    /// The answer goes on with the last turn, which is the assistant's.
+    /// True if the answer continues the last turn, which is the assistant's.
     pub continues: bool,
-    /// The text ends with the last turn, without what begins an answer.
+    /// True if the text ends with the last turn, without the beginning of an answer.
     pub omits_generation_prompt: bool,
 }
 
 impl Conversation {
-    /// Of turns alone.
+    /// Creates a conversation that consists only of turns.
     pub fn new(turns: Vec<Turn>) -> Conversation {
         Conversation { turns, ..Conversation::default() }
     }
 
-    /// Bytes of all its texts.
+    /// Returns the number of bytes of all its texts.
     pub fn size_bytes(&self) -> usize {
         let turns = self.turns.iter().map(Turn::size_bytes).sum::<usize>();
         let variables = self.variables.iter().map(|(name, text)| name.len() + text.len());
@@ -61,57 +62,57 @@ impl Conversation {
 pub struct TextContext {
     /// The last tokens of the prompt; none where a text begins.
     pub tokens: Vec<u32>,
-    /// No space is stripped even if the prompt has no text: an answer that follows a grammar is
+    /// True if no space is stripped even without a prompt: an answer that follows a grammar is
     /// exactly the text that the grammar accepted.
     pub keeps_space: bool,
 }
 
-/// Maximum number of a prompt's tokens that are given as context; far fewer are used.
+/// Maximum number of a prompt's tokens that are passed as context; decoders need far fewer.
 const MAX_CONTEXT_TOKENS: usize = 64;
 
 impl TextContext {
-    /// The end of a prompt.
+    /// Returns the context of an answer to `prompt`: the last tokens of the prompt.
     pub fn behind(prompt: &[u32]) -> TextContext {
         let tokens = &prompt[prompt.len().saturating_sub(MAX_CONTEXT_TOKENS)..];
         TextContext { tokens: tokens.to_vec(), keeps_space: false }
     }
 }
 
-/// Why a text side gives no answer. The ends of sentences.
+/// Reason why a codec gives no result. Messages are the ends of sentences.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The text, the conversation or the tokens are at fault.
+    /// The text, the conversation or the tokens are invalid.
     #[error("{0}")]
     Refused(String),
     #[error("it has about {tokens} tokens")]
     TooLong { tokens: usize },
-    /// The tokenizer is, for reasons of its own: the same may be answered later.
+    /// The tokenizer failed for reasons of its own; the same request may succeed later.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// A model's text side, which several threads may ask at once.
+/// Text codec of a model: its tokenizer and chat template. Several threads may use it concurrently.
 pub trait TextCodec: Debug + Sync {
-    /// Token ids of a raw prompt, with the tokens the model expects around one (BOS). A text of far
-    /// more than `max_tokens` is not tokenised.
+    /// Returns the token ids of a raw prompt, including the tokens that the model expects around
+    /// one (BOS). A text much longer than `max_tokens` is rejected without tokenising it.
     ///
     /// # Errors
     /// Text that the vocabulary cannot express, or that is too long.
     fn encode(&self, text: &str, max_tokens: usize) -> Result<Vec<u32>, CodecError>;
 
-    /// Token ids of a text within another one, without the tokens around a prompt.
+    /// Returns the token ids of a text within another one, without the tokens around a prompt.
     ///
     /// # Errors
     /// Text that the vocabulary cannot express.
     fn encode_part(&self, text: &str) -> Result<Vec<u32>, CodecError>;
 
-    /// Token ids of a conversation, rendered by the model's chat template up to where the
-    /// assistant's answer begins. A template that asks for the date is told that of `now_s`,
-    /// seconds since 1970. A text of far more than `max_tokens` is not tokenised.
+    /// Returns the token ids of a conversation, rendered by the model's chat template up to the
+    /// beginning of the assistant's answer. A template that uses the date gets that of `now_s`, in
+    /// seconds since 1970. A text much longer than `max_tokens` is rejected without tokenising it.
     ///
     /// # Errors
-    /// A model without template, or a template that refuses the conversation, or writes too long a
-    /// text.
+    /// A model without a template, or a template that rejects the conversation or produces a text
+    /// that is too long.
     fn encode_chat(
         &self,
         chat: &Conversation,
@@ -119,40 +120,40 @@ pub trait TextCodec: Debug + Sync {
         max_tokens: usize,
     ) -> Result<Vec<u32>, CodecError>;
 
-    /// The text of the chat template that renders conversations with functions; `None` where there
-    /// is no template.
+    /// Returns the text of the chat template that renders conversations with functions; `None` if
+    /// there is no template.
     ///
     /// # Errors
     /// A tokenizer that does not answer.
     fn tools_template(&self) -> Result<Option<String>, CodecError>;
 
-    /// The token that is a text and no part of others; `None` where there is none.
+    /// Returns the special token with exactly this text; `None` if there is none.
     ///
     /// # Errors
     /// A tokenizer that does not answer.
     fn special_token(&self, text: &str) -> Result<Option<u32>, CodecError>;
 
-    /// The bytes that a token adds to a text, which may end or begin within a character.
+    /// Returns the bytes that a token adds to a text; they may begin or end within a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
-    /// The text that each of the tokens completes behind a context, and behind them what is left:
-    /// incomplete characters as U+FFFD. A character that the context begins belongs to the token
-    /// that completes it.
+    /// Returns the text that each of the tokens completes after a context, followed by an entry for
+    /// the rest: incomplete characters as U+FFFD. A character that begins in the context belongs to
+    /// the token that completes it.
     ///
     /// # Errors
     /// Tokens that the model's decoder cannot turn into text.
     fn pieces(&self, context: &TextContext, tokens: &[u32]) -> Result<Vec<String>, CodecError>;
 
-    /// A decoder for one sequence's new tokens while they come, behind a context.
+    /// Returns a decoder for the new tokens of one sequence as they arrive after a context.
     fn stream(&self, context: &TextContext) -> Box<dyn TextStream + '_>;
 }
 
-/// Turns tokens into text one at a time, never half a character.
+/// Turns tokens into text one at a time, only in whole characters.
 pub trait TextStream {
-    /// The text that `token` completes, empty while a character is incomplete. After an error the
-    /// next token completes what this one would have.
+    /// Returns the text that `token` completes, which is empty while a character is incomplete.
+    /// After an error, the next token completes the text of this one too.
     ///
     /// # Errors
-    /// As [`TextCodec::pieces`].
+    /// See [`TextCodec::pieces`].
     fn push(&mut self, token: u32) -> Result<String, CodecError>;
 }

@@ -1,105 +1,107 @@
-//! The boundary between the job and whatever computes: sequences in, tokens out.
+//! The boundary between the job and the engine that computes: sequences in, tokens out.
 //!
-//! The job never sees a worker or a device, the engine never sees a request or a file.
+//! The job never accesses a worker or a device; the engine never accesses a request or a file.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
 pub use kernels::{Logprob, Penalties, Sampling};
 
-/// One prompt to continue.
+/// A prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence<'p> {
     /// Token ids, at least one.
     pub prompt: &'p [u32],
-    /// Most new tokens, at least one, and none where only the prompt is looked at;
+    /// Maximum number of new tokens: at least 1, or 0 if only the prompt is evaluated.
     /// `prompt.len() + max_new` never exceeds the model's context.
     pub max_new: u32,
     pub sampling: Sampling,
     pub seed: u64,
-    /// With `seed` and the position it keys sampling, so that an answer does not depend on the
-    /// group in which it was computed.
+    /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
+    /// the group in which it is computed.
     pub id_hash: u64,
-    /// Benchmarks: an end-of-sequence token is a token like another.
+    /// Used by benchmarks: end-of-sequence tokens are treated like any other token.
     pub ignore_eos: bool,
-    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
-    /// 0: none.
+    /// Number of log-probabilities reported for each new token: its own, followed by those of the
+    /// most likely tokens; 0 for none.
     pub logprobs: u16,
-    /// The same of each token of the prompt but its first. Only a server's engine tells them.
+    /// Number of log-probabilities reported for each token of the prompt except the first. Only a
+    /// server's engine reports them.
     pub prompt_logprobs: u16,
-    /// The grammar that the answer follows, of those the engine was started with, counted from 1;
-    /// 0: none.
+    /// Grammar that the answer follows: its number among those with which the engine was started,
+    /// counted from 1; 0 for none.
     pub grammar: u32,
 }
 
-/// Why a sequence ended.
+/// Reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// An end-of-sequence token, or the observer's [`Verdict::Stop`].
+    /// An end-of-sequence token was sampled, or the observer returned [`Verdict::Stop`].
     Stop,
-    /// `max_new` tokens.
+    /// The sequence has `max_new` new tokens.
     Length,
-    /// The logits of its next token were infinite or no numbers.
+    /// The logits of the next token contained infinities or NaN.
     NotFinite,
 }
 
-/// What became of a [`Sequence`].
+/// Result of a [`Sequence`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
-    /// New tokens, a final end-of-sequence token omitted. After a [`Verdict::Stop`] surplus tokens
-    /// may follow the one it was said of.
+    /// New tokens without a final end-of-sequence token. After a [`Verdict::Stop`], surplus tokens
+    /// may follow the one for which it was returned.
     pub tokens: Vec<u32>,
-    /// `sequence.logprobs` of each token.
+    /// Log-probabilities of the tokens, `sequence.logprobs` for each.
     pub logprobs: Vec<Logprob>,
-    /// `sequence.prompt_logprobs` of each token of the prompt but its first.
+    /// Log-probabilities of the prompt's tokens except the first, `sequence.prompt_logprobs` for
+    /// each.
     pub prompt_logprobs: Vec<Logprob>,
     pub finish: Finish,
 }
 
-/// Whether a sequence goes on.
+/// Decision of an observer about the continuation of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Continue,
-    /// The sequence should end; it may take a step longer.
+    /// The sequence should end; it may run for one more step.
     Stop,
 }
 
-/// Follows sequences from behind the steps.
+/// Receives the progress and the results of sequences while the steps run.
 pub trait Observer {
     /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn prefilled(&mut self, _computed: u64, _tokens: u64) {}
 
-    /// A new token of `sequence` (its index); a final end-of-sequence token is not
-    /// shown. Tokens of one sequence come in order.
+    /// Reports a new token of `sequence`, an index. Tokens of a sequence are reported in order; a
+    /// final end-of-sequence token is not reported.
     fn token(&mut self, sequence: usize, token: u32) -> Verdict;
 
-    /// What became of `sequence`: once for each, after its last token and while others may go on.
-    /// With `Break` the run ends as if interrupted.
+    /// Reports the result of `sequence`, an index: once for each sequence, after its last token,
+    /// possibly while others continue. `Break` ends the run as an interruption does.
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()>;
 }
 
-/// Why a sequence has no result.
+/// Reason why a sequence has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     #[error("interrupted")]
     Interrupted,
-    /// A whole sentence, naming the worker.
+    /// A complete sentence that names the worker.
     #[error("{0}")]
     Failed(String),
-    /// The same, of a device that has too little memory.
+    /// The device has too little memory: a complete sentence that names the worker.
     #[error("{0}")]
     DeviceMemory(String),
 }
 
-/// Something that continues prompts.
+/// An engine that continues prompts.
 pub trait Engine {
-    /// Runs all sequences to their ends, as many at a time as there is room for and about in this
-    /// order; the observer is told the result of each.
+    /// Runs all sequences to their ends, as many at a time as fit and roughly in this order. The
+    /// observer receives the result of each.
     ///
     /// # Errors
-    /// [`EngineError::Interrupted`] when the run was asked to end; [`EngineError::Failed`] when it
-    /// cannot go on. What was not told as finished then has no result, and the engine is not used
-    /// again.
+    /// [`EngineError::Interrupted`] if the run was interrupted, [`EngineError::Failed`] if it
+    /// cannot continue. Sequences that were not reported as finished then have no result, and the
+    /// engine must not be used again.
     fn run(
         &mut self,
         sequences: &[Sequence<'_>],

@@ -1,5 +1,5 @@
-//! What requests and whatever answers them know of each other: sequences and tokens on one side,
-//! text and token ids on the other. Nothing here sees a file, a worker or a device.
+//! The interface between requests and the engines that answer them: sequences and tokens on one
+//! side, text and token ids on the other. Nothing here accesses a file, a worker or a device.
 
 pub mod codec;
 pub mod engine;

@@ -1,7 +1,7 @@
-//! The boundary between the server and whatever computes: prompts come at any time, tokens go back
-//! as they are drawn.
+//! The boundary between the server and the engine that computes: prompts arrive at any time, and
+//! tokens are returned as they are sampled.
 //!
-//! The server never sees a worker or a device, the engine never sees a connection.
+//! The server never accesses a worker or a device; the engine never accesses a connection.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,169 +11,181 @@ use grammar::{Form, Grammar};
 
 pub use super::engine::{Finish, Logprob, Sampling};
 
-/// One prompt to continue.
+/// A prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
-    /// Most new tokens; with the prompt never more than [`Limits::context`]. 0: the prompt alone
-    /// is looked at, of which the last token is not computed; it then has two at least.
+    /// Maximum number of new tokens; together with the prompt never more than [`Limits::context`].
+    /// If 0, only the prompt is evaluated, except its last token, which is not computed; it then
+    /// has at least two tokens.
     pub max_new: u32,
     pub sampling: Sampling,
     pub seed: u64,
-    /// With `seed` and the position it keys sampling, so that an answer does not depend on what
-    /// else is answered.
+    /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
+    /// what else is answered.
     pub id_hash: u64,
-    /// An end-of-sequence token is a token like another.
+    /// End-of-sequence tokens are treated like any other token.
     pub ignore_eos: bool,
-    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
-    /// at most [`Limits::logprobs`].
+    /// Number of log-probabilities reported for each new token: its own, followed by those of the
+    /// most likely tokens; at most [`Limits::logprobs`].
     pub logprobs: u16,
-    /// The same of each token of the prompt from `prompt_logprobs_from` on; 0: none.
+    /// Number of log-probabilities reported for each token of the prompt from position
+    /// `prompt_logprobs_from` on; 0 for none.
     pub prompt_logprobs: u16,
-    /// At least 1, since nothing is said of the first token. What is before it may come from
-    /// caches.
+    /// Position of the first prompt token with log-probabilities, at least 1, since the first token
+    /// has none. Positions before it may come from caches.
     pub prompt_logprobs_from: u32,
-    /// The grammar that the answer follows, from [`Serving::prepare`].
+    /// Grammar that the answer follows, from [`Serving::prepare`].
     pub grammar: Option<Arc<PreparedGrammar>>,
 }
 
-/// A grammar with what an engine makes of it, shared by all submissions of a request.
+/// A grammar as an engine needs it, shared by all submissions of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedGrammar {
     pub grammar: Arc<Grammar>,
-    /// The grammar in the model's tokens; `None` where an engine needs nothing of the kind.
+    /// The grammar over the model's tokens; `None` from an engine that does not need it or does not
+    /// support grammars.
     pub form: Option<Form>,
 }
 
-/// What is told of a submission.
+/// Event of a submission.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The prompt is computed: before the first token, or the end where there is none; once.
+    /// The prompt is computed. Reported once, before the first token, or before the end if there
+    /// are no tokens.
     Prompt {
-        /// Of its tokens, those whose keys and values were there already.
+        /// Number of prompt tokens whose keys and values were cached already.
         cached_tokens: u32,
-        /// From its submission until it had the slot in which that was done.
+        /// Time from the submission until the sequence got the slot in which its prompt was
+        /// computed.
         waited: Duration,
-        /// `prompt_logprobs` of each token that they were asked of.
+        /// Log-probabilities of the prompt tokens for which they were requested, `prompt_logprobs`
+        /// for each.
         logprobs: Vec<Logprob>,
     },
-    /// A new token, in order; a final end-of-sequence token is not told. `logprobs` of it.
+    /// A new token, in order, with its log-probabilities. A final end-of-sequence token is not
+    /// reported.
     Token { token: u32, logprobs: Vec<Logprob> },
-    /// The last event of a sequence that ended.
+    /// Last event of a sequence that ended.
     Finished(Finish),
-    /// The last event of one that cannot be answered: a whole sentence.
+    /// Last event of a sequence that cannot be answered, with the reason as a complete sentence.
     Failed(String),
 }
 
-/// Whether anybody still listens.
+/// Reply of a listener to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listening {
     Yes,
-    /// The sequence should end; nothing more is told.
+    /// The sequence should end; no further events are reported.
     No,
 }
 
-/// Hears what becomes of a submission, on the engine's thread, which it must not hold up.
+/// Receives the events of a submission, on the engine's thread, which it must not block.
 pub trait Listener: Send {
     fn tell(&mut self, event: Event) -> Listening;
 }
 
-/// A submission that was taken.
+/// Number of an accepted submission, ascending in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubmissionId(pub u64);
 
-/// What an engine can take.
+/// Limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Sequences that are computed at a time.
     pub slots: u32,
     /// Positions of a sequence, prompt and answer.
     pub context: u32,
-    /// Log-probabilities of a token, its own included.
+    /// Maximum number of log-probabilities of a token, including its own.
     pub logprobs: u16,
 }
 
-/// What an engine does at the moment.
+/// State of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// The model is being loaded, at first or again after a worker was lost.
+    /// The model is being loaded, initially or after a worker was lost.
     Loading,
-    /// Sequences are computed as they come.
+    /// Sequences are computed as they arrive.
     Ready,
-    /// What was taken is answered, nothing more is taken.
+    /// Accepted submissions are answered; new ones are rejected.
     Draining,
-    /// Nothing will be computed any more.
+    /// Nothing is computed any more.
     Ended,
 }
 
-/// What a server does whose sequences belong to the device or to the host.
+/// Counters of a server whose sequences are owned by the device or the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnerCounts {
-    /// Iterations in which the device attended for all.
+    /// Iterations in which the device computed all attention.
     pub gpu: u64,
-    /// Those in which both did, for two batches.
+    /// Iterations of two batches, in which both owners computed attention.
     pub pipelined: u64,
-    /// Those in which rows of the host lagged.
+    /// Iterations with deferred rows of the host.
     pub lagging: u64,
-    /// Sequences whose caches went to the host.
+    /// Migrations of a sequence's caches to the host.
     pub to_host: u64,
+    /// Migrations of a sequence's caches to the device.
     pub to_device: u64,
 }
 
-/// Numbers of an engine, for whoever watches it. Counts only grow.
+/// Statistics of an engine, for monitoring. Counters only increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     pub state: State,
-    /// Sequences in slots.
+    /// Number of sequences in slots.
     pub running: u32,
-    /// Sequences that wait for a slot.
+    /// Number of sequences that wait for a slot.
     pub waiting: u32,
-    /// Positions that caches have room for, and those in use.
+    /// Number of positions for which there are caches.
     pub kv_positions: u64,
     pub kv_positions_used: u64,
     pub steps: u64,
-    /// Tokens of prompts that were computed, and those that were found in caches.
+    /// Prompt tokens that were computed.
     pub prompt_tokens: u64,
+    /// Prompt tokens that were found in caches.
     pub cached_tokens: u64,
     pub generated_tokens: u64,
-    /// Sequences that gave their caches to others and were computed again.
+    /// Number of times that a sequence was preempted: it released its caches for others and was
+    /// computed again.
     pub preemptions: u64,
     pub store: StoreCounts,
-    /// At the moment.
+    /// Prompts that are being computed at the moment.
     pub prompts_going: PromptsGoing,
-    /// Of a server whose sequences belong to the device or to the host.
+    /// Counters of a server whose sequences are owned by the device or the host.
     pub owners: OwnerCounts,
-    /// Times that workers were started again.
+    /// Number of times that the workers were restarted.
     pub restarts: u64,
-    /// Heap allocations of the workers that run now, since they were ready.
+    /// Heap allocations of the current workers since they were ready.
     pub worker_allocations: u64,
 }
 
-/// Prompts that are being computed.
+/// Progress of the prompts that are being computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptsGoing {
-    /// Their tokens, and those of which keys and values are there.
+    /// Number of tokens of these prompts.
     pub tokens: u64,
+    /// Number of tokens whose keys and values are computed.
     pub computed: u64,
-    /// When all will be, by what steps cost.
+    /// Estimated time until all are computed, from the costs of steps.
     pub left_ms: u64,
 }
 
-/// What came from the prompt store and went to it.
+/// Counters of the prompt store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreCounts {
-    /// Sequences of which something was found there, and how many tokens that were.
+    /// Sequences for which pages were found in the store.
     pub hits: u64,
+    /// Tokens of these pages.
     pub tokens: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Pages that were there and could not be used.
+    /// Pages that existed but could not be used.
     pub refused: u64,
 }
 
 impl Status {
-    /// Nothing was done yet.
+    /// Creates the status of an engine that has done nothing yet.
     pub fn new(state: State) -> Status {
         Status {
             state,
@@ -195,7 +207,7 @@ impl Status {
     }
 }
 
-/// Why a submission was not taken.
+/// Reason why a submission was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the server is shutting down")]
@@ -204,30 +216,31 @@ pub enum Refused {
     Ended,
 }
 
-/// Something that continues prompts as they come. All calls but [`Serving::prepare`] return at
+/// An engine that continues prompts as they arrive. All calls except [`Serving::prepare`] return at
 /// once.
 pub trait Serving: Debug + Send + Sync {
     fn limits(&self) -> Limits;
 
     fn status(&self) -> Status;
 
-    /// Prepares a grammar for submissions. Waits for the model's tokenizer, which is asked for each
-    /// text of a choice.
+    /// Prepares a grammar for submissions. Blocks while the model's tokenizer encodes each text of
+    /// a choice.
     fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar;
 
-    /// Takes a prompt, which waits until there is a slot for it.
+    /// Accepts a prompt, which waits until there is a slot for it.
     ///
     /// # Errors
-    /// Why it was not taken; nothing is told then.
+    /// The reason why it was rejected; its listener then receives no events.
     fn submit(
         &self,
         submission: Submission,
         listener: Box<dyn Listener>,
     ) -> Result<SubmissionId, Refused>;
 
-    /// Ends a sequence within a step, wherever it is; its listener hears nothing more.
+    /// Ends a sequence within a step, regardless of its state; its listener receives no further
+    /// events.
     fn cancel(&self, id: SubmissionId);
 
-    /// Takes nothing more, and answers what was taken.
+    /// Rejects new submissions, and answers the accepted ones.
     fn drain(&self);
 }
