@@ -60,7 +60,7 @@ impl Conversation {
 /// space of a text, which the first token of an answer must keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextContext {
-    /// The last tokens of the prompt; none where a text begins.
+    /// Last tokens of the prompt; empty at the beginning of a text.
     pub tokens: Vec<u32>,
     /// True if no space is stripped even without a prompt: an answer that follows a grammar is
     /// exactly the text that the grammar accepted.

@@ -93,9 +93,9 @@ pub struct SubmissionId(pub u64);
 /// Limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences that are computed at a time.
+    /// Maximum number of sequences computed at a time.
     pub slots: u32,
-    /// Positions of a sequence, prompt and answer.
+    /// Maximum number of positions of a sequence, including prompt and answer.
     pub context: u32,
     /// Maximum number of log-probabilities of a token, including its own.
     pub logprobs: u16,
@@ -139,6 +139,7 @@ pub struct Status {
     pub waiting: u32,
     /// Number of positions for which there are caches.
     pub kv_positions: u64,
+    /// Number of these positions that are in use.
     pub kv_positions_used: u64,
     pub steps: u64,
     /// Prompt tokens that were computed.

@@ -1,4 +1,5 @@
-//! The profiler's plans on real worker processes: launched like a run's, with dummy weights.
+//! Runs the profiler's plans on real worker processes, which are launched like those of a run but
+//! with dummy weights.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use super::Interrupt;
 use super::device_use::starts_carefully;
 use super::launch::{LaunchError, LaunchOptions, Launched, SLICE, launch};
 
-/// Starts the profiler's plans; `options` but for threads and weights are those of the run to come.
+/// Starts workers for the profiler's plans. Except for threads and weights, `options` are those of
+/// the run to come.
 pub struct WorkerRunner {
     pub options: LaunchOptions,
     pub interrupt: Arc<Interrupt>,
@@ -45,17 +47,17 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> RunnerError 
 
 struct WorkerSession {
     launched: Launched,
-    /// How the workers were launched.
+    /// Options with which the workers were launched.
     options: LaunchOptions,
     plan: Plan,
     table: StepTable,
     readers: Vec<(LaneId, TraceReader)>,
     interrupt: Arc<Interrupt>,
-    /// Whether the workers are in a group.
+    /// True while the workers are in a group.
     busy: bool,
 }
 
-/// A trace ring that was not emptied in time.
+/// A trace ring that was not drained in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the trace of {lane} lost {count} records")]
 struct Lost {
@@ -81,7 +83,7 @@ impl WorkerSession {
         Ok(WorkerSession { launched, options, plan, table, readers, interrupt, busy: false })
     }
 
-    /// Runs a group once.
+    /// Runs a group once and returns the records of all lanes.
     fn attempt(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);

@@ -1,19 +1,19 @@
-//! The workers of a launch, by what they do while it starts.
+//! Roles of the workers in a launch.
 
 use program::topology::{MemoryId, Role, Topology, WorkerId};
 use workers::shared::protocol::CudaUse;
 
-/// The workers of a launch.
+/// Workers of a launch, by their roles while it starts.
 #[derive(Debug)]
 pub(super) struct Crew {
     pub(super) started: Vec<WorkerId>,
     pub(super) gpu: Option<WorkerId>,
     pub(super) transfer: Option<WorkerId>,
-    /// Who copies between host and device.
+    /// Worker that copies between host and device.
     pub(super) copier: Option<WorkerId>,
-    /// Who loads weights by itself.
+    /// Workers that load weights by themselves.
     pub(super) loaders: Vec<WorkerId>,
-    /// Who reads storages straight to the device.
+    /// Workers that read storages directly to the device.
     pub(super) readers: Vec<WorkerId>,
 }
 
@@ -37,7 +37,7 @@ impl Crew {
         Crew { started: started.collect(), gpu, transfer, copier, loaders, readers }
     }
 
-    /// Whether copies between host and device touch a memory.
+    /// Returns true if copies between host and device access a memory.
     pub(super) fn copies(&self, topology: &Topology, memory: MemoryId) -> bool {
         self.transfer.is_some_and(|transfer| topology.maps(transfer, memory))
     }

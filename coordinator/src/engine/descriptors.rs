@@ -1,19 +1,20 @@
-//! Descriptors of a server: workers that are lost must be replaced although connections have taken
-//! all that the system gives.
+//! File descriptors of a server: lost workers must be replaced even if connections have taken all
+//! descriptors that the system grants.
 
 use std::fs::File;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors that a server needs beside its connections: workers and their memory, tokenizer
-/// processes, files of the prompt cache, sockets of its own.
+/// Descriptors that a server needs in addition to its connections: workers and their memory,
+/// tokenizer processes, files of the prompt cache, sockets of its own.
 const SERVER_MAX: u64 = 128;
-/// Descriptors that are held back for a launch: for each worker both ends of a channel, a pipe and
-/// the program's file, and memory that is shared. At most an eighth of all that there may be.
+/// Maximum number of descriptors reserved for a launch: for each worker both ends of a channel, a
+/// pipe and the program's file, and shared memory.
 const LAUNCH_MAX: usize = 48;
+/// Inverse of the maximum share of all permitted descriptors that is reserved for a launch.
 const LAUNCH_PART: u64 = 8;
 
-/// Most connections of a server for which the limit on descriptors leaves room.
+/// Returns the maximum number of connections of a server that the limit on descriptors permits.
 pub fn connections_max() -> usize {
     usize::try_from(connections_of(limit())).unwrap_or(usize::MAX)
 }
@@ -22,24 +23,25 @@ fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The same under a limit: at least half of it is the server's own where it is low.
+/// Returns the maximum number of connections under a limit. If the limit is low, half of it is kept
+/// for the server itself.
 fn connections_of(limit: u64) -> u64 {
     (limit - SERVER_MAX.min(limit / 2)).max(1)
 }
 
-/// Descriptors that are held so that nobody else takes them.
+/// Descriptors that are kept open so that nothing else takes them.
 #[derive(Debug, Default)]
 pub(super) struct Reserve(Vec<File>);
 
 impl Reserve {
-    /// As many as a launch needs, or as there are.
+    /// Opens as many descriptors as a launch needs, or as many as there are.
     pub(super) fn take() -> Reserve {
         let null = || File::open("/dev/null").ok();
         let count = usize::try_from(limit() / LAUNCH_PART).unwrap_or(LAUNCH_MAX).min(LAUNCH_MAX);
         Reserve(std::iter::from_fn(null).take(count).collect())
     }
 
-    /// Lets them be used.
+    /// Makes the descriptors available.
     pub(super) fn release(&mut self) {
         self.0.clear();
     }

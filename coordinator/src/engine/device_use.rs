@@ -1,9 +1,10 @@
-//! How workers use a CUDA device: in one process or two, with waits on its streams or on the host.
+//! Use of a CUDA device by the workers: in one process or two, with waits on its streams or on the
+//! host.
 //!
-//! Two processes and waits on streams are fastest, and are not possible on every machine. What the
-//! driver refuses shows while the workers start. What it accepts and does not do shows as lanes
-//! that stand still in the first steps; then the workers are started once more in the most careful
-//! way, and so are all later ones of this process.
+//! Two processes and waits on streams are fastest, but not possible on every machine. Operations
+//! that the driver refuses are detected while the workers start. Operations that it accepts without
+//! effect are detected as lanes that stall in the first steps; then the workers are started once
+//! more in the most careful way, and so are all later workers of this process.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,24 +13,25 @@ use workers::shared::protocol::CudaUse;
 
 use super::supervise::WorkerFailure;
 
-/// `gpu`: the gpu worker copies for itself though another process could.
+/// Environment variable; if `gpu`, the gpu worker copies by itself although another process could.
 const COPIES_ENV: &str = "TANDEM_COPIES";
-/// `host`: lanes wait for each other on the host though the device's streams could.
+/// Environment variable; if `host`, lanes wait for each other on the host although the device's
+/// streams could.
 const WAITS_ENV: &str = "TANDEM_WAITS";
-/// How long lanes may stand still in the first steps where there is another way. Code, weights and
-/// pinned memory are in place by then, so what remains takes seconds.
+/// Maximum time for which lanes may stall in the first steps if there is another way to start.
+/// Code, weights and pinned memory are in place by then, so the remaining work takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lanes of this process's workers once stood still at the start.
+/// Set once lanes of this process's workers have stalled at the start.
 static STOOD_STILL: OnceLock<()> = OnceLock::new();
 
-/// A device, and how it is used.
+/// A device and the way in which it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DeviceUse {
     pub(super) cuda: CudaUse,
-    /// Why one process does all of it.
+    /// Reason why one process does all the work, if it does.
     one_process: Option<String>,
-    /// Why lanes wait on the host.
+    /// Reason why lanes wait on the host, if they do.
     host_waits: Option<&'static str>,
 }
 
@@ -38,8 +40,8 @@ fn asks(variable: &str, value: &str) -> bool {
 }
 
 impl DeviceUse {
-    /// The use of device `index` that the environment asks for, and what is known so far allows.
-    /// Storages that are read straight to the device need processes of their own.
+    /// Returns the use of device `index` that the environment requests and earlier stalls permit.
+    /// Storages that are read directly to the device need processes of their own.
     pub(super) fn find(index: u32, reads_directly: bool, blas: bool) -> DeviceUse {
         let stood_still = STOOD_STILL.get().is_some();
         let one_process = if reads_directly {
@@ -63,13 +65,13 @@ impl DeviceUse {
         DeviceUse { cuda, one_process, host_waits }
     }
 
-    /// The same in one process, for a `reason`.
+    /// Restricts the use to one process, for `reason`.
     pub(super) fn in_one_process(self, reason: String) -> DeviceUse {
         let cuda = CudaUse { copies_in_gpu_worker: true, ..self.cuda };
         DeviceUse { cuda, one_process: Some(reason), ..self }
     }
 
-    /// What is unusual about it, to be appended to the device's description.
+    /// Returns the unusual aspects of the use, to be appended to the device's description.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         if let Some(reason) = &self.one_process {
@@ -82,13 +84,15 @@ impl DeviceUse {
     }
 }
 
-/// How long lanes may stand still in the first steps; `None` where there is no other way to start.
+/// Returns the maximum time for which lanes may stall in the first steps; `None` if there is no
+/// other way to start.
 pub(super) fn start_timeout(cuda: CudaUse) -> Option<Duration> {
     (!cuda.waits_on_host).then_some(START_TIMEOUT)
 }
 
-/// Whether workers that failed so in their first steps should be started once more, which is then
-/// done in the most careful way: lanes of a CUDA device stood still, and never before.
+/// Returns true if workers that failed with `failure` in their first steps should be started once
+/// more, which is then done in the most careful way: lanes of a CUDA device stalled, for the first
+/// time in this process. Records the stall for all later workers and prints a message.
 pub(super) fn starts_carefully(cuda: Option<u32>, failure: &WorkerFailure) -> bool {
     let asked = asks(WAITS_ENV, "host");
     if cuda.is_none() || asked || !failure.is_about_stillness() {

@@ -1,6 +1,8 @@
-//! Groups of sequences: placed in the step table before release, followed behind the steps. Where
-//! sequences wait, a group ends when enough of its own have ended; the others go on in the next
-//! one, from the caches, beside new ones.
+//! Groups of sequences of the batch job, which are placed in the step table before their release
+//! and followed while their steps run.
+//!
+//! If sequences are waiting, a group ends once enough of its own have ended; the others continue
+//! from the caches in the next group, together with new ones.
 
 use std::ops::{ControlFlow, Range};
 
@@ -14,51 +16,53 @@ use workers::shared::table::StepTable;
 use crate::boundary::engine;
 use crate::boundary::engine::{Generated, Sequence};
 
-/// Where a sequence stands in the table.
+/// Position of a sequence in the step table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     batch: usize,
     slot: usize,
 }
 
-/// A sequence whose result was not told yet.
+/// A sequence whose result has not been reported yet.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     sequence: usize,
     place: Place,
-    /// Tokens that were reported.
+    /// Number of tokens that were reported.
     seen: u32,
-    /// Tokens that it has after step 0 of this group if it goes on.
+    /// Number of tokens after step 0 of this group if the sequence continues.
     after_prefill: u32,
 }
 
-/// What prefill of a group is for.
+/// Work of a group's prefill.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fresh {
     pub(super) sequences: u64,
-    /// Of prompts, as many as are computed, and those that others compute.
+    /// Prompt tokens that are computed.
     pub(super) tokens: u64,
+    /// Prompt tokens that are computed as part of other prompts.
     pub(super) shared_tokens: u64,
 }
 
-/// The coordinator's view of the step table for one group after the other.
+/// The coordinator's view of the step table, for one group after the other.
 #[derive(Debug)]
 pub(super) struct Groups<'a> {
     table: StepTable,
     plan: &'a Plan,
     sequences: &'a [Sequence<'a>],
     running: Vec<Running>,
-    /// Of sequences that were told, and their number.
+    /// Number of tokens of the sequences that have ended.
     ended_tokens: u64,
+    /// Number of sequences that have ended.
     ended: u64,
-    /// Sequences that begin in this group; those behind them wait.
+    /// Sequences that begin in this group; later ones are waiting.
     fresh: Range<usize>,
-    /// Whether prompts that begin alike share the computation.
+    /// True if prompts with a common prefix share its computation.
     shares: bool,
 }
 
 impl<'a> Groups<'a> {
-    /// Writes the first group. Sequences are spread evenly over the batches, so that a last,
+    /// Writes the first group. Sequences are distributed evenly over the batches, so that a last,
     /// smaller group still keeps both devices busy.
     pub(super) fn begin(
         words: &SharedU32s,
@@ -96,8 +100,8 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// Writes the next group, after the one before was drained and what ended was told; `false` if
-    /// nothing is left.
+    /// Writes the next group. Called after the previous one was drained and its ended sequences
+    /// were reported. Returns false if no sequences remain.
     pub(super) fn go_on(&mut self) -> bool {
         let count = self.table.slots().count() - self.running.len();
         let next = self.fresh.end;
@@ -119,7 +123,7 @@ impl<'a> Groups<'a> {
         true
     }
 
-    /// What is left to write once all sequences are placed.
+    /// Writes the remaining words of a group, once all its sequences are placed.
     fn release(&self) {
         if self.shares {
             share(&self.table, LEAST_TOKENS);
@@ -127,7 +131,7 @@ impl<'a> Groups<'a> {
         self.table.set_enough(self.enough());
     }
 
-    /// An empty slot of the batch with the fewest sequences.
+    /// Returns an empty slot of the batch with the fewest sequences.
     fn free_place(&self) -> Place {
         let batches = 0..usize::from(self.plan.shape.batches);
         let of_batch = |batch: usize| self.running.iter().filter(move |r| r.place.batch == batch);
@@ -137,8 +141,8 @@ impl<'a> Groups<'a> {
         Place { batch, slot }
     }
 
-    /// With how many running sequences the group should end for others to begin; 0 if it should go
-    /// on until all have ended.
+    /// Returns the number of running sequences at which the group should end so that others can
+    /// begin; 0 if it should continue until all have ended.
     fn enough(&self) -> u32 {
         let (slots, waiting) = (self.running.len(), self.sequences.len() - self.fresh.end);
         let length = if self.ended > 0 {
@@ -150,13 +154,13 @@ impl<'a> Groups<'a> {
         (slots - to_end(slots, waiting, length)) as u32
     }
 
-    /// Lists what prefill computes. Returns the decode step after which all sequences have reached
-    /// their length; 0 when prefill's token is the last.
+    /// Lists the work of prefill. Returns the decode step after which all sequences have reached
+    /// their length; 0 if prefill samples the last token.
     pub(super) fn list_work(&self) -> u32 {
         list_work(&self.table)
     }
 
-    /// Sequences that begin in this group.
+    /// Returns the work of the sequences that begin in this group.
     pub(super) fn fresh(&self) -> Fresh {
         let of_slots = |tokens: &dyn Fn(usize, usize) -> u64| {
             self.table.slots().map(|(batch, slot)| tokens(batch, slot)).sum()
@@ -172,8 +176,9 @@ impl<'a> Groups<'a> {
         self.table.field(place.batch, place.slot, field)
     }
 
-    /// Calls `each(sequence, token)` for every token that was not reported yet; its answer `true`
-    /// ends the sequence a step later. A final EOS is not reported. Returns the number of tokens.
+    /// Calls `each(sequence, token)` for every token that was not reported yet; if it returns true,
+    /// the sequence ends one step later. A final end-of-sequence token is counted but not reported.
+    /// Returns the number of new tokens.
     pub(super) fn new_tokens(&mut self, mut each: impl FnMut(usize, u32) -> bool) -> u64 {
         let mut count = 0;
         for index in 0..self.running.len() {
@@ -195,12 +200,14 @@ impl<'a> Groups<'a> {
         self.plan.config.eos_token_ids.contains(&token) && self.load(place, Field::IgnoreEos) == 0
     }
 
-    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, with `None`,
-    /// once the group is drained, for all that have ended; what it says.
+    /// Calls `each(sequence, result)` for the sequences that had ended before `step`; with `None`,
+    /// once the group is drained, for all that have ended. Returns the result of `each`, and stops
+    /// when it breaks.
     ///
-    /// The sampler may be further than `step`, whose end this process has waited for: nothing it
-    /// writes now can be told from what it is about to write. But a sequence that runs has a token
-    /// of every step up to `step`, so one with fewer has ended, and its fields were written before.
+    /// This process has waited for the end of `step`, but the sampler may have progressed further:
+    /// its current writes cannot be distinguished from those that are still to come. However, a
+    /// running sequence has a token of every step up to `step`. A sequence with fewer tokens has
+    /// therefore ended, and its fields were written before.
     pub(super) fn ended(
         &mut self,
         step: Option<u32>,
@@ -223,7 +230,7 @@ impl<'a> Groups<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Ends every sequence a step later.
+    /// Ends every running sequence one step later.
     pub(super) fn cancel(&self) {
         for Running { place, .. } in &self.running {
             self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
@@ -273,13 +280,14 @@ fn spread(sequences: usize, shape: &RunShape) -> Vec<Place> {
     (0..sequences).map(|i| Place { batch: i / per_batch, slot: i % per_batch }).collect()
 }
 
-/// How many of `slots` sequences should end before others begin, of which so many wait, where
-/// answers have `length` tokens.
+/// Returns the number of `slots` running sequences that should end before others begin, if
+/// `waiting` sequences are waiting and answers have `length` tokens.
 ///
 /// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for
 /// half of the time between two groups, so with `b` slots, sequences of `l` steps and groups that
-/// end when `f` of them have, steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths
-/// differ, so the last quarter never holds the others up.
+/// end when `f` of them have ended, the number of steps and prefills is minimal for
+/// `f = b sqrt(2 / l)`. Since lengths differ, at most three quarters of the slots are waited for,
+/// so that the last quarter never delays the others.
 fn to_end(slots: usize, waiting: usize, length: f64) -> usize {
     if waiting == 0 {
         return slots;

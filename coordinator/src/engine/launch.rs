@@ -1,4 +1,4 @@
-//! Starting the workers: segments, processes, the handshake, loading.
+//! Launch of the workers: segments, processes, handshake and loading.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,28 +22,31 @@ use super::device_use::{DeviceUse, start_timeout};
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 use crate::child::this_program;
 
-/// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
-/// that will never come is given up.
+/// Default bound on the wait of a lane for another. It far exceeds the duration of the slowest
+/// instruction, so that only a lane that makes no progress is given up.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
-/// What a slow machine adds and multiplies in a second, far less than any that this was run on.
+/// Additions and multiplications per second of a slow machine, far fewer than those of any machine
+/// on which this has run.
 const SLOW_OPERATIONS_PER_S: f64 = 2e9;
-/// Another bound, in seconds, for whoever knows that no instruction takes long.
+/// Environment variable with another bound, in seconds, for runs whose instructions are known to be
+/// short.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
-/// Between two looks at the workers.
+/// Interval between checks of the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
-/// Between operations of a decode step there are microseconds; waking a thread takes longer.
+/// Time for which a thread spins between operations before it sleeps, in µs. The gaps in a decode
+/// step are microseconds long, and waking a thread takes longer.
 pub const SPIN_US: u32 = 50;
 
-/// CPUs for compute threads, one of every core first; empty where the machine cannot be read, which
-/// costs speed only.
+/// Returns the CPUs for compute threads, one of every core first. The list is empty if the
+/// machine's topology cannot be read, which only costs speed.
 pub fn compute_cpus() -> Vec<u32> {
     let topology = machine::Topology::read();
     let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
     cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()
 }
 
-/// What a launch needs beside the plan.
+/// Options of a launch in addition to the plan.
 #[derive(Debug, Clone)]
 pub struct LaunchOptions {
     pub weights: WeightsFrom,
@@ -51,30 +54,32 @@ pub struct LaunchOptions {
     /// Threads of the emulated device.
     pub gpu_threads: u16,
     pub link_bytes_per_s: Option<u64>,
-    /// CPUs for compute threads in the order of preference: the cpu worker's first, then the
-    /// device's. Empty: threads are not pinned.
+    /// CPUs for compute threads in order of preference: the cpu worker's first, then the emulated
+    /// device's. If empty, threads are not pinned.
     pub cpus: Vec<u32>,
-    /// Spinning between operations, where one pool has the machine for itself.
+    /// Time for which threads of the cpu worker spin between operations, in µs; 0 unless its pool
+    /// has the machine to itself.
     pub spin_us: u32,
-    /// Workers load, compute and move nothing; instructions only last so long.
+    /// If present, workers load, compute and move nothing: instructions only let their durations
+    /// pass.
     pub durations: Option<Durations>,
-    /// Number of the CUDA device; `None`: the emulated one, where the plan uses a device.
+    /// Number of the CUDA device; `None` for the emulated one if the plan uses a device.
     pub cuda: Option<u32>,
-    /// What answers may have to follow.
+    /// Grammars that answers may have to follow; for a serving run only the vocabulary.
     pub grammars: Option<Grammars>,
-    /// The stagings that storage workers read, by storage.
+    /// Stagings that storage workers read, in storage order.
     pub staged: Vec<StagedAt>,
-    /// Where beginnings of prompts are stored, of a run that serves.
+    /// Store of prompt prefixes, for a serving run.
     pub prompts: Option<PromptsAt>,
-    /// NUMA nodes on which host memory lies.
+    /// NUMA nodes of the host's memory.
     pub nodes: MemoryNodes,
-    /// Tokens of the text by which a plan selects positions; empty where it does not.
+    /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
-    /// Whether nothing is written of what takes its time.
+    /// Suppresses messages about operations that take long.
     pub quiet: bool,
 }
 
-/// Why the workers did not start.
+/// Reason why the workers did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error("shared memory: {0}")]
@@ -91,37 +96,39 @@ pub enum LaunchError {
     Prompts(#[from] prompt_store::OpenError),
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
-    /// A second process cannot use the device; the workers are started another way.
+    /// No second process can use the device. The workers are then started in another way.
     #[error("{0}")]
     NotShared(String),
-    /// As before, and who reads storages to the device cannot do without.
+    /// No second process can use the device, although storages are to be read directly to it.
     #[error("{0}, so drives cannot be read straight to the device; run with --nvme-direct off")]
     NotReadable(String),
     #[error("interrupted")]
     Interrupted,
-    /// The panic was printed.
+    /// The serving thread panicked; its message was printed already.
     #[error("the thread that serves has met a defect")]
     Panicked,
 }
 
-/// Running, loaded workers.
+/// Running workers that have loaded the model.
 #[derive(Debug)]
 pub(super) struct Launched {
     pub(super) control: Control,
     pub(super) trace: TraceSegment,
     pub(super) supervisor: Supervisor,
     pub(super) variants: BTreeMap<WorkerId, String>,
-    /// The CUDA device, with its number and name.
+    /// Number and description of the CUDA device.
     pub(super) device: Option<String>,
 }
 
-/// Tells how loading gets on; its answer `false` interrupts.
+/// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
 pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
-/// Starts the workers that the plan needs and waits until all are ready.
+/// Starts the workers that the plan needs and waits until all are ready. If no second process can
+/// use the device, starts them again with one process for all work on it.
 ///
 /// # Errors
-/// No memory, no processes, or a worker that failed, with its own words.
+/// Memory or processes that could not be created, an interruption, or a failed worker with its own
+/// message.
 pub(super) fn launch(
     plan: &Plan,
     options: &LaunchOptions,
@@ -157,7 +164,7 @@ fn attempt(
     let supervisor = Supervisor::new(control.clone());
     let mut launched =
         Launched { control, trace, supervisor, variants: BTreeMap::new(), device: None };
-    // Workers keep host memory alive; the coordinator's mappings end with this function.
+    // The workers keep host memory alive; the coordinator's mappings end with this function.
     let mut segments = Vec::new();
     for (segment, size_bytes) in host_segments(plan) {
         if mappers(&plan.topology, segment.memory).count() > 1 {
@@ -169,7 +176,7 @@ fn attempt(
         let mut worker = spawn(*id, &plan.topology)?;
         let maps = |segment: &SegmentId| {
             let own = plan.topology.maps(*id, segment.memory);
-            // Who copies needs what it copies.
+            // The worker that copies maps everything that is copied.
             own || (crew.copier == Some(*id) && crew.copies(&plan.topology, segment.memory))
         };
         let mapped: Vec<_> = segments.iter().filter(|(segment, _)| maps(segment)).collect();
@@ -195,13 +202,13 @@ fn attempt(
     Ok(launched)
 }
 
-/// Who maps a memory.
+/// Returns the workers that map a memory.
 fn mappers(topology: &Topology, memory: MemoryId) -> impl Iterator<Item = WorkerId> + '_ {
     topology.worker_ids().filter(move |id| topology.maps(*id, memory))
 }
 
-/// Segments of the host with their sizes in bytes. Where one worker alone uses a memory, it maps it
-/// by itself, in huge pages if it can; else they are shared.
+/// Returns the segments in host memory with their sizes in bytes. A memory that only one worker
+/// uses is mapped by that worker, in huge pages if possible; all others are shared.
 fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
     let topology = &plan.topology;
     let of_host =
@@ -214,18 +221,19 @@ fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
     segments.map(|segment| (segment, plan.segment_bytes(segment).max(4096))).collect()
 }
 
-/// Those that a worker alone uses.
+/// Returns the host segments that only this worker uses, with their sizes in bytes.
 fn private_segments(plan: &Plan, id: WorkerId) -> Vec<(SegmentId, u64)> {
     let mut segments = host_segments(plan);
     segments.retain(|(segment, _)| mappers(&plan.topology, segment.memory).eq([id]));
     segments
 }
 
-/// Records of a lane that are always kept, if a group has so many: steps of a tiny model end faster
-/// than anyone drains.
+/// Number of records per lane that a trace ring keeps of a short group in any case: steps of a tiny
+/// model end faster than the rings are drained.
 const TRACE_RECORDS_MIN: usize = 1 << 16;
 
-/// Enough for what lanes do between two drains: all of prefill, or several decode steps.
+/// Returns the number of records per trace ring, enough for the instructions of a lane between two
+/// drains: all of prefill, or several decode steps.
 fn trace_capacity(plan: &Plan) -> usize {
     let longest = |program: &program::ir::Program| {
         program.lanes.iter().map(|lane| lane.instructions.len()).max().unwrap_or(0)
@@ -299,7 +307,7 @@ fn setup(
         start_timeout_ms: cuda.and_then(start_timeout).map(|bound| bound.as_millis() as u64),
         durations: options.durations.clone(),
         cuda,
-        // Who only copies draws no token.
+        // Workers that only copy sample no tokens.
         grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
         select_text: options.select_text.clone(),
         staged: staged(&plan.topology, worker, options),
@@ -307,15 +315,16 @@ fn setup(
     }
 }
 
-/// What a storage worker reads.
+/// Returns the staging of a storage worker; `None` for any other worker.
 fn staged(topology: &Topology, worker: WorkerId, options: &LaunchOptions) -> Option<StagedAt> {
     let storages = topology.storages();
     let own = storages.iter().position(|(storage, _)| topology.maps(worker, *storage))?;
     options.staged.get(own).cloned()
 }
 
-/// How long all lanes may stand where they are: a bound, or as long as the longest instruction
-/// takes on a slow machine.
+/// Returns the time for which all lanes may make no progress: the configured bound if there is one,
+/// otherwise [`WAIT_TIMEOUT`] or the duration of the longest instruction on a slow machine,
+/// whichever is longer.
 fn wait_timeout(plan: &Plan) -> Duration {
     let configured = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
     let longest = || Duration::from_secs_f64(longest_operations(plan) / SLOW_OPERATIONS_PER_S);
@@ -324,8 +333,8 @@ fn wait_timeout(plan: &Plan) -> Duration {
         .map_or_else(|| WAIT_TIMEOUT.max(longest()), Duration::from_secs)
 }
 
-/// Additions and multiplications of the longest instruction: a linear, or attention over the
-/// longest context.
+/// Returns the number of additions and multiplications of the longest instruction: a linear, or
+/// attention over the longest context.
 fn longest_operations(plan: &Plan) -> f64 {
     let (config, shape) = (&plan.config, &plan.shape);
     let rows = shape.stream_rows().max(usize::from(shape.batch_size)) as f64;
@@ -337,7 +346,7 @@ fn longest_operations(plan: &Plan) -> f64 {
     linear.max(head).max(attention)
 }
 
-/// CPUs of a worker's compute threads: none when there are not enough for all.
+/// Returns the CPUs of a worker's compute threads; none if there are not enough for all workers.
 fn cpus(role: Role, options: &LaunchOptions) -> Vec<u32> {
     let (cpu, gpu) = (usize::from(options.cpu_threads), usize::from(options.gpu_threads));
     if options.cpus.len() < cpu + gpu {
@@ -372,18 +381,19 @@ fn send(
     worker.channel.send_large(&bytes, descriptors).map_err(failed)
 }
 
-/// The handshake: waits for one worker while looking after all.
+/// Handshake with the workers: waits for one of them while checking all.
 struct Link<'a, 'p> {
     plan: &'a Plan,
     launched: &'a mut Launched,
     progress: &'a mut LoadProgress<'p>,
     sample: &'a mut dyn FnMut(&Supervisor),
-    /// Whether lines of progress are written.
+    /// True if messages about operations that take long are printed.
     tells: bool,
 }
 
 impl Link<'_, '_> {
-    /// Device memory to who copies, weights to where they are kept.
+    /// Passes device memory to the workers that copy or read to it, and waits until weights are
+    /// loaded.
     fn load(&mut self, crew: &Crew, cuda: Option<CudaUse>) -> Result<(), LaunchError> {
         if let (Some(gpu), Some(copier)) = (crew.gpu, crew.copier) {
             if cuda.is_some() {
@@ -426,8 +436,8 @@ impl Link<'_, '_> {
         send(self.worker(id)?, message, &descriptors)
     }
 
-    /// Hands the arena of a CUDA device to who copies, if that is another worker, and to who reads
-    /// storages to it.
+    /// Passes the arena of a CUDA device to the worker that copies, if that is another worker, and
+    /// to the workers that read storages to the device.
     fn share_device(
         &mut self,
         gpu: WorkerId,

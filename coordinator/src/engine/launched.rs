@@ -1,4 +1,4 @@
-//! What a run reads off the workers that it has launched.
+//! Kernel variants and traces of launched workers.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use shm::TraceReader;
 use super::launch::{LaunchError, Launched};
 
 impl Launched {
-    /// The kernels of each worker, by its name.
+    /// Returns the kernel variant of each worker, by the worker's name.
     pub(super) fn kernel_variants(&self, plan: &Plan) -> BTreeMap<String, String> {
         let named = self.variants.iter().map(|(id, variant)| {
             let name = plan.topology.worker(*id).name.clone();
@@ -18,10 +18,10 @@ impl Launched {
         named.collect()
     }
 
-    /// The trace of each lane that has work.
+    /// Returns a trace reader for each lane that has work.
     ///
     /// # Errors
-    /// A ring that is read already.
+    /// A ring that already has a reader.
     pub(super) fn trace_readers(
         &self,
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! What the trace says about a run: busy time by lane, overlap, time outside.
+//! Measurements of a run from its trace: busy time of each lane, overlap, and time outside work.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,41 @@ use program::simulate::{MeasuredCosts, Usage, simulate};
 use program::topology::LaneId;
 use shm::TraceRecord;
 
-/// Spans of one group are swept when it ends; more than this many are not kept (and counted).
+/// Maximum number of spans kept for a group, which are evaluated when it ends; others are dropped
+/// and counted.
 const SPANS_MAX: usize = 2_000_000;
 
-/// One executed instruction.
+/// An executed instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub lane: LaneId,
     pub record: TraceRecord,
 }
 
-/// Sums over the decode steps of all groups, nanoseconds.
+/// Sums over all groups; times are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Time each lane was inside work, in all programs.
+    /// Time that each lane spent inside work, in all programs.
     pub busy_ns: BTreeMap<LaneId, u64>,
-    /// Decode: time any h2d lane was busy.
+    /// Time of decode in which any h2d lane was busy.
     pub h2d_ns: u64,
-    /// Decode: time an h2d lane and the CPU's compute lane were both busy.
+    /// Time of decode in which an h2d lane and the CPU's compute lane were both busy.
     pub overlap_ns: u64,
-    /// Decode: from the first instruction to the last.
+    /// Time of decode from its first instruction to its last.
     pub decode_ns: u64,
-    /// Decode: of that, time in which no lane was inside work.
+    /// Part of `decode_ns` in which no lane was inside work.
     pub outside_ns: u64,
-    /// Decode steps of all groups: from the end of the step before to the end of each.
+    /// Durations of the decode steps, each from the end of the previous step to its own end.
     pub steps_ns: Vec<u64>,
-    /// Rows of the first layer's first operation in prefill: tokens really computed.
+    /// Rows of the first layer's first operation in prefill: tokens that were actually computed.
     pub prefill_rows: u64,
-    /// Bytes of cache moved to the device.
+    /// Bytes of caches moved to the device.
     pub streamed_kv_bytes: u64,
     /// Bytes of weights moved to the device.
     pub streamed_weight_bytes: u64,
-    /// Bytes read of storages, by lane.
+    /// Bytes read from storages, by lane.
     pub read_bytes: BTreeMap<LaneId, u64>,
-    /// Spans dropped because a group had too many, or a ring was full.
+    /// Number of spans that were dropped because a group had too many or a ring was full.
     pub lost: u64,
 }
 
@@ -79,7 +80,7 @@ impl Totals {
         self.outside_ns += decode.idle_ns;
     }
 
-    /// Adds a group's steps.
+    /// Adds the durations of a group's steps.
     fn add_steps(&mut self, decode: &[program::simulate::Span]) {
         let mut ends_ns: BTreeMap<u32, u64> = BTreeMap::new();
         for span in decode {
@@ -88,12 +89,13 @@ impl Totals {
         }
         let start_ns = decode.iter().map(|span| span.start_ns).min();
         let starts = start_ns.into_iter().chain(ends_ns.values().copied());
-        // Where records were lost, a step may seem to end before the one before it.
+        // If records were lost, a step may seem to end before the previous one.
         let lengths = starts.zip(ends_ns.values()).map(|(start, end)| end.saturating_sub(start));
         self.steps_ns.extend(lengths);
     }
 
-    /// The step that `share` of all steps are not longer than; `None` when nothing was decoded.
+    /// Returns the duration that a `share` of all steps does not exceed, in ns; `None` if nothing
+    /// was decoded.
     pub fn step_ns(&self, share: f64) -> Option<u64> {
         let mut sorted = self.steps_ns.clone();
         sorted.sort_unstable();
@@ -101,21 +103,21 @@ impl Totals {
         sorted.get(place.max(1) - 1).copied()
     }
 
-    /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers,
-    /// and where instructions are missing from the trace.
+    /// Returns the share of the h2d lanes' busy time during which the CPU computed; `None` without
+    /// transfers, or if instructions are missing from the trace.
     pub fn overlap(&self) -> Option<f64> {
         (self.h2d_ns > 0 && self.lost == 0).then(|| self.overlap_ns as f64 / self.h2d_ns as f64)
     }
 
-    /// Share of decode in which nothing was inside work; `None` when nothing was decoded, and where
-    /// instructions are missing from the trace.
+    /// Returns the share of decode in which no lane was inside work; `None` if nothing was decoded,
+    /// or if instructions are missing from the trace.
     pub fn time_outside(&self) -> Option<f64> {
         (self.decode_ns > 0 && self.lost == 0)
             .then(|| self.outside_ns as f64 / self.decode_ns as f64)
     }
 }
 
-/// Collects the spans of a group.
+/// Spans of the current group, and totals of all groups.
 #[derive(Debug, Default)]
 pub struct Collector {
     pub spans: Vec<Span>,
@@ -123,7 +125,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Takes a record from a lane's ring.
+    /// Adds a record from a lane's ring, or counts it as lost if there are too many.
     pub fn push(&mut self, lane: LaneId, record: &TraceRecord) {
         if self.spans.len() < SPANS_MAX {
             self.spans.push(Span { lane, record: *record });
@@ -132,7 +134,7 @@ impl Collector {
         }
     }
 
-    /// Adds the group's spans to the totals. They stay until [`Collector::clear`].
+    /// Adds the group's spans to the totals. They are kept until [`Collector::clear`].
     pub fn end_group(&mut self, plan: &Plan) {
         for span in &self.spans {
             let length = span.record.end_ns - span.record.start_ns;
@@ -146,24 +148,24 @@ impl Collector {
         self.totals.add_steps(&decode);
     }
 
-    /// Forgets the group's spans.
+    /// Removes the group's spans.
     pub fn clear(&mut self) {
         self.spans.clear();
     }
 }
 
-/// The instruction a span ran.
+/// Returns the instruction that a span executed.
 pub fn instruction(plan: &Plan, span: Span) -> Option<&Instruction> {
     let program = plan.programs.get(program_of(&span.record).index())?;
     program.lane(span.lane)?.instructions.get(span.record.instruction as usize)
 }
 
-/// The program of a record.
+/// Returns the program of a record.
 pub fn program_of(record: &TraceRecord) -> ProgramId {
     ProgramId(record.program as u8)
 }
 
-/// The same run in the simulator's terms.
+/// Converts spans to those of the simulator.
 pub(super) fn simulator_spans<'a>(
     spans: impl Iterator<Item = &'a Span> + 'a,
 ) -> impl Iterator<Item = program::simulate::Span> + 'a {
@@ -177,25 +179,26 @@ pub(super) fn simulator_spans<'a>(
     })
 }
 
-/// What the simulator says of the second half of the decode steps, from the first half's costs.
+/// Second half of a group's decode steps, as simulated with costs from the first half and as
+/// measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
     pub simulated: Replay,
     pub measured: Replay,
 }
 
-/// Decode steps in time, simulated or as they were.
+/// Timing of decode steps, simulated or measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
     pub length_ns: f64,
-    /// Of lanes with work.
+    /// Busy time of each lane that has work.
     pub busy_ns: BTreeMap<LaneId, u64>,
-    /// What ran in a step in the middle.
+    /// Spans of a step in the middle.
     pub step: Vec<program::simulate::Span>,
 }
 
 impl Replay {
-    /// Of the steps behind `before`, up to and with `last`.
+    /// Evaluates the steps after `before` up to and including `last`.
     fn of(spans: &[program::simulate::Span], (before, last): (u32, u32)) -> Option<Replay> {
         let end_of =
             |step: u32| spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max();
@@ -209,17 +212,18 @@ impl Replay {
     }
 }
 
-/// Fewer decode steps give no medians worth the name.
+/// Minimum number of decode steps for a prediction; fewer give no meaningful medians.
 const PREDICTED_STEPS_MIN: u32 = 6;
 
 /// Simulates the second half of a group's decode steps with each instruction's median cost in the
-/// first half. `None` with too few steps, an incomplete trace, or batches that shrink. Both times
-/// run from the last span of the step before to the last span of the last step.
+/// first half. Returns `None` if there are too few steps, the trace is incomplete, or batches
+/// shrink. Both durations run from the end of the last span before these steps to the end of the
+/// last span of the last step.
 pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> {
     let decode: Vec<_> =
         simulator_spans(spans.iter()).filter(|span| span.program == ProgramId::DECODE).collect();
     let steps = decode.iter().map(|span| span.step + 1).max()?;
-    // Costs of full batches say nothing of steps in which sequences have already ended.
+    // Costs of full batches do not apply to steps in which sequences have already ended.
     let rows_of = |step: u32| -> u64 {
         let decode = spans.iter().filter(|span| program_of(&span.record) == ProgramId::DECODE);
         decode.filter(|span| span.record.step == step).map(|s| u64::from(s.record.rows)).sum()
@@ -228,7 +232,7 @@ pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> 
         return None;
     }
     let half = steps / 2;
-    // The first step starts cold: nothing was prefetched, caches hold prefill's data.
+    // The first step starts cold: nothing was prefetched, and caches hold prefill's data.
     let first: Vec<_> =
         decode.iter().filter(|span| (1..half).contains(&span.step)).copied().collect();
     let costs = MeasuredCosts::new(&[plan.decode()], &first, wake_ns).ok()?;
@@ -276,7 +280,7 @@ mod tests {
     fn steps_by_hand() {
         let mut totals = Totals::default();
         assert_eq!(totals.step_ns(0.5), None);
-        // Steps end at 30, 50 and 90; a lane is ahead of the others in each.
+        // Steps end at 30, 50 and 90; in each, a lane is ahead of the others.
         let spans = [(0, 10, 20), (0, 12, 30), (1, 20, 50), (1, 32, 40), (2, 50, 90), (2, 50, 60)];
         let spans = spans.map(|(step, start, end)| {
             let mut span = span(LaneId::CPU_COMPUTE, start, end);

@@ -1,8 +1,9 @@
-//! What the machine has and what processes use, from procfs.
+//! Memory of the machine and of processes, from procfs.
 
 use std::fs;
 
-/// Bytes that can be used without swapping: `MemAvailable`, bounded by the control group's limit.
+/// Returns the bytes that can be used without swapping: `MemAvailable`, bounded by the rest of the
+/// control group's limit.
 pub fn available_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = field_kib(&meminfo, "MemAvailable:").unwrap_or(0) * 1024;
@@ -14,7 +15,7 @@ pub fn available_bytes() -> u64 {
     limit.map_or(available, |limit| available.min(limit.saturating_sub(used)))
 }
 
-/// Memory of the machine: `MemTotal`, bounded by the control group's limit.
+/// Returns the memory of the machine in bytes: `MemTotal`, bounded by the control group's limit.
 pub fn total_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = field_kib(&meminfo, "MemTotal:").unwrap_or(0) * 1024;
@@ -25,8 +26,8 @@ fn group_limit_bytes() -> Option<u64> {
     fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
 }
 
-/// Proportional set size of a process: shared pages count once over all that map them. `None` once
-/// it is gone.
+/// Returns the proportional set size of a process in bytes: shared pages are divided among all
+/// processes that map them. Returns `None` if the process has ended.
 pub fn pss_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     field_kib(&rollup, "Pss:").map(|kib| kib * 1024)

@@ -1,9 +1,10 @@
-//! The engine: workers behind the batch job's [`Engine`] trait.
+//! The engine of the batch job: implements [`Engine`] with worker processes.
 //!
-//! [`RunEngine::start`] launches and loads; `run` writes one group of sequences after the other
-//! into the step table, releases it, follows the sampler's steps from behind and tells what was
-//! generated; [`RunEngine::finish`] lets the workers leave and returns the measurements. The
-//! coordinator is never on the step path: workers run a group to its end without it.
+//! [`RunEngine::start`] launches the workers and loads the model. `run` writes one group of
+//! sequences after the other into the step table, releases it, follows the steps of the sampler and
+//! reports the generated tokens. [`RunEngine::finish`] lets the workers exit and returns the
+//! measurements. The coordinator is never on the step path: workers run a group to its end without
+//! it.
 
 pub mod bench;
 mod crew;
@@ -50,14 +51,14 @@ use supervise::{Supervisor, WorkerFailure};
 use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
 
-/// Between two looks at the processes' memory, which costs them a little.
+/// Interval between samples of the processes' memory, which cost the processes a little time.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
 
-/// How long an interrupted group may take to end; a step of a large model takes longer, and its
-/// workers are killed.
+/// Maximum time that an interrupted group may take to end. If a step of a large model takes longer,
+/// the workers are killed.
 const CALL_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// Largest proportional set sizes seen, by process, and of their sum.
+/// Maximum proportional set sizes observed, by process and for their sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peaks {
     pub by_process_bytes: BTreeMap<String, u64>,
@@ -79,51 +80,52 @@ impl Peaks {
     }
 }
 
-/// What a run measured.
+/// Measurements of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub load: Duration,
     pub prefill: Duration,
     pub decode: Duration,
     pub groups: u64,
-    /// Of prompts, as many as were computed.
+    /// Prompt tokens that were computed.
     pub prefill_tokens: u64,
-    /// Of prompts, those that another prompt's beginning gave.
+    /// Prompt tokens that were not computed again because another prompt had the same prefix.
     pub shared_tokens: u64,
     pub generated_tokens: u64,
-    /// Tokens of decode steps: all but the first of each sequence.
+    /// Tokens sampled by decode steps: all except the first of each sequence.
     pub decode_tokens: u64,
     pub decode_steps: u64,
     pub totals: Totals,
     pub load_peaks: Peaks,
     pub peaks: Peaks,
     pub kernel_variants: BTreeMap<String, String>,
-    /// The CUDA device, with its number and name; `None` for the emulated one and for none.
+    /// Number and description of the CUDA device; `None` for the emulated device or without a
+    /// device.
     pub device: Option<String>,
-    /// The stagings that were read, by storage.
+    /// Paths of the stagings that were read, in storage order.
     pub staged: Vec<String>,
-    /// Storages that were lost, in order.
+    /// Storages that were lost, in the order of their loss.
     pub lost_storages: Vec<LostStorage>,
-    /// Heap allocations of each worker from ready to drain.
+    /// Heap allocations of each worker from ready to drain, by the worker's name.
     pub allocations: BTreeMap<String, u64>,
-    /// What routers chose; `None` of a model without, and where nobody counts it.
+    /// Choices of the routers; `None` for a model without routers, or if they are not counted.
     pub routed: Option<Routed>,
-    /// What new tokens attended to, where they select.
+    /// Numbers of positions that new tokens attended to, if they select.
     pub selected: Option<Selected>,
-    /// Of the last group that had enough decode steps.
+    /// Prediction for the last group with enough decode steps.
     pub prediction: Option<measure::Prediction>,
 }
 
-/// Pending between waits; `true` ends the run.
+/// Polled between waits; returns true to end the run.
 pub type Interrupt = Box<dyn Fn() -> bool>;
 
-/// Workers that hold a model and answer groups.
+/// Workers that hold a model and run groups of sequences.
 pub struct RunEngine {
     plan: Arc<Plan>,
-    /// How the workers were launched.
+    /// Options with which the workers were launched.
     options: LaunchOptions,
     launched: Launched,
-    /// Why they cannot go on, once they cannot.
+    /// Failure after which the workers cannot continue.
     failure: Option<WorkerFailure>,
     table: SharedU32s,
     readers: Vec<(LaneId, TraceReader)>,
@@ -133,9 +135,9 @@ pub struct RunEngine {
     prefill_share: Option<PrefillShare>,
     wake_ns: f64,
     interrupt: Interrupt,
-    /// Whether the workers are in a group.
+    /// True while the workers are in a group.
     busy: bool,
-    /// Whether prompts that begin alike share the computation.
+    /// True if prompts with a common prefix share its computation.
     shares: bool,
     looked: Instant,
     sampled: Instant,
@@ -151,7 +153,7 @@ impl RunEngine {
     /// Starts the workers and loads the model.
     ///
     /// # Errors
-    /// What kept a worker from getting ready.
+    /// The failure that kept a worker from becoming ready.
     pub fn start(
         plan: Plan,
         options: &LaunchOptions,
@@ -203,23 +205,22 @@ impl RunEngine {
         })
     }
 
-    /// Whether prompts that begin alike share the computation, from the next group on; at first
-    /// they do not.
+    /// Sets whether prompts with a common prefix share its computation, starting with the next
+    /// group. Disabled initially.
     pub fn share_prompts(&mut self, shares: bool) {
         self.shares = shares;
     }
 
-    /// The plan in use.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What the last group executed.
+    /// Returns the spans of the last group.
     pub fn spans(&self) -> Vec<Span> {
         measure::simulator_spans(self.collector.spans.iter()).collect()
     }
 
-    /// Lets the workers leave; the measurements, and the finished trace file.
+    /// Lets the workers exit, completes the trace file and returns the measurements.
     ///
     /// # Errors
     /// A trace file that could not be completed.
@@ -227,7 +228,7 @@ impl RunEngine {
         self.measured.peaks.sample(&self.launched.supervisor);
         self.launched.control.release(&[], 0);
         self.launched.supervisor.leave(self.busy);
-        // Read last: workers publish their final count on the way out.
+        // Read after the workers have left, since they publish their final counts on the way out.
         let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
         let topology = &self.plan.topology;
         self.measured.allocations =
@@ -243,7 +244,8 @@ impl RunEngine {
         Ok(self.measured)
     }
 
-    /// Looks after the workers, if it is time to.
+    /// Checks for an interruption and for failed workers, and samples memory; at most once per
+    /// [`SLICE`].
     fn look(&mut self) -> Result<(), EngineError> {
         if self.looked.elapsed() < SLICE {
             return Ok(());
@@ -271,13 +273,14 @@ impl RunEngine {
         worker_failure(failure)
     }
 
-    /// Whether workers that failed in their first group are to be started another way.
+    /// Returns true if workers that failed in their first group are to be started again in another
+    /// way.
     fn starts_again(&mut self) -> bool {
         let failure = self.failure.take().filter(|_| self.measured.groups == 0);
         failure.is_some_and(|failure| starts_carefully(self.options.cuda, &failure))
     }
 
-    /// Starts new workers in the place of those that failed.
+    /// Replaces the failed workers with new ones.
     fn start_again(&mut self) -> Result<(), EngineError> {
         self.launched.supervisor.leave(true);
         let interrupt = &self.interrupt;
@@ -297,7 +300,7 @@ impl RunEngine {
         Ok(())
     }
 
-    /// Runs all sequences to their ends.
+    /// Runs all sequences to their ends, group by group.
     fn run_groups(
         &mut self,
         sequences: &[Sequence<'_>],
@@ -314,7 +317,7 @@ impl RunEngine {
         }
     }
 
-    /// Runs the group that was written to its end.
+    /// Runs the group in the step table to its end.
     fn run_group(
         &mut self,
         groups: &mut Groups<'_>,
@@ -355,7 +358,8 @@ impl RunEngine {
         }
     }
 
-    /// Releases the group and follows it until the workers have drained it, which `drained` counts.
+    /// Releases the group and follows it until the workers have drained it, which raises the
+    /// `drained` timeline to `drained`.
     fn follow(
         &mut self,
         groups: &mut Groups<'_>,
@@ -396,8 +400,8 @@ impl RunEngine {
         Ok(Followed { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
 
-    /// Ends an interrupted group with its next step, and gives the workers a moment to get there:
-    /// who is idle leaves by itself.
+    /// Ends an interrupted group with its next step. Gives the workers up to [`CALL_OFF_MAX`] to
+    /// get there, since idle workers exit by themselves.
     fn call_off(&mut self, groups: &Groups<'_>, drained: u32) {
         groups.cancel();
         let control = self.launched.control.clone();
@@ -417,7 +421,7 @@ impl RunEngine {
         }
     }
 
-    /// How much of prefill is done, 0 to 1.
+    /// Returns the fraction of prefill that is done, from 0 to 1.
     fn prefill_share(&self) -> f64 {
         let Some(share) = &self.prefill_share else { return 0.0 };
         let position = self.launched.control.lane(share.lane.index()).position();
@@ -425,8 +429,8 @@ impl RunEngine {
         if is_prefill { share.at(position.instruction) } else { 1.0 }
     }
 
-    /// Waits for a timeline of the control segment while looking after the workers; `tell` hears
-    /// now and then how much of prefill is done.
+    /// Waits until a timeline of the control segment reaches `target`, checking the workers
+    /// meanwhile. Calls `tell` from time to time with the fraction of prefill that is done.
     fn wait(
         &mut self,
         which: Awaited,
@@ -455,7 +459,7 @@ impl RunEngine {
     }
 }
 
-/// What following a group to its end measured.
+/// Measurements of a group that was followed to its end.
 #[derive(Debug, Clone, Copy)]
 struct Followed {
     prefill: Duration,

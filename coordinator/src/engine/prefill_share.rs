@@ -1,4 +1,4 @@
-//! How much of prefill is done, from where its busiest lane is.
+//! Progress of prefill, derived from the position of its busiest lane.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -6,16 +6,18 @@ use program::ir::{Compute, Instruction, LaneProgram};
 use program::plan::{Plan, RunShape};
 use program::topology::LaneId;
 
-/// The arithmetic of prefill before each instruction of the lane that has most of it.
+/// Arithmetic of prefill before each instruction of the lane with the most arithmetic.
 #[derive(Debug)]
 pub(super) struct PrefillShare {
     pub(super) lane: LaneId,
-    /// Additions and multiplications before each instruction, and before the end of the list.
+    /// Number of additions and multiplications before each instruction, and before the end of the
+    /// list.
     before: Vec<f64>,
 }
 
 impl PrefillShare {
-    /// Of full batches of the longest prompts.
+    /// Computes the arithmetic of full batches of the longest prompts. Returns `None` if no lane
+    /// computes.
     pub(super) fn new(plan: &Plan) -> Option<PrefillShare> {
         let of_lane = |list: &LaneProgram| {
             let mut before = vec![0.0];
@@ -36,7 +38,8 @@ impl PrefillShare {
         self.before[self.before.len() - 1]
     }
 
-    /// The share that is done when the lane begins an instruction, 0 to 1.
+    /// Returns the fraction of prefill that is done when the lane begins an instruction, from 0 to
+    /// 1.
     pub(super) fn at(&self, instruction: u32) -> f64 {
         let place = (instruction as usize).min(self.before.len() - 1);
         self.before[place] / self.all()

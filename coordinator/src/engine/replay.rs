@@ -1,7 +1,7 @@
-//! Requests that come at given times to workers whose sequences have owners, all of them with a
-//! slot of their own, and what the lanes recorded: a server without anybody to answer.
+//! Replay of requests with given arrival times on workers whose sequences have owners, each in a
+//! slot of its own, and the records of the lanes: a server without clients.
 //!
-//! Which iteration follows the sampler decides, as in any server.
+//! The sampler decides which iteration follows, as in any server.
 
 use std::time::Duration;
 
@@ -16,39 +16,39 @@ use workers::shared::table::{Deciding, StepTable};
 
 use super::launch::{LaunchError, LaunchOptions, Launched, launch};
 
-/// Between two looks at what the lanes recorded.
+/// Maximum interval between two drains of the lanes' records.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A request.
+/// A request with its arrival time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coming {
-    /// From the beginning on; none comes before the one above it.
+    /// Arrival time since the beginning of the replay, not before that of the preceding request.
     pub at: Duration,
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
 }
 
-/// What was seen, by the clock of the trace.
+/// Observations of a replay; times are on the clock of the trace.
 #[derive(Debug, Clone, Default)]
 pub struct Replayed {
     pub begun_ns: u64,
-    /// When each request was offered.
+    /// Time at which each request was offered.
     pub offered_ns: Vec<u64>,
-    /// When the lanes were let go, at first and after every time in which nobody was there.
+    /// Times at which the lanes were released: initially and after every idle period.
     pub released_ns: Vec<u64>,
-    /// Of each lane in its order.
+    /// Records of the lanes, each lane's in order.
     pub records: Vec<(LaneId, TraceRecord)>,
-    /// Records that found no room.
+    /// Number of records that were lost because a ring was full.
     pub lost: u64,
 }
 
 /// Starts the workers, offers every request at its time and waits until all are answered.
 ///
 /// # Errors
-/// Workers that do not start or are lost; `stop` said so.
+/// Workers that do not start or are lost, or an interruption requested by `stop`.
 ///
 /// # Panics
-/// With more requests than the plan has slots.
+/// If there are more requests than the plan has slots.
 pub fn replay(
     plan: &Plan,
     options: &LaunchOptions,
@@ -62,7 +62,7 @@ pub fn replay(
     table.set_deciding(deciding);
     let mut readers = launched.trace_readers(plan)?;
     let mut seen = Replayed { begun_ns: now_ns(), ..Replayed::default() };
-    // What `drained` counts once all lanes have left the group that they are in.
+    // Value of the `drained` timeline once all lanes have left the current group.
     let mut group: Option<u32> = None;
     loop {
         let since = Duration::from_nanos(now_ns() - seen.begun_ns);
@@ -96,7 +96,7 @@ pub fn replay(
     Ok(seen)
 }
 
-/// Offers a request in the slot of its number.
+/// Offers a request in the slot with its number.
 fn put(table: &StepTable, plan: &Plan, slot: usize, coming: &Coming) {
     let prompt = vec![0; coming.prompt_tokens as usize];
     let placed = Placed { batch: 0, slot, request: Request::greedy(prompt, coming.answer_tokens) };
@@ -105,7 +105,7 @@ fn put(table: &StepTable, plan: &Plan, slot: usize, coming: &Coming) {
     offer(table, &Offer { placed: &placed, answered, computed: 0, room, arrival, said });
 }
 
-/// Waits a little for all lanes to leave their group; whether they have.
+/// Waits at most `slice` for all lanes to leave their group. Returns true if they have.
 fn has_left(
     launched: &mut Launched,
     plan: &Plan,

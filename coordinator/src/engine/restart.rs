@@ -1,25 +1,25 @@
-//! A group that is run a second time tells nothing a second time.
+//! Observer of groups that may be run a second time, which reports nothing twice.
 
 use std::ops::ControlFlow;
 
 use crate::boundary::engine::{Generated, Observer, Verdict};
 
-/// What became of a sequence so far.
+/// Progress of a sequence.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
-    /// Tokens that the observer was told.
+    /// Number of tokens reported to the observer.
     tokens: usize,
-    /// Tokens of this run.
+    /// Number of tokens of the current run.
     seen: usize,
     stops: bool,
     finished: bool,
 }
 
-/// Tells an observer what it was not told before. The tokens of a sequence depend on the sequence
-/// alone, so those of a second run are the same.
+/// Reports to an observer only what was not reported before. The tokens of a sequence depend on
+/// that sequence alone, so a second run produces the same ones.
 pub(super) struct TellingOnce<'a> {
     observer: &'a mut dyn Observer,
-    /// By sequence.
+    /// Progress of each sequence.
     told: Vec<Told>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> TellingOnce<'a> {
         TellingOnce { observer, told: vec![Told::default(); sequences] }
     }
 
-    /// The sequences are run again from their beginnings.
+    /// Begins another run of all sequences from their beginnings.
     pub(super) fn begin_again(&mut self) {
         self.told.iter_mut().for_each(|told| told.seen = 0);
     }
@@ -46,7 +46,7 @@ impl Observer for TellingOnce<'_> {
             told.tokens = told.seen;
             told.stops = self.observer.token(sequence, token) == Verdict::Stop;
         }
-        // Where it stopped before, it stops again.
+        // A sequence that was stopped before is stopped again at the same token.
         if told.stops && told.seen == told.tokens { Verdict::Stop } else { Verdict::Continue }
     }
 

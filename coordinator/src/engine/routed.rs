@@ -1,25 +1,25 @@
-//! What routers chose in a run, as the workers have counted it in the step table.
+//! Choices of the routers in a run, as counted by the workers in the step table.
 
 use program::step_table::{ROUTER_SUMS, StepTableLayout};
 use shm::SharedU32s;
 
-/// How rows were spread over experts: means over the layers.
+/// Distribution of rows over experts: means over the layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Routed {
-    /// Of a layer.
+    /// Number of experts of a layer.
     pub experts: u32,
-    /// Of a decode step of a batch.
+    /// Number of rows of a batch in a decode step.
     pub rows_per_step: f64,
-    /// Experts that such a step went to.
+    /// Number of distinct experts to which such a step is routed.
     pub used_per_step: f64,
-    /// A tenth of the experts, rounded up.
+    /// Number of experts considered the busiest: a tenth of them, rounded up.
     pub busiest: u32,
-    /// What the busiest experts of each layer got of the rows of the whole run.
+    /// Share of the rows of the whole run that were routed to the busiest experts of each layer.
     pub busiest_share: f64,
 }
 
 impl Routed {
-    /// `None` where nothing was counted.
+    /// Reads the counts; returns `None` if nothing was counted.
     pub(super) fn read(layout: &StepTableLayout, words: &SharedU32s) -> Option<Routed> {
         let of_layer = |layer| {
             let first = layout.router(layer);
@@ -30,7 +30,7 @@ impl Routed {
         Routed::of(layout.routers.experts, &layers)
     }
 
-    /// Of the words of each layer.
+    /// Computes the distribution from the words of each layer.
     fn of(experts: u32, layers: &[Vec<u32>]) -> Option<Routed> {
         let sum = |word: usize| layers.iter().map(|words| u64::from(words[word])).sum::<u64>();
         let [steps, rows, used] = std::array::from_fn::<u64, ROUTER_SUMS, _>(sum);
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn means_by_hand() {
-        // Two layers of eleven experts, two steps of three rows each: the first goes to five and
-        // three experts, the second to one expert each time.
+        // Two layers of eleven experts, two steps of three rows each: the first layer routes them
+        // to five and three experts, the second to one expert each time.
         let mut even = vec![2, 6, 8];
         even.extend([1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
         let mut skewed = vec![2, 6, 2];

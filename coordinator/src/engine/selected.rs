@@ -1,19 +1,20 @@
-//! What new tokens attended to in a run where they select, as the workers have counted it.
+//! Numbers of positions that new tokens attended to in a run with KV selection, as counted by the
+//! workers.
 
 use program::step_table::StepTableLayout;
 use shm::SharedU32s;
 
-/// Positions of all new tokens, layers and KV heads.
+/// Numbers of positions, summed over all new tokens, layers and KV heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selected {
-    /// Those that were attended to.
+    /// Positions that were attended to.
     pub read: u64,
-    /// Those that there were.
+    /// Positions that could have been attended to.
     pub all: u64,
 }
 
 impl Selected {
-    /// `None` where nothing was counted.
+    /// Reads the counts; returns `None` if nothing was counted.
     pub(super) fn read(layout: &StepTableLayout, words: &SharedU32s) -> Option<Selected> {
         let first = layout.selected();
         let word = |offset: usize| u64::from(words.load(first + offset));
@@ -21,7 +22,7 @@ impl Selected {
         (selected.all > 0).then_some(selected)
     }
 
-    /// Share of the positions that were attended to.
+    /// Returns the share of the positions that were attended to.
     pub fn share(self) -> f64 {
         self.read as f64 / self.all as f64
     }

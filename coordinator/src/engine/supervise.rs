@@ -1,6 +1,7 @@
-//! Worker processes: their exit, their silence, and saying what happened.
+//! Supervision of worker processes: detects that they exit, stop or fall silent, and describes the
+//! failure.
 //!
-//! There is no supervising thread: whoever waits for the workers waits in slices and calls
+//! There is no supervising thread: any code that waits for the workers waits in slices and calls
 //! [`Supervisor::check`] between them.
 
 use std::collections::VecDeque;
@@ -15,17 +16,17 @@ use shm::{Channel, Control};
 use workers::error::{FailureKind, place};
 use workers::shared::protocol::FromWorker;
 
-/// A worker whose heartbeat has stood still for so long is given up, though it still exists.
+/// Maximum time without a heartbeat, after which a worker is given up although its process exists.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long a worker that poisoned gets to say why, on a machine with too much to do. The others
-/// linger for longer.
+/// Maximum time that a worker which poisoned the run may take to report the reason, on an
+/// overloaded machine. The other workers linger longer than this.
 const CAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long a worker that was killed is waited for.
+/// Maximum time to wait for killed workers to end.
 const KILL_MAX: Duration = Duration::from_secs(20);
-/// How long a worker gets to leave by itself.
+/// Maximum time that workers may take to exit by themselves.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
-/// Why the workers cannot go on.
+/// Reason why the workers cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerFailure {
     #[error("the {worker} (process {pid}) was killed by signal {signal} {place}")]
@@ -43,7 +44,7 @@ pub enum WorkerFailure {
 }
 
 impl WorkerFailure {
-    /// Whether it is a worker's of this name.
+    /// Returns true if this is a failure of the worker with this name.
     pub(super) fn is_of(&self, name: &str) -> bool {
         match self {
             WorkerFailure::Killed { worker, .. }
@@ -55,22 +56,22 @@ impl WorkerFailure {
         }
     }
 
-    /// Whether no lane moved for too long.
+    /// Returns true if no lane made progress within the bound.
     pub(super) fn is_about_stillness(&self) -> bool {
         matches!(self, WorkerFailure::Reported { kind: FailureKind::Stuck, .. })
     }
 
-    /// Whether the device has too little memory.
+    /// Returns true if the device has too little memory.
     pub fn is_about_device_memory(&self) -> bool {
         matches!(self, WorkerFailure::Reported { kind: FailureKind::DeviceMemory, .. })
     }
 }
 
-/// A running worker.
+/// A running worker process.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
-    /// In errors and reports.
+    /// Name in errors and reports.
     pub(super) name: String,
     pub(super) child: Child,
     pub(super) channel: Channel,
@@ -94,21 +95,21 @@ impl Worker {
         }
     }
 
-    /// The next message, after waiting at most `timeout` for it.
+    /// Returns the next message, waiting at most `timeout` for it.
     pub(super) fn receive(&mut self, timeout: Duration) -> Option<(FromWorker, Vec<OwnedFd>)> {
         self.pump(timeout);
         self.inbox.pop_front()
     }
 
-    /// What the worker said of its failure. Asked again of one that is seen to have exited: it may
-    /// have said so since it was last listened to.
+    /// Returns the failure that the worker reported. Called again for a worker that is found to
+    /// have exited, since it may have reported a failure after the previous call.
     fn last_words(&mut self) -> Option<WorkerFailure> {
         self.pump(Duration::ZERO);
         let (kind, message) = self.failed.clone()?;
         Some(WorkerFailure::Reported { worker: self.name.clone(), kind, message })
     }
 
-    /// Moves what has arrived into the inbox; a failure is remembered for [`Supervisor::check`].
+    /// Moves received messages to the inbox. A reported failure is kept for [`Supervisor::check`].
     fn pump(&mut self, timeout: Duration) {
         let mut timeout = if self.inbox.is_empty() { timeout } else { Duration::ZERO };
         while let Ok((bytes, descriptors)) = self.channel.recv(timeout) {
@@ -125,7 +126,8 @@ impl Worker {
     }
 }
 
-/// All workers of a run. Dropping it kills what is left: nothing outlives the coordinator.
+/// All workers of a run. Dropping it kills those that still run, so that none outlives the
+/// coordinator.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     pub(super) workers: Vec<Worker>,
@@ -138,21 +140,22 @@ impl Supervisor {
         Supervisor { workers: Vec::new(), control, checked: Instant::now() }
     }
 
-    /// Process ids with names, for reports.
+    /// Returns the names and process ids of the workers, for reports.
     pub(super) fn processes(&self) -> impl Iterator<Item = (&str, u32)> + '_ {
         self.workers.iter().map(|worker| (worker.name.as_str(), worker.child.id()))
     }
 
-    /// Looks at every worker once.
+    /// Checks every worker once.
     ///
     /// # Errors
-    /// The first that is dead, stopped, silent or has reported a failure.
+    /// The first failure that a worker has reported; otherwise that of the first worker that is
+    /// dead, stopped or silent.
     pub(super) fn check(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
-        // While this process itself was stopped no heartbeat could be seen, which is nobody's
-        // fault.
+        // While this process itself was stopped, it observed no heartbeats, which is not a failure
+        // of any worker.
         let slept = self.checked.elapsed() > SILENCE_MAX / 2;
         self.checked = Instant::now();
-        // What one of them said explains any exit better than a code.
+        // A reported failure explains any exit better than an exit code.
         if let Some(reported) = self.workers.iter_mut().find_map(Worker::last_words) {
             return Err(reported);
         }
@@ -177,8 +180,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// After a poisoned wait: waits for the worker that caused it to be seen. It may have poisoned
-    /// before it speaks.
+    /// Waits, after a poisoned wait, until the failure of the worker that caused it is found. A
+    /// worker may poison the run before it reports the reason.
     pub(super) fn cause(&mut self, plan: &Plan) -> WorkerFailure {
         let until = Instant::now() + CAUSE_MAX;
         while Instant::now() < until {
@@ -190,8 +193,8 @@ impl Supervisor {
         WorkerFailure::Unknown
     }
 
-    /// Waits for the workers to leave by themselves, which those that are `busy` with a group do
-    /// not; `false` if one had to be killed.
+    /// Waits for the workers to exit by themselves; those that are `busy` with a group do not, and
+    /// are killed at once. Returns true if all of them exited successfully.
     pub(super) fn leave(&mut self, busy: bool) -> bool {
         if busy {
             self.kill();
@@ -202,7 +205,7 @@ impl Supervisor {
             loop {
                 match worker.child.try_wait() {
                     Ok(Some(status)) => return status.success(),
-                    // A stopped worker never leaves; what it had to do is done.
+                    // A stopped worker never exits; its work is done.
                     Ok(None) if status(worker, String::new).is_some() => return false,
                     Ok(None) if Instant::now() < until => {
                         std::thread::sleep(Duration::from_millis(2));
@@ -215,15 +218,16 @@ impl Supervisor {
         left
     }
 
-    /// Kills and reaps whatever still runs.
+    /// Kills and reaps all workers that still run.
     fn kill(&mut self) {
         for worker in &mut self.workers {
-            // An error means that it is gone already, which is what we want.
+            // An error means that the process has ended already, as intended.
             let _ = worker.child.kill();
         }
         let until = Instant::now() + KILL_MAX;
         for worker in &mut self.workers {
-            // One that a drive holds in the system ends with its call, if that ever does.
+            // A process that a drive holds in the kernel ends with its system call, if that ever
+            // returns.
             while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -238,7 +242,8 @@ impl Drop for Supervisor {
     }
 }
 
-/// Whether a worker still runs. The status is left to be reaped by `kill`.
+/// Returns the failure of a worker that has exited or is stopped; `None` while it runs. Leaves the
+/// exit status to be reaped by `kill`.
 fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> {
     let pid = worker.child.id();
     let id = Pid::from_raw(pid.cast_signed())?;
@@ -252,7 +257,7 @@ fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> 
         return Some(WorkerFailure::Killed { worker: name, pid, signal, place: place() });
     }
     if let Some(signal) = status.stopping_signal() {
-        // A stopped process cannot clean up; it is killed with the others.
+        // A stopped process cannot clean up, so it is killed.
         let _ = kill_process(id, Signal::KILL);
         return Some(WorkerFailure::Stopped { worker: name, pid, signal, place: place() });
     }
@@ -260,7 +265,8 @@ fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> 
     Some(WorkerFailure::Exited { worker: name, pid, code, place: place() })
 }
 
-/// `in decode step 12, in fc0 of layer 3, batch 1`: where a worker's first lane is.
+/// Describes the state of a worker, or the positions of its lanes that have work, such as
+/// `(cpu.compute in decode step 12, fc0, layer 3, batch 1)`.
 fn describe(control: &Control, plan: &Plan, id: WorkerId) -> String {
     use shm::WorkerState;
     match control.worker(id.index()).state() {
@@ -292,7 +298,7 @@ mod tests {
         let child = Command::new("true").spawn().expect("it starts");
         let mut worker = Worker::new(WorkerId(0), "cpu worker".to_owned(), child, ours);
         assert_eq!(worker.last_words(), None);
-        // Said after the coordinator has listened, and before it sees the exit.
+        // Reported after the coordinator has read the channel, and before it observes the exit.
         let (kind, message) = (FailureKind::Other, "no more memory".to_owned());
         let failed = FromWorker::Failed { kind, message: message.clone() };
         theirs.send(&postcard::to_stdvec(&failed).expect("bytes"), &[]).expect("room");

@@ -1,5 +1,5 @@
-//! When a storage worker is lost, another one goes on with its lanes: every storage holds all
-//! weights that the others do.
+//! Takeover of the lanes of a lost storage worker by another one: every storage holds all weights
+//! that the others hold.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,28 @@ use shm::Control;
 
 use super::supervise::{Supervisor, WorkerFailure};
 
-/// How long a lost worker's process may take to end. Reads that it had under way end with it, and
-/// a drive that does not answer holds it up until the system gives up on the drive.
+/// Maximum time that a lost worker's process may take to end. Its pending reads end with it; a
+/// drive that does not answer delays this until the system gives up on the drive.
 const END_MAX: Duration = Duration::from_secs(180);
-/// Between two looks at it.
+/// Interval between checks of the lost worker's process.
 const END_SLICE: Duration = Duration::from_millis(2);
 
-/// A storage that a run went on without.
+/// A storage without which a run continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostStorage {
-    /// The lost worker's name.
+    /// Name of the lost worker.
     pub worker: String,
-    /// What happened, and where in the run.
+    /// Description of the failure, with its location in the run.
     pub reason: String,
-    /// Who went on with its work.
+    /// Name of the worker that took over its lanes.
     pub successor: String,
-    /// From noticing it to handing its work over, ms.
+    /// Time from the detection of the failure to the handover, in ms.
     pub handover_ms: u64,
 }
 
-/// Hands a lost worker's lanes over to another that reads the same; `None` where it reads no
-/// storage, or where nobody is left who does.
+/// Hands the lanes of a lost storage worker over to another one. Returns `None` if the worker reads
+/// no storage, if no other worker does, if the run is poisoned, or if the process of the lost
+/// worker does not end.
 pub(super) fn take_over(
     supervisor: &mut Supervisor,
     (plan, control): (&Plan, &Control),
@@ -44,10 +45,10 @@ pub(super) fn take_over(
     }
     let others = supervisor.workers.iter().map(|worker| worker.id).filter(|id| *id != lost);
     let others: Vec<WorkerId> = others.filter(|id| reads(*id)).collect();
-    // The next one in their order.
+    // The next one by id, after the last the first.
     let successor = others.iter().find(|id| **id > lost).or_else(|| others.first()).copied()?;
     let mut worker = supervisor.workers.remove(place);
-    // It may be gone already.
+    // The process may have ended already.
     let _ = worker.child.kill();
     while !matches!(worker.child.try_wait(), Ok(Some(_))) {
         if begun.elapsed() > END_MAX {

@@ -1,5 +1,5 @@
-//! `--trace t.json`: the Trace Event format that Perfetto and Chrome open. One track a lane, one
-//! span an instruction.
+//! Trace files (`--trace t.json`) in the Trace Event format, which Perfetto and Chrome open: one
+//! track per lane, one span per instruction.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,8 @@ use serde_json::json;
 
 use crate::engine::measure::{Span, instruction, program_of};
 
-/// Writes spans as they come; the file is complete only after [`TraceFile::finish`].
+/// Writer of a trace file. Spans are written as they are added; the file is complete only after
+/// [`TraceFile::finish`].
 #[derive(Debug)]
 pub struct TraceFile {
     out: BufWriter<File>,
@@ -22,7 +23,7 @@ impl TraceFile {
     /// Creates the file and names the tracks.
     ///
     /// # Errors
-    /// What the file system says.
+    /// A file that could not be created or written.
     pub fn create(path: &Path, plan: &Plan) -> std::io::Result<TraceFile> {
         let mut out = BufWriter::new(File::create(path)?);
         out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
@@ -43,10 +44,10 @@ impl TraceFile {
         Ok(TraceFile { out, start_ns: None })
     }
 
-    /// Adds a group's spans.
+    /// Adds the spans of a group.
     ///
     /// # Errors
-    /// What the file system says.
+    /// A file that could not be written.
     pub fn add(&mut self, plan: &Plan, spans: &[Span]) -> std::io::Result<()> {
         let Some(earliest) = spans.iter().map(|span| span.record.start_ns).min() else {
             return Ok(());
@@ -73,10 +74,10 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Closes the file.
+    /// Completes and closes the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// A file that could not be written.
     pub fn finish(mut self) -> std::io::Result<()> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()

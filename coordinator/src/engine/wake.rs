@@ -1,4 +1,4 @@
-//! What a wake-up costs on this machine now: the time from a signal to the waiter's next
+//! Current cost of a wake-up on this machine: the time from a signal to the waiter's next
 //! instruction, which the simulator charges for every wait that blocks.
 
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use shm::{Poison, Timeline};
 const ROUNDS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Median of half a round trip between two sleeping threads, nanoseconds; 0 if it could not be
-/// measured.
+/// Returns the median of half a round trip between two sleeping threads, in nanoseconds; 0 if it
+/// could not be measured.
 pub(super) fn wake_ns() -> f64 {
     let (there, back, poison) = (Timeline::new(0), Timeline::new(0), Poison::new());
     let mut trips_ns: Vec<u128> = Vec::new();
