@@ -1,4 +1,5 @@
-//! Which caches sequences have: pages that they share and give back, or an extent each.
+//! KV caches of the sequences in slots: pages that sequences share and release, or one extent per
+//! slot.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,63 +12,63 @@ use schedule::{PART_MIN, Pages};
 use workers::shared::group::Request;
 use workers::shared::table::StepTable;
 
-/// A sequence waits for another one that computes at least the inverse of this as a share of what
-/// the first one would have to compute.
+/// Inverse of a share: a sequence waits for another one only if that computes at least this share
+/// of what the first one would otherwise have to compute.
 const PART_SHARE: usize = 4;
 
-/// The caches of all slots.
+/// Caches of all slots.
 #[derive(Debug)]
 pub(super) struct Caches {
-    /// Of each batch; none where each slot has an extent.
+    /// Pages of each batch; empty if each slot has an extent.
     batches: Vec<Pages>,
-    /// Pages of a sequence as long as the context.
+    /// Number of pages of a sequence as long as the context.
     pages_max: u32,
     max_context: u32,
-    /// Whether sequences that begin alike can share pages: a ring of positions is a sequence's own,
-    /// and so is a state.
+    /// True if sequences with a common prefix can share pages. A ring of positions belongs to a
+    /// single sequence, and so does a state.
     shares: bool,
-    /// Whether the worker that keeps the caches can copy a part of a page.
+    /// True if the worker that owns the caches can copy a part of a page.
     copies: bool,
 }
 
-/// The caches of a sequence in a slot.
+/// Caches of a sequence in a slot.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
     pages: Vec<u32>,
-    /// Pages whose content was told to be whole.
+    /// Number of pages whose contents were recorded as complete.
     filled: usize,
-    /// Positions behind these whose content was told.
+    /// Number of positions after these pages whose contents were recorded.
     filled_part: usize,
-    /// What their content depends on beside the tokens.
+    /// Identity of everything that the contents depend on in addition to the tokens.
     kind: u64,
-    /// Positions that were there already.
+    /// Number of positions that were computed already.
     pub(super) computed: u32,
-    /// Positions that there is room for.
+    /// Number of positions for which caches are allocated.
     pub(super) room: u32,
 }
 
-/// A sequence in a slot whose prompt is computed.
+/// A sequence in a slot whose prompt is being computed.
 #[derive(Debug)]
 pub(super) struct Computing<'a> {
     pub(super) seat: &'a Seat,
-    /// Those of its prompt; none of one that has more, or that leaves.
+    /// Tokens of its prompt; empty if the prompt is complete, or if the sequence is leaving its
+    /// slot.
     pub(super) tokens: &'a [u32],
 }
 
 impl Seat {
-    /// One of its pages.
+    /// Returns the page at `index` among those of the sequence.
     pub(super) fn page(&self, index: usize) -> u32 {
         self.pages[index]
     }
 
-    /// What its content depends on beside the tokens.
+    /// Returns the identity of everything that the contents depend on in addition to the tokens.
     pub(super) fn kind(&self) -> u64 {
         self.kind
     }
 }
 
-/// Positions that a sequence's page is to have from another page, which is in use until they are
-/// copied.
+/// Positions to be copied into a sequence's page from another page, which stays in use until then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     pub(super) from: u32,
@@ -95,7 +96,9 @@ impl Caches {
         }
     }
 
-    /// Positions that there are caches for, and those in use by sequences that have so many.
+    /// Returns the number of positions for which there are caches, and the number of those in use.
+    /// With extents, the latter is `known`, the number of positions of all sequences in the `slots`
+    /// slots.
     pub(super) fn positions(&self, slots: u64, known: u64) -> (u64, u64) {
         if self.batches.is_empty() {
             return (slots * u64::from(self.max_context), known);
@@ -107,8 +110,9 @@ impl Caches {
         (of(&|pages| pages.used() + pages.available()), of(&Pages::used))
     }
 
-    /// Whether another sequence of the batch is about to compute what one of that kind could then
-    /// have. `known` are those of its tokens that may be found, all but the last.
+    /// Returns true if another sequence of the batch is about to compute positions that a sequence
+    /// of this kind could then share. `known` are the tokens of this sequence whose positions may
+    /// be shared, all except the last.
     pub(super) fn is_computing(
         &self,
         (batch, kind): (usize, u64),
@@ -125,7 +129,8 @@ impl Caches {
         if upto < known.len() && is_page() {
             return true;
         }
-        // A part of the page that it fills now: the prompt's last, or where the two part.
+        // A part of the page that the other sequence is filling: the last page of its prompt, or
+        // the one in which the prompts diverge.
         if !self.copies || known.len() < filled {
             return false;
         }
@@ -136,7 +141,7 @@ impl Caches {
         let rest = &known[..known.len().saturating_sub(1)];
         let rest = rest.get(filled..).unwrap_or_default();
         let part = other[filled..].iter().zip(rest).take_while(|(a, b)| a == b).count();
-        // Who waits for little loses more time than it saves.
+        // A sequence that waits for few positions loses more time than it saves.
         if part < PART_MIN as usize {
             return false;
         }
@@ -144,9 +149,10 @@ impl Caches {
         found < filled + part && (filled + part - found) * PART_SHARE >= known.len() - found
     }
 
-    /// Caches for a sequence of that kind that begins in a batch where `growing` others will need
-    /// more pages, of which one is left for each; `None`: there is no room now. `known` as above,
-    /// of `count` tokens.
+    /// Allocates caches for a sequence of this kind that begins in a batch in which `growing` other
+    /// sequences will need more pages; one page is left for each of them. Returns `None` if there
+    /// is not enough space now. `known` is as in [`Caches::is_computing`]; the sequence has `count`
+    /// tokens in total.
     pub(super) fn seat(
         &mut self,
         (batch, growing): (usize, usize),
@@ -177,14 +183,15 @@ impl Caches {
         Some(seat)
     }
 
-    /// Writes a sequence's pages into its slot, before it is offered.
+    /// Writes a sequence's pages into its slot, before the sequence is offered.
     pub(super) fn write(&self, table: &StepTable, (batch, slot): (usize, usize), seat: &Seat) {
         for (index, page) in seat.pages.iter().enumerate() {
             table.set_page(batch, slot, index, *page);
         }
     }
 
-    /// Gives a running sequence room for so many positions; false: there is none.
+    /// Extends the caches of a running sequence to `needed` positions. Returns false if no pages
+    /// are available.
     pub(super) fn grow(
         &mut self,
         table: &StepTable,
@@ -206,9 +213,10 @@ impl Caches {
         true
     }
 
-    /// Says what the pages hold that a sequence has filled, `computed` positions of its tokens,
-    /// which are only listed where something is to be said. Parts of a page are told of its prompt,
-    /// which has `prompt` tokens, and where the sequence `ends`.
+    /// Records the contents of the pages that a sequence has filled, given that `computed`
+    /// positions of its tokens are computed. The tokens are only listed if there is something to
+    /// record. Parts of a page are recorded for its prompt, which has `prompt` tokens, and when the
+    /// sequence `ends`.
     pub(super) fn fill(
         &mut self,
         batch: usize,
@@ -238,8 +246,8 @@ impl Caches {
         }
     }
 
-    /// Positions that a sequence's first page of its own can have from another page, which is in
-    /// use from now on. `known` as in [`Caches::seat`].
+    /// Returns the positions that a sequence's first page of its own can copy from another page,
+    /// which is in use from now on. `known` is as in [`Caches::seat`].
     pub(super) fn part(&mut self, batch: usize, seat: &Seat, known: &[u32]) -> Option<Part> {
         let pages = self.batches.get_mut(batch).filter(|_| self.shares && self.copies)?;
         let (from, positions) = pages.find_part(seat.kind, &seat.pages[..seat.filled], known)?;
@@ -247,30 +255,31 @@ impl Caches {
         Some(Part { from, to: seat.pages[seat.filled], positions })
     }
 
-    /// The page that holds these tokens behind what is called `before` in memory, and its own name
-    /// there; nobody uses it for that.
+    /// Returns the page with these tokens after the contents named `before` in memory, and the name
+    /// of its own contents. Does not acquire the page.
     pub(super) fn follow(&self, batch: usize, before: u64, tokens: &[u32]) -> Option<(u32, u64)> {
         self.batches.get(batch)?.follow(before, tokens)
     }
 
-    /// Nobody takes such a page for other positions, until it is let go.
+    /// Pins the page: it is not reused for other positions until it is released.
     pub(super) fn hold(&mut self, batch: usize, page: u32) {
         self.batches[batch].hold(page);
     }
 
+    /// Releases a page that was pinned.
     pub(super) fn let_go(&mut self, batch: usize, page: u32) {
         self.batches[batch].release(page);
     }
 
-    /// Pages that so many positions fill.
+    /// Returns the number of whole pages in `positions` positions.
     pub(super) fn whole_pages(&self, positions: u32) -> usize {
         self.batches.first().map_or(0, |pages| (positions / pages.positions()) as usize)
     }
 
-    /// Takes the caches back from a sequence.
+    /// Releases the caches of a sequence.
     pub(super) fn release(&mut self, batch: usize, seat: Seat) {
         let Some(pages) = self.batches.get_mut(batch) else { return };
-        // What follows is of no use without what it follows.
+        // Pages are released in reverse, since a page is useless without those before it.
         seat.pages.into_iter().rev().for_each(|page| pages.release(page));
     }
 
@@ -280,8 +289,8 @@ impl Caches {
     }
 }
 
-/// Whether the lane that samples appends to the caches too, so that positions are computed and in
-/// the caches once it has counted them.
+/// Returns true if the lane that samples also appends to the caches, so that the positions it has
+/// counted are computed and cached.
 fn appends_before_sampling(plan: &Plan) -> bool {
     let lists = || plan.programs.iter().flat_map(|program| &program.lanes);
     let has = |of: fn(&Instruction) -> bool| {
@@ -292,7 +301,8 @@ fn appends_before_sampling(plan: &Plan) -> bool {
         .all(|lane| Some(lane) == samples)
 }
 
-/// What keys and values depend on beside the tokens: how their positions are rotated.
+/// Returns the identity of everything that keys and values depend on in addition to the tokens: the
+/// rotation of their positions.
 pub(super) fn kind(plan: &Plan, request: &Request) -> u64 {
     let length = SequenceLength(request.prompt.len() as u32 + request.max_new);
     let ropes = plan.config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());

@@ -1,4 +1,4 @@
-//! The worker processes of a server, and the group of steps that they are in.
+//! Worker processes of a server, and the group of steps that they are in.
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ use crate::boundary::serving::OwnerCounts;
 use crate::engine::launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE, launch};
 use crate::engine::supervise::{Worker, WorkerFailure};
 
-/// What steps were found to take.
+/// Measured costs of steps.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Measured {
     Steps(Costs),
-    /// Of a plan whose sequences have owners.
+    /// Costs for a plan whose sequences have owners.
     Owners(StepCosts),
 }
 
-/// By what iterations are decided.
+/// Returns the parameters that decide iterations; `None` if sequences have no owners.
 pub(super) fn deciding(options: &ServingOptions, measured: &Measured) -> Option<Deciding> {
     let Measured::Owners(costs) = *measured else { return None };
     let shape = options.plan.shape;
@@ -35,27 +35,27 @@ pub(super) fn deciding(options: &ServingOptions, measured: &Measured) -> Option<
     Some(Deciding { policy: options.policy, limits, costs })
 }
 
-/// A group of steps that goes on.
+/// A group of steps that is running.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
-    /// Steps of all groups before it.
+    /// Number of steps of all groups before it.
     steps_before: u32,
-    /// Steps seen.
+    /// Number of steps observed so far.
     steps: u32,
-    /// What `drained` counts when all lanes have left it.
+    /// Value of the `drained` timeline once all lanes have left the group.
     drained: u32,
 }
 
-/// Workers, and the group that they are in.
+/// Workers of a server, and the group that they are in.
 pub(super) struct Crew {
     pub(super) launched: Launched,
     pub(super) table: StepTable,
-    /// The worker that samples.
+    /// Index of the worker that samples.
     sampler: Option<usize>,
-    /// The one that keeps the caches, where these are in pages.
+    /// Index of the worker that owns the caches if these consist of pages.
     keeper: Option<usize>,
     pub(super) group: Option<Group>,
-    /// What was counted of iterations.
+    /// Iterations and migrations counted up to the last call of [`Crew::count`].
     counted: [u32; 5],
     looked: Instant,
 }
@@ -78,7 +78,7 @@ impl Crew {
         Ok(Crew { launched, table, sampler, keeper, group: None, counted, looked })
     }
 
-    /// Empties the table, in which nothing may run.
+    /// Empties the step table, in which no sequence may be running.
     pub(super) fn clear(&self, options: &ServingOptions, measured: &Measured) {
         let costs = match measured {
             Measured::Steps(costs) => costs,
@@ -90,7 +90,7 @@ impl Crew {
         deciding(options, measured).iter().for_each(|deciding| self.table.set_deciding(deciding));
     }
 
-    /// Lets the lanes run what is listed.
+    /// Releases a group with the listed work.
     pub(super) fn release(&mut self) {
         let control = &self.launched.control;
         self.group = Some(Group {
@@ -101,7 +101,8 @@ impl Crew {
         control.release(&stages(&self.table), u32::MAX - 1);
     }
 
-    /// Waits a little for the group's next step or its end; how many steps were done.
+    /// Waits at most [`SLICE`] for the group's next step or its end. Returns the number of new
+    /// steps.
     pub(super) fn follow(&mut self, plan: &Plan) -> Result<u32, WorkerFailure> {
         let Some(group) = &mut self.group else { return Ok(0) };
         let control = self.launched.control.clone();
@@ -124,7 +125,8 @@ impl Crew {
         Ok(new)
     }
 
-    /// Sends messages, of forms to the worker that samples, of pages to the one that keeps caches.
+    /// Sends messages: those about grammars to the worker that samples, those about pages to the
+    /// worker that owns the caches.
     pub(super) fn say(&mut self, plan: &Plan, messages: &[ToWorker]) -> Result<(), WorkerFailure> {
         for message in messages {
             let is_of_pages = matches!(
@@ -144,7 +146,7 @@ impl Crew {
         Ok(())
     }
 
-    /// What they say, after waiting at most so long for each.
+    /// Returns the messages of these workers, waiting at most `wait` for the first message of each.
     pub(super) fn hear(&mut self, wait: Duration) -> Vec<FromWorker> {
         let mut heard = Vec::new();
         let keeper = self.keeper.filter(|keeper| Some(*keeper) != self.sampler);
@@ -158,7 +160,7 @@ impl Crew {
         heard
     }
 
-    /// Adds what was counted since the last time.
+    /// Adds the iterations and migrations since the last call.
     pub(super) fn count(&mut self, owners: &mut OwnerCounts) {
         if !self.table.has_owners() {
             return;
@@ -175,14 +177,14 @@ impl Crew {
         owners.to_device += more(ProgramId::MOVE_IN);
     }
 
-    /// Heap allocations of all workers since they were ready.
+    /// Returns the number of heap allocations of all workers since they were ready.
     pub(super) fn allocations(&self) -> u64 {
         let of =
             |worker: &Worker| self.launched.control.worker(worker.id.index()).allocations_seen();
         self.launched.supervisor.workers.iter().map(of).sum()
     }
 
-    /// Looks after the workers, if it is time to.
+    /// Checks the workers, at most once per [`SLICE`].
     pub(super) fn look(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
         if self.looked.elapsed() < SLICE {
             return Ok(());
@@ -192,7 +194,7 @@ impl Crew {
     }
 }
 
-/// The worker whose lane samples.
+/// Returns the worker whose lane samples.
 fn sampler(plan: &Plan) -> Option<WorkerId> {
     let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
     let list = lists.find(|list| list.instructions.iter().any(Instruction::is_sample))?;

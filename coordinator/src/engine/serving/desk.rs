@@ -1,4 +1,5 @@
-//! Sequences on their way: those that wait, those in slots, and what is told of them.
+//! Sequences that are not answered yet: those that wait, those in slots, and the events reported
+//! for them.
 
 mod fetch;
 mod going;
@@ -27,23 +28,23 @@ use crate::boundary::serving::{
     self, Event, Listener, PreparedGrammar, Status, Submission, SubmissionId,
 };
 
-/// A sequence that was not answered yet.
+/// A sequence that is not answered yet.
 struct Going {
     id: SubmissionId,
     request: Request,
-    /// Log-probabilities of its prompt's tokens that are still to be told.
+    /// Log-probabilities of its prompt's tokens that are still to be reported.
     said: PromptLogprobs,
     listener: Box<dyn Listener>,
-    /// New tokens that were told, or are a final end-of-sequence token.
+    /// New tokens, all of which were reported, except for a final end-of-sequence token.
     answered: Vec<u32>,
     came: Instant,
-    /// Until it had the slot in which its prompt was computed.
+    /// Time until the sequence got the slot in which its prompt was computed.
     waited: Duration,
-    /// Whether its prompt was computed, and so much told.
+    /// True once its prompt was computed and this was reported.
     is_begun: bool,
-    /// Of its prompt, tokens whose keys and values were found.
+    /// Number of prompt tokens whose keys and values were found in caches.
     cached_tokens: u32,
-    /// Nobody listens any more.
+    /// True once the listener is gone or the sequence was cancelled.
     is_left: bool,
     losses: u8,
     arrival: u32,
@@ -55,21 +56,21 @@ struct Seated {
     batch: usize,
     slot: usize,
     caches: Seat,
-    /// It is to leave the slot, and waits again.
+    /// True if the sequence is to leave its slot and wait again.
     is_preempted: bool,
 }
 
-/// A sequence that has a slot and caches, into which its beginning is being brought.
+/// A sequence that has a slot and caches, into which its prefix is being fetched.
 struct Fetching {
-    /// Of what is asked for it.
+    /// Number of the request that was made for it.
     number: u32,
     stage: Stage,
     seated: Seated,
 }
 
-/// What is being done for a sequence before it is offered.
+/// Operation that is in progress before a sequence is offered.
 enum Stage {
-    /// It is being found out which of these pages are stored.
+    /// A lookup of which of these pages are stored.
     Looking { pages: Vec<StoredPage>, since: Instant },
     /// Stored pages are being read.
     Reading,
@@ -77,21 +78,23 @@ enum Stage {
     Copying(Part),
 }
 
-/// All sequences of a server.
+/// Scheduler of a server: all sequences that are not answered yet. First come, first served, except
+/// for sequences that wait for a grammar or for another sequence's pages.
 pub(super) struct Desk {
     caches: Caches,
-    /// New tokens select what they attend to, so their keys and values are a sequence's own.
+    /// True if new tokens select the positions that they attend to, so that their keys and values
+    /// cannot be shared.
     selects: bool,
     forms: Forms,
-    /// For the worker that samples.
+    /// Messages to be sent to the workers.
     messages: Vec<ToWorker>,
     waiting: VecDeque<Going>,
-    /// Those that have a slot, and whose beginning is being brought.
+    /// Sequences that have a slot and whose prefix is being fetched.
     fetching: Vec<Fetching>,
-    /// Numbers of what is asked for them.
+    /// Number of the last request for a fetch.
     numbers: u32,
     seated: Vec<Seated>,
-    /// Where prompts are stored.
+    /// Store of prompt prefixes, if there is one.
     shelf: Option<Shelf>,
     arrivals: u32,
 }
@@ -112,12 +115,12 @@ impl Desk {
         }
     }
 
-    /// Whether nothing is to be answered.
+    /// Returns true if there is no sequence to be answered.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.fetching.is_empty() && self.seated.is_empty()
     }
 
-    /// A sequence that waits from now on.
+    /// Adds a sequence, which waits from now on. Fails it if its grammar is not supported.
     pub(super) fn submit(
         &mut self,
         id: SubmissionId,
@@ -152,7 +155,7 @@ impl Desk {
         });
     }
 
-    /// Ends a sequence within a step.
+    /// Cancels a sequence, which ends within a step.
     pub(super) fn cancel(&mut self, table: Option<&StepTable>, id: SubmissionId) {
         if let Some(place) = self.waiting.iter().position(|going| going.id == id) {
             let left = self.waiting.remove(place);
@@ -167,8 +170,8 @@ impl Desk {
         }
     }
 
-    /// Offers those that wait to free slots, in the order of their arrival, each to the batch with
-    /// the fewest.
+    /// Offers waiting sequences to free slots in the order of their arrival, each in the batch with
+    /// the fewest sequences.
     pub(super) fn offer(&mut self, table: &StepTable, plan: &Plan) {
         let most = table.slots().count();
         self.prepare(most);
@@ -192,14 +195,15 @@ impl Desk {
             let growing = others().filter(|seated| seated.caches.room < seated.going.longest());
             let growing = growing.count();
             let caches = self.caches.seat((batch, growing), kind, known, tokens.len());
-            // Who came first is not overtaken for want of room.
+            // First come, first served: a sequence that does not fit blocks those that arrived
+            // later.
             let Some(caches) = caches else { return };
             let Some(going) = self.waiting.remove(place) else { return };
             self.bring(table, Seated { going, batch, slot, caches, is_preempted: false });
         }
     }
 
-    /// Sequences that have a slot.
+    /// Returns the sequences that have a slot.
     fn with_slots(&self) -> impl Iterator<Item = &Seated> {
         self.seated.iter().chain(self.fetching.iter().map(|one| &one.seated))
     }
@@ -234,8 +238,8 @@ impl Desk {
         self.seated.push(Seated { going, batch, slot, caches, is_preempted: false });
     }
 
-    /// Lets the forms be compiled that the first sequences wait for, and gives those up that have
-    /// none.
+    /// Requests the compilation of the grammars that the first `most` sequences wait for, and fails
+    /// sequences whose grammar cannot be followed.
     fn prepare(&mut self, most: usize) {
         let mut place = 0;
         while place < self.waiting.len().min(most) {
@@ -256,12 +260,12 @@ impl Desk {
         }
     }
 
-    /// What is to be said to the worker that samples.
+    /// Takes the messages to be sent to the workers.
     pub(super) fn messages(&mut self) -> Vec<ToWorker> {
         std::mem::take(&mut self.messages)
     }
 
-    /// Whether that worker has yet to say that a form is ready.
+    /// Returns true if the worker that samples has yet to report that a grammar is ready.
     pub(super) fn waits_for_forms(&self) -> bool {
         self.forms.is_waiting()
     }
@@ -288,17 +292,17 @@ impl Desk {
         batches.into_iter().find_map(free)
     }
 
-    /// Tells what was drawn since, takes back the slots of sequences that have ended, and gives the
-    /// others room to go on.
+    /// Reports the tokens sampled since the last call, takes back the slots of sequences that have
+    /// ended, and extends the caches of the others.
     pub(super) fn observe(&mut self, table: &StepTable, plan: &Plan, status: &mut Status) {
         let eos = plan.config.eos_token_ids.as_slice();
         for mut seated in std::mem::take(&mut self.seated) {
-            // What was drawn is read behind the state: of what has ended nothing is missed.
+            // Tokens are read after the state, so that none of an ended sequence is missed.
             let has_ended = state(table, seated.batch, seated.slot) == SlotState::Ended;
             seated.tell_tokens(table, eos, has_ended, status);
             let computed = table.field(seated.batch, seated.slot, Field::Computed) as usize;
             let Seated { going, batch, caches, .. } = &mut seated;
-            // The sampler may be further than what was told.
+            // The sampler may have progressed beyond the reported tokens.
             let computed = computed.min(going.shared_end(self.selects));
             let prompt = (going.request.prompt.len(), has_ended);
             self.caches.fill(*batch, caches, computed, prompt, || going.tokens());
@@ -331,7 +335,7 @@ impl Desk {
             shelf.end(going.id);
         }
         match finish {
-            // Nothing but the preemption has ended it.
+            // The sequence has ended only because it was preempted.
             None if is_preempted && !going.is_left => {
                 status.preemptions += 1;
                 self.put_back(going, eos);
@@ -343,13 +347,13 @@ impl Desk {
         }
     }
 
-    /// Gives running sequences room for what they draw next; where there is none, the youngest of
-    /// the batch gives its own back.
+    /// Extends the caches of running sequences for the tokens that they sample next. If there is
+    /// not enough space, the youngest sequence of the batch is preempted.
     fn grow(&mut self, table: &StepTable) {
         let mut short = Vec::new();
         for seated in self.seated.iter_mut().filter(|seated| !seated.is_preempted) {
             let place = (seated.batch, seated.slot);
-            // The next token is computed before this is looked at again.
+            // The next token is computed before the caches are extended again.
             let needed = (seated.going.known() as u32 + 2).min(seated.going.longest());
             if !self.caches.grow(table, place, &mut seated.caches, needed) {
                 short.push(seated.batch);
@@ -358,7 +362,7 @@ impl Desk {
         for batch in short {
             let of_batch = self.seated.iter_mut().filter(|seated| seated.batch == batch);
             let mut of_batch: Vec<&mut Seated> = of_batch.collect();
-            // Who leaves already makes room.
+            // A sequence that is leaving already releases its caches.
             if of_batch.iter().any(|seated| seated.is_preempted || seated.going.is_left) {
                 continue;
             }
@@ -370,5 +374,5 @@ impl Desk {
     }
 }
 
-/// Why an answer has no form.
+/// Failure of a sequence with a grammar if the model does not support grammars.
 const NO_FORMS: &str = "This model's answers cannot have a form.";

@@ -1,4 +1,4 @@
-//! The thread that follows the workers of a server.
+//! Main loop of a server: the thread that drives its workers.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,15 +21,15 @@ use crate::engine::device_use::starts_carefully;
 use crate::engine::launch::{LaunchError, SLICE};
 use crate::engine::supervise::WorkerFailure;
 
-/// How long a worker's word is waited for where nothing else is going on.
+/// Maximum time to wait for a worker's message if there is nothing else to do.
 const FORM_SLICE: Duration = Duration::from_millis(20);
-/// How long it is waited for where it copies what a sequence could then be offered with, so that
-/// the next step has it.
+/// Maximum time to wait for a message about a copy after which a sequence can be offered, so that
+/// the next step includes it.
 const COPY_SLICE: Duration = Duration::from_millis(5);
-/// How long the end waits for prompts to be stored.
+/// Maximum time that shutdown waits for prompts to be stored.
 const STORE_REST_MAX: Duration = Duration::from_secs(30);
 
-/// What the server's threads ask of this one.
+/// Commands from the server's threads to this one.
 pub(super) enum Command {
     Submit {
         id: SubmissionId,
@@ -37,32 +37,32 @@ pub(super) enum Command {
         listener: Box<dyn Listener>,
     },
     Cancel(SubmissionId),
-    /// Nothing more comes; what was taken is answered.
+    /// No more submissions arrive; the accepted ones are answered.
     Drain,
-    /// Whoever has the engine has left it.
+    /// The engine was dropped.
     End,
 }
 
-/// See the module header.
+/// Main loop of a server. See the module header.
 pub(super) struct Drive {
     options: ServingOptions,
     commands: Receiver<Command>,
     status: Arc<Mutex<Status>>,
-    /// What [`Drive::status`] shows others.
+    /// Current status, published in `status` by `Drive::show`.
     own: Status,
     costs: Measured,
     desk: Desk,
     crew: Option<Crew>,
     restarts: Restarts,
-    /// Descriptors for a launch, though connections may have taken all others.
+    /// Descriptors reserved for a launch, even if connections have taken all others.
     reserve: Reserve,
 }
 
-/// Whether the thread goes on.
+/// Continuation of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goes {
     On,
-    /// There is nothing more to do.
+    /// Nothing is left to do.
     Ends,
 }
 
@@ -70,7 +70,7 @@ impl Drive {
     /// Starts the workers.
     ///
     /// # Errors
-    /// What kept a worker from getting ready.
+    /// The failure that kept a worker from becoming ready.
     pub(super) fn start(
         mut options: ServingOptions,
         commands: Receiver<Command>,
@@ -104,12 +104,12 @@ impl Drive {
         Ok(drive)
     }
 
-    /// By what iterations are decided, where sequences have owners.
+    /// Returns the parameters that decide iterations; `None` if sequences have no owners.
     pub(super) fn deciding(&self) -> Option<Deciding> {
         deciding(&self.options, &self.costs)
     }
 
-    /// Serves until nothing more can come or be computed.
+    /// Serves until no more submissions can arrive or be computed.
     pub(super) fn run(&mut self) {
         while self.turn() == Goes::On {
             self.show();
@@ -125,12 +125,14 @@ impl Drive {
             }
             crew.launched.supervisor.leave(busy);
         }
-        // Whoever waits for this may end the process, and no worker is left behind then.
+        // This state is published last: a thread that waits for it may end the process, and no
+        // worker must be left then.
         self.own.state = State::Ended;
         self.show();
     }
 
-    /// Stores what prompts are computed so far, within a bound: who ends is waited for.
+    /// Stores the computed parts of prompts. Bounded by [`STORE_REST_MAX`], since shutdown waits
+    /// for it.
     fn store_rest(&mut self) {
         let until = Instant::now() + STORE_REST_MAX;
         while self.desk.is_storing() && Instant::now() < until {
@@ -146,7 +148,7 @@ impl Drive {
         }
     }
 
-    /// Takes what workers said.
+    /// Handles messages from workers.
     fn take(&mut self, heard: Vec<FromWorker>) {
         let Some(crew) = &self.crew else { return };
         for message in heard {
@@ -184,7 +186,8 @@ impl Drive {
         }
     }
 
-    /// Follows a step, if there is anything to compute.
+    /// Offers sequences, exchanges messages with the workers, and follows a step if there is
+    /// anything to compute.
     fn step(&mut self) -> Result<(), WorkerFailure> {
         let Some(crew) = &mut self.crew else { return Ok(()) };
         let plan = &self.options.plan;
@@ -222,26 +225,27 @@ impl Drive {
         crew.look(plan)
     }
 
-    /// Gives the workers up of which one is lost.
+    /// Gives up all workers after one of them was lost.
     fn lose(&mut self, failure: &WorkerFailure) -> Goes {
         let reason = failure.to_string();
         if let Some(crew) = self.crew.take() {
             let table = crew.table.clone();
-            // Nobody writes to the table any more: what was drawn until then is told, once.
+            // No process writes to the table any more: the tokens sampled so far are reported,
+            // once.
             drop(crew);
             self.desk.observe(&table, &self.options.plan, &mut self.own);
             self.desk.unseat(&table, &self.options.plan, &reason);
         }
-        // What is started again is started so.
+        // If lanes stalled, the workers are started again in the most careful way.
         starts_carefully(self.options.launch.cuda, failure);
         self.own.restarts += 1;
         self.go_on_without(&reason)
     }
 
-    /// Lets workers be started again after a pause, unless they were lost too often.
+    /// Schedules another start of the workers after a pause, unless they were lost too often.
     fn go_on_without(&mut self, reason: &str) -> Goes {
         if self.own.state == State::Ready {
-            // Where nothing more is taken, that is what others see.
+            // A server that drains keeps reporting that state.
             self.own.state = State::Loading;
         }
         let Some(pause) = self.restarts.lose(Instant::now()) else {
@@ -261,7 +265,7 @@ impl Drive {
         Goes::Ends
     }
 
-    /// Starts workers, and hears meanwhile what others want: that may be the end.
+    /// Starts workers, and meanwhile handles commands, which may end the server.
     fn start_again(&mut self) -> Goes {
         self.show();
         self.reserve.release();
@@ -281,14 +285,14 @@ impl Drive {
                 self.crew = Some(crew);
                 Goes::On
             }
-            // It was asked for.
+            // A command interrupted the launch.
             Err(LaunchError::Interrupted) => Goes::Ends,
             Err(error) => self.go_on_without(&error.to_string()),
         }
     }
 
-    /// Ends a server whose thread has met a defect: nobody is left without an answer, and no worker
-    /// behind.
+    /// Ends a server whose thread has panicked: every sequence gets an answer, and no worker is
+    /// left running.
     pub(super) fn abandon(&mut self) {
         self.own.state = State::Draining;
         self.show();
@@ -296,13 +300,13 @@ impl Drive {
         self.desk.fail_all("The server has met a defect and ends.");
     }
 
-    /// The last word: there is nothing that could answer.
+    /// Publishes that the server has ended: nothing is left that could answer.
     pub(super) fn has_ended(status: &Mutex<Status>) {
         status.lock().unwrap_or_else(PoisonError::into_inner).state = State::Ended;
     }
 }
 
-/// Starts the workers and measures a few steps, unless what they take is said.
+/// Starts the workers and measures a few steps, unless their costs were specified.
 fn launch_measured(options: &mut ServingOptions) -> Result<(Crew, Measured), LaunchError> {
     let plan = &options.plan;
     let mut crew = Crew::launch(plan, &options.launch, &mut *options.loading)?;
@@ -317,7 +321,7 @@ fn launch_measured(options: &mut ServingOptions) -> Result<(Crew, Measured), Lau
     Ok((crew, costs))
 }
 
-/// Takes what came, after waiting at most so long for the first.
+/// Handles the commands that have arrived, waiting at most `wait` for the first.
 fn take_commands(
     commands: &Receiver<Command>,
     (desk, table): (&mut Desk, Option<&StepTable>),
@@ -345,7 +349,7 @@ fn take_commands(
     }
 }
 
-/// Shows others what is done.
+/// Publishes the status.
 fn show(status: &Mutex<Status>, own: &Status) {
     *status.lock().unwrap_or_else(PoisonError::into_inner) = *own;
 }

@@ -1,4 +1,5 @@
-//! Forms of answers on their way to the worker that samples, and back as ready.
+//! Grammars of sequences that are not answered yet: their way to the worker that samples, and its
+//! replies.
 
 use std::sync::Arc;
 
@@ -6,39 +7,39 @@ use workers::shared::protocol::ToWorker;
 
 use crate::boundary::serving::PreparedGrammar;
 
-/// A form that answers under way follow.
+/// A grammar that unanswered sequences follow.
 #[derive(Debug)]
 struct Known {
     number: u32,
     prepared: Arc<PreparedGrammar>,
-    /// Sequences that follow it.
+    /// Number of sequences that follow the grammar.
     users: u32,
     state: State,
 }
 
-/// How far a form is.
+/// Progress of a grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    /// No sequence that follows it is near a slot.
+    /// Not sent: no sequence that follows the grammar is close to getting a slot.
     Here,
     Sent,
     Ready,
-    /// It cannot be followed: why.
+    /// The grammar cannot be followed, for this reason.
     Failed(String),
 }
 
-/// Whether a sequence can begin.
+/// Readiness of a grammar, without which a sequence cannot begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FormState {
-    /// It is to be sent.
+    /// To be sent to the worker.
     Here,
     Compiling,
     Ready,
-    /// Why it never can.
+    /// Sequences can never follow the grammar, for this reason.
     Failed(String),
 }
 
-/// All forms that answers under way follow.
+/// All grammars that unanswered sequences follow.
 #[derive(Debug, Default)]
 pub(super) struct Forms {
     known: Vec<Known>,
@@ -46,7 +47,7 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// One more sequence follows a form; the form's number, from 1.
+    /// Adds a sequence that follows a grammar. Returns the number of the grammar, counted from 1.
     pub(super) fn begin(&mut self, prepared: Arc<PreparedGrammar>) -> u32 {
         let is_it = |known: &&mut Known| known.prepared.grammar == prepared.grammar;
         if let Some(known) = self.known.iter_mut().find(is_it) {
@@ -59,7 +60,8 @@ impl Forms {
         number
     }
 
-    /// A sequence follows it no more; what to say to the worker.
+    /// Removes a sequence that follows a grammar. If it was the last one, returns the message by
+    /// which the worker drops the grammar.
     pub(super) fn end(&mut self, number: u32) -> Option<ToWorker> {
         let place = self.known.iter().position(|known| known.number == number)?;
         self.known[place].users -= 1;
@@ -70,7 +72,7 @@ impl Forms {
         (known.state != State::Here).then_some(ToWorker::Forget { number })
     }
 
-    /// How far a form is; 0 is none, which is always ready.
+    /// Returns the readiness of a grammar. Number 0 stands for no grammar, which is always ready.
     pub(super) fn state(&self, number: u32) -> FormState {
         match self.known.iter().find(|known| known.number == number).map(|known| &known.state) {
             None | Some(State::Ready) => FormState::Ready,
@@ -80,7 +82,7 @@ impl Forms {
         }
     }
 
-    /// The message that lets the worker compile it.
+    /// Returns the message by which the worker compiles the grammar.
     pub(super) fn send(&mut self, number: u32) -> Option<ToWorker> {
         let known = self.known.iter_mut().find(|known| known.number == number)?;
         let form = known.prepared.form.clone()?;
@@ -88,19 +90,19 @@ impl Forms {
         Some(ToWorker::Form { number, form })
     }
 
-    /// What the worker says of one.
+    /// Records the worker's reply about a grammar.
     pub(super) fn settle(&mut self, number: u32, failure: Option<String>) {
         if let Some(known) = self.known.iter_mut().find(|known| known.number == number) {
             known.state = failure.map_or(State::Ready, State::Failed);
         }
     }
 
-    /// Whether the worker has yet to answer.
+    /// Returns true if the worker has yet to reply.
     pub(super) fn is_waiting(&self) -> bool {
         self.known.iter().any(|known| known.state == State::Sent)
     }
 
-    /// The worker is gone.
+    /// Marks all grammars as not sent, since the worker is lost.
     pub(super) fn lose(&mut self) {
         for known in self.known.iter_mut().filter(|known| known.state != State::Here) {
             known.state = State::Here;

@@ -1,5 +1,5 @@
-//! Which pages are stored, found out by a thread of its own: a drive may not answer for as long as
-//! it likes, and the engine's thread has others to care for.
+//! Lookups of stored pages, on a thread of their own: a drive may take arbitrarily long to answer,
+//! and the engine's thread must not wait for it.
 
 use std::io;
 use std::sync::Arc;
@@ -8,19 +8,21 @@ use std::time::Duration;
 
 use prompt_store::{Name, Store};
 
-/// Questions that wait for the drive: more are not asked.
+/// Maximum number of lookups that wait for the drive; further ones are rejected.
 const ASKED_MAX: usize = 256;
 
-/// See the module header. The thread ends with this value, once the drive lets it.
+/// Lookups in a prompt store. The thread ends after this value is dropped, once the drive answers.
 #[derive(Debug)]
 pub(super) struct Lookups {
     asked: SyncSender<(u32, Vec<Name>)>,
     found: Receiver<(u32, usize)>,
-    /// Questions that are not answered.
+    /// Number of lookups without an answer.
     pending: usize,
 }
 
 impl Lookups {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// A thread that the system refuses.
     pub(super) fn start(store: Arc<Store>) -> io::Result<Lookups> {
@@ -42,20 +44,21 @@ impl Lookups {
         Ok(Lookups { asked, found, pending: 0 })
     }
 
-    /// Asks how many of these pages are stored, up to the first that is not; false: too much is
-    /// asked already.
+    /// Requests the number of these pages that are stored, up to the first that is not. Returns
+    /// false if too many lookups are pending.
     pub(super) fn ask(&mut self, number: u32, names: Vec<Name>) -> bool {
         let is_asked = self.asked.try_send((number, names)).is_ok();
         self.pending += usize::from(is_asked);
         is_asked
     }
 
-    /// Whether a question is not answered yet.
+    /// Returns true if a lookup has not been answered yet.
     pub(super) fn is_pending(&self) -> bool {
         self.pending > 0
     }
 
-    /// What was found out since, after waiting at most so long for the first.
+    /// Returns the numbers of the lookups that were answered since the last call, with their counts
+    /// of pages. Waits at most `wait` for the first.
     pub(super) fn found(&mut self, wait: Duration) -> Vec<(u32, usize)> {
         let first = match wait.is_zero() {
             true => None,

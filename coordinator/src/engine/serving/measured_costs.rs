@@ -1,4 +1,4 @@
-//! What steps take, measured with a few of them before the first sequence comes.
+//! Durations of steps, measured with a few of them before the first sequence arrives.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use workers::shared::table::StepTable;
 use crate::engine::launch::{Launched, SLICE};
 use crate::engine::supervise::WorkerFailure;
 
-/// Rows of the steps that are measured, and the most that a step can have.
+/// Numbers of rows of the steps that are measured, in addition to the maximum of a step.
 const ROWS: [u32; POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
-/// A step that takes so long tells enough of longer ones.
+/// Duration of a step after which longer ones need not be measured.
 const LONG: Duration = Duration::from_millis(500);
-/// A prompt of so many of the longest chunks tells what cached positions cost.
+/// Maximum number of chunks of the prompt that is run to measure the cost of cached positions.
 const CHUNKS: u32 = 4;
 
-/// Runs steps of ever more rows, and a prompt in several chunks.
+/// Runs steps with increasing numbers of rows, and a prompt in several chunks.
 ///
 /// # Errors
 /// A worker that was lost.
@@ -38,7 +38,7 @@ pub(super) fn measure(
     let mut costs = Costs::NONE;
     let longest_prompt = longest_prompt(plan);
     let most = plan.shape.prefill_chunk.min(longest_prompt);
-    // The first steps of all touch memory that nobody has touched.
+    // The very first step touches memory that was never touched before.
     run(1)?;
     let mut longest = (0, Duration::ZERO);
     let rows = ROWS.into_iter().filter(|rows| *rows < most).chain([most]);
@@ -63,7 +63,8 @@ pub(super) fn measure(
     Ok(costs)
 }
 
-/// Tokens of the longest prompt that there are caches for, with a token behind it.
+/// Returns the number of tokens of the longest prompt for which there are caches, if one token
+/// follows it.
 fn longest_prompt(plan: &Plan) -> u32 {
     let shape = plan.shape;
     let positions = match shape.page_positions {
@@ -73,7 +74,7 @@ fn longest_prompt(plan: &Plan) -> u32 {
     positions - 1
 }
 
-/// The time in which a prompt of so many tokens has its first token.
+/// Returns the time in which a prompt of `rows` tokens gets its first new token.
 fn run(
     plan: &Plan,
     launched: &mut Launched,

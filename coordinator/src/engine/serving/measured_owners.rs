@@ -1,5 +1,5 @@
-//! What iterations take whose sequences belong to the device or to the host, measured with a few
-//! before the first sequence comes.
+//! Durations of iterations whose sequences are owned by the device or the host, measured with a few
+//! of them before the first sequence arrives.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use workers::shared::table::{Item, StepTable};
 use crate::engine::launch::{Launched, SLICE};
 use crate::engine::supervise::WorkerFailure;
 
-/// Rows of the prompts that are measured.
+/// Numbers of rows of the prompts that are measured, in addition to the maximum.
 const ROWS: [u32; POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
-/// A step that takes so long tells enough of longer ones.
+/// Duration of a step after which longer ones need not be measured.
 const LONG: Duration = Duration::from_millis(500);
-/// Positions before rows of decode, at most.
+/// Maximum number of positions before rows of decode.
 const PAST: u32 = 1024;
-/// The best of so many counts.
+/// Number of measurements, of which the shortest counts.
 const TIMES: u32 = 2;
 
-/// Rows that are computed of a slot.
+/// Rows that are computed for a slot.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     past: u32,
@@ -36,12 +36,12 @@ struct Rows {
 }
 
 impl Rows {
-    /// A row of a sequence of the device behind so many positions.
+    /// Returns a row of a sequence owned by the device, after `past` positions.
     const fn of_device(past: u32) -> Rows {
         Rows { past, rows: 1, home: Home::Device, stream: 0 }
     }
 
-    /// The same of the host.
+    /// Returns a row of a sequence owned by the host, after `past` positions.
     const fn of_host(past: u32) -> Rows {
         Rows { past, rows: 1, home: Home::Host, stream: 1 }
     }
@@ -53,8 +53,9 @@ struct Measuring<'a> {
     table: &'a StepTable,
 }
 
-/// Runs iterations of ever more rows, with more and fewer positions before them, for either owner,
-/// moves of caches, and what comes and goes in every layer where rows may lag.
+/// Runs iterations with increasing numbers of rows, with more and fewer positions before them, for
+/// either owner; migrations of caches; and, if rows may be deferred, their transfers in every
+/// layer.
 ///
 /// # Errors
 /// A worker that was lost.
@@ -66,7 +67,7 @@ pub(super) fn measure_owners(
     let mut measuring = Measuring { plan, launched, table };
     let shape = plan.shape;
     let (step, pipelined) = (ProgramId::STEP, ProgramId::PIPELINED);
-    // The first of all touch memory that nobody has touched.
+    // The very first iteration touches memory that was never touched before.
     measuring.time(pipelined, &[Rows::of_host(1)])?;
     let device = measuring.points()?;
     let past = PAST.min(shape.max_context - 1);
@@ -108,9 +109,9 @@ pub(super) fn measure_owners(
 }
 
 impl Measuring<'_> {
-    /// Prompts of ever more rows on the device: what their rows take by themselves, and what a row
-    /// takes for each position before it, which is what twice as many take more than twice as
-    /// long.
+    /// Measures prompts with increasing numbers of rows on the device. Returns the cost of the rows
+    /// alone, and the cost of a row per position before it, derived from the time that twice as
+    /// many rows take in excess of twice the time.
     fn points(&mut self) -> Result<Costs, WorkerFailure> {
         let shape = self.plan.shape;
         let most = shape.prefill_chunk.saturating_sub(shape.batch_size.into());
@@ -142,7 +143,8 @@ impl Measuring<'_> {
         Ok(costs)
     }
 
-    /// The time of a program with these rows, of a slot each.
+    /// Returns the shortest of [`TIMES`] measured durations of a program with these rows, each in a
+    /// slot of its own.
     fn time(&mut self, program: ProgramId, rows: &[Rows]) -> Result<Duration, WorkerFailure> {
         let mut best = Duration::MAX;
         for _ in 0..TIMES {
@@ -153,7 +155,7 @@ impl Measuring<'_> {
         Ok(best)
     }
 
-    /// Rows of a sequence of whose prompt so much counts as computed.
+    /// Lists the rows of a sequence whose first `of.past` prompt tokens count as computed.
     fn list(&self, program: ProgramId, slot: usize, of: Rows) {
         let table = self.table;
         let request = Request::greedy(vec![0; (of.past + of.rows) as usize], 1);
@@ -174,7 +176,8 @@ impl Measuring<'_> {
         table.push_item(0, List { program, stream }, item);
     }
 
-    /// One step of what is listed. Nobody runs in the slots, so nothing follows.
+    /// Runs one step of the listed work. No sequence is running in the slots, so no further step
+    /// follows.
     fn run(&mut self, program: ProgramId) -> Result<Duration, WorkerFailure> {
         let control = self.launched.control.clone();
         let drained = control.drained().value().wrapping_add(1);
@@ -190,7 +193,8 @@ impl Measuring<'_> {
     }
 }
 
-/// What each of some sequences takes for a position, ps, by how much longer more positions take.
+/// Returns the cost per position for each of `sequences` sequences, in ps, from the additional time
+/// that `past` positions take over a single one.
 fn per(far: Duration, near: Duration, sequences: u16, past: u32) -> u32 {
     let positions = u128::from(sequences) * u128::from(past.saturating_sub(1).max(1));
     let all_ps = far.saturating_sub(near).as_nanos() * 1000;
@@ -201,13 +205,13 @@ fn ps(time: Duration) -> u32 {
     u32::try_from(time.as_nanos() * 1000).unwrap_or(u32::MAX)
 }
 
-/// Whether weights come to the device in each step.
+/// Returns true if weights are streamed to the device in each step.
 fn streams(plan: &Plan) -> bool {
     plan.map.weights.iter().flatten().any(|home| *home != MemoryId::VRAM)
 }
 
-/// The same where weights stream: they come once for all rows, so what a single row takes is
-/// theirs, and rows take what they add to it.
+/// Separates the cost of streamed weights from that of rows: weights are streamed once for all
+/// rows, so the duration of a single row is attributed to them, and rows cost what they add to it.
 fn apart(mut costs: StepCosts) -> StepCosts {
     let (_, weights_us) = costs.device.points[0];
     costs.device.points.iter_mut().for_each(|(_, us)| *us = us.saturating_sub(weights_us));

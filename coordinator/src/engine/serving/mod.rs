@@ -1,8 +1,9 @@
-//! The engine of a server: sequences come at any time, into the slots that others leave.
+//! The engine of a server: sequences arrive at any time and take the slots that others leave.
 //!
-//! One thread follows the workers from behind their steps: it offers sequences to free slots, tells
-//! what was drawn and takes slots back. Workers never wait for it. When a worker is lost, it starts
-//! new ones, and sequences go on from the tokens that they have, to the same bits.
+//! One thread follows the steps of the workers: it offers sequences to free slots, reports the
+//! sampled tokens and takes slots back. Workers never wait for it. If a worker is lost, the thread
+//! starts new ones, and sequences continue from the tokens that they have, with bit-identical
+//! results.
 
 mod caches;
 mod crew;
@@ -32,7 +33,7 @@ use crate::boundary::serving::{
 use drive::{Command, Drive};
 pub use options::{FormOf, ServingOptions, StepTime};
 
-/// Workers that hold a model and continue prompts as they come. Dropping it ends them.
+/// Workers that hold a model and continue prompts as they arrive. Dropping it ends them.
 pub struct ServingEngine {
     forms: Option<Arc<FormOf>>,
     limits: Limits,
@@ -50,13 +51,13 @@ impl fmt::Debug for ServingEngine {
 }
 
 impl ServingEngine {
-    /// Starts the workers, loads the model and measures what steps take.
+    /// Starts the workers, loads the model and measures the costs of steps.
     ///
     /// # Errors
-    /// What kept a worker from getting ready.
+    /// The failure that kept a worker from becoming ready.
     ///
     /// # Panics
-    /// With a plan of a batch job.
+    /// If the plan is that of a batch job.
     pub fn start(options: ServingOptions) -> Result<ServingEngine, LaunchError> {
         let shape = options.plan.shape;
         assert!(shape.serves, "a plan of a run that serves");
@@ -71,13 +72,14 @@ impl ServingEngine {
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
             match Drive::start(options, received, of_thread) {
                 Ok(mut drive) => {
-                    // Nobody waits for it where the engine was dropped meanwhile.
+                    // If the engine was dropped meanwhile, no thread waits for this.
                     let _ = started.send(Ok(drive.deciding()));
-                    // A defect ends the server, and is not taken for one that is at work.
+                    // A panic ends the server, which then must not appear to be working.
                     let run = std::panic::AssertUnwindSafe(|| drive.run());
                     if std::panic::catch_unwind(run).is_err() {
                         let abandon = std::panic::AssertUnwindSafe(|| drive.abandon());
-                        // What panics there too is dropped: listeners hear that.
+                        // If this panics too, the remaining listeners are dropped, which reports a
+                        // failure to their requests.
                         let _ = std::panic::catch_unwind(abandon);
                         drop(drive);
                         Drive::has_ended(&shown);
@@ -90,7 +92,7 @@ impl ServingEngine {
             worker: "thread that serves".to_owned(),
             source,
         })?;
-        // A thread that ends without a word has panicked.
+        // A thread that ends without a message has panicked.
         let deciding = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
         Ok(ServingEngine {
             forms,
@@ -103,8 +105,8 @@ impl ServingEngine {
         })
     }
 
-    /// By what iterations are decided, measured costs among it; `None` where no sequences have
-    /// owners.
+    /// Returns the parameters that decide iterations, including measured costs; `None` if sequences
+    /// have no owners.
     pub const fn deciding(&self) -> Option<&Deciding> {
         self.deciding.as_ref()
     }
@@ -141,13 +143,13 @@ impl Serving for ServingEngine {
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = SubmissionId(*submissions);
         *submissions += 1;
-        // Under the lock, so that they arrive in the order of their numbers.
+        // Sent under the lock, so that submissions arrive in the order of their numbers.
         self.send(Command::Submit { id, submission: Box::new(submission), listener })?;
         Ok(id)
     }
 
     fn cancel(&self, id: SubmissionId) {
-        // Where nobody receives it, there is nothing to end.
+        // If no thread receives this, there is no sequence to end.
         let _ = self.send(Command::Cancel(id));
     }
 
@@ -160,7 +162,7 @@ impl Drop for ServingEngine {
     fn drop(&mut self) {
         let _ = self.send(Command::End);
         if let Some(thread) = self.thread.take() {
-            // Its panic was printed.
+            // The message of a panic was printed already.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What a server is started with.
+//! Options of a serving engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,48 +11,50 @@ use schedule::hybrid::{Policy, StepCosts};
 
 use crate::engine::launch::LaunchOptions;
 
-/// Tells how loading gets on; its answer `false` interrupts.
+/// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
 pub type Loading = Box<dyn FnMut(u64, u64) -> bool + Send>;
 
-/// What a sampler follows of what was asked for.
+/// Converts a requested grammar into one over the model's vocabulary, which the sampler follows.
 pub type FormOf = dyn Fn(&Grammar) -> Form + Send + Sync;
 
-/// What a server is started with.
+/// Options of a serving engine.
 pub struct ServingOptions {
-    /// A plan of a run that serves.
+    /// Plan of a serving run.
     pub plan: Plan,
-    /// Its grammars are the vocabulary of forms.
+    /// Options of the launch; its grammars are the vocabulary.
     pub launch: LaunchOptions,
-    /// Makes what a sampler follows of what was asked for; `None` where answers cannot have a form,
-    /// which nobody asks for then.
+    /// Converts requested grammars for the sampler; `None` if answers cannot follow grammars, in
+    /// which case none are requested.
     pub forms: Option<Arc<FormOf>>,
-    /// Who decides about iterations, in a plan whose sequences have owners.
+    /// Scheduling policy, for a plan whose sequences have owners.
     pub policy: Policy,
-    /// What iterations take there; `None`: it is measured before the first.
+    /// Costs of iterations in such a plan; `None` to measure them before the first one.
     pub costs: Option<StepCosts>,
     pub step: StepTime,
     pub loading: Loading,
-    /// Hears sentences for whoever runs the server.
+    /// Receives messages for the operator of the server.
     pub tell: Box<dyn Fn(&str) + Send>,
 }
 
-/// How long a step should take where sequences wait for their next token.
+/// Target duration of a step in which sequences wait for their next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTime {
     Within(Duration),
-    /// Readers take tokens for fluent, or, on a machine that is too slow for that, prompts get on
-    /// beside the tokens of all slots: with what is left of a step that these all but fill, each
-    /// answer would have ended before the next prompt was computed.
+    /// Fluent for readers. On a machine that is too slow for that, long enough for prompts to make
+    /// progress concurrently with the tokens of all slots: if a step had little time left in
+    /// addition to these, every answer would end before the next prompt was computed.
     Fluent,
 }
 
-/// What a reader takes for fluent.
+/// Time per token that readers perceive as fluent.
 const FLUENT: Duration = Duration::from_millis(100);
-/// A step with rows of prompts may take so many times as long as the newest tokens of all slots.
+/// Maximum duration of a step with rows of prompts, as a multiple of that of a step with the newest
+/// tokens of all slots.
 const WITH_PROMPTS: u64 = 3;
 
 impl StepTime {
-    /// µs, of so many slots; nothing where nobody waits.
+    /// Returns the target in µs for a server with `slots` slots. Steps in which no sequence waits
+    /// for its next token may take longer.
     pub(super) fn aim_us(self, slots: u32, costs: &Costs) -> u32 {
         let us = match self {
             StepTime::Within(time) => time.as_micros(),

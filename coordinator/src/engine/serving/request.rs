@@ -1,10 +1,10 @@
-//! What the workers are told of a submission.
+//! Conversion of submissions into the requests of the workers.
 
 use workers::shared::group::Request;
 
 use crate::boundary::serving::Submission;
 
-/// A submission as a request without a form.
+/// Returns a submission as a request without a grammar.
 pub(super) fn request(submission: Submission) -> Request {
     let Submission { prompt, max_new, sampling, seed, id_hash, ignore_eos, logprobs, .. } =
         submission;

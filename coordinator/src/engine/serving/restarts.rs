@@ -1,16 +1,17 @@
-//! When workers are started again that were lost, and when no more.
+//! Restarts of lost workers: the pauses before them, and their maximum number.
 
 use std::time::{Duration, Instant};
 
-/// The pause before the second start of workers that have computed no step in between; it doubles
-/// with each further one.
+/// Pause before the second start of workers without a completed step in between; it doubles with
+/// each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Losses without a step in between after which workers are started no more: about 16 s of pauses,
-/// so that what comes and goes, such as a lack of descriptors or memory, is outlasted.
+/// Number of losses without a completed step in between after which workers are not started again.
+/// The pauses take about 16 s in total, to outlast temporary conditions such as a lack of
+/// descriptors or memory.
 const LOSSES_MAX: u32 = 10;
 
-/// Losses since the last step.
+/// Losses of workers since the last completed step.
 #[derive(Debug, Default)]
 pub(super) struct Restarts {
     losses: u32,
@@ -18,8 +19,8 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// Workers are lost; how long to wait before others are started, or `None`: they were lost too
-    /// often.
+    /// Records a loss of workers. Returns the pause before others are started, or `None` if they
+    /// were lost too often.
     pub(super) fn lose(&mut self, now: Instant) -> Option<Duration> {
         self.losses += 1;
         if self.losses >= LOSSES_MAX {
@@ -33,12 +34,12 @@ impl Restarts {
         Some(pause)
     }
 
-    /// How long workers are not started yet.
+    /// Returns the time that remains before workers may be started.
     pub(super) fn pause(&self, now: Instant) -> Duration {
         self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
     }
 
-    /// A step was computed.
+    /// Records a completed step.
     pub(super) fn is_well(&mut self) {
         *self = Restarts::default();
     }

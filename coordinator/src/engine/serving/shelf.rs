@@ -1,9 +1,8 @@
-//! Which beginnings of prompts are stored, and which are there to be fetched.
+//! Prompt prefixes in the prompt store: which ones to store, and which may be fetched.
 //!
-//! The worker that keeps the caches writes and reads them beside its steps; here it is decided
-//! what. A page of a prompt is stored once it is full, and nobody takes it for other positions
-//! meanwhile. Nothing here waits for a file: which pages are there is found out by a thread of its
-//! own (`lookups.rs`).
+//! The worker that owns the caches writes and reads pages concurrently with its steps; this module
+//! decides which. A page of a prompt is stored once it is full, and is pinned meanwhile. Nothing
+//! here waits for a file: a separate thread looks up which pages exist (`lookups.rs`).
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -17,29 +16,31 @@ use super::caches::Caches;
 use super::lookups::Lookups;
 use crate::boundary::serving::SubmissionId;
 
-/// Pages that are being written at a time: the others stay where they are and may be taken.
+/// Maximum number of pages that are written at a time; other pages are not pinned and may be
+/// reused.
 const SENT_MAX: usize = 8;
-/// How long nothing is stored after a page could not be, and nothing is read from a store that did
-/// not answer.
+/// Time for which nothing is stored after a page could not be stored, and nothing is read from a
+/// store that did not answer.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// A prompt whose beginning is being stored.
+/// A prompt whose prefix is being stored.
 #[derive(Debug)]
 struct Keeping {
     id: SubmissionId,
     batch: usize,
-    /// Of its whole pages.
+    /// Tokens of its whole pages.
     tokens: Vec<u32>,
-    /// Pages that are stored or sent, and what the last of them is called, on the drive and in
-    /// memory.
+    /// Number of pages that are stored or sent.
     done: usize,
+    /// Name of the last of these pages in the store.
     name: Name,
+    /// Name of its contents in memory.
     in_memory: u64,
-    /// Nobody computes it any more: what is not there will not come.
+    /// True once the sequence is not computed any more: pages that are missing will not be filled.
     is_over: bool,
 }
 
-/// A page that the worker writes.
+/// A page that the worker is writing.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     number: u32,
@@ -47,7 +48,7 @@ struct Sent {
     page: u32,
 }
 
-/// See the module header.
+/// Index of the prompt store, and the prompts that are being stored.
 #[derive(Debug)]
 pub(super) struct Shelf {
     store: Arc<Store>,
@@ -81,8 +82,9 @@ impl Shelf {
         })
     }
 
-    /// The pages that a sequence's tokens begin with behind `in_memory` pages, which may be stored;
-    /// none while the store does not answer. The last token is computed for what follows it.
+    /// Returns the pages with which a sequence's tokens begin after the first `in_memory` ones, and
+    /// which may be stored; none while the store does not answer. The last token is never included,
+    /// since it must be computed to predict the next.
     pub(super) fn maybe_stored(
         &self,
         kind: u64,
@@ -112,10 +114,10 @@ impl Shelf {
         self.numbers
     }
 
-    /// Asks how many of these pages are stored, up to the first that is not; false: that cannot be
-    /// found out now.
+    /// Requests the number of these pages that are stored, up to the first that is not. Returns
+    /// false if that cannot be looked up now.
     pub(super) fn look(&mut self, number: u32, pages: &[StoredPage]) -> bool {
-        // One that was silent once is asked again when it has answered.
+        // A store that did not answer once is used again after it has answered.
         if self.silent_until.is_some() && self.lookups.is_pending() {
             return false;
         }
@@ -123,8 +125,8 @@ impl Shelf {
         self.lookups.ask(number, names)
     }
 
-    /// The numbers of which it was found out since, and how many pages are stored, after waiting at
-    /// most so long for the first.
+    /// Returns the numbers of the lookups that were answered since the last call, with their counts
+    /// of stored pages. Waits at most `wait` for the first.
     pub(super) fn found(&mut self, wait: Duration) -> Vec<(u32, usize)> {
         let found = self.lookups.found(wait);
         if !self.is_silent() && !self.lookups.is_pending() {
@@ -133,8 +135,8 @@ impl Shelf {
         found
     }
 
-    /// The store has not answered: nothing is stored or read for a while. Its folder, if it was
-    /// not known to be silent.
+    /// Records that the store has not answered: nothing is stored or read for a while. Returns its
+    /// folder, unless it was already known to be silent.
     pub(super) fn be_silent(&mut self) -> Option<String> {
         let was_silent = self.is_silent();
         let until = Instant::now() + PAUSE;
@@ -147,7 +149,7 @@ impl Shelf {
         self.silent_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// A sequence begins whose prompt is stored as it is computed, if it is long enough.
+    /// Begins to store the prompt of a sequence as it is computed, if it is long enough.
     pub(super) fn begin(&mut self, id: SubmissionId, batch: usize, kind: u64, prompt: &[u32]) {
         let whole = prompt.len() / self.page_positions * self.page_positions;
         if prompt.len() < self.least_tokens || whole == 0 || self.is_paused() {
@@ -165,18 +167,18 @@ impl Shelf {
         });
     }
 
-    /// A sequence is computed no more.
+    /// Records that a sequence is not computed any more.
     pub(super) fn end(&mut self, id: SubmissionId) {
         let of_it = self.keeping.iter_mut().filter(|keeping| keeping.id == id);
         of_it.for_each(|keeping| keeping.is_over = true);
     }
 
-    /// All of them are.
+    /// Records that no sequence is computed any more.
     pub(super) fn end_all(&mut self) {
         self.keeping.iter_mut().for_each(|keeping| keeping.is_over = true);
     }
 
-    /// Sends pages to be stored that are full by now.
+    /// Sends pages that are full by now to be stored.
     pub(super) fn send(&mut self, caches: &mut Caches, messages: &mut Vec<ToWorker>) {
         for _ in 0..self.keeping.len() {
             let Some(mut keeping) = self.keeping.pop_front() else { return };
@@ -187,7 +189,7 @@ impl Shelf {
         }
     }
 
-    /// The same of one prompt; whether more of it may come.
+    /// Sends the full pages of one prompt. Returns true if more of it may follow.
     fn send_of(
         &mut self,
         keeping: &mut Keeping,
@@ -202,7 +204,7 @@ impl Shelf {
             let Some((page, in_memory)) = held else { return !keeping.is_over };
             let (before, index) = (keeping.name, keeping.done as u32);
             let name = before.next(tokens);
-            // Of one that is stored already the worker says there that it is used.
+            // If the page is stored already, the worker marks it there as used.
             caches.hold(keeping.batch, page);
             let number = self.number();
             self.sent.push(Sent { number, batch: keeping.batch, page });
@@ -214,30 +216,30 @@ impl Shelf {
         true
     }
 
-    /// The worker has done with a page.
+    /// Records that the worker has finished with a page.
     pub(super) fn settle(&mut self, caches: &mut Caches, number: u32, failed: bool) {
         if let Some(place) = self.sent.iter().position(|sent| sent.number == number) {
             let sent = self.sent.swap_remove(place);
             caches.let_go(sent.batch, sent.page);
         }
         if failed {
-            // What follows is of no use without it.
+            // Pages after this one are useless without it.
             self.keeping.clear();
             self.paused_until = Some(Instant::now() + PAUSE);
         }
     }
 
-    /// Whether nothing was stored for a while, since a page could not be.
+    /// Returns true if storing is paused after a failure.
     pub(super) fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether the worker has yet to write something, or is to be sent it.
+    /// Returns true if pages are still to be sent or written.
     pub(super) fn is_busy(&self) -> bool {
         !self.is_silent() && (!self.sent.is_empty() || !self.keeping.is_empty())
     }
 
-    /// The worker is gone, and the caches with it.
+    /// Discards all pending work, since the worker is lost and the caches with it.
     pub(super) fn lose(&mut self) {
         self.keeping.clear();
         self.sent.clear();

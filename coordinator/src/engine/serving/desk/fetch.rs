@@ -1,5 +1,5 @@
-//! Sequences whose beginning is brought to their pages before they are computed: from the prompt
-//! store, and from a page that begins alike.
+//! Fetching of the prefix of a sequence into its pages before it is computed: from the prompt
+//! store, and from a page with the same beginning.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,15 @@ use workers::shared::table::StepTable;
 use super::{Desk, Fetching, Seated, Shelf, Stage};
 use crate::boundary::serving::{Status, SubmissionId};
 
-/// How long this thread waits for the answer of a drive before it goes on with something else.
+/// Maximum time that this thread waits for the answer of a drive before it continues with other
+/// work.
 const LOOK_WAIT: Duration = Duration::from_millis(2);
-/// How long a sequence waits for it.
+/// Maximum time that a sequence waits for this answer.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
 impl Desk {
-    /// Brings what is found of a sequence's beginning to its pages, and offers it.
+    /// Fetches the prefix of a sequence into its pages as far as it is found, and offers the
+    /// sequence.
     pub(super) fn bring(&mut self, table: &StepTable, seated: Seated) {
         let (pages, number) = (self.maybe_stored(&seated), self.number());
         let shelf = self.shelf.as_mut().filter(|_| !pages.is_empty());
@@ -31,8 +33,8 @@ impl Desk {
         self.looked(table, found);
     }
 
-    /// Goes on with the sequences of which it was found out what is stored, and with those of which
-    /// it is not within a time; a sentence for whoever runs the server.
+    /// Continues with the sequences whose lookups were answered, and with those whose lookups take
+    /// longer than [`LOOK_MAX`]. Returns a message for the operator of the server.
     pub(in super::super) fn look(&mut self, table: &StepTable) -> Option<String> {
         let shelf = self.shelf.as_mut()?;
         let found = shelf.found(Duration::ZERO);
@@ -53,7 +55,7 @@ impl Desk {
         Some(silent(&format!("the prompt store {directory} has not answered for {seconds} s")))
     }
 
-    /// Has the stored pages read of which it was found out how many there are.
+    /// Requests the stored pages for which lookups were answered.
     fn looked(&mut self, table: &StepTable, found: Vec<(u32, usize)>) {
         for (number, count) in found {
             let is_it =
@@ -74,7 +76,7 @@ impl Desk {
         }
     }
 
-    /// Pages behind those that a sequence has, which may be stored.
+    /// Returns the pages after those that a sequence already has, as far as they may be stored.
     fn maybe_stored(&self, seated: &Seated) -> Vec<StoredPage> {
         let Some(shelf) = &self.shelf else { return Vec::new() };
         let (caches, tokens) = (&seated.caches, seated.going.tokens());
@@ -82,7 +84,8 @@ impl Desk {
         shelf.maybe_stored(caches.kind(), known, self.caches.whole_pages(caches.computed))
     }
 
-    /// Has the positions copied that another page begins with alike, and offers the sequence.
+    /// Requests a copy of the positions that another page has in common with the sequence; if there
+    /// are none, offers the sequence. Ends a sequence that was cancelled.
     fn copy(&mut self, table: &StepTable, seated: Seated) {
         if seated.going.is_left {
             self.leave(seated);
@@ -114,7 +117,7 @@ impl Desk {
         self.end(&going);
     }
 
-    /// Nobody listens to a sequence any more: what is brought for it is given up.
+    /// Cancels a sequence whose prefix is being fetched.
     pub(super) fn cancel_fetch(&mut self, id: SubmissionId) {
         let Some(place) = self.fetching.iter().position(|one| one.seated.going.id == id) else {
             return;
@@ -125,7 +128,7 @@ impl Desk {
                 let left = self.fetching.remove(place);
                 self.leave(left.seated);
             }
-            // Its pages are the worker's until it has answered.
+            // The worker may write to its pages until it has answered.
             Stage::Reading => {
                 let number = self.fetching[place].number;
                 self.messages.push(ToWorker::GiveUp { number });
@@ -139,36 +142,37 @@ impl Desk {
         self.numbers
     }
 
-    /// Has full pages of prompts stored.
+    /// Sends full pages of prompts to be stored.
     pub(in super::super) fn store(&mut self) {
         if let Some(shelf) = &mut self.shelf {
             shelf.send(&mut self.caches, &mut self.messages);
         }
     }
 
-    /// The same where nobody will compute anything any more: nothing else is waited for, nor are
-    /// pages of a prompt whose beginning has just been read.
+    /// Sends full pages of prompts to be stored when nothing will be computed any more: does not
+    /// wait for missing pages, nor for pages of a prompt whose prefix has just been read.
     pub(in super::super) fn store_rest(&mut self) {
         self.shelf.iter_mut().for_each(Shelf::end_all);
         self.store();
     }
 
-    /// Whether pages are still to be stored.
+    /// Returns true if pages are still to be stored.
     pub(in super::super) fn is_storing(&self) -> bool {
         self.shelf.as_ref().is_some_and(|shelf| shelf.is_busy())
     }
 
-    /// Whether something is brought for a sequence that is not yet offered.
+    /// Returns true if the prefix of a sequence is being fetched.
     pub(in super::super) fn waits_for_pages(&self) -> bool {
         !self.fetching.is_empty()
     }
 
-    /// Whether that is a copy in memory, which takes no longer than a message.
+    /// Returns true if one of these fetches is a copy in memory, which takes no longer than a
+    /// message.
     pub(in super::super) fn waits_for_copies(&self) -> bool {
         self.fetching.iter().any(|one| matches!(one.stage, Stage::Copying(_)))
     }
 
-    /// What a worker says; a sentence for whoever runs the server.
+    /// Handles a worker's message. Returns a message for the operator of the server.
     pub(in super::super) fn hear(
         &mut self,
         table: &StepTable,
@@ -187,7 +191,7 @@ impl Desk {
                     shelf.settle(&mut self.caches, number, failure.is_some());
                 }
                 status.store.written_bytes += bytes;
-                // The same cause is told once.
+                // A cause is reported only once.
                 failure
                     .filter(|_| !was_paused)
                     .map(|reason| format!("{reason}; prompts are not stored for a minute"))
@@ -240,7 +244,7 @@ impl Desk {
     }
 }
 
-/// What is said of a store that does not answer.
+/// Returns the message about a store that does not answer.
 fn silent(reason: &str) -> String {
     format!("{reason}; prompts are computed, and nothing is read from it for a minute")
 }

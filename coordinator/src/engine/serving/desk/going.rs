@@ -1,27 +1,29 @@
-//! A sequence on its way.
+//! Tokens and progress of a sequence that is not answered yet.
 
 use super::Going;
 use crate::boundary::serving::{Event, Finish, Listening};
 
 impl Going {
-    /// All its tokens, of the prompt and the answer.
+    /// Returns all tokens of the prompt and the answer.
     pub(super) fn tokens(&self) -> Vec<u32> {
         [self.request.prompt.as_slice(), &self.answered].concat()
     }
 
-    /// Of its tokens those whose keys and values others of the same tokens would have: all, or
-    /// where new tokens select what they attend to its prompt's.
+    /// Returns the number of tokens whose keys and values other sequences with the same tokens
+    /// would have: all of them, or only the prompt's if new tokens select the positions that they
+    /// attend to.
     pub(super) fn shared_end(&self, selects: bool) -> usize {
         if selects { self.request.prompt.len() } else { self.known() }
     }
 
-    /// How many of its tokens, from the first on, may be found in caches.
+    /// Returns the number of tokens, from the first on, that may be found in caches.
     pub(super) fn shareable(&self) -> usize {
         let told = if self.said.count > 0 { self.said.first as usize } else { usize::MAX };
         told.min(self.known())
     }
 
-    /// How many of its tokens, from the first on, may be found, in caches of others or stored.
+    /// Returns the number of tokens, from the first on, that may be found in caches of others or in
+    /// the store.
     pub(super) fn findable(&self, selects: bool) -> usize {
         self.shareable().min(self.shared_end(selects))
     }
@@ -30,7 +32,7 @@ impl Going {
         self.request.prompt.len() + self.answered.len()
     }
 
-    /// Tokens that it may come to have.
+    /// Returns the maximum number of tokens that the sequence can have.
     pub(super) fn longest(&self) -> u32 {
         self.request.prompt.len() as u32 + self.request.max_new
     }
@@ -39,8 +41,9 @@ impl Going {
         eos.contains(&token) && !self.request.ignore_eos
     }
 
-    /// Why it needs no more tokens, by those that were told: the last one ends it, or there are as
-    /// many as were asked for. `None` of one that has no tokens of its own.
+    /// Returns the reason why the sequence needs no more tokens, according to those that were
+    /// reported: the last one ends it, or there are as many as requested. Returns `None` for a
+    /// sequence without new tokens.
     pub(super) fn finish(&self, eos: &[u32]) -> Option<Finish> {
         let last = *self.answered.last()?;
         if self.is_end(last, eos) {

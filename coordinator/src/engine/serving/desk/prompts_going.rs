@@ -1,4 +1,4 @@
-//! How far the prompts are that are computed now.
+//! Progress of the prompts that are being computed.
 
 use program::step_table::Field;
 use schedule::Costs;
@@ -8,8 +8,8 @@ use super::Desk;
 use crate::boundary::serving::PromptsGoing;
 
 impl Desk {
-    /// The tokens of prompts in slots, and when they will be computed by what steps cost that have
-    /// so many rows.
+    /// Returns the tokens of prompts in slots, and the time in which they will be computed
+    /// according to the costs of steps with `step_rows` rows.
     pub(in super::super) fn prompts_going(
         &self,
         table: &StepTable,
@@ -28,11 +28,11 @@ impl Desk {
     }
 }
 
-/// The time of a prompt's rows from `computed` to `all`, in steps of their own.
+/// Returns the time of a prompt's rows from `computed` to `all` in steps of their own, in ns.
 fn left_ns(costs: &Costs, step_rows: u32, computed: u32, all: u32) -> u64 {
     let rows = u64::from(all - computed);
     let linears = costs.step_ns(step_rows, 0).saturating_mul(rows) / u64::from(step_rows);
-    // A row looks at those before it and itself.
+    // A row attends to itself and to those before it.
     let looked_at = rows * (u64::from(all) + u64::from(computed) + 1) / 2;
     let attention = costs.step_ns(step_rows, looked_at) - costs.step_ns(step_rows, 0);
     linears.saturating_add(attention)
@@ -46,7 +46,7 @@ mod tests {
     fn later_rows_of_a_prompt_take_longer() {
         let mut costs = Costs { position_ps: 1_000_000, ..Costs::NONE };
         costs.points[0] = (100, 10_000);
-        // 1000 rows of 0.1 ms, which look at 500,500 positions of 1 µs.
+        // 1000 rows of 0.1 ms, which attend to 500,500 positions of 1 µs.
         assert_eq!(left_ns(&costs, 100, 0, 1000), 100_000_000 + 500_500_000);
         let (first, second) = (left_ns(&costs, 100, 0, 500), left_ns(&costs, 100, 500, 1000));
         assert!(second > 2 * first, "{first} {second}");

@@ -1,4 +1,4 @@
-//! Sequences that lose their slots: they wait again, unless all of their tokens are there.
+//! Sequences that lose their slots: they wait again unless they have all of their tokens.
 
 use program::plan::Plan;
 use workers::shared::table::StepTable;
@@ -6,12 +6,14 @@ use workers::shared::table::StepTable;
 use super::{Caches, Desk, Going, Seated, Shelf};
 use crate::boundary::serving::{self, Event};
 
-/// Workers that may be lost while a sequence is computed before it is taken for the cause.
+/// Number of losses of workers during the computation of a sequence after which the sequence is
+/// considered the cause.
 const LOSSES_MAX: u8 = 3;
 
 impl Desk {
-    /// Lets a sequence wait again in the place of its arrival. One that has all of its tokens is
-    /// answered instead: computed further it would have more than was asked for.
+    /// Returns a sequence to the waiting ones, in the order of arrival. A sequence that has all of
+    /// its tokens is answered instead: if it were computed further, it would have more tokens than
+    /// requested.
     pub(super) fn put_back(&mut self, mut going: Going, eos: &[u32]) {
         if let Some(finish) = going.finish(eos) {
             going.tell(Event::Finished(finish));
@@ -22,9 +24,9 @@ impl Desk {
         self.waiting.insert(place.unwrap_or(self.waiting.len()), going);
     }
 
-    /// Takes all sequences out of their slots, since what computed them is gone, after
-    /// [`Desk::observe`] has read `table` for the last time. Those that have ended are answered,
-    /// those that may be the cause are given up, and the others wait again.
+    /// Removes all sequences from their slots after their workers were lost and [`Desk::observe`]
+    /// has read `table` for the last time. Sequences that have ended are answered, those that may
+    /// be the cause are failed, and the others wait again.
     pub(in super::super) fn unseat(&mut self, table: &StepTable, plan: &Plan, reason: &str) {
         let eos = plan.config.eos_token_ids.as_slice();
         self.caches = Caches::new(plan);
@@ -38,7 +40,7 @@ impl Desk {
                 (seated.going, finish)
             })
             .collect();
-        // The slots of these hold nothing of theirs yet.
+        // The slots of these sequences do not contain anything of theirs yet.
         let fetching = std::mem::take(&mut self.fetching).into_iter();
         unseated.extend(fetching.map(|one| (one.seated.going, None)));
         for (mut going, finish) in unseated {
@@ -60,7 +62,7 @@ impl Desk {
         }
     }
 
-    /// Gives all up.
+    /// Fails all sequences.
     pub(in super::super) fn fail_all(&mut self, reason: &str) {
         self.seated.extend(self.fetching.drain(..).map(|one| one.seated));
         let seated = self.seated.drain(..).map(|seated: Seated| seated.going);

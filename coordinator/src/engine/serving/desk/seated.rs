@@ -1,4 +1,4 @@
-//! A sequence in a slot: what is read of it from the step table.
+//! A sequence in a slot, and its progress as read from the step table.
 
 use program::step_table::{Field, Finish};
 use workers::shared::table::StepTable;
@@ -8,7 +8,7 @@ use crate::boundary::serving::{self, Event, Status};
 use crate::engine::serving::caches::Computing;
 
 impl Seated {
-    /// Its caches, and the prompt while it is computed.
+    /// Returns the caches, and the prompt while it is being computed.
     pub(super) fn in_prompt(&self) -> Computing<'_> {
         let leaves = self.going.is_begun || self.going.is_left || self.is_preempted;
         let tokens = if leaves { &[][..] } else { &self.going.request.prompt[..] };
@@ -44,7 +44,7 @@ impl Seated {
         }
     }
 
-    /// Tells what the model says of the prompt, once.
+    /// Reports that the prompt is computed, with its log-probabilities, once.
     fn tell_prompt(&mut self, table: &StepTable, status: &mut Status) {
         let (batch, slot, going) = (self.batch, self.slot, &mut self.going);
         if std::mem::replace(&mut going.is_begun, true) {
@@ -61,7 +61,8 @@ impl Seated {
         going.tell(Event::Prompt { cached_tokens, waited, logprobs });
     }
 
-    /// Why a sequence has ended by itself whose slot is [`Ended`]; `None`: it was called off.
+    /// Returns the reason why a sequence in an [`Ended`] slot has ended by itself; `None` if it was
+    /// cancelled.
     ///
     /// [`Ended`]: program::step_table::SlotState::Ended
     pub(super) fn finish(&self, table: &StepTable, eos: &[u32]) -> Option<serving::Finish> {
@@ -70,9 +71,10 @@ impl Seated {
         self.finish_of_lost(table, eos).or_else(by_length)
     }
 
-    /// Why a sequence has ended, whatever its slot's state is: its worker may have been killed
-    /// between any two stores (see `workers::shared::serving`). What was told of its tokens
-    /// decides, and of the table only that its logits were not finite, which no token follows.
+    /// Returns the reason why a sequence has ended, regardless of the state of its slot: its worker
+    /// may have been killed between any two stores (see `workers::shared::serving`). The reported
+    /// tokens decide, except that the table indicates if the logits were not finite, which no token
+    /// follows.
     pub(super) fn finish_of_lost(&self, table: &StepTable, eos: &[u32]) -> Option<serving::Finish> {
         if self.finish_field(table) == Finish::NotFinite as u32 {
             return Some(serving::Finish::NotFinite);

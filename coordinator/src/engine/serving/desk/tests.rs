@@ -1,5 +1,5 @@
 //! Sequences whose worker is killed between any two of the sampler's stores, in the step table as
-//! the sampler leaves it: what is told is what an undisturbed run tells.
+//! the sampler leaves it: the same events are reported as in an undisturbed run.
 
 use std::sync::{Arc, Mutex};
 
@@ -62,16 +62,16 @@ fn table(plan: &Plan) -> StepTable {
     table
 }
 
-/// What the model draws.
+/// Tokens that the model samples.
 #[derive(Debug, Clone)]
 struct Script {
-    /// `None`: the logits are not finite.
+    /// `None` stands for logits that are not finite.
     tokens: Vec<Option<u32>>,
     max_new: u32,
     ignore_eos: bool,
 }
 
-/// The sampler, which is killed after so many stores.
+/// The sampler, which is killed after `stores` stores.
 struct Sampler<'a> {
     table: &'a StepTable,
     script: &'a Script,
@@ -79,7 +79,7 @@ struct Sampler<'a> {
 }
 
 impl Sampler<'_> {
-    /// `None`: it is killed before this store.
+    /// Performs a store; returns `None` if the sampler is killed before it.
     fn store(&mut self, store: impl FnOnce(&StepTable)) -> Option<()> {
         self.stores = self.stores.checked_sub(1)?;
         store(self.table);
@@ -90,7 +90,7 @@ impl Sampler<'_> {
         self.store(|table| table.set_field(0, 0, field, value))
     }
 
-    /// A step of the sequence in the first slot: what is drawn, in the order of
+    /// Runs a step of the sequence in the first slot: stores the sampled token, in the order of
     /// `workers::shared::serving`, and the slot's state.
     fn step(&mut self) -> Option<()> {
         let get = |field| self.table.field(0, 0, field);
@@ -119,7 +119,8 @@ impl Sampler<'_> {
         Some(())
     }
 
-    /// Steps until the sequence has ended or this is killed; whether it has ended.
+    /// Runs steps until the sequence has ended or the sampler is killed. Returns true if the
+    /// sequence has ended.
     fn run(&mut self, mut after_step: impl FnMut()) -> bool {
         loop {
             match state(self.table, 0, 0) {
@@ -139,7 +140,7 @@ struct Told(Arc<Mutex<Vec<Event>>>);
 
 impl Listener for Told {
     fn tell(&mut self, event: Event) -> Listening {
-        // How long it waited is no matter here.
+        // The waiting time is irrelevant here.
         let event = match event {
             Event::Prompt { logprobs, .. } => {
                 Event::Prompt { cached_tokens: 0, waited: Duration::ZERO, logprobs }
@@ -166,8 +167,9 @@ fn submission(script: &Script) -> Submission {
     }
 }
 
-/// What is told where the sampler is killed after so many stores, if it does so many, and whether
-/// it was. `looks`: the coordinator looks at the table after each step, and not only at the end.
+/// Returns the events that are reported if the sampler is killed after `stores` stores, and true if
+/// it was killed, which is not the case if it makes fewer. If `looks`, the coordinator reads the
+/// table after each step, and not only at the end.
 fn told(plan: &Plan, script: &Script, stores: usize, looks: bool) -> (Vec<Event>, bool) {
     let (told, mut status) = (Told::default(), Status::new(State::Ready));
     let mut desk = Desk::new(plan, None);
@@ -243,7 +245,7 @@ fn a_sampler_killed_between_any_two_stores_changes_nothing_that_is_told() {
     }
 }
 
-/// A sequence that gives its caches to another one has ended in the same step.
+/// Preemption of a sequence in the step in which it ends by itself.
 #[test]
 fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     let plan = plan();
@@ -256,7 +258,7 @@ fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     let mut sampler = Sampler { table: &table, script: &script, stores: usize::MAX };
     sampler.step().expect("it lives");
     sampler.step().expect("it lives");
-    // It is called off before the sampler has said why it has ended.
+    // The sequence is cancelled before the sampler has stored the reason why it has ended.
     desk.seated[0].is_preempted = true;
     table.set_field(0, 0, Field::Cancel, 1);
     table.set_field(0, 0, Field::Finish, Finish::Stop as u32);
