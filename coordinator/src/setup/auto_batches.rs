@@ -1,18 +1,18 @@
-//! `--batches auto`: which N x B, by the profile's prices.
+//! `--batches auto`: selects the number and size of batches by the profile's costs.
 
 use planner::priced::{Question, best_batches};
 
 use super::usage::Usage;
 use crate::cli::values::Batches;
 
-/// Largest batch that is tried.
+/// Maximum batch size that is tried.
 pub(crate) const SIZE_MAX: u16 = 256;
 
-/// The shape of highest predicted throughput with batches of at most the question's, which were
-/// profiled.
+/// Returns the shape with the highest predicted throughput. Its batches are at most as large as
+/// those of the question, for which the machine was profiled.
 ///
 /// # Errors
-/// Nothing that fits.
+/// No batch fits in memory.
 pub(crate) fn best(question: &Question<'_>, sequences: usize) -> anyhow::Result<Batches> {
     let (count, size) = best_batches(question, sequences, question.batch_size)
         .ok_or_else(|| Usage("no batch fits memory".to_owned()))?;

@@ -1,23 +1,24 @@
-//! How far a long work of bytes is: a bar on a terminal, a line now and then otherwise.
+//! Progress of long work that is measured in bytes: a bar on a terminal, otherwise a line every few
+//! seconds.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal a line is written so often; short work writes none.
+/// Interval between lines without a terminal. Work that takes less writes none.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// See the module header.
+/// Progress bar of work that is measured in bytes.
 pub(crate) struct Bar {
     what: &'static str,
     bar: ProgressBar,
-    /// When the next line is due; `None` where a bar or nothing is shown.
+    /// Time at which the next line is due; `None` if a bar or nothing is shown.
     next_line: Option<Instant>,
 }
 
 impl Bar {
-    /// Of work that is called `what`, as in `loading`.
+    /// Creates a bar for work called `what`, as in `loading`.
     pub(crate) fn new(what: &'static str, quiet: bool) -> Bar {
         let terminal = std::io::stderr().is_terminal();
         let shown = terminal && !quiet;

@@ -1,4 +1,4 @@
-//! A model and a workload on a described machine: the placement that is chosen for it.
+//! Placement of a model and a workload on a described machine.
 
 use std::path::Path;
 
@@ -18,13 +18,16 @@ use super::usage::Usage;
 use crate::cli::request::Described;
 use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
 
-/// The forms of weights and KV that lose something, which are compared where nothing else fits.
+/// Lossy compressions of weights and KV, which are compared if nothing fits without.
 const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
 
-/// What to say where `plan` is asked for more positions than a model has.
+/// Hint for a user who asks `plan` for more positions than a model has.
 pub(crate) const MORE_POSITIONS: &str = "With --positions N it is planned as if it had N.";
 
-/// The model, whose context is long enough.
+/// Opens the model and checks that its context is long enough.
+///
+/// # Errors
+/// A model that cannot be opened, or whose context is too short.
 pub(crate) fn open(described: &Described) -> anyhow::Result<Opened> {
     let opened = Opened::open(&described.model, 0)?;
     let context = (described.prompt_len + described.gen_len) as usize;
@@ -33,7 +36,11 @@ pub(crate) fn open(described: &Described) -> anyhow::Result<Opened> {
     Ok(opened)
 }
 
-/// A description by name or from a file, for an option.
+/// Returns the description of a machine by name or from a file. `option` is the flag that errors
+/// mention.
+///
+/// # Errors
+/// Neither a file nor a known machine, or a file that is no valid description.
 pub(crate) fn machine(option: &str, name: &str) -> anyhow::Result<Machine> {
     let path = Path::new(name);
     let read = || format!("{option} {name}");
@@ -71,12 +78,12 @@ pub(crate) struct Planning<'a> {
     pub(crate) machine: &'a MeasuredMachine,
     pub(crate) config: &'a ModelConfig,
     pub(crate) limits: Limits,
-    /// Its drives, which are read where memory is short.
+    /// Drives of the machine, which are read if memory is insufficient.
     storage: Option<Storage>,
 }
 
 impl<'a> Planning<'a> {
-    /// Of a machine as it is described.
+    /// Creates the planning for a machine with the limits and drives of its description.
     pub(crate) fn new(
         described: &'a Described,
         machine: &'a MeasuredMachine,
@@ -92,11 +99,12 @@ impl<'a> Planning<'a> {
 }
 
 impl Planning<'_> {
-    /// The best placement in the form that was asked for; unasked lossless where that fits, and the
-    /// fastest of those that fit where it does not, with a sentence about it.
+    /// Returns the best placement with the requested compression. If none was requested, that is
+    /// the lossless one if it fits, otherwise the fastest lossy one, together with a sentence about
+    /// it.
     ///
     /// # Errors
-    /// Nothing that fits, by the form of which the largest batch would.
+    /// Nothing fits. The error is that of the compression that fits the largest batch.
     pub(crate) fn best(&self) -> anyhow::Result<(Chosen, Option<String>)> {
         let requested = self.described.compress;
         let mut refusal = match self.chosen(requested.unwrap_or(CompressChoice::None))? {
@@ -124,7 +132,7 @@ impl Planning<'_> {
         }
     }
 
-    /// The best placement in a form, or why none fits.
+    /// Returns the best placement with a compression, or the reason why none fits.
     fn chosen(&self, form: CompressChoice) -> anyhow::Result<Result<Chosen, PlanError>> {
         let formats = formats::of_choice(self.config, form);
         let batches = match self.described.batches {
@@ -144,14 +152,16 @@ impl Planning<'_> {
         })
     }
 
-    /// The batches of highest predicted throughput; `None` where not even one sequence fits.
+    /// Returns the batches with the highest predicted throughput; `None` if not even one sequence
+    /// fits.
     fn batches(&self, formats: &Formats) -> Option<Batches> {
         let best = self
             .with_question(formats, 1, |question| best_batches(&question, usize::MAX, SIZE_MAX));
         best.map(|(count, size)| Batches { count, size })
     }
 
-    /// Asks with a question about one sequence; attention is cut as batches of a size can.
+    /// Calls `then` with a question about one sequence, in which attention may be split as batches
+    /// of `batch_size` sequences allow.
     fn with_question<T>(
         &self,
         formats: &Formats,

@@ -1,4 +1,4 @@
-//! Weights that a file holds in few bits and that take more in memory, since no kernel reads their
+//! Weights that are quantised in a file and take more bytes in memory, since no kernel reads their
 //! blocks.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use model::config::Dtype;
 use model::source::StoredType;
 
-/// Elements of the matrices of each quantised type that a file holds.
+/// Number of elements in the matrices of each quantised type of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quantised(BTreeMap<&'static str, OfType>);
 
@@ -14,7 +14,7 @@ pub struct Quantised(BTreeMap<&'static str, OfType>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OfType {
     stored: StoredType,
-    /// Elements of all, and of those of layers.
+    /// Number of elements in all matrices; those of layers are counted in `layer_elements` too.
     elements: u64,
     layer_elements: u64,
 }
@@ -26,7 +26,7 @@ impl OfType {
     }
 }
 
-/// What becomes of the matrices that are expanded.
+/// Sizes of the matrices that are expanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expanded {
     types: Vec<&'static str>,
@@ -35,7 +35,7 @@ pub struct Expanded {
 }
 
 impl Quantised {
-    /// Counts a matrix of `elements`, of a layer if `of_layer`.
+    /// Counts a matrix of `elements` elements, which belongs to a layer if `of_layer`.
     pub fn add(&mut self, stored: StoredType, elements: u64, of_layer: bool) {
         if stored.is_quantised() {
             let none = OfType { stored, elements: 0, layer_elements: 0 };
@@ -45,8 +45,8 @@ impl Quantised {
         }
     }
 
-    /// A sentence on the layers' matrices that kernels read in more than 4 bits, where these are
-    /// quantised to 4 bits instead; `None` where there are none.
+    /// Returns a sentence about the layers' matrices that are quantised to 4 bits although kernels
+    /// read their blocks of more bits; `None` if there are none.
     pub fn rounded_again(&self) -> Option<String> {
         let more = |of_type: &&OfType| {
             let bits = of_type.stored.grouped().map_or(0, |grouped| grouped.bits.count());
@@ -66,7 +66,8 @@ impl Quantised {
         })
     }
 
-    /// The matrices that are expanded: all, or those that no kernel reads as they are.
+    /// Returns the matrices that are expanded: if `all`, every quantised one, otherwise those whose
+    /// blocks no kernel reads. `None` if there are none.
     pub fn expanded(&self, all: bool) -> Option<Expanded> {
         let expanded = self.0.values().filter(|one| all || one.stored.grouped().is_none());
         let mut sum = Expanded { types: Vec::new(), file_bytes: 0, elements: 0 };
@@ -80,8 +81,8 @@ impl Quantised {
 }
 
 impl Expanded {
-    /// A sentence with both sizes, and a second one where the layers' matrices are then quantised
-    /// again.
+    /// Returns a sentence with the sizes in the file and in memory, or, if the layers' matrices are
+    /// quantised again afterwards, one that says so.
     pub fn note(&self, dtype: Dtype, quantised_again: bool) -> String {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let memory_bytes = self.elements * dtype.size_bytes() as u64;

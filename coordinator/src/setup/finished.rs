@@ -1,4 +1,4 @@
-//! Runs that have ended, kept with the profile that predicted them.
+//! Durations of completed runs, stored with the profile that predicted them.
 
 use planner::policy::Formats;
 use planner::priced::Factors;
@@ -11,8 +11,8 @@ use crate::cli::request::Run;
 use crate::engine::Measured;
 use crate::report::build::RunPrediction;
 
-/// Keeps what a run took beside what was predicted of it, if it did all that was predicted and the
-/// profile of its shape is kept. That this fails is no loss to the run.
+/// Stores the measured and the simulated duration of a run, if the run did everything that was
+/// predicted and a profile of its shape is stored. A failure to store them is ignored.
 pub(crate) fn keep(run: &Run, plan: &Plan, prediction: &RunPrediction, measured: &Measured) {
     let Some(finished) = finished(plan, prediction, measured) else { return };
     let Some(cache) = Cache::of_user() else { return };
@@ -24,8 +24,8 @@ pub(crate) fn keep(run: &Run, plan: &Plan, prediction: &RunPrediction, measured:
     let _ = cache.record_finished(&fingerprint, finished);
 }
 
-/// `None` of a run without a prediction, and of one that ended early or whose sequences took each
-/// other's places: its prediction is of more than it did.
+/// Returns the entry of a run; `None` for a run without a prediction, and for one that ended early
+/// or in which sequences took over slots of others, since its prediction covers more than it did.
 fn finished(plan: &Plan, prediction: &RunPrediction, measured: &Measured) -> Option<Finished> {
     let predicted = prediction.predicted?;
     let is_predicted = plan.map.kv_select.is_none();

@@ -1,4 +1,4 @@
-//! `--compress auto`: in which form weights and KV are kept.
+//! `--compress auto`: selects the compression of weights and KV.
 
 use std::convert::Infallible;
 
@@ -17,10 +17,10 @@ use crate::cli::request::{PlacementChoice, Run};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::job::demand::Demand;
 
-/// The form of weights and KV: lossless where that fits; else of the forms that fit the one that is
-/// predicted to be the fastest, where the machine was measured for all of them, and the first of
-/// them where it was not. It is settled for all requests of a file together, so that a run that is
-/// resumed keeps it.
+/// Returns the compression of weights and KV. If lossless storage fits, that is the result.
+/// Otherwise it is the compression with the highest predicted throughput of those that fit if the
+/// machine was measured for all of them, and the first one that fits if not. It is chosen for all
+/// requests of a file together, so that a resumed run uses it again.
 pub(crate) fn best_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let Some(demand) = demand else { return first_that_fits(run, opened, demand) };
     let fitting = fitting(run, opened, demand);
@@ -31,21 +31,21 @@ pub(crate) fn best_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>)
     }
 }
 
-/// The first form that fits, lossless ones first; the first one when none does, so that the refusal
-/// has its numbers.
+/// Returns the first compression that fits, lossless ones first. If none fits, returns the first
+/// one, so that the refusal reports its numbers.
 pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let first = demand.and_then(|demand| fitting(run, opened, demand).first().copied());
     first.unwrap_or_else(|| cases(run, opened)[0])
 }
 
-/// The forms that fit; the only one of which there is no choice.
+/// Returns the compressions that fit, or the only candidate without testing it.
 fn fitting(run: &Run, opened: &Opened, demand: Demand) -> Vec<Case> {
     let cases = cases(run, opened);
     if cases.len() == 1 {
         return cases;
     }
     let limits = limits(run, opened, demand);
-    // Operations that the model lacks are told of when the run is planned.
+    // Operations that the model lacks are reported when the run is planned.
     let storage = storage(run, &opened.config).ok().flatten();
     let (count, size) = match run.batches {
         Some(BatchesChoice::Given(batches)) => {
@@ -59,14 +59,15 @@ fn fitting(run: &Run, opened: &Opened, demand: Demand) -> Vec<Case> {
         [Policy::CpuOnly, Policy::GpuOnly].map(Placement::of).iter().any(|placement| {
             let memory = (&limits, storage.as_ref());
             let request = request(run, opened, demand, &formats, memory, placement);
-            // A map that does not compile is told of when it is to be run.
+            // A map that does not compile is reported when it is about to run.
             request.fits(count, size).unwrap_or(true)
         })
     };
     cases.into_iter().filter(fits).collect()
 }
 
-/// The form of the highest predicted throughput; `None` where any of them was not measured.
+/// Returns the compression with the highest predicted throughput; `None` if the machine was not
+/// measured for each of them.
 fn fastest(run: &Run, opened: &Opened, demand: Demand, fitting: &[Case]) -> Option<Case> {
     let rates = fitting.iter().map(|case| Some((rate(run, opened, demand, *case)?, *case)));
     let rates: Vec<(f64, Case)> = rates.collect::<Option<_>>()?;
@@ -74,7 +75,8 @@ fn fastest(run: &Run, opened: &Opened, demand: Demand, fitting: &[Case]) -> Opti
     fastest.map(|(_, case)| case.as_fastest())
 }
 
-/// Tokens/s of a form by the profiles that are kept of it, without its drives; `None` without any.
+/// Returns the tokens/s of a compression as predicted from the stored profiles. `None` if a profile
+/// is missing, if a split is specified, or if weights may be read from drives.
 fn rate(run: &Run, opened: &Opened, demand: Demand, case: Case) -> Option<f64> {
     let PlacementChoice::Named(policy) = run.placement else { return None };
     if storage(run, &opened.config).ok()?.is_some() {

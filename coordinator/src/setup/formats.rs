@@ -1,4 +1,5 @@
-//! In which form weights and KV are kept: what the user asked for, over what the files hold.
+//! Formats in which weights and KV are stored: the user's choice, applied to the formats in the
+//! files.
 
 use model::compressed::{Grouped, WeightFormat, kv4_position_bytes};
 use model::config::ModelConfig;
@@ -10,12 +11,14 @@ use super::select;
 use crate::cli::request::Run;
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 
-/// What is kept in 4 bits beyond what the files hold so.
+/// Compression: the parts that are quantised to 4 bits in addition to those that already are in the
+/// files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     weights: bool,
     kv: bool,
-    /// Of all that fit it is predicted to be the fastest; else it is the first of them.
+    /// The compression has the highest predicted throughput of all that fit; if `false`, it is the
+    /// first of them.
     is_fastest: bool,
 }
 
@@ -30,12 +33,12 @@ impl Case {
         self == Case::LOSSLESS
     }
 
-    /// The same, which is predicted to be the fastest that fits.
+    /// Returns the compression marked as the fastest that fits by prediction.
     pub(crate) const fn as_fastest(self) -> Case {
         Case { is_fastest: true, ..self }
     }
 
-    /// The choice that names it.
+    /// Returns the command line choice that names this compression.
     pub(crate) fn choice(self) -> CompressChoice {
         match (self.weights, self.kv) {
             (false, false) => CompressChoice::None,
@@ -45,7 +48,8 @@ impl Case {
         }
     }
 
-    /// What to say, and to report, when the form was chosen because nothing fits without.
+    /// Returns the sentence to print and report if this compression was chosen because nothing fits
+    /// without.
     pub(crate) fn note(self, run: &Run) -> Option<String> {
         if run.compress != CompressChoice::Auto || !(self.weights || self.kv) {
             return None;
@@ -70,7 +74,7 @@ impl Case {
     }
 }
 
-/// What to say of weights' formats that nobody asked for by name.
+/// Returns sentences about formats of weights that the user did not choose by name.
 pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
     let all = run.quantized == QuantizedChoice::Expand;
     let expanded = opened.expanded(all).map(|found| found.note(run.dtype, case.weights));
@@ -79,7 +83,7 @@ pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
     of_case.chain(expanded).chain(rounded).chain(select::note(run)).collect()
 }
 
-/// The cases that a run may choose from, lossless ones first.
+/// Returns the compressions that a run may choose from, lossless ones first.
 pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
     match run.compress {
         CompressChoice::Auto => {
@@ -93,16 +97,16 @@ pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
     }
 }
 
-/// The formats of a case. Weights that are in 4 bits already stay as they are: quantising them
-/// again would only lose.
+/// Returns the formats of a compression. Weights that are already in 4 bits stay as they are, since
+/// quantising them again would only lose precision.
 pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
     let weights = weights(opened, run.quantized, case.weights);
     let kv = if case.kv { KvFormat::Four } else { KvFormat::Plain };
     Formats { weights, kv, kv_select: select::rule(run) }
 }
 
-/// The formats of weights: as the files hold them where they are multiplied so, else plain or,
-/// `in_four`, in 4 bits.
+/// Returns the formats of weights: as in the files if kernels multiply them directly, otherwise
+/// plain or, if `in_four`, in 4 bits.
 pub(crate) fn weights(opened: &Opened, quantized: QuantizedChoice, in_four: bool) -> WeightFormats {
     let config = &opened.config;
     let mut weights = match quantized {
@@ -122,7 +126,7 @@ pub(crate) fn weights(opened: &Opened, quantized: QuantizedChoice, in_four: bool
     weights
 }
 
-/// What is asked for alone, of weights that are plain in their files.
+/// Returns the formats of a choice for weights that are plain in their files.
 pub(crate) fn of_choice(config: &ModelConfig, choice: CompressChoice) -> Formats {
     let mut formats = Formats::plain(config);
     if choice.weights() {
@@ -138,8 +142,9 @@ fn in_four_bits(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::Grouped(grouped) if grouped.bits.count() <= 4)
 }
 
-/// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of
-/// each form would not do, their places do.
+/// Describes the formats for the fingerprint of answers, which depend on them as on dtype and
+/// files. The description contains the format of every matrix: the number of matrices of each
+/// format would not suffice.
 pub(crate) fn described(formats: &Formats) -> String {
     let is_plain = !formats.weights.any_grouped() && formats.kv == KvFormat::Plain;
     if is_plain && formats.kv_select.is_none() {

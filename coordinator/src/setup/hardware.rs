@@ -1,4 +1,4 @@
-//! What a run computes on: the one place where a command line's device and threads become a
+//! Hardware of a run. Only this module translates the device and threads of a command line into a
 //! machine.
 
 use profiler::{Machine, Threads};
@@ -10,48 +10,49 @@ use crate::cli::request::{ProfileRequest, Run};
 use crate::cli::values::DeviceChoice;
 use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 
-/// What a run will compute on.
+/// Threads and device that a run computes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
     pub threads: Threads,
-    /// The emulated device with its link's speed in bytes per second, if it has one of its own.
+    /// Emulated device, with the bandwidth of its link in bytes per second if one is specified.
     pub emulated: Option<Option<u64>>,
-    /// Number of the CUDA device.
+    /// Index of the CUDA device.
     pub cuda: Option<u32>,
 }
 
 impl Hardware {
-    /// The machine of a run; its device only where it is used.
+    /// Returns the hardware of a run, with its device only if it is used.
     pub fn resolve(run: &Run, uses_gpu: bool) -> Hardware {
         let device = if uses_gpu { run.device } else { DeviceChoice::None };
         let cpu_threads = run.cpu_threads.or_else(|| run.tuned.of(uses_gpu));
         Hardware::with(device, cpu_threads, run.emulated_threads)
     }
 
-    /// The same with another number of the CPU's threads.
+    /// Returns the hardware with another number of CPU threads.
     #[must_use]
     pub(crate) fn with_cpu_threads(self, cpu: u16) -> Hardware {
         Hardware { threads: Threads { cpu, ..self.threads }, ..self }
     }
 
-    /// The machine that is to be profiled.
+    /// Returns the hardware that is profiled.
     pub fn of_profile(request: &ProfileRequest) -> Hardware {
         Hardware::with(request.device, request.cpu_threads, request.emulated_threads)
     }
 
-    /// That of plans that leave the device of a profile unused.
+    /// Returns the hardware of plans that do not use the device of a profile.
     pub fn with_device_unused(request: &ProfileRequest) -> Hardware {
         Hardware::with(DeviceChoice::None, request.cpu_threads, None)
     }
 
-    /// Workers that only let time pass.
+    /// Returns hardware for timed workers, in which nothing but time passes.
     pub fn timed(uses_gpu: bool) -> Hardware {
         let threads = Threads { cpu: 1, gpu: u16::from(uses_gpu) };
         Hardware { threads, emulated: uses_gpu.then_some(None), cuda: None }
     }
 
-    /// Threads of the cpu worker and of the device's; together no more than the cores unless asked
-    /// for, since threads that share a core only disturb each other.
+    /// Returns the hardware of a device with threads for the cpu worker and the device. Unless
+    /// specified, they are at most as many as the cores in total, since threads that share a core
+    /// only slow each other down.
     fn with(
         device: DeviceChoice,
         cpu_threads: Option<u16>,
@@ -64,9 +65,9 @@ impl Hardware {
             DeviceChoice::Auto | DeviceChoice::None | DeviceChoice::Timed => (None, None),
         };
         let gpu = match (emulated, cuda) {
-            // Half the cores play an emulated device.
+            // Half of the cores run an emulated device.
             (Some(_), _) => emulated_threads.unwrap_or_else(|| (cores / 2).max(1)),
-            // A CUDA device wants one for its sampler.
+            // A CUDA device needs one thread, for its sampler.
             (None, Some(_)) => emulated_threads.unwrap_or(1),
             (None, None) => 0,
         };
@@ -74,7 +75,7 @@ impl Hardware {
         Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
     }
 
-    /// How workers are launched on it.
+    /// Returns the options for launching workers on this hardware.
     pub fn launch(self, weights: WeightsFrom) -> LaunchOptions {
         LaunchOptions {
             weights,
@@ -94,23 +95,23 @@ impl Hardware {
         }
     }
 
-    /// Whether there is a device beside the host.
+    /// Returns true if there is a device in addition to the host.
     pub const fn has_device(self) -> bool {
         self.emulated.is_some() || self.cuda.is_some()
     }
 
-    /// This machine; with the GPU where it is used, since a profile without it stays valid when the
-    /// GPU changes.
+    /// Returns a description of this machine. It includes the GPU only if that is used, since a
+    /// profile without the GPU remains valid when the GPU changes.
     pub(crate) fn machine(self) -> Machine {
         Machine::this(self.cuda.and_then(cuda::described).as_ref())
     }
 
-    /// The device in words.
+    /// Returns the device in words; `None` without one.
     pub(crate) fn device(self) -> Option<String> {
         match (self.cuda, self.emulated) {
             (Some(index), _) => {
                 let name = cuda::find(index).map_or_else(|_| "unknown".to_owned(), |d| d.name);
-                // Prefill's linears are another library's where it is installed.
+                // Linears of prefill use cuBLASLt if it is installed.
                 let linears = if finds_blas() { ", cuBLASLt" } else { "" };
                 Some(format!("cuda:{index} {name}{linears}"))
             }
@@ -121,7 +122,7 @@ impl Hardware {
     }
 }
 
-/// CPUs that this process may use.
+/// Returns the number of CPUs that this process may use.
 pub(crate) fn cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16
 }

@@ -1,4 +1,4 @@
-//! A machine by description, and what was measured of it where its file has that too.
+//! Machines by description, with the measurements that their files may contain.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use program::simulate::Costs;
 use super::pricing::{Profiles, compares_alone};
 use super::profile;
 
-/// See the module header.
+/// Description of a machine, with its measured profiles if the file has them.
 #[derive(Debug)]
 pub(crate) struct MeasuredMachine {
     pub(crate) description: Machine,
@@ -24,11 +24,11 @@ pub(crate) struct MeasuredMachine {
 }
 
 impl MeasuredMachine {
-    /// A description with the measurements in it that a search for a policy takes; they come from a
-    /// file.
+    /// Combines a description with those of its measurements that a search for a policy uses.
+    /// `file` is the path that errors mention.
     ///
     /// # Errors
-    /// Measurements that were changed, or are those of another version.
+    /// Measurements that were modified, or that were made by another version.
     pub(crate) fn of(
         description: Machine,
         file: &str,
@@ -49,30 +49,32 @@ impl MeasuredMachine {
         Ok(MeasuredMachine { description, profiles })
     }
 
-    /// Its rates alone, which can be compared with those of machines that nobody measured.
+    /// Returns the machine with its described rates alone, for comparison with machines that were
+    /// not measured.
     pub(crate) fn as_described(description: &Machine) -> MeasuredMachine {
         MeasuredMachine { description: description.clone(), profiles: None }
     }
 
-    /// Ways to cut attention that were measured.
+    /// Returns the measured ways to split attention.
     pub(crate) fn chunkings(&self, config: &ModelConfig, batch_size: u16) -> Vec<Chunking> {
         let profile = self.profiles.as_ref().and_then(|profiles| profiles.with_device.as_ref());
         profile.map_or_else(Vec::new, |profile| profile::chunkings(profile, config, batch_size))
     }
 
-    /// Plans that were tried out on it.
+    /// Returns the rehearsals that were measured on the machine; `None` without measurements.
     pub(crate) fn rehearsals(&self) -> Option<&dyn Rehearse> {
         self.profiles.is_some().then_some(self as &dyn Rehearse)
     }
 
-    /// What was measured of a program, if all of it was.
+    /// Returns the measured costs of a program, if all of it was measured.
     fn measured(&self, plan: &Plan, program: &Program, prompt_len: u32) -> Option<Box<dyn Costs>> {
         let rates = self.description.storage_rates();
         let (profiles, _) = self.covering(plan)?;
         WithStorages { inner: profiles, rates: &rates }.costs(plan, program, prompt_len).ok()
     }
 
-    /// The profile of what a plan runs on, where it is of the plan's model and reaches its batches.
+    /// Returns the profiles and the one for the hardware that a plan runs on, if it covers the
+    /// plan's model and batches.
     fn covering(&self, plan: &Plan) -> Option<(&Profiles, &Profile)> {
         let profiles = self.profiles.as_ref()?;
         let profile = profiles.of(plan)?;
@@ -83,7 +85,8 @@ impl MeasuredMachine {
 }
 
 impl Pricing for MeasuredMachine {
-    /// As measured where all of the plan was but its reads of drives, and else by the rates.
+    /// Returns measured costs if everything but reads from drives was measured, otherwise costs by
+    /// the described rates.
     fn costs(
         &self,
         plan: &Plan,
@@ -122,7 +125,7 @@ impl Pricing for MeasuredMachine {
 }
 
 impl Rehearse for MeasuredMachine {
-    /// What is kept; nothing can be tried out on a machine that is not at hand.
+    /// Returns a stored rehearsal; nothing can run on a machine that is only described.
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
         let (_, profile) = self.covering(plan)?;
         let key = plan_key(plan);

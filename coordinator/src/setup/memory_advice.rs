@@ -1,4 +1,4 @@
-//! What would fit, told behind an error about a CUDA device's memory.
+//! Suggestions of what would fit, added to errors about the memory of a CUDA device.
 
 use anyhow::anyhow;
 use planner::budget::{Limits, PlanError};
@@ -18,7 +18,7 @@ use crate::engine::launch::LaunchError;
 use crate::job::demand::Demand;
 use crate::job::error::JobError;
 
-/// A run whose device may turn out too small.
+/// A run whose device may turn out to have too little memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Advice<'a> {
     pub(crate) run: &'a Run,
@@ -27,7 +27,8 @@ pub(crate) struct Advice<'a> {
     pub(crate) case: Case,
 }
 
-/// The refusal of a plan, with what the CUDA device has, if that was too little.
+/// Adds the free memory of the CUDA device to the refusal of a plan that needs more device memory
+/// than allowed. Returns other errors unchanged.
 pub(crate) fn of_device(run: &Run, error: anyhow::Error) -> anyhow::Error {
     let too_little = match error.downcast_ref::<PlanError>() {
         Some(PlanError::DoesNotFit { budget, limits, .. }) => {
@@ -44,7 +45,7 @@ pub(crate) fn of_device(run: &Run, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// Whether the run ended since its device has too little memory.
+/// Returns true if the run ended because its device has too little memory.
 fn is_about_device_memory(error: &anyhow::Error) -> bool {
     let launch = error.downcast_ref::<LaunchError>();
     let job = error.downcast_ref::<JobError>();
@@ -53,7 +54,8 @@ fn is_about_device_memory(error: &anyhow::Error) -> bool {
 }
 
 impl Advice<'_> {
-    /// The error of a run whose workers are gone; one about device memory says what fits now.
+    /// Adds what fits now to an error about device memory, once the workers have exited. Returns
+    /// other errors unchanged.
     pub(crate) fn after(&self, error: anyhow::Error) -> anyhow::Error {
         let DeviceChoice::Cuda(index) = self.run.device else { return error };
         if !is_about_device_memory(&error) {
@@ -71,7 +73,7 @@ impl Advice<'_> {
         let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
         let formats = formats(self.run, self.opened, self.case);
         let placement = Placement::of(self.policy());
-        // Operations that the model lacks were refused long ago.
+        // Operations that the model lacks were refused during planning.
         let storage = storage(self.run, &self.opened.config).ok().flatten();
         let request = request(
             self.run,
@@ -92,7 +94,8 @@ impl Advice<'_> {
         }
     }
 
-    /// The run's own placement, or streaming, which any device has room for that has any.
+    /// Returns the run's own policy if it specifies a split or `resident`, otherwise streaming,
+    /// which fits on any device on which anything fits.
     fn policy(&self) -> Policy {
         if let PlacementChoice::Split { split, chunking } = &self.run.placement
             && let Ok(split) = parse_split(split, &self.opened.config, *chunking)

@@ -1,5 +1,5 @@
-//! What a run needs before it begins: the model, the machine and its profile, the formats of
-//! weights and caches, the placement, the started engine.
+//! Preparation of a run: the model, the machine and its profile, the formats of weights and caches,
+//! the placement, and the start of the engine.
 
 pub mod auto_batches;
 pub(crate) mod bar;

@@ -1,4 +1,4 @@
-//! A model as the session needs it: configuration, where its weights are, its text side.
+//! A model as a run needs it: its configuration, the location of its weights, and its tokenizer.
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -26,28 +26,28 @@ use crate::text::codec::ProcessCodec;
 use crate::text::message::TextFrom;
 use crate::text::process::TextLimits;
 
-/// A model that was found and understood; no weight has been read.
+/// A model that was located and whose configuration was read. No weights have been read.
 #[derive(Debug)]
 pub struct Opened {
     pub config: ModelConfig,
     pub weights: WeightsFrom,
-    /// The formats in which the files hold the weights, where kernels can use them as they are.
+    /// Formats in which the files store the weights, as far as kernels support them.
     pub stored: WeightFormats,
-    /// What the files hold in few bits.
+    /// Elements of the matrices that are quantised in the files.
     quantised: Quantised,
-    /// Where the weights are; none for dummy ones.
+    /// Files with the weights; empty for dummy weights.
     weight_files: Vec<PathBuf>,
-    /// Where its tokenizer may be.
+    /// Location of the tokenizer, if there may be one.
     text_from: Option<TextFrom>,
-    /// Started when it is asked for.
+    /// Tokenizer process, started on first use.
     codec: OnceCell<Option<Arc<ProcessCodec>>>,
 }
 
 impl Opened {
-    /// Finds the model and reads everything but its weights. `seed` is that of dummy ones.
+    /// Locates the model and reads everything but its weights. `seed` is the seed of dummy weights.
     ///
     /// # Errors
-    /// A sentence that says what was looked for, or what is wrong with a file.
+    /// A sentence that names what was searched for, or what is wrong with a file.
     pub fn open(choice: &ModelChoice, seed: u64) -> anyhow::Result<Opened> {
         let places = Places::from_environment(|name| std::env::var(name).ok());
         let wanted = Wanted {
@@ -73,18 +73,19 @@ impl Opened {
         Ok(opened)
     }
 
-    /// The model's tokenizer and chat template; `None` when it takes token ids only.
+    /// Returns the tokenizer and chat template of the model; `None` if it only accepts token ids.
     ///
     /// # Errors
-    /// What is wrong with its files.
+    /// Tokenizer files that cannot be used.
     pub fn codec(&self) -> anyhow::Result<Option<&ProcessCodec>> {
         self.codec_within(TextLimits::default()).map(|codec| codec.map(Arc::as_ref))
     }
 
-    /// The same for many who ask for different things, so that no loss of a process is the last.
+    /// Returns the tokenizer and chat template for requests of many users. Its process is restarted
+    /// regardless of how often it is lost, since the next request may be a different one.
     ///
     /// # Errors
-    /// As [`Opened::codec`].
+    /// Fails like [`Opened::codec`].
     pub fn shared_codec(&self) -> anyhow::Result<Option<Arc<ProcessCodec>>> {
         self.codec_within(TextLimits::default().never_giving_up()).map(|codec| codec.cloned())
     }
@@ -102,7 +103,7 @@ impl Opened {
         Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_ref())
     }
 
-    /// The file that has the tokenizer of a model that brings none that can be read.
+    /// Returns the name of the tokenizer file of a model whose tokenizer has no supported format.
     pub fn unread_tokenizer(&self) -> Option<&'static str> {
         match &self.text_from {
             Some(TextFrom::Directory { path, .. }) => TextTokenizer::unread_file(path),
@@ -110,11 +111,11 @@ impl Opened {
         }
     }
 
-    /// The token that begins a text and those that end one: what the tokenizer names, as its users
-    /// know no others, and the model's other ends.
+    /// Returns the token that begins a text and those that end one: first the tokenizer's, which
+    /// are the only ones that its users know, then the model's other end tokens.
     ///
     /// # Errors
-    /// As [`Opened::codec`], or a tokenizer that does not work.
+    /// Fails like [`Opened::codec`], or for a tokenizer that does not work.
     pub fn text_ends(&self) -> anyhow::Result<(Option<u32>, Vec<u32>)> {
         let (bos, eos) = match self.shared_codec()? {
             Some(codec) => codec.ends()?,
@@ -124,10 +125,10 @@ impl Opened {
         Ok((bos, eos.into_iter().chain(others).collect()))
     }
 
-    /// How its publisher would have it drawn from.
+    /// Returns the sampling parameters that the model's publisher recommends.
     ///
     /// # Errors
-    /// A file that says something impossible.
+    /// A file with impossible values.
     pub fn generation(&self) -> anyhow::Result<Generation> {
         let read = match &self.text_from {
             Some(TextFrom::Directory { path, .. }) => Generation::from_directory(path),
@@ -139,20 +140,20 @@ impl Opened {
         read.with_context(|| format!("the model {}", self.config.name))
     }
 
-    /// The weights that take more memory than in their files; of `all` quantised ones, or of those
-    /// that no kernel reads as they are.
+    /// Returns the weights that take more bytes in memory than in their files: if `all`, every
+    /// quantised one, otherwise those whose blocks no kernel reads.
     pub fn expanded(&self, all: bool) -> Option<Expanded> {
         self.quantised.expanded(all)
     }
 
-    /// A sentence on the layers' weights that the files hold in more than 4 bits and kernels read,
-    /// where they are quantised to 4; `None` where there are none.
+    /// Returns a sentence about the layers' weights that are quantised to 4 bits although kernels
+    /// read their blocks of more bits; `None` if there are none.
     pub fn rounded_again(&self) -> Option<String> {
         self.quantised.rounded_again()
     }
 
-    /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
-    /// are not known yet.
+    /// Returns the identity of the weights, which is part of the output's fingerprint. Reads all of
+    /// them unless their hashes are stored.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -164,10 +165,10 @@ impl Opened {
             .with_context(|| format!("the weights of {}", self.config.name))
     }
 
-    /// What a sampler needs for answers of these forms; `None` where there are none.
+    /// Returns the compiled grammars for a sampler; `None` if there are none.
     ///
     /// # Errors
-    /// A model that says nothing of how its answers end.
+    /// A model without an end-of-sequence token.
     pub fn grammars(&self, grammars: Vec<Grammar>) -> anyhow::Result<Option<Grammars>> {
         let Some(codec) = self.codec()?.filter(|_| !grammars.is_empty()) else { return Ok(None) };
         anyhow::ensure!(
@@ -180,7 +181,8 @@ impl Opened {
         Ok(Some(Grammars::new(vocabulary, grammars, |text| codec.part(text))))
     }
 
-    /// What a sampler needs for forms that come later; `None` where answers cannot have any.
+    /// Returns the vocabulary from which a sampler compiles grammars later; `None` if the model
+    /// does not support structured output.
     ///
     /// # Errors
     /// A tokenizer that does not work.
@@ -231,7 +233,8 @@ fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
 }
 
-/// How a file holds each matrix, where kernels have that form, and how much it holds in few bits.
+/// Returns the format in which a file stores each matrix, as far as kernels support it, and the
+/// elements of its quantised matrices.
 fn stored_formats(
     source: &dyn WeightSource,
     config: &ModelConfig,
@@ -265,7 +268,7 @@ fn stored_formats(
 /// Opens weights for the cpu worker.
 ///
 /// # Errors
-/// What is wrong with the files.
+/// Files that are missing or invalid.
 pub fn open_weights(
     from: &WeightsFrom,
     config: &ModelConfig,

@@ -1,4 +1,4 @@
-//! NUMA nodes on which a run's host memory is to lie: whether they are there, and have room.
+//! Checks that the NUMA nodes named for a run's host memory exist and have enough free memory.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use workers::shared::protocol::MemoryNodes;
 use super::usage::Usage;
 use crate::cli::request::Run;
 
-/// Where Linux tells of nodes.
+/// Directory in which Linux describes NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// The nodes that the command line names.
+/// Returns the NUMA nodes that the command line names, after checking them.
 ///
 /// # Errors
-/// One is missing, or has too little free memory for the plan: a sentence for the user.
+/// A node that is missing, or that has too little free memory for the plan.
 pub(super) fn checked(run: &Run, plan: &Plan) -> anyhow::Result<MemoryNodes> {
     let needed = |holds: Holds| -> u64 {
         let topology = &plan.topology;
@@ -47,7 +47,8 @@ fn check(root: &Path, (flag, nodes): (&str, &[u16]), needed_bytes: u64) -> Resul
         };
         least_bytes = least_bytes.min(free_bytes);
     }
-    // On several nodes pages take turns.
+    // Pages are interleaved over the nodes, so the one with the least free memory limits each of
+    // them.
     let room_bytes = least_bytes.saturating_mul(nodes.len() as u64);
     if !nodes.is_empty() && room_bytes < needed_bytes {
         return Err(Usage(format!(
@@ -65,11 +66,11 @@ fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
-/// Memory of a node that is free, or holds files that can be read again; `None` where there is no
-/// such node, or it has no memory.
+/// Returns the bytes of a node that are free or hold file pages, which can be evicted. `None` if
+/// there is no such node, or if it has no memory.
 fn free_bytes(node: &Path) -> Option<u64> {
     let text = fs::read_to_string(node.join("meminfo")).ok()?;
-    // "Node 0 MemFree:  1234 kB"
+    // Format of a line: "Node 0 MemFree:  1234 kB".
     let kib = |name: &str| -> u64 {
         let line = text.lines().find_map(|line| line.split_once(name));
         let number = line.and_then(|(_, rest)| rest.trim().split(' ').next()?.parse().ok());

@@ -1,6 +1,6 @@
-//! A server's placement where sequences belong to the device or to the host: all linears are the
-//! device's, as many layers' weights stay there as have room beside its sequences' caches, and the
-//! others stream.
+//! Placement of a server whose sequences are owned by the device or by the host. All linears run on
+//! the device. The weights of as many layers as fit next to the caches of the device's sequences
+//! are resident in device memory; the others are streamed.
 
 use planner::budget::{Budget, Limits};
 use planner::policy::{Formats, Homes, Policy, device_map};
@@ -12,24 +12,24 @@ use program::topology::MemoryId;
 use super::model::Opened;
 use super::usage::Usage;
 
-/// Who decides about the iterations of a server, and for how many sequences the device has caches.
+/// Scheduling policy of a server, and the number of sequences with caches in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owners {
     pub(crate) policy: schedule::hybrid::Policy,
-    /// `None`: as many as there is room for.
+    /// Number of sequences with caches in device memory; `None`: as many as fit.
     pub(crate) device_slots: Option<u16>,
 }
 
-/// What is placed.
+/// Inputs of a placement with owners.
 pub(super) struct Placing<'a> {
     pub(super) opened: &'a Opened,
     pub(super) formats: &'a Formats,
     pub(super) limits: &'a Limits,
-    /// Of a run that serves; `device_slots` is of no account.
+    /// Shape of the serving run; its `device_slots` is ignored.
     pub(super) shape: RunShape,
 }
 
-/// How much of it is on the device.
+/// Layers and sequences that are resident in device memory.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     layers: usize,
@@ -37,11 +37,12 @@ struct Kept {
 }
 
 impl Placing<'_> {
-    /// The plan with so many of the device's sequences, or as many as have room: all where the
-    /// layers have, else those that half of the device's room beside everything else has.
+    /// Returns the plan with the given number of sequences on the device. The default is the number
+    /// that fits next to all layers or, if not all layers fit, the number that fits in half of the
+    /// device memory that remains without any layer.
     ///
     /// # Errors
-    /// A model that cannot be placed so, or memory that has no room for it.
+    /// A model that cannot be placed like this, or insufficient memory.
     pub(super) fn plan(&self, device_slots: Option<u16>) -> anyhow::Result<Plan> {
         let all = self.opened.config.num_layers;
         let most = self.shape.batch_size;
@@ -61,8 +62,8 @@ impl Placing<'_> {
         Ok(self.compiled(Kept { layers, sequences })?)
     }
 
-    /// Sequences that the device has room for beside so many layers: where none stays, in half of
-    /// what is left.
+    /// Returns the number of sequences that fit on the device next to the given number of layers;
+    /// if that is 0, in half of the remaining memory.
     fn sequences(&self, layers: usize) -> Result<u16, CompileError> {
         let one = self.budget(Kept { layers, sequences: 1 })?.device_bytes;
         let room = self.limits.vram_bytes.unwrap_or(u64::MAX).saturating_sub(one);
@@ -122,7 +123,8 @@ impl Placing<'_> {
     }
 }
 
-/// The most, up to `all`, of which it is so; of fewer it then is too. `None`: not of 0 either.
+/// Returns the largest number up to `all` for which `is_so` holds; `None` if it does not hold for
+/// 0. If it holds for a number, it must hold for all smaller ones.
 fn most_that(
     all: usize,
     mut is_so: impl FnMut(usize) -> Result<bool, CompileError>,

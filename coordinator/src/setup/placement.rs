@@ -1,4 +1,5 @@
-//! From arguments and demand to a plan that fits memory, is proved, and whose time is predicted.
+//! From arguments and demand to a plan that fits in memory, is validated, and whose duration is
+//! predicted.
 
 use std::cell::Cell;
 
@@ -33,45 +34,46 @@ use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::report::{explain, placement};
 
-/// What will be run, and why.
+/// A plan, and the reasons for it.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub plan: Plan,
-    /// Of one group of full batches; `None` where no valid profile is kept and none was needed.
+    /// Predicted duration of one group of full batches; `None` if no valid profile is stored and
+    /// none was required.
     pub predicted: Option<Predicted>,
-    /// The same if all that is uncertain of the profile comes together, one way and the other.
+    /// Bounds of that prediction, if all uncertainties of the profile add up.
     pub between: Option<Between>,
-    /// How it was chosen or, of a map that was given, what was predicted of it.
+    /// Result of the search or, for a map that was specified, its prediction.
     pub chosen: Option<Box<Chosen>>,
-    /// The memory that it had to fit.
+    /// Memory limits that the plan satisfies.
     pub limits: Limits,
-    /// What was decided of the weights' form that nobody asked for, a sentence each.
+    /// Decisions about the formats of weights that the user did not make, a sentence each.
     pub notes: Vec<String>,
-    /// The drives that weights are read from, if any are.
+    /// Drives from which weights are read, if any.
     pub nvme: Option<Nvme>,
-    /// The numbers of threads that were measured to be best.
+    /// Numbers of CPU threads that were the fastest as measured.
     pub tuned: Tuned,
 }
 
 impl Decision {
-    /// The run with the threads that were measured to be best.
+    /// Returns the run with the numbers of CPU threads that were the fastest as measured.
     pub(crate) fn tuned(&self, run: &Run) -> Run {
         Run { tuned: self.tuned, ..run.clone() }
     }
 }
 
-/// What a run takes at least, and at most.
+/// Lower and upper bound of a run's duration.
 pub(crate) type Between = [Predicted; 2];
 
-/// Whether the machine is measured for a map that needs no search.
+/// Condition under which the machine is measured for a map that needs no search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     WhereNeeded,
-    /// Also where only the prediction needs it.
+    /// The machine is measured even if only the prediction needs it.
     Always,
 }
 
-/// Plans, proves the plan before any worker exists, and says what was decided.
+/// Plans, validates the plan before any worker exists, and prints the decisions.
 ///
 /// # Errors
 /// A split that the model lacks, numbers that do not fit, or a machine that could not be profiled.
@@ -88,10 +90,10 @@ pub(crate) fn plan(
     Ok(decision)
 }
 
-/// Plans and proves without saying what was decided, for callers that may decide anew.
+/// Plans and validates without printing the decisions, for callers that may decide again.
 ///
 /// # Errors
-/// As [`plan`].
+/// Fails like [`plan`].
 pub(crate) fn decide(
     run: &Run,
     opened: &Opened,
@@ -129,13 +131,13 @@ fn prove(run: &Run, decision: &Decision) -> anyhow::Result<()> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     if is_cuda(run.device) {
-        // The worker would say the same, but only once it has started.
+        // The worker would report the same error, but only after it has started.
         workers::device::check(&decision.plan).map_err(|error| Usage(error.to_string()))?;
     }
     Ok(())
 }
 
-/// Says what was decided.
+/// Prints the decisions.
 pub(crate) fn say(run: &Run, decision: &Decision) {
     let run = &decision.tuned(run);
     if run.verbosity >= Verbosity::Normal {
@@ -157,7 +159,7 @@ pub(crate) fn say(run: &Run, decision: &Decision) {
     }
 }
 
-/// One way to keep weights and KV.
+/// A run with one choice of formats for weights and KV.
 struct Planning<'a> {
     run: &'a Run,
     opened: &'a Opened,
@@ -166,14 +168,13 @@ struct Planning<'a> {
     formats: &'a Formats,
     measure: Measure,
     interrupt: &'a Interrupt,
-    /// Drives that weights may be read from.
+    /// Drives from which weights may be read.
     nvme: Option<Nvme>,
-    /// What reports how far it is.
     reporter: ProgressReporter,
 }
 
 impl Planning<'_> {
-    /// Whether memory has room for all weights, in a plain placement with these batches.
+    /// Returns true if all weights fit in memory, in a plain placement with these batches.
     fn fits_memory(&self) -> Result<bool, PlanError> {
         let placements = [Policy::GpuOnly, Policy::CpuOnly].map(Placement::of);
         let batches = batches(self.run, self.demand, &self.request(&placements[1]))?;
@@ -181,7 +182,7 @@ impl Planning<'_> {
         Ok(placements.iter().map(fits).collect::<Result<Vec<_>, _>>()?.contains(&true))
     }
 
-    /// Prices of this machine with its drives.
+    /// Calls `then` with the costs of this machine including its drives.
     fn with_drives<T>(&self, profiles: &Profiles, then: impl FnOnce(&dyn Pricing) -> T) -> T {
         match &self.nvme {
             None => then(profiles),
@@ -210,8 +211,8 @@ impl Planning<'_> {
         }
     }
 
-    /// A map that needs no search; predicted, and tried out for that, where a profile is at hand
-    /// or is asked for.
+    /// Decides for a map that needs no search. It is predicted, which includes a rehearsal, if a
+    /// profile is stored or measuring is requested.
     fn given(&self, name: PolicyName, placement: &Placement) -> anyhow::Result<Decision> {
         let request = self.request(placement);
         let batches = batches(self.run, self.demand, &request)?;
@@ -222,7 +223,7 @@ impl Planning<'_> {
         let of = |hardware| -> anyhow::Result<_> {
             let shapes = profile::request(request.config, &shape, self.formats, hardware);
             match self.measure {
-                // Long prompts would take longer to measure than to wait for.
+                // Measuring long prompts would take longer than computing them.
                 Measure::Always if !shape.is_chunked() => {
                     let obtained =
                         profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
@@ -240,7 +241,8 @@ impl Planning<'_> {
             let stage = self.stage(&profiles, tuned);
             self.with_drives(&profiles, |pricing| {
                 let question = question((&request, batches), name, (pricing, &stage));
-                // What was not measured for such a map leaves the run without a prediction.
+                // An operation that was not measured for such a map leaves the run without a
+                // prediction.
                 place(&question, name, placement).ok()
             })
             .map(|placed| {
@@ -262,7 +264,7 @@ impl Planning<'_> {
         })
     }
 
-    /// Where plans are tried out.
+    /// Returns the stage on which plans are rehearsed.
     fn stage<'b>(&'b self, profiles: &'b Profiles, tuned: Tuned) -> Stage<'b> {
         let run = Run { tuned, ..self.run.clone() };
         Stage {
@@ -275,12 +277,12 @@ impl Planning<'_> {
         }
     }
 
-    /// The best map of a policy, on this machine as measured.
+    /// Decides for the best map of a policy, on this machine as measured.
     fn search(&self, name: PolicyName) -> anyhow::Result<Decision> {
         let streamed = Placement::of(Policy::GpuOnly);
         let streaming = self.request(&streamed);
         let batches = batches(self.run, self.demand, &streaming)?;
-        // Nothing is measured for what will be refused.
+        // Requests that will be refused are not measured.
         if !streaming.fits(batches.count, batches.size)? {
             self.request(&Placement::of(Policy::CpuOnly)).plan(batches.count, batches.size)?;
         }
@@ -311,7 +313,7 @@ impl Planning<'_> {
         })
     }
 
-    /// What a chosen plan takes at either end of what was measured.
+    /// Predicts a chosen plan at both ends of the profile's uncertainty.
     fn between(&self, profiles: &Profiles, chosen: &Chosen) -> Option<Between> {
         let at = |end| {
             let profiles = profiles.at(end);
@@ -321,7 +323,8 @@ impl Planning<'_> {
         Some([at(End::Low)?, at(End::High)?])
     }
 
-    /// What the run measures before it chooses, with the best numbers of threads.
+    /// Measures the machine as far as the search requires, and finds the best numbers of CPU
+    /// threads.
     fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<(Profiles, Tuned)> {
         let reporter = &self.reporter;
         let placement = Placement::of(Policy::GpuOnly);
@@ -342,8 +345,9 @@ impl Planning<'_> {
         Ok((Profiles { with_device, alone }, tuned))
     }
 
-    /// Ways to cut a layer: none, and those asked for or, unasked, those of attention that were
-    /// measured and that a batch has the units for, and linears where the device computes pieces.
+    /// Returns the ways to split a layer: none and the requested one. By default, none and those of
+    /// attention that were measured and for which a batch has enough units, and that of linears if
+    /// the device computes pieces.
     fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
         let mut found = vec![None];
         if let Some(chunking) = self.run.chunking {
@@ -351,7 +355,7 @@ impl Planning<'_> {
             return found;
         }
         if self.run.prefill_chunk.is_some() {
-            // Caches in parts do not go with prompts in chunks, which were asked for.
+            // Caches in parts do not support prompts in chunks, which were requested.
             return found;
         }
         let measured = profiles.with_device.iter();
@@ -365,7 +369,7 @@ impl Planning<'_> {
     }
 }
 
-/// Where a policy is searched in full, with attention that is not cut.
+/// Returns the question for a full search of a policy, without splits of attention.
 fn question<'a>(
     (request, batches): (&'a Request<'a>, Batches),
     policy: PolicyName,
@@ -383,7 +387,7 @@ fn question<'a>(
     }
 }
 
-/// Threads of the cpu worker and of the device's, for who tells of them.
+/// Returns the numbers of threads of the cpu worker and of the device, for output.
 pub(crate) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
     let Threads { cpu, gpu } = Hardware::resolve(run, uses_gpu).threads;
     (cpu, gpu)

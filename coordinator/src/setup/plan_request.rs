@@ -1,4 +1,4 @@
-//! What a run asks of the planner.
+//! The request that a run makes to the planner.
 
 use grammar::Grammars;
 use model::config::{ModelConfig, Rope};
@@ -15,20 +15,21 @@ use crate::job::demand::Demand;
 use workers::device::{finds_blas, scratch};
 use workers::shared::prefix_sharing::LEAST_TOKENS;
 
-/// Largest batch that is chosen when `--batches` is left out.
+/// Maximum batch size that is chosen if `--batches` is not specified.
 pub(crate) const DEFAULT_BATCH_MAX: u16 = 32;
 
-/// The memory that a run may use.
+/// Returns the bytes of host memory that a run may use.
 fn dram_bytes(run: &Run) -> u64 {
     run.dram_bytes.unwrap_or_else(memory::available_bytes)
 }
 
-/// What of it is for the forms of answers.
+/// Returns the bytes of that memory that are reserved for structured output.
 pub(crate) fn forms_bytes(run: &Run, opened: &Opened) -> u64 {
     Grammars::share_bytes(dram_bytes(run), opened.config.vocab_size)
 }
 
-/// The memory that a run may use for its plan: what follows the forms of answers needs some too.
+/// Returns the memory that the plan of a run may use: without the share for structured output if
+/// that is requested.
 pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
     let forms_bytes = if demand.forms { forms_bytes(run, opened) } else { 0 };
     Limits {
@@ -40,9 +41,9 @@ pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
     }
 }
 
-/// The batches that were given, or smaller ones that so many sequences fill: larger ones would only
-/// take memory. A split of attention in chunks keeps a unit, a sequence's KV head, for each of
-/// them.
+/// Returns the specified batches, or smaller ones that the given number of sequences fills: larger
+/// ones would only take memory. If attention is split into chunks, at least one unit (a KV head of
+/// a sequence) per chunk remains.
 pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
     let Batches { count, size } = given.no_larger(sequences);
     let least = match &run.placement {
@@ -56,8 +57,9 @@ pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usiz
     Batches { count, size: size.max(least).min(given.size) }
 }
 
-/// Tokens that all prompts begin with, where they are computed together. Where rope goes by length,
-/// not all need share them, and states cannot be shared.
+/// Returns the number of tokens with which all prompts begin if these are computed together; 0
+/// otherwise. If rope depends on the length of a sequence, prompts need not have equal keys for
+/// these tokens; recurrent states cannot be shared.
 fn shared_prompt(run: &Run, config: &ModelConfig, demand: Demand) -> u32 {
     let shared = demand.shared_prompt;
     let ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
@@ -66,7 +68,7 @@ fn shared_prompt(run: &Run, config: &ModelConfig, demand: Demand) -> u32 {
     if shared < LEAST_TOKENS || !shares { 0 } else { shared as u32 }
 }
 
-/// The run as the planner's request for one placement.
+/// Returns the planner's request for one placement of the run.
 pub(crate) fn request<'a>(
     run: &Run,
     opened: &'a Opened,
@@ -92,7 +94,7 @@ pub(crate) fn request<'a>(
     }
 }
 
-/// Batches as asked for, or one of the largest size up to a default that fits.
+/// Returns the specified batches, or one batch of the largest size that fits, up to a default.
 ///
 /// # Errors
 /// A map that cannot be compiled.

@@ -1,4 +1,4 @@
-//! What is known of a run before its workers start, and said.
+//! Predictions of a run before its workers start.
 
 use planner::priced::{Factors, Predicted};
 use program::plan::RunShape;
@@ -12,12 +12,13 @@ use crate::job::run::{GroupSize, Job};
 use crate::report::build::RunPrediction;
 use crate::report::explain;
 
-/// Sequences of a group.
+/// Returns the number of sequences of a group.
 pub(crate) fn capacity(shape: &RunShape) -> usize {
     usize::from(shape.batches) * usize::from(shape.batch_size)
 }
 
-/// The same for the progress that is shown.
+/// Returns what the progress display knows before the run: the number of slots and the predicted
+/// durations.
 pub(crate) fn expected(decision: &Decision) -> Expected {
     let shape = &decision.plan.shape;
     let slots = capacity(shape);
@@ -28,7 +29,7 @@ pub(crate) fn expected(decision: &Decision) -> Expected {
     Expected { slots, prior }
 }
 
-/// What is known of a job before the workers start.
+/// Predicts a job before the workers start.
 pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> RunPrediction {
     let shape = &decision.plan.shape;
     let groups = job.groups(capacity(shape));
@@ -44,16 +45,17 @@ pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> Run
     }
 }
 
-/// What was predicted over what was simulated.
+/// Returns the ratio of predicted to simulated durations.
 pub(crate) fn factors(decision: &Decision) -> Factors {
     decision.chosen.as_ref().map_or(Factors::NONE, |chosen| chosen.factors())
 }
 
-/// What all groups take if none takes the place of another, from what a full one of the longest
-/// takes: prefill goes by tokens, decode by steps.
+/// Predicts the duration of all groups if no sequence takes over the slot of another. It is scaled
+/// from `full`, the duration of a full group of the longest sequences: prefill by tokens, decode by
+/// steps.
 fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    // Every stream of whole prompts, or batch in chunks, computes what all prompts share once.
+    // Each stream of whole prompts, or each batch in chunks, computes the shared prefix once.
     let once = if shape.is_chunked() { shape.batch_size } else { shape.micro_sequences };
     let computed = |tokens: f64, sequences: f64| {
         let micros = (sequences / f64::from(once)).ceil();
@@ -70,7 +72,7 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
     }
 }
 
-/// Says what the run will take.
+/// Prints the predicted duration of the run.
 pub(crate) fn print_prediction(run: &Run, prediction: &RunPrediction) {
     if let (Some(predicted), true) = (&prediction.predicted, run.verbosity >= Verbosity::Normal) {
         eprint!("{}", explain::predicted(predicted, prediction.between));

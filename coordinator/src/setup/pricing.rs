@@ -1,4 +1,4 @@
-//! Profiles as the planner's prices.
+//! Measured profiles as a source of costs for the planner.
 
 use planner::policy::by_name::PolicyName;
 use planner::priced::{Factors, Finished, Pricing, Unpriced};
@@ -7,8 +7,8 @@ use program::ir::Program;
 use program::plan::Plan;
 use program::simulate::Costs;
 
-/// The profiles of a run: with its device, and with all cores on the CPU, which is another machine
-/// where the device is emulated.
+/// Profiles of a run: with its device, and with all cores on the CPU, which is different hardware
+/// if the device is emulated.
 #[derive(Debug, Default)]
 pub struct Profiles {
     pub with_device: Option<Profile>,
@@ -16,8 +16,8 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// The profile of what a plan runs on. Where only maps with the device are compared, a plan
-    /// without it is a part of one.
+    /// Returns the profile of the hardware that a plan runs on. If only maps with the device are
+    /// compared, a plan without it is a part of such a map and uses the same profile.
     pub fn of(&self, plan: &Plan) -> Option<&Profile> {
         match plan.map.uses_gpu() {
             true => self.with_device.as_ref(),
@@ -27,14 +27,14 @@ impl Profiles {
 }
 
 impl Profiles {
-    /// The same at an end of what their samples spread.
+    /// Returns the profiles at one end of the uncertainty of their samples.
     pub(crate) fn at(&self, end: End) -> Profiles {
         let at = |profile: &Option<Profile>| profile.as_ref().map(|profile| profile.at(end));
         Profiles { with_device: at(&self.with_device), alone: at(&self.alone) }
     }
 }
 
-/// Whether a search by this name compares maps with the device and without it.
+/// Returns true if a search by this name compares maps with and without the device.
 pub(crate) const fn compares_alone(name: PolicyName) -> bool {
     matches!(name, PolicyName::Auto | PolicyName::Lia | PolicyName::LiaSpread)
 }

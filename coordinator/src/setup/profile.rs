@@ -1,5 +1,5 @@
-//! The measured machine before a run: which profile a run needs, where it comes from (the cache, or
-//! the workers at work), and the costs that it gives the planner.
+//! Profiles of this machine: the profile that a run needs, where it comes from (the cache, or a
+//! measurement by the workers), and how many CPU threads it recommends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,22 +18,25 @@ use crate::engine::bench::WorkerRunner;
 use crate::engine::launch::LaunchOptions;
 use crate::interrupt::Interrupt;
 
-/// Parts into which splits may cut attention; measured for runs with a device.
+/// Number of chunks into which splits may divide attention; measured for runs with a device.
 pub const CHUNKS: u16 = 8;
 
-/// The way to cut linears where a placement is searched. Each piece is priced as its share of the
-/// whole, so nothing of it is measured.
+/// Split of linears in the search for a placement. Each piece is priced by its share of the whole,
+/// so it requires no measurement.
 pub const LINEARS: Chunking = Chunking { order: ChunkOrder::Linears, chunks: CHUNKS };
 
-/// Seconds that a profile may take, instead of the default; fewer measure fewer points.
+/// Environment variable with the seconds that a profile may take, instead of the default; fewer
+/// seconds measure fewer points.
 const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
 
-/// Whether a batch has enough units, sequences x KV heads, to cut attention in [`CHUNKS`] parts.
+/// Returns true if a batch has enough units, which are sequences x KV heads, to divide attention
+/// into [`CHUNKS`] chunks.
 pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
     config.num_kv_heads * usize::from(batch_size) >= usize::from(CHUNKS)
 }
 
-/// Ways to cut attention that a profile measured and that a batch has the units for.
+/// Returns the ways to split attention that a profile measured and for which a batch has enough
+/// units.
 pub fn chunkings(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Vec<Chunking> {
     let measured = profile.fingerprint.profiled.get("attention parts");
     let is_measured = measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS]));
@@ -44,7 +47,7 @@ pub fn chunkings(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Ve
     orders.map(|order| Chunking { order, chunks: CHUNKS }).into()
 }
 
-/// The profile that a run of this shape needs.
+/// Returns the request for the profile that a run of this shape needs.
 pub fn request(
     config: &ModelConfig,
     shape: &RunShape,
@@ -63,13 +66,13 @@ pub fn request(
     request
 }
 
-/// The profile that is kept, if it is valid for this machine as it is.
+/// Returns the stored profile, if it is valid for this machine in its present state.
 pub fn kept(request: &Request, hardware: Hardware) -> Option<Profile> {
     let fingerprint = profiler::Fingerprint::of(request, &hardware.machine());
     Cache::of_user()?.load(&fingerprint).ok()
 }
 
-/// The profile: kept, or measured now, which `reporter` reports.
+/// Returns the stored profile, or measures one and reports that to `reporter`.
 ///
 /// # Errors
 /// Workers that failed, or an interrupt.
@@ -95,7 +98,7 @@ pub(crate) fn obtain(
     Ok(found)
 }
 
-/// What is said before the machine is measured.
+/// Returns the message that is printed before the machine is measured.
 fn announcement(request: &Request) -> String {
     format!(
         "measuring this machine for {} with {} CPU thread{}, once: it takes {} s, longer where \
@@ -107,12 +110,13 @@ fn announcement(request: &Request) -> String {
     )
 }
 
-/// The profile for the number of the CPU's threads that the profile for all cores found best, and
-/// that number where it is another one; `of` measures, or takes what is kept. Where nothing is kept
-/// for that number all cores stay, and so does a number that was `asked` for.
+/// Returns the profile for the number of CPU threads that the profile for all cores found to be the
+/// best, and that number if it differs. `of` measures a profile or returns a stored one. If it
+/// returns none for that number, or if a number was `asked` for, the profile for the threads of
+/// `hardware` is returned.
 ///
 /// # Errors
-/// What `of` fails with.
+/// An error of `of`.
 pub(crate) fn with_best_threads<E>(
     asked: Option<u16>,
     hardware: Hardware,
@@ -140,7 +144,7 @@ fn with_best<P, E>(
     }))
 }
 
-/// Workers for the profiler's plans.
+/// Returns a runner that starts workers for the profiler's plans.
 pub(crate) fn runner(
     hardware: Hardware,
     verbosity: Verbosity,
@@ -184,7 +188,7 @@ mod tests {
     use super::super::hardware::Hardware;
     use super::with_best;
 
-    /// Profiles that say nothing but for how many threads they are.
+    /// Calls [`with_best`] with profiles that consist of nothing but a number of threads.
     fn found(kept: &[u16], best: u16) -> Option<(u16, Option<u16>)> {
         let hardware = Hardware { threads: Threads { cpu: 8, gpu: 1 }, emulated: None, cuda: None };
         let of = |hardware: Hardware| -> Result<Option<u16>, Infallible> {

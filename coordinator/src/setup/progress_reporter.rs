@@ -1,6 +1,5 @@
-//! Long work of a command, reported on stderr while it lasts, so that no command is silent for
-//! longer than a user waits: a bar on a terminal, elsewhere a line every ten seconds. Short work
-//! leaves no trace.
+//! Progress of a command's long work on stderr, so that no command is silent for longer than a user
+//! waits: a bar on a terminal, otherwise a line every ten seconds. Short work leaves no trace.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal, Write};
@@ -14,14 +13,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cli::request::Verbosity;
 use crate::job::progress::duration;
 
-/// Time until the first line without a terminal, and between two.
+/// Without a terminal: time until the first line, and interval between lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Time between two drawings of a bar.
+/// Interval between redraws of a bar.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
-/// Positions of a bar.
+/// Number of steps of a bar.
 const BAR_LENGTH: u64 = 1000;
 
-/// Long work that is reported until it is dropped.
+/// Reports work until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ProgressReporter {
     verbosity: Verbosity,
@@ -30,17 +29,17 @@ pub(crate) struct ProgressReporter {
     lines: Option<Lines>,
 }
 
-/// What is known of the work at the moment.
+/// Current state of the work.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Current {
-    /// Part of the work that is being done; empty if it has no parts.
+    /// Part of the work in progress; empty if the work has no parts.
     part: String,
-    /// From 0 to 1; `None` if the end is not known.
+    /// Completed share of the work, from 0 to 1; `None` if the end is not known.
     share: Option<f64>,
 }
 
 impl ProgressReporter {
-    /// Begins to report work called `what`, as in `planning`.
+    /// Starts to report work called `what`, as in `planning`.
     pub(crate) fn begin(what: &str, verbosity: Verbosity) -> ProgressReporter {
         let current = Arc::default();
         if verbosity == Verbosity::Quiet {
@@ -61,18 +60,17 @@ impl ProgressReporter {
         ProgressReporter { verbosity, bar: ProgressBar::hidden(), current, lines }
     }
 
-    /// Work that is not reported, or not yet.
+    /// Returns a reporter for work that is not reported, or not yet.
     pub(crate) fn silent() -> ProgressReporter {
         ProgressReporter::begin("", Verbosity::Quiet)
     }
 
-    /// How much the command says.
     pub(crate) fn verbosity(&self) -> Verbosity {
         self.verbosity
     }
 
-    /// Reports which part of the work is being done and, where that is known, the share of the
-    /// whole that is done, from 0 to 1.
+    /// Reports the part of the work in progress and, if it is known, the completed share of all
+    /// work, from 0 to 1.
     pub(crate) fn update(&self, part: &str, share: Option<f64>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.share.is_some() != share.is_some() {
@@ -104,13 +102,14 @@ impl Drop for ProgressReporter {
         self.bar.finish_and_clear();
         if let Some(Lines { stop, thread }) = self.lines.take() {
             drop(stop);
-            // It has nothing to say that is not on stderr.
+            // Everything that the thread has to report is on stderr already.
             let _ = thread.join();
         }
     }
 }
 
-/// A template is a constant of ours; with a wrong one the default style still informs.
+/// Returns the style of a template. All templates are constants of this module; for an invalid one,
+/// the default style is informative enough.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -123,7 +122,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// `None` if the system starts no more threads.
+    /// Starts the thread; returns `None` if the system refuses more threads.
     fn start(
         what: &str,
         current: &Arc<Mutex<Current>>,
@@ -148,12 +147,12 @@ fn write_lines(
     let began = Instant::now();
     while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
         let current = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Progress is not worth failing for: a closed stderr is ignored.
+        // Progress is not worth a failure, so a closed stderr is ignored.
         let _ = writeln!(out, "{}", in_words(what, &current, began.elapsed()));
     }
 }
 
-/// `planning: profiling linears, 37%, 1 min 10 s so far`.
+/// Formats progress: `planning: profiling linears, 37%, 1 min 10 s so far`.
 fn in_words(what: &str, Current { part, share }: &Current, elapsed: Duration) -> String {
     let mut words = Vec::new();
     if !part.is_empty() {
@@ -170,7 +169,7 @@ fn in_words(what: &str, Current { part, share }: &Current, elapsed: Duration) ->
 mod tests {
     use super::*;
 
-    /// Lines that a thread writes, for a test to wait for.
+    /// Channel that receives the lines that a thread writes.
     struct Written(Sender<String>);
 
     impl Write for Written {

@@ -1,4 +1,4 @@
-//! Where a run stores beginnings of prompts, and what their keys and values depend on.
+//! Store of prompt prefixes of a run, and everything that their keys and values depend on.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,14 +15,14 @@ use super::model::Opened;
 use super::usage::Usage;
 use crate::cli::request::Run;
 
-/// This very program: another one's kernels may give other bits.
+/// This program's own file. The kernels of another version may give different bits.
 const PROGRAM: &str = "/proc/self/exe";
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What workers are told of it; `None` where nothing was asked for.
+/// Returns the store for the workers; `None` if the run requests none.
 ///
 /// # Errors
-/// A run whose caches cannot be stored, in a sentence.
+/// A run whose caches cannot be stored, as a sentence for the user.
 pub(super) fn prompts(
     run: &Run,
     opened: &Opened,
@@ -62,7 +62,7 @@ fn origin(opened: &Opened, plan: &Plan) -> anyhow::Result<Origin> {
     Ok(Origin { model, fields: fields.collect() })
 }
 
-/// A hash over this program's file.
+/// Returns a hash of this program's file.
 fn program() -> anyhow::Result<String> {
     let mut file = File::open(PROGRAM).context("this program's own file")?;
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! Rehearsals before a run: those that are kept with the profile, or new ones by the workers.
+//! Rehearsals before a run: those stored with the profile, or new ones by the workers.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,28 +14,28 @@ use super::profile::runner;
 use super::progress_reporter::ProgressReporter;
 use crate::interrupt::Interrupt;
 
-/// Trying out begins no further plan once it has taken so long.
+/// Total time of rehearsals after which no further one starts.
 const TRYING_MAX: Duration = Duration::from_secs(20);
 
-/// The part of planning between two rehearsals.
+/// Name of the part of planning between two rehearsals.
 pub(crate) const SEARCHING: &str = "searching placements";
 
-/// Where plans are rehearsed.
+/// Rehearses plans on this machine.
 #[derive(Debug)]
 pub struct Stage<'a> {
     pub profiles: &'a Profiles,
-    /// Of plans with the device, and of those without.
+    /// Hardware of plans with the device; `alone` is that of plans without it.
     pub with_device: Hardware,
     pub alone: Hardware,
-    /// What reports it.
     pub(crate) reporter: &'a ProgressReporter,
     pub interrupt: &'a Interrupt,
-    /// What trying out has taken.
+    /// Total time that rehearsals have taken.
     pub spent: Cell<Duration>,
 }
 
 impl Stage<'_> {
-    /// Decode steps of a plan as its profile says, before they are tried out.
+    /// Returns the duration of decode steps of a plan as its profile predicts it, without a
+    /// rehearsal.
     fn expected_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
         let prompt = plan.shape.longest_prompt(steps + 1);
         let costs = self.profiles.costs(plan, plan.decode(), prompt).ok()?;
@@ -53,7 +53,7 @@ impl Stage<'_> {
         match rehearsed {
             Ok(rehearsal) => Some(rehearsal),
             Err(error) => {
-                // Whoever interrupts is told by the run that ends.
+                // The run that ends reports an interrupt itself.
                 if !self.interrupt.is_requested() {
                     self.reporter.say(&format!(
                         "This placement could not be tried out, so its estimate stands: {error}"
@@ -68,7 +68,7 @@ impl Stage<'_> {
 impl Rehearse for Stage<'_> {
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
         if plan.map.uses_storages() {
-            // Weights of some layers of their own are not staged.
+            // No storage holds the weights of a rehearsal, which is a model with fewer layers.
             return None;
         }
         let cache = Cache::of_user();
@@ -89,7 +89,7 @@ impl Rehearse for Stage<'_> {
         let rehearsal = rehearsal?;
         let decode_ns = rehearsal.decode_ns();
         known.push(rehearsal);
-        // A profile that cannot be kept was told of when it was measured.
+        // A profile that cannot be stored was reported when it was measured.
         if let Some(cache) = cache {
             let _ = cache.store(&profile);
         }

@@ -1,4 +1,4 @@
-//! What `--kv-select` asks for, as a plan and its workers need it.
+//! The rule and the text of `--kv-select` for a plan and its workers.
 
 use anyhow::Context;
 use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
@@ -9,13 +9,14 @@ use super::usage::Usage;
 use crate::boundary::codec::TextCodec;
 use crate::cli::request::Run;
 
-/// Tokens of the text by seed.
+/// Number of tokens of the seeded text.
 const SEEDED_TOKENS: usize = 512;
-/// Most and least tokens of a text that are used.
+/// Bounds on the number of tokens of a given text: shorter ones are refused, and the end of longer
+/// ones is ignored.
 const TEXT_TOKENS_MAX: usize = 1024;
 const TEXT_TOKENS_MIN: usize = 64;
 
-/// The rule of a run.
+/// Returns the selection rule of a run; `None` if new tokens attend to all positions.
 pub(crate) fn rule(run: &Run) -> Option<KvSelect> {
     run.kv_select.as_ref().map(|choice| KvSelect {
         alpha_thousandths: choice.rule.alpha_thousandths,
@@ -25,13 +26,13 @@ pub(crate) fn rule(run: &Run) -> Option<KvSelect> {
     })
 }
 
-/// What tells a text from others.
+/// Returns a hash that identifies a text.
 fn identity(text: &str) -> u64 {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// What is said of it.
+/// Returns the sentence that is printed about the selection.
 pub(crate) fn note(run: &Run) -> Option<String> {
     let rule = rule(run)?;
     let (alpha, share) = (f64::from(rule.alpha_thousandths), f64::from(rule.max_thousandths));
@@ -45,7 +46,8 @@ pub(crate) fn note(run: &Run) -> Option<String> {
     ))
 }
 
-/// Tokens of the text by which positions are selected; none where they are not.
+/// Returns the tokens of the text whose queries and keys determine the skew for selected positions;
+/// empty if positions are not selected.
 ///
 /// # Errors
 /// A text that the model's tokenizer cannot read, or that is too short.

@@ -32,44 +32,45 @@ use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
 use crate::text::codec::ProcessCodec;
 
-/// Most rows of a step, unless a chunk was given: more are computed no faster, and hold everybody
-/// up.
+/// Maximum number of rows of a step unless a chunk is specified. Larger steps compute no more rows
+/// per second, and delay all sequences.
 const STEP_ROWS: u32 = 512;
 
-/// Positions that there are caches for, for each slot, where sequences share them.
+/// Number of positions with caches per slot, if sequences share the caches.
 const SLOT_POSITIONS: u32 = 2048;
 
-/// Positions of a page of the caches: few, so that much of what begins alike is found.
+/// Positions of a page of the caches; small, so that most of a shared prefix is found.
 pub(crate) const PAGE_POSITIONS: u32 = 256;
-/// The same for longer contexts than `LONG_CONTEXT`: attention over so many short pages would take
-/// up to a sixth longer.
+/// Positions of a page for contexts longer than [`LONG_CONTEXT`], for which attention over short
+/// pages would take up to a sixth longer.
 pub(crate) const LONG_PAGE_POSITIONS: u32 = 1024;
 pub(crate) const LONG_CONTEXT: u32 = 32 << 10;
 
-/// Sequences at a time, unless memory has room for fewer.
+/// Default number of concurrent sequences, if they fit in memory.
 pub(crate) const SLOTS: u16 = 32;
 
-/// What a server is asked to be.
+/// Configuration of a serving run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Served {
-    /// Sequences at a time; `None`: as many as memory has room for, up to a default.
+    /// Number of concurrent sequences; `None`: as many as fit in memory, up to a default.
     pub(crate) slots: Option<u16>,
-    /// Positions of a sequence; `None`: the model's.
+    /// Maximum number of positions of a sequence; `None`: that of the model.
     pub(crate) context: Option<u32>,
     pub(crate) step: StepTime,
-    /// Log-probabilities of a token, its own included.
+    /// Number of log-probabilities per token, its own included.
     pub(crate) logprobs: u16,
-    /// Logits of a step that are kept at a time, bytes; of each slot's newest token in any case.
+    /// Bytes of a step's logits that are kept at a time; those of each slot's newest token are kept
+    /// in any case.
     pub(crate) logits_bytes: usize,
     /// Positions of a page of the caches.
     pub(crate) page_positions: u32,
-    /// Sequences belong to the device or to the host.
+    /// Owners of sequences, if these belong to the device or to the host.
     pub(crate) owners: Option<Owners>,
 }
 
 impl Served {
-    /// Texts that are looked at, for nobody who waits: a step is as long as its rows take, many
-    /// logits are kept, and pages are small, so that little of what texts begin with alike is
+    /// Configuration for processing texts without a waiting user: steps take as long as their rows
+    /// need, many logits are kept, and pages are small, so that little of a shared prefix is
     /// computed again.
     pub(crate) const FOR_TEXTS: Served = Served {
         slots: None,
@@ -82,14 +83,14 @@ impl Served {
     };
 }
 
-/// Log-probabilities that all slots together are given room for.
+/// Maximum bytes of the log-probabilities of all slots.
 const LOGPROBS_BYTES: u64 = 1 << 30;
 
-/// How many slots there are where each has room for the log-probabilities of so many positions:
-/// those wanted, or as many as there is room for where that is fewer than usual.
+/// Returns the number of slots if each stores the log-probabilities of `context` positions: the
+/// wanted number, or as many as fit if these are fewer than the default; `None` for the default.
 ///
 /// # Errors
-/// There is no room for those wanted, or for any: the bytes of a slot.
+/// The wanted slots, or even a single one, do not fit. The error is the bytes of a slot.
 pub(crate) fn slots_with_room(
     wanted: Option<u16>,
     context: u32,
@@ -136,7 +137,7 @@ pub(crate) fn start(
     engine((&decision.tuned(&run), opened, served), plan, staged, interrupt)
 }
 
-/// The engine of a plan, which is proved first.
+/// Validates a plan and starts its engine.
 fn engine(
     (run, opened, served): (&Run, &Opened, Served),
     plan: Plan,
@@ -174,7 +175,7 @@ fn engine(
     Ok(engine)
 }
 
-/// Reports the first load, behind which it is measured what steps take.
+/// Reports the first load, and then the measurement of step durations that follows it.
 fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
     if total_bytes > 0 && done_bytes >= total_bytes {
@@ -186,7 +187,7 @@ fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64
     }
 }
 
-/// The plan of a server whose sequences belong to the device or to the host.
+/// Returns the plan of a server whose sequences are owned by the device or by the host.
 fn owned(
     run: &Run,
     opened: &Opened,
@@ -208,7 +209,7 @@ fn owned(
         max_new: context - 1,
         logprobs: served.logprobs,
         micro_sequences: 1,
-        // A row for each slot beside those of prompts.
+        // A row for each slot, and at least as many rows of prompts.
         prefill_chunk: rows(run, served).max(2 * u32::from(slots)),
         serves: true,
         page_positions: 0,
@@ -220,18 +221,21 @@ fn owned(
     let placing = Placing { opened, formats: &formats, limits: &limits, shape };
     let plan = placing.plan(owners.device_slots)?;
     if is_cuda(run.device) {
-        // The worker would say the same, but only once it has started.
+        // The worker would report the same error, but only after it has started.
         workers::device::check(&plan).map_err(|error| Usage(error.to_string()))?;
     }
     Ok(plan)
 }
 
-/// What a sampler follows of what was asked for, in the model's tokens.
+/// Returns a function that compiles a grammar for a sampler, in the model's tokens.
 fn form_of(grammars: Grammars, codec: Arc<ProcessCodec>) -> Arc<FormOf> {
     Arc::new(move |grammar| grammars.form(grammar.clone(), |text| codec.part(text)))
 }
 
-/// Positions of a sequence.
+/// Returns the maximum number of positions of a sequence.
+///
+/// # Errors
+/// A specified context that is longer than the model's.
 fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
     let most = u32::try_from(opened.config.max_positions).unwrap_or(u32::MAX);
     let context = served.context.unwrap_or(most);
@@ -242,7 +246,7 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
     Ok(context)
 }
 
-/// Positions of a page. Where pages are stored, all runs of a model have the same.
+/// Returns the positions of a page. If pages are stored, all runs of a model use the same number.
 fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
     match run.prompt_cache {
         None => served.page_positions,
@@ -251,7 +255,7 @@ fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
     }
 }
 
-/// The run as the planner sees it.
+/// Returns the run as the planner sees it.
 fn planned_run(run: &Run, served: Served) -> Run {
     let mut run = run.clone();
     run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
@@ -259,19 +263,19 @@ fn planned_run(run: &Run, served: Served) -> Run {
     run
 }
 
-/// Most rows of a step.
+/// Returns the maximum number of rows of a step.
 fn rows(run: &Run, served: Served) -> u32 {
     run.prefill_chunk.unwrap_or(STEP_ROWS).max(served.slots.unwrap_or(SLOTS).into())
 }
 
-/// Positions that there are caches for, for each slot: few sequences are as long as the context,
-/// and where caches are in pages they share the room.
+/// Returns the number of positions with caches per slot. Few sequences are as long as the context,
+/// and in paged caches they share the capacity.
 fn share(context: u32, served: Served) -> u32 {
     let slots = u32::from(served.slots.unwrap_or(SLOTS));
     context.min(SLOT_POSITIONS.max(context.div_ceil(slots)))
 }
 
-/// What memory must have room for.
+/// Returns the demand that memory must satisfy.
 fn demand(positions: u32, served: Served) -> Demand {
     Demand {
         sequences: usize::from(served.slots.unwrap_or(SLOTS)),
@@ -285,18 +289,19 @@ fn demand(positions: u32, served: Served) -> Demand {
     }
 }
 
-/// What is compressed of a model that is served so.
+/// Returns the compression of a model that is served with this configuration.
 ///
 /// # Errors
-/// A context that the model does not have.
+/// A context that is longer than the model's.
 pub(crate) fn case(run: &Run, opened: &Opened, served: Served) -> anyhow::Result<Case> {
     let positions = share(context(opened, served)?, served);
     let run = planned_run(run, served);
     Ok(first_that_fits(&run, opened, Some(demand(positions, served))))
 }
 
-/// The placement of a job of so many sequences with so many positions each, and the same with
-/// caches in pages as a run that serves; `None` where caches cannot be in pages.
+/// Decides on a placement for a job in which each sequence has the given number of positions, and
+/// returns the plan of a serving run with that placement and paged caches; `None` if its caches
+/// cannot be paged.
 fn planned(
     run: &Run,
     opened: &Opened,
@@ -305,8 +310,9 @@ fn planned(
 ) -> anyhow::Result<(Decision, Option<Plan>)> {
     let demand = demand(positions, served);
     let case = first_that_fits(run, opened, Some(demand));
-    // Rows of prompts are computed in pieces however short these are, which not every placement
-    // can.
+    // A serving run computes prompts in chunks regardless of their length, which not every
+    // placement supports. The planner considers chunks only if they are shorter than the longest
+    // prompt.
     let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
     let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
     let in_pieces = Run { prefill_chunk: chunk, ..run.clone() };
@@ -317,7 +323,8 @@ fn planned(
     Ok((decision, plan))
 }
 
-/// The same placement as a run that serves, with caches in so many pages of a batch; 0: in extents.
+/// Returns the plan of a serving run with the same placement, whose caches consist of the given
+/// number of pages per batch; 0: of contiguous extents.
 fn serving(
     plan: &Plan,
     (served, rows, context): (Served, u32, u32),

@@ -1,4 +1,4 @@
-//! Launching the engine, with a bar while it loads.
+//! Launches the engine, with a progress bar while it loads.
 
 use anyhow::Context;
 use grammar::Grammars;
@@ -19,7 +19,7 @@ use crate::interrupt::Interrupt;
 /// Starts the workers and waits until the model is loaded.
 ///
 /// # Errors
-/// What kept a worker from getting ready, in its own words.
+/// The reason for which a worker did not get ready, in its own words.
 pub(crate) fn start(
     run: &Run,
     opened: &Opened,

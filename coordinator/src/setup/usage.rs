@@ -1,6 +1,6 @@
-//! Arguments that are refused late.
+//! Arguments that are refused after parsing.
 
-/// An argument that only turns out to be wrong once the model is known.
+/// Error about an argument that turns out to be invalid only when the model is known.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);

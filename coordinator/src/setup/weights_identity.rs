@@ -1,8 +1,8 @@
-//! Which weights a model has: a hash over every byte of their files, kept so that a file is read
-//! once for it and not at every run.
+//! Identity of a model's weights: a hash of every byte of their files. Hashes are stored, so that a
+//! file is read once for this purpose and not in every run.
 //!
-//! A kept hash is of the file as it was: path, size, inode, and the times of its last change to the
-//! nanosecond. Whatever is wrong with what is kept, the file is read again.
+//! A stored hash belongs to one state of a file: path, size, inode, and the times of its last
+//! changes in nanoseconds. If anything is wrong with a stored hash, the file is read again.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shm::sync::{AtomicU64, Ordering};
 
-/// What is kept is one file of this name beside the profiles.
+/// Name of the file with the stored hashes, in the folder of the profiles.
 const KEPT: &str = "weights.json";
-/// Files that are remembered, at most; then the file begins anew.
+/// Maximum number of files whose hashes are stored; beyond it, the stored ones are discarded.
 const KEPT_MAX: usize = 4096;
-/// Threads take pieces of this size, which are hashed each by itself.
+/// Size of the pieces of a file that threads hash independently.
 const PIECE_BYTES: u64 = 32 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
-/// A reading that takes longer is told so often.
+/// Interval between progress messages of a long read.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
-/// A file and the state in which it was hashed.
+/// State of a file when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     size_bytes: u64,
@@ -49,10 +49,10 @@ impl State {
     }
 }
 
-/// Hashes by canonical path, with the state of the file that each is of.
+/// Hashes by canonical path, each with the state of its file.
 type Kept = BTreeMap<PathBuf, (State, String)>;
 
-/// Files of a model's weights, for its identity.
+/// Returns the weight files in a model's directory, in order of their names.
 pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
@@ -63,8 +63,8 @@ pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Identity of weight files: a hash over their contents in this order. Names and times are left
-/// out, so that a copy is the same. `cache` is where hashes are kept.
+/// Returns the identity of weight files: a hash of their contents in this order. Names and times
+/// are excluded, so that a copy has the same identity. Hashes are stored in `cache`.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -89,7 +89,7 @@ pub fn weights_identity(files: &[PathBuf], cache: Option<&Cache>) -> io::Result<
         hash.update(content.as_bytes());
     }
     if let (Some(kept_at), true) = (kept_at, changed) {
-        // Not being able to keep it only costs the next run a reading.
+        // If it cannot be stored, the next run merely has to read the file again.
         let _ = write_kept(&kept_at, kept);
     }
     Ok(hex(&hash.finalize()[..16]))
@@ -107,7 +107,7 @@ fn write_kept(path: &Path, kept: Kept) -> io::Result<()> {
     folder.replace(path.file_name().unwrap_or_default(), &text, PRIVATE_MODE)
 }
 
-/// A hash over the hashes of a file's pieces.
+/// Returns a hash of the hashes of a file's pieces.
 fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
     let file = File::open(path)?;
     let pieces = size_bytes.div_ceil(PIECE_BYTES);
@@ -118,7 +118,7 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut said = Instant::now();
         loop {
-            // Relaxed: only the number matters, each piece is one thread's.
+            // Relaxed: only the number itself matters, since each piece belongs to one thread.
             let piece = next.fetch_add(1, Ordering::Relaxed);
             if piece >= pieces {
                 return Ok(hashes);
@@ -134,7 +134,7 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
         }
     };
     let by_thread = std::thread::scope(|scope| {
-        // One by one where the system starts no more threads.
+        // If the system refuses more threads, this one hashes the remaining pieces.
         let begin = |_| std::thread::Builder::new().spawn_scoped(scope, hash_pieces).ok();
         let threads: Vec<_> = (1..threads).filter_map(begin).collect();
         let ours = hash_pieces();
@@ -212,7 +212,7 @@ mod tests {
         let kept = cache.directory().join(KEPT);
         let mut lied: Kept = read_kept(&kept);
         assert_eq!(lied.len(), 1);
-        // What is kept is what is told, as long as the file is as it was.
+        // As long as the file is unchanged, the stored hash is returned.
         lied.values_mut().for_each(|(_, hash)| "other".clone_into(hash));
         write_kept(&kept, lied).unwrap();
         assert_ne!(of(), one);

@@ -1,17 +1,17 @@
-//! Whether a file can be written, found out before hours of work whose result it is to hold.
+//! Checks that a file can be written, before hours of work whose result it is to store.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Returns an error if a file cannot be written at `path`. What is there stays as it is, and a file
-/// that was created to find out is removed again; a link to nothing stays, too.
+/// Returns an error if a file cannot be written at `path`. An existing file stays as it is, and a
+/// file that the check creates is removed again; a dangling link is kept, too.
 ///
 /// # Errors
-/// Why it cannot be written.
+/// The reason for which the file cannot be written.
 pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     match File::create_new(path) {
-        // Nobody can have written to it but through this name, which is new.
+        // The file is only accessible by this name, which is new, so nothing was written to it.
         Ok(_) => std::fs::remove_file(path),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let leads_nowhere = !path.exists();

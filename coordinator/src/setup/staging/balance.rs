@@ -1,5 +1,5 @@
-//! How fast the drives of a run read together, and what part of each weight every one of them
-//! reads: measured once and kept beside the profiles.
+//! Read rates of a run's drives when they are read concurrently, and the share of each weight that
+//! each drive reads: measured once and stored with the profiles.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,21 +19,22 @@ use crate::cli::request::Verbosity;
 use crate::interrupt::Interrupt;
 use crate::setup::progress_reporter::ProgressReporter;
 
-/// Raised when what is kept is to be measured anew.
+/// Version of the stored measurements; incremented when they have to be repeated.
 const FORMAT: u32 = 2;
 
-/// What was measured of some drives.
+/// Measurements of some drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Balanced {
     format: u32,
-    /// The drives, in order.
+    /// Staging directories of the drives; all lists by drive have this order.
     pub(crate) directories: Vec<String>,
-    /// By drive, while the others read too.
+    /// Read rate of each drive while the others are read too.
     pub(crate) read_bytes_per_s: Vec<f64>,
     pub(crate) latency_ns: Vec<f64>,
-    /// By size, the largest first.
+    /// Division of the weights by size, the largest first.
     pub(crate) weights: Vec<BalancedWeight>,
-    /// Why a drive was left out; such are not kept.
+    /// Reason for which each drive was left out, if it was. Measurements with such drives are not
+    /// stored.
     #[serde(skip)]
     pub(crate) failed: Vec<Option<String>>,
 }
@@ -51,7 +52,7 @@ impl Balanced {
         }
     }
 
-    /// What part each drive reads.
+    /// Returns the share of each weight that each drive reads.
     pub(crate) fn shares(&self, config: &ModelConfig) -> ReadShares {
         let parts = |sizes: &[u64]| -> Vec<u32> {
             sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect()
@@ -70,7 +71,7 @@ impl Balanced {
         shares
     }
 
-    /// How fast each drive reads.
+    /// Returns the read rate and latency of each drive.
     pub(crate) fn rates(&self) -> Vec<StorageRate> {
         let rates = self.read_bytes_per_s.iter().zip(&self.latency_ns);
         rates
@@ -82,7 +83,8 @@ impl Balanced {
     }
 }
 
-/// Where it is kept, by all that it depends on.
+/// Returns the path at which the measurements are stored, which contains a hash of everything that
+/// they depend on; `None` without a cache directory.
 fn kept_at(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf> {
     let mut hash = Sha256::new();
     hash.update(FORMAT.to_le_bytes());
@@ -94,10 +96,11 @@ fn kept_at(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf> {
     Some(Cache::of_user()?.directory().join(format!("nvme-{name}.json")))
 }
 
-/// What is kept of these drives, or what is measured now, and where it is kept.
+/// Returns the stored measurements of these drives, or measures them, and the path at which they
+/// are stored.
 ///
 /// # Errors
-/// No drive that can be read; an interrupt.
+/// No drive can be read, or an interrupt.
 pub(crate) fn obtain(
     (stagings, options): (&[Staging], &[ReaderOptions]),
     config: &ModelConfig,
@@ -117,7 +120,7 @@ pub(crate) fn obtain(
     drop(reporter);
     let failed = measured.failed.iter().any(Option::is_some);
     let balanced = Balanced::of(stagings, measured);
-    // What cannot be kept, or is not of all drives, is measured again the next time.
+    // Measurements that cannot be stored, or do not cover all drives, are repeated the next time.
     let stored = path.filter(|_| !failed).filter(|path| {
         let text = serde_json::to_vec_pretty(&balanced).unwrap_or_default();
         let folder = path.parent().unwrap_or_else(|| Path::new(""));

@@ -1,5 +1,5 @@
-//! Whether drives can be read straight to the device: tried before anything is planned, in a second
-//! process that opens device memory as a storage worker does.
+//! Direct reads from drives to the device. They are tried before planning, in a second process that
+//! opens device memory like a storage worker does.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -16,21 +16,21 @@ use crate::child::this_program;
 use crate::cli::values::{DeviceChoice, NvmeDirect};
 use crate::setup::usage::Usage;
 
-/// Far beyond what a driver and cuFile need to start.
+/// Time limit of the second process, far longer than a driver and cuFile take to start.
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
-/// What is allocated to try it.
+/// Bytes of device memory that are allocated for the attempt.
 const ARENA_BYTES: u64 = 64 << 10;
-/// What it holds before.
+/// Value of these bytes before the attempt.
 const FILLED: u8 = 0x5a;
-/// Where the page goes: not to the arena's first byte, as most slots do not.
+/// Offset to which the page is read; not 0, like that of most slots.
 const TO_BYTES: u64 = 16 << 10;
 
-/// Whether weights that the GPU multiplies are read straight to it: as was asked for, where that
-/// is possible, with a note where `auto` found that it is not.
+/// Decides if weights that the GPU multiplies are read directly to it: as requested, if that is
+/// possible. The note says why `auto` found it to be impossible.
 ///
 /// # Errors
-/// `--nvme-direct on` where it is not possible, with the reason.
+/// `--nvme-direct on` although it is not possible, with the reason.
 pub(crate) fn decide(
     choice: NvmeDirect,
     device: DeviceChoice,
@@ -67,13 +67,14 @@ pub(crate) fn decide(
 }
 
 /// Has a second process read the first page of a staging's weights to device memory of this one,
-/// and compares what arrived.
+/// and compares the bytes that arrive.
 fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     let context = Context::open(&Driver::open()?, index)?;
     let arena = Arena::allocate(&context, ARENA_BYTES)?;
     let stream = Stream::new(&context)?;
-    // What an earlier try has left there must not look like what arrives.
-    // SAFETY: needed to overwrite it. All of it is the arena, which nobody else knows yet.
+    // Bytes from an earlier attempt must not be mistaken for those that arrive.
+    // SAFETY: needed to overwrite them. The range is the whole arena, which no other code knows
+    // yet.
     unsafe { stream.fill(arena.base(), FILLED, ARENA_BYTES as usize) }?;
     stream.synchronize()?;
     let handle = arena.export().context("device memory cannot be shared")?;
@@ -90,8 +91,8 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     let mut expected = AlignedBuffer::new(PAGE_BYTES as usize);
     staged.open_weights()?.read_exact_at(expected.bytes_mut(), 0)?;
     let host = PinnedBuffer::allocate(&context, PAGE_BYTES as usize)?;
-    // SAFETY: needed to see what arrived. The range lies in the arena, which nobody else uses any
-    // more; `host` has its size at least, and is read only once the stream is done.
+    // SAFETY: needed to see what arrived. The range is inside the arena, which no other code uses
+    // any more; `host` has at least its size, and is read only after the stream has completed.
     let arrived = unsafe {
         stream.copy_to_host(host.base(), arena.base() + TO_BYTES, PAGE_BYTES as usize)?;
         stream.synchronize()?;
@@ -101,7 +102,7 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the second process; what it said, where it failed.
+/// Waits for the second process. If it fails, its output is the error.
 fn ended(mut child: Child) -> anyhow::Result<()> {
     let begun = Instant::now();
     let status = loop {
@@ -109,7 +110,7 @@ fn ended(mut child: Child) -> anyhow::Result<()> {
             Some(status) => break status,
             None if begun.elapsed() < LIMIT => std::thread::sleep(PAUSE),
             None => {
-                // An error means that it is gone already.
+                // An error means that it has exited already.
                 let _ = child.kill();
                 let _ = child.wait();
                 anyhow::bail!("cuFile has not answered for {} s", LIMIT.as_secs());
@@ -127,12 +128,12 @@ fn ended(mut child: Child) -> anyhow::Result<()> {
     anyhow::bail!("{}", if said.is_empty() { "reading a page to the device failed" } else { said })
 }
 
-/// In the second process: reads the page, and says why it could not.
+/// Entry point of the second process: reads the page, and prints the reason if that fails.
 pub fn second_process(index: u32, hex: &str, staging: &Path) -> ExitCode {
     match read_page(index, hex, staging) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever started this reads it; nobody else does.
+            // Only the parent process reads this output.
             let _ = std::io::stdout().write_all(format!("{error:#}").as_bytes());
             ExitCode::FAILURE
         }
@@ -149,8 +150,8 @@ fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
     let arena = Arena::open(&context, handle, ARENA_BYTES).context("CUDA IPC is refused here")?;
     let cufile = CuFile::open()?;
     let file = DirectFile::new(&cufile, staged.open_weights()?)?;
-    // SAFETY: needed to try a read. The range lies in the arena, which its owner leaves alone until
-    // this process has ended.
+    // SAFETY: needed to try a read. The range is inside the arena, which its owner does not access
+    // until this process has ended.
     let read = unsafe { file.read((arena.base(), TO_BYTES), 0, PAGE_BYTES as usize) }?;
     anyhow::ensure!(read == PAGE_BYTES as usize, "cuFile read {read} bytes of a page");
     context.flush_remote_writes()?;

@@ -1,4 +1,4 @@
-//! What a staging of a model holds, and what tells it from others.
+//! Contents and identity of a model's staging.
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
@@ -10,12 +10,12 @@ use workers::load::Encoded;
 
 use crate::setup::model::Opened;
 
-/// Raised when a weight's bytes in a staging would differ from an earlier version's.
+/// Version of the format; incremented when the bytes of a staged weight change.
 const FORMAT: u32 = 1;
-/// Characters of a model's name in a folder's.
+/// Maximum number of characters of a model's or format's name in the name of a folder.
 const NAME_MAX: usize = 80;
 
-/// A model's weights in one form.
+/// A model's weights in particular formats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StagedWeights<'a> {
     pub(crate) opened: &'a Opened,
@@ -28,13 +28,13 @@ impl<'a> StagedWeights<'a> {
         &self.opened.config
     }
 
-    /// What decides the bytes.
+    /// Returns everything that determines the bytes of the weights.
     pub(crate) fn encoded(&self) -> Encoded<'a> {
         Encoded { config: self.config(), dtype: self.dtype, formats: self.formats }
     }
 
-    /// All weights that may live on drives: the matrices of layers, and final norm and head where
-    /// the head is no embedding, which stays in memory.
+    /// Returns all weights that can be read from drives: the matrices of layers, and the final norm
+    /// and the head unless the head is the embedding, which stays in memory.
     pub(crate) fn weights(&self) -> Vec<Weights> {
         let config = self.config();
         let mut all = Vec::new();
@@ -48,7 +48,7 @@ impl<'a> StagedWeights<'a> {
         all
     }
 
-    /// The same as blobs, in the same order.
+    /// Returns the sizes of these weights as blobs, in the order of [`StagedWeights::weights`].
     pub(crate) fn blobs(&self) -> Vec<BlobSize> {
         let blob = |weights: Weights| BlobSize {
             name: weights.name(self.config()),
@@ -57,7 +57,7 @@ impl<'a> StagedWeights<'a> {
         self.weights().into_iter().map(blob).collect()
     }
 
-    /// What tells the staging from others.
+    /// Returns the identity of the staging.
     ///
     /// # Errors
     /// Weights that cannot be read.
@@ -80,7 +80,7 @@ impl<'a> StagedWeights<'a> {
     }
 }
 
-/// The number format, and what the matrices of layers are kept in instead.
+/// Returns the number format, followed by the formats to which matrices of layers are quantised.
 fn form(dtype: Dtype, formats: &WeightFormats) -> String {
     let mut bits: Vec<&str> = Vec::new();
     for format in formats.layers.iter().flatten() {
@@ -100,7 +100,7 @@ fn form(dtype: Dtype, formats: &WeightFormats) -> String {
     bits.join("-")
 }
 
-/// What can be a folder's name.
+/// Returns a name that is valid for a folder.
 fn folder(name: &str) -> String {
     let plain = name.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') => c,

@@ -1,5 +1,6 @@
-//! Measuring drives together: in a thread that can be left behind, since a drive that falls silent
-//! answers no call. A drive that fails or is silent is left out, and the others are measured anew.
+//! Concurrent measurement of drives, in a thread that can be abandoned, since calls for a drive
+//! that does not respond never return. A drive that fails or does not respond is left out, and the
+//! others are measured again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,40 +21,41 @@ use staging::{AlignedBuffer, BlobId, Flying, Reader, ReaderOptions, Staged};
 use super::write::{Interrupted, Staging};
 use crate::interrupt::Interrupt;
 
-/// Reads of a division, of which the median counts.
+/// Number of reads of a division, of which the median counts.
 const REPEATS: usize = 3;
-/// Weights of fewer blocks are divided as larger ones are: their times tell nothing.
+/// Minimum number of blocks of weights that are measured. Times of smaller weights tell nothing, so
+/// these are divided like larger ones.
 const BLOCKS_MIN: u64 = 16;
-/// A drive that has not answered for so long is left out.
+/// Time without a response after which a drive is left out.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// When a drive last got on that nothing is read from.
+/// Value of a drive's time of last progress while nothing is being read from it.
 const IDLE: u64 = 0;
-/// Between two looks at the thread.
+/// Interval between checks of the thread.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// How the division of weights of a size was found.
+/// Search for the division of weights of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BalancedWeight {
-    /// Operations whose weights have this size.
+    /// Names of the operations whose weights have this size.
     pub(crate) ops: Vec<String>,
     pub(crate) size_bytes: u64,
     pub(crate) trajectory: Trajectory,
 }
 
-/// What was measured, by drive; 0 of a drive that failed.
+/// Measurements by drive. A drive that failed has no share and no latency.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
     pub(super) read_bytes_per_s: Vec<f64>,
     pub(super) latency_ns: Vec<f64>,
     pub(super) weights: Vec<BalancedWeight>,
-    /// Why a drive was left out.
+    /// Reason for which each drive was left out, if it was.
     pub(super) failed: Vec<Option<String>>,
 }
 
 /// Measures all drives that can be read.
 ///
 /// # Errors
-/// None can be, each with its reason; an interrupt.
+/// No drive can be read, each with its reason, or an interrupt.
 pub(super) fn measured(
     stagings: &[Staging],
     options: &[ReaderOptions],
@@ -81,7 +83,8 @@ pub(super) fn measured(
     }
 }
 
-/// The sizes of a layer's weights, the largest first, as what they come to is where others begin.
+/// Returns a weight of each size in a layer, with the names of all operations of this size. The
+/// largest comes first: each division starts from the previous result.
 fn weights(staged: &Staged, config: &ModelConfig) -> anyhow::Result<Vec<(BlobId, Vec<String>)>> {
     let mut by_size: BTreeMap<u64, (BlobId, Vec<String>)> = BTreeMap::new();
     for op in config.every_layer_op() {
@@ -98,13 +101,13 @@ fn weights(staged: &Staged, config: &ModelConfig) -> anyhow::Result<Vec<(BlobId,
     Ok(weights)
 }
 
-/// A drive that cannot be read, by its place among those that were measured.
+/// A drive that cannot be read, as an index into the measured drives.
 struct Lost {
     drive: usize,
     reason: String,
 }
 
-/// Measures in a thread, and leaves it behind where a drive is silent.
+/// Measures in a separate thread, which is abandoned if a drive does not respond.
 fn beside(
     drives: Vec<(Staged, ReaderOptions)>,
     weights: Vec<(BlobId, Vec<String>)>,
@@ -114,7 +117,7 @@ fn beside(
         drives.iter().map(|_| Arc::new(AtomicU64::new(now_ns()))).collect();
     let (of_thread, (sender, receiver)) = (pulses.clone(), channel());
     let body = move || {
-        // Nobody receives it where the thread was left behind.
+        // There is no receiver if the thread was abandoned.
         let _ = sender.send(together(&drives, &weights, &of_thread));
     };
     std::thread::Builder::new()
@@ -140,7 +143,7 @@ fn beside(
     }
 }
 
-/// All drives at once.
+/// Measures all drives concurrently.
 fn together(
     drives: &[(Staged, ReaderOptions)],
     weights: &[(BlobId, Vec<String>)],
@@ -197,7 +200,7 @@ fn together(
     Ok(Measured { read_bytes_per_s, latency_ns, weights: divided, failed })
 }
 
-/// Why a division was not measured.
+/// Reason for which a division was not measured.
 enum Stopped {
     Lost(Lost),
     Balance(BalanceError),
@@ -209,7 +212,8 @@ impl From<BalanceError> for Stopped {
     }
 }
 
-/// What was measured of the drives that are left, with nothing for the others.
+/// Extends measurements of the remaining drives to all drives, with neutral values for those that
+/// failed.
 fn spread(of_alive: Measured, alive: &[usize], failed: Vec<Option<String>>) -> Measured {
     fn at<T: Clone>(values: &[T], alive: &[usize], count: usize, other: T) -> Vec<T> {
         let mut all = vec![other; count];
@@ -227,7 +231,7 @@ fn spread(of_alive: Measured, alive: &[usize], failed: Vec<Option<String>>) -> M
         }
     }
     Measured {
-        // What reads nothing takes no time, whatever its rate.
+        // A drive that reads nothing takes no time, whatever its rate.
         read_bytes_per_s: at(&of_alive.read_bytes_per_s, alive, count, 1.0),
         latency_ns: at(&of_alive.latency_ns, alive, count, 0.0),
         weights,

@@ -1,4 +1,4 @@
-//! Weights on drives: what is staged of a model, where, in which form, and how fast it is read.
+//! Stagings of a model's weights on drives: their contents, location, format and read rates.
 
 pub(crate) mod balance;
 pub mod direct;

@@ -1,4 +1,4 @@
-//! The drives of a run: what lives there, and what the planner and the workers have to know.
+//! Drives of a run, with everything that the planner and the workers need to know about them.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -20,25 +20,27 @@ use crate::interrupt::Interrupt;
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 
-/// Faults of the drives, for tests and studies: one text for each drive, separated by `;`.
+/// Environment variable with faults of the drives for tests and studies: one text per drive,
+/// separated by `;`.
 const FAULTS_ENV: &str = "TANDEM_NVME_FAULTS";
-/// `threads`: reads by threads, though io_uring may be there.
+/// Environment variable that, if set to `threads`, reads with threads even if io_uring is
+/// available.
 const IO_ENV: &str = "TANDEM_NVME_IO";
-/// A drive that has not answered for so long is given up.
+/// Milliseconds without a response after which a drive is given up.
 const SILENCE_MS: u64 = 10_000;
 
-/// Drives whose stagings are whole and whose rates are known.
+/// Drives with complete stagings and known read rates.
 #[derive(Debug)]
 pub(crate) struct Nvme {
     pub(crate) storage: Storage,
     pub(crate) rates: Vec<StorageRate>,
-    /// Why the device is not read to, where nobody has said whether it is to be.
+    /// Reason for which drives are not read directly to the device, if the choice was automatic.
     pub(crate) note: Option<String>,
     stagings: Vec<Staging>,
     options: Vec<ReaderOptions>,
 }
 
-/// What a run may read from drives, before these are looked at; `None` where it has none.
+/// Returns what a run may read from drives, before these are examined; `None` if it has none.
 ///
 /// # Errors
 /// An operation that the model lacks.
@@ -75,10 +77,10 @@ fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
     })
 }
 
-/// How each drive is read.
+/// Returns the options for reading each drive.
 ///
 /// # Errors
-/// Faults that nobody understands.
+/// Faults in the environment that are not valid.
 pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, Usage> {
     let faults = std::env::var(FAULTS_ENV).unwrap_or_default();
     let io = match std::env::var(IO_ENV).as_deref() {
@@ -96,10 +98,11 @@ pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, Usage>
 }
 
 impl Nvme {
-    /// Finds or makes the stagings of a run and measures the drives where nobody has.
+    /// Finds or writes the stagings of a run, and measures the drives unless measurements are
+    /// stored.
     ///
     /// # Errors
-    /// As [`obtain`], and drives that cannot be read.
+    /// Fails like [`obtain`], or for drives that cannot be read.
     pub(crate) fn obtain(
         run: &Run,
         opened: &Opened,
@@ -134,7 +137,7 @@ impl Nvme {
         Ok(Nvme { storage, rates, note, stagings, options })
     }
 
-    /// What the storage workers read.
+    /// Returns the stagings for the storage workers.
     pub(crate) fn staged(&self) -> Vec<StagedAt> {
         let stagings = self.stagings.iter().zip(&self.options);
         stagings

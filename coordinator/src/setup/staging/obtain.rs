@@ -1,4 +1,4 @@
-//! The stagings of a run: those that are there, and those that are made first.
+//! Stagings of a run: existing ones, and those that are written first.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use crate::interrupt::Interrupt;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The staging in each of `directories`, in their order. Where one is missing it says what that
-/// takes, and makes it.
+/// Returns the staging in each of `directories`, in their order. Missing ones are written after a
+/// message about the required space and time.
 ///
 /// # Errors
-/// A staging that is damaged or of something else under this name, or one that cannot be made.
+/// A staging that is damaged or has the name of another one, or one that cannot be written.
 pub(crate) fn obtain(
     weights: StagedWeights<'_>,
     directories: &[PathBuf],

@@ -1,5 +1,5 @@
-//! Writing a model's weights to drives: each is read and encoded once, and written to all
-//! directories that lack it. No more than one weight is in memory.
+//! Writes a model's weights to drives. Each weight is read and encoded once, and written to all
+//! directories that lack it, so that no more than one weight is in memory.
 
 use std::path::{Path, PathBuf};
 
@@ -12,23 +12,23 @@ use crate::interrupt::Interrupt;
 use crate::setup::bar::Bar;
 use crate::setup::model::open_weights;
 
-/// A directory and what is staged there.
+/// A directory and the staging in it.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pub(crate) directory: PathBuf,
     pub(crate) staged: Staged,
 }
 
-/// Why staging stopped where nothing failed.
+/// Staging was interrupted without any failure.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; what was staged is kept, and the same command goes on from there")]
 pub(crate) struct Interrupted;
 
-/// Stages into each of `directories`, in which nothing whole lies yet; what was begun there goes
-/// on.
+/// Stages the weights in each of `directories`, none of which contains a complete staging. Partial
+/// stagings are continued.
 ///
 /// # Errors
-/// A drive that is full or fails, weights that cannot be read, an interrupt.
+/// A drive that is full or fails, weights that cannot be read, or an interrupt.
 pub(crate) fn stage(
     weights: StagedWeights<'_>,
     directories: &[PathBuf],
@@ -64,7 +64,7 @@ pub(crate) fn stage(
         let bytes = &mut buffer.bytes_mut()[..size_bytes];
         weights.encoded().blob(all[index], source.as_ref(), (variant, threads), bytes)?;
         let bytes = &*bytes;
-        // Every drive writes at the same time.
+        // All drives write concurrently.
         std::thread::scope(|scope| {
             let lacking = writers.iter_mut().zip(&missing);
             let lacking = lacking.filter(|(_, missing)| missing.contains(&index));
