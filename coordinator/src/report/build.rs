@@ -1,4 +1,4 @@
-//! From measurements to the report.
+//! Builds the report of a run from its measurements.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,26 +20,26 @@ use super::storages::storages;
 use crate::engine::measure::{Prediction, Replay, Totals};
 use crate::engine::{Measured, Peaks};
 
-/// What was known before the workers started.
+/// Predictions of a run before its workers start.
 #[derive(Debug, Clone)]
 pub struct RunPrediction {
-    /// Longest prompt and largest number of new tokens.
+    /// Longest prompt and maximum number of new tokens, in tokens.
     pub lengths: (u32, u32),
-    /// Of all groups.
+    /// Predicted durations of all groups.
     pub predicted: Option<planner::priced::Predicted>,
-    /// The same at either end of what was measured before.
+    /// Lower and upper bound of these, by the uncertainty of earlier measurements.
     pub between: Option<[planner::priced::Predicted; 2]>,
-    /// What is predicted over what is simulated.
+    /// Ratio of predicted to simulated durations.
     pub factors: planner::priced::Factors,
-    /// Groups, where no sequence takes the place of another.
+    /// Number of groups, if no sequence takes over the slot of another.
     pub groups: u64,
-    /// Decode steps of all groups, at most.
+    /// Maximum number of decode steps of all groups.
     pub decode_steps: u64,
-    /// What was decided of the weights' form that nobody asked for, a sentence each.
+    /// Decisions about the formats of weights that the user did not make, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// Sentences as one text; `None` where there are none.
+/// Joins sentences into one text; returns `None` if there are none.
 pub fn one_text(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))
 }
@@ -55,7 +55,7 @@ fn predicted(prediction: &RunPrediction) -> Option<Predicted> {
     })
 }
 
-/// The report of a run.
+/// Builds the report of a run.
 pub fn build(
     plan: &Plan,
     measured: &Measured,
@@ -125,7 +125,7 @@ pub fn build(
     }
 }
 
-/// The CUDA device, `emulated`, or `none`.
+/// Returns the name of the CUDA device, `emulated`, or `none`.
 fn device(plan: &Plan, measured: &Measured) -> String {
     let other = if plan.map.uses_gpu() { "emulated" } else { "none" };
     measured.device.clone().unwrap_or_else(|| other.to_owned())
@@ -187,7 +187,7 @@ fn layer_times(plan: &Plan, replay: &Replay) -> LayerTimes {
 
 fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
     let (mut bytes, mut counted) = (BTreeMap::new(), HashSet::new());
-    // Each of several storages holds the same.
+    // With several storages, each has a copy, which is counted once.
     for placed in plan.weights.iter().filter(|placed| counted.insert(placed.weights)) {
         let format = match plan.map.weight_formats.of(&plan.config, placed.weights) {
             WeightFormat::Plain => plan.shape.dtype.name().to_owned(),

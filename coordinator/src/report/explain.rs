@@ -1,4 +1,5 @@
-//! The plan before it runs, in words: what it will take, and with `-v` all of it.
+//! Description of a plan before it runs: its predicted duration and, with `-v`, all of its
+//! contents.
 
 use std::fmt::Write;
 
@@ -10,7 +11,7 @@ use program::plan::Plan;
 use super::file::{LayerRange, MapSummary};
 use super::read_weights::ReadWeights;
 
-/// What the run will take, said before it starts.
+/// Formats the predicted duration of a run.
 pub fn predicted(predicted: &Predicted, between: Option<[Predicted; 2]>) -> String {
     let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
     let ends = between.map_or_else(String::new, |between| {
@@ -20,7 +21,7 @@ pub fn predicted(predicted: &Predicted, between: Option<[Predicted; 2]>) -> Stri
     format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s{ends}\n")
 }
 
-/// Memory, placement and program sizes of a plan.
+/// Formats the memory, placement and program sizes of a plan.
 pub fn plan(plan: &Plan) -> String {
     let mut text = String::new();
     let budget = Budget::of(plan);

@@ -1,23 +1,23 @@
-//! Weights in further memories of the host, in words.
+//! Summary of the weights in additional host memories.
 
 use program::map::DeviceMap;
 use program::topology::FAR_MAX;
 
-/// Layers with weights in a further memory of the host.
+/// Number of layers with weights in one additional host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct InMemory {
-    /// Of which all weights are there.
+    /// Layers all of whose weights are there.
     whole: usize,
-    /// Of which some are.
+    /// Layers of which only some weights are there.
     partly: usize,
 }
 
-/// What further memories of the host hold, by their numbers.
+/// Contents of the additional host memories, by memory number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FarWeights([InMemory; FAR_MAX]);
 
 impl FarWeights {
-    /// Of a map; `None` where nothing is there.
+    /// Counts the layers of a map; returns `None` if it uses no additional memory.
     pub(crate) fn of(map: &DeviceMap) -> Option<FarWeights> {
         let mut memories = [InMemory::default(); FAR_MAX];
         for homes in &map.weights {
@@ -32,8 +32,8 @@ impl FarWeights {
         (map.far_memories() > 0).then_some(FarWeights(memories))
     }
 
-    /// `all weights of 20 of 48 layers, what the GPU multiplies of 3; in the second all weights of
-    /// 8 of 48 layers`.
+    /// Formats the contents: `all weights of 20 of 48 layers, what the GPU multiplies of 3; in the
+    /// second all weights of 8 of 48 layers`.
     pub(crate) fn summary(&self, map: &DeviceMap) -> String {
         let used = self.0.iter().enumerate().filter(|(_, one)| one.whole + one.partly > 0);
         let parts = used.map(|(number, one)| {

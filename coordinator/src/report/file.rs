@@ -1,4 +1,4 @@
-//! `--report r.json`: one object, described by example in `docs/formats.md`.
+//! File of `--report r.json`: one object, described by an example in `docs/formats.md`.
 
 use std::collections::BTreeMap;
 
@@ -10,137 +10,139 @@ use super::routing::RoutingReport;
 use super::select::SelectReport;
 use super::storages::StorageReport;
 
-/// A run, in numbers. Times in seconds, rates in tokens per second.
+/// Figures of a run. Times are in seconds, rates in tokens per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub version: String,
     pub model: String,
     pub dtype: String,
-    /// Bytes of the weights by the form of their matrices, vectors included.
+    /// Bytes of the weights, vectors included, by the format of their matrices.
     pub weight_bytes_by_format: BTreeMap<String, u64>,
-    /// Form of the KV cache.
+    /// Format of the KV cache.
     pub kv_format: String,
     pub batches: u16,
     pub batch_size: u16,
-    /// Longest prompt, tokens.
+    /// Length of the longest prompt, in tokens.
     pub prompt_len: u32,
-    /// Largest number of new tokens of a sequence.
+    /// Maximum number of new tokens of a sequence.
     pub gen_len: u32,
-    /// How requests ended; `null` for a benchmark.
+    /// Requests by outcome; `null` for a benchmark.
     pub requests: Option<RequestCounts>,
-    /// What was decided that nobody asked for, in sentences.
+    /// Decisions that the user did not make, in sentences.
     pub note: Option<String>,
     pub device: String,
     pub policy: String,
     pub device_map: MapSummary,
-    /// Compute threads by worker.
+    /// Number of compute threads by worker.
     pub threads: BTreeMap<String, u16>,
-    /// Which kernels each worker dispatched to.
+    /// Variant of the kernels that each worker dispatched to.
     pub kernel_variants: BTreeMap<String, String>,
     pub groups: u64,
     pub load_s: f64,
     pub prefill_s: f64,
     pub decode_s: f64,
     pub total_s: f64,
-    /// Of prompts, as many as were computed.
+    /// Number of prompt tokens that were computed.
     pub prefill_tokens: u64,
-    /// Of prompts that begin like others: computed with those.
+    /// Number of prompt tokens that were not computed, since they belong to a prefix shared with
+    /// another prompt.
     pub shared_prompt_tokens: u64,
-    /// Tokens of decode steps: the first token of each sequence belongs to prefill.
+    /// Number of tokens of decode steps. The first token of each sequence belongs to prefill.
     pub decode_tokens: u64,
-    /// Of all groups; fewer than predicted where answers end early.
+    /// Number of decode steps of all groups; fewer than predicted if answers end early.
     pub decode_steps: u64,
-    /// All new tokens.
+    /// Number of new tokens, including the first ones.
     pub generated_tokens: u64,
     pub prefill_tokens_per_s: Option<f64>,
     pub decode_tokens_per_s: Option<f64>,
     pub total_tokens_per_s: Option<f64>,
-    /// How long decode steps took; `null` when nothing was decoded. A step makes a token of every
-    /// sequence, so this is also the time between two tokens of one.
+    /// Durations of decode steps; `null` if nothing was decoded. A step computes a token of every
+    /// sequence, so this is also the time between two tokens of a sequence.
     pub decode_step: Option<StepTimes>,
-    /// What was predicted before the workers started; `null` without a profile of this machine.
+    /// Prediction before the workers started; `null` without a profile of this machine.
     pub predicted: Option<Predicted>,
-    /// The simulator tried on this run; `null` when too few steps were decoded.
+    /// Simulation of part of this run by its own costs; `null` if too few steps were decoded.
     pub replayed: Option<Replayed>,
     pub lanes: BTreeMap<String, LaneReport>,
-    /// Share of the h2d lanes' busy time beside which the CPU computed; `null` without transfers.
+    /// Share of the h2d lanes' busy time in which the CPU computed too; `null` without transfers.
     pub overlap: Option<f64>,
-    /// Share of decode in which no lane was inside work.
+    /// Share of decode in which no lane did any work.
     pub time_outside: Option<f64>,
     pub streamed_weight_bytes: u64,
     pub streamed_kv_bytes: u64,
-    /// Drives that weights were read from in every step, by name; empty where none were.
+    /// Drives from which weights were read in every step, by name; empty if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storages: BTreeMap<String, StorageReport>,
-    /// How rows were spread over experts; absent of a model without, and where nobody counts it.
+    /// Distribution of rows over experts; absent for a model without experts, and if it was not
+    /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<RoutingReport>,
-    /// Which positions new tokens attended to; absent where they attended to all.
+    /// Selection of the positions that new tokens attended to; absent if they attended to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_select: Option<SelectReport>,
-    /// What the plan was granted before anything loaded: `weights`, `kv`, `activations`, `device`.
+    /// Planned bytes, before anything was loaded: `weights`, `kv`, `activations`, `device`.
     pub budget_bytes: BTreeMap<String, u64>,
-    /// Largest proportional set size seen from ready to exit, by process and summed.
+    /// Maximum proportional set size between ready and exit, by process and in total.
     pub peak_pss_bytes: BTreeMap<String, u64>,
-    /// The same while loading.
+    /// Maximum proportional set size while loading, by process and in total.
     pub load_peak_pss_bytes: BTreeMap<String, u64>,
-    /// Heap allocations of each worker while it ran groups.
+    /// Number of heap allocations of each worker while it ran groups.
     pub allocations_after_ready: BTreeMap<String, u64>,
-    /// Trace records that did not fit and are missing from the figures above.
+    /// Number of trace records that did not fit and are missing from the figures above.
     pub lost_spans: u64,
 }
 
-/// Requests of an input file by how they ended, those of an earlier run that was resumed included.
+/// Requests of an input file by outcome, including those of an earlier run that was resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
     pub answered: usize,
-    /// With an error line, or an answer without the form that it must have.
+    /// Requests with an error line, or with an answer that violates its required format.
     pub failed: usize,
-    /// Of those above, with an answer that was cut at its largest number of tokens.
+    /// Requests among the above whose answer was cut at its maximum number of tokens.
     pub cut: usize,
-    /// Not reached.
+    /// Requests that were not reached.
     pub not_run: usize,
 }
 
-/// Of all decode steps of all groups.
+/// Durations of the decode steps of all groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
     pub median_s: f64,
-    /// 21 of them: the shortest step, the longest, and between them the step that every further 5
-    /// of 100 are not longer than.
+    /// 21 quantiles, from the minimum to the maximum in steps of 5%.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quantiles_s: Vec<f64>,
-    /// 95 of 100 steps are not longer.
+    /// 95th percentile.
     pub p95_s: f64,
     pub max_s: f64,
 }
 
-/// What the simulator says of the whole run if no sequence takes the place of another, every group
-/// going on to its longest answer.
+/// Simulated durations of a whole run in which no sequence takes over the slot of another and every
+/// group continues until its longest answer ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// `profile`: costs that were measured before.
+    /// Source of the costs. `profile`: measured before the run.
     pub source: String,
     pub prefill_s: f64,
     pub decode_s: f64,
-    /// Of both together the least and the most, if all that is uncertain of the profile comes
-    /// together; `null` where it says nothing of that.
+    /// Lower and upper bound of prefill and decode together, if all uncertainties of the profile
+    /// add up; `null` if the profile has none.
     #[serde(default)]
     pub between_s: Option<[f64; 2]>,
-    /// What `prefill_s` is of: sequences that follow others begin in groups of their own, which are
-    /// more and smaller, and each reads all weights.
+    /// Number of groups that `prefill_s` covers. In the run there may be more and smaller ones,
+    /// since sequences that take over slots begin in groups of their own, each of which reads all
+    /// weights.
     pub groups: u64,
-    /// What `decode_s` is of: as many as there can be.
+    /// Number of decode steps that `decode_s` covers, which is the maximum.
     pub decode_steps: u64,
 }
 
-/// The second half of the last group's decode steps, simulated with each instruction's median cost
-/// in the first half, and measured.
+/// Second half of the last group's decode steps, as measured and as simulated with each
+/// instruction's median cost in the first half.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     pub simulated_s: f64,
     pub measured_s: f64,
-    /// Time each lane was inside work in these steps.
+    /// Time that each lane worked in these steps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lanes: BTreeMap<String, ReplayedLane>,
     /// Two layers of a step in the middle of them.
@@ -148,32 +150,32 @@ pub struct Replayed {
     pub layers: Option<ReplayedLayers>,
 }
 
-/// One lane's share of the steps that were simulated again.
+/// Busy time of a lane in the steps that were simulated again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplayedLane {
     pub simulated_busy_s: f64,
     pub measured_busy_s: f64,
 }
 
-/// Layers of a step in time.
+/// Timelines of some layers of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplayedLayers {
     pub simulated: LayerTimes,
     pub measured: LayerTimes,
 }
 
-/// What each lane did from the beginning of the first of some layers to their end.
+/// Work of each lane from the start of some layers to their end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerTimes {
     pub length_s: f64,
     pub spans: Vec<LayerSpan>,
 }
 
-/// Work of a lane, from the beginning of the layers on.
+/// Work of a lane; times are relative to the start of the layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerSpan {
     pub lane: String,
-    /// The operation, or the one that what is moved is for.
+    /// The operation, or the one whose operand is moved.
     pub op: String,
     pub layer: Option<u16>,
     pub batch: u16,
@@ -181,13 +183,13 @@ pub struct LayerSpan {
     pub end_s: f64,
 }
 
-/// One lane's share of the run.
+/// Busy time of a lane in the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaneReport {
     pub busy_s: f64,
 }
 
-/// A device map in few lines: runs of equal layers.
+/// Summary of a device map as ranges of equal layers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapSummary {
     pub prefill: Vec<LayerRange>,
@@ -198,7 +200,7 @@ pub struct MapSummary {
     pub kv_slots: u16,
 }
 
-/// Layers `first..=last` with the operations of each device.
+/// Operations of each device in the layers `first..=last`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerRange {
     pub first: usize,
@@ -208,7 +210,6 @@ pub struct LayerRange {
 }
 
 impl MapSummary {
-    /// Summarises a map.
     pub fn new(config: &ModelConfig, map: &DeviceMap) -> MapSummary {
         let prefill = (0..config.num_layers).map(|layer| {
             let list = layer_list(config, layer, None);

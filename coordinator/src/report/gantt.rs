@@ -1,28 +1,28 @@
-//! A layer in time as a chart of characters: a row a lane, a letter an operation.
+//! Timeline of layers as a chart of characters, with a row per lane and a letter per operation.
 
 use std::fmt::Write;
 
 use planner::layer::steady::{Lane, Steady};
 use planner::layer::table::Table;
 
-/// Characters of a row.
+/// Number of characters in a row.
 const WIDTH: usize = 96;
-/// Layers shown.
+/// Number of layers shown.
 pub(crate) const LAYERS: usize = 2;
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// What a lane does for a while.
+/// Work of a lane.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bar {
-    /// Index of its row.
+    /// Index of the lane in [`Gantt::lanes`].
     pub(crate) lane: usize,
-    /// Index of what it is called.
+    /// Index of the operation in [`Gantt::names`].
     pub(crate) name: usize,
     pub(crate) start_ms: f64,
     pub(crate) end_ms: f64,
 }
 
-/// Rows of bars in a window of time.
+/// Bars by lane in a window of time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Gantt {
     pub(crate) lanes: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Gantt {
 }
 
 impl Gantt {
-    /// Two layers of the steady state, by a table.
+    /// Creates the chart of two layers in the steady state, by a table's costs.
     pub(crate) fn of_table(table: &Table, steady: &Steady) -> Gantt {
         let start_ms = steady.window.0.ms();
         let bars = steady.timeline.spans.iter().map(|span| Bar {
@@ -51,8 +51,8 @@ impl Gantt {
         }
     }
 
-    /// The chart; nothing of a window without length. Where several bars share a character the
-    /// longest shows; a dot is an idle lane.
+    /// Draws the chart; empty if the window has no length. If several bars share a character, the
+    /// longest one is shown; a dot is an idle lane.
     pub(crate) fn draw(&self) -> String {
         let length_ms = self.end_ms - self.start_ms;
         if length_ms <= 0.0 {
@@ -81,7 +81,7 @@ impl Gantt {
         text
     }
 
-    /// What shows in each character of a lane.
+    /// Returns the name shown in each character of a lane's row.
     fn cells(&self, lane: usize) -> Vec<Option<usize>> {
         let mut longest: Vec<(f64, Option<usize>)> = vec![(0.0, None); WIDTH];
         let cell_ms = (self.end_ms - self.start_ms) / WIDTH as f64;

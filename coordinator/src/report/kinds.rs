@@ -1,20 +1,21 @@
-//! What a model's layers are, where they are more than one kind or have experts.
+//! Description of a model's layers, if these are of several kinds or have experts.
 
 use model::config::ModelConfig;
 use program::plan::Plan;
 use serde::Serialize;
 
-/// The experts of a model and how many of them a decode step of a batch goes to.
+/// Experts of a model, and how many of them a decode step of a batch is expected to use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct ExpectedExperts {
     count: usize,
     per_token: usize,
-    /// Of a layer, where all are as likely.
+    /// Expected number of distinct experts of a layer that a full batch uses, if all are equally
+    /// likely.
     expected_of_batch: f64,
 }
 
 impl ExpectedExperts {
-    /// Of a full batch; `None` of a model without experts.
+    /// Returns the experts that a full batch uses; `None` for a model without experts.
     pub(crate) fn of(plan: &Plan) -> Option<ExpectedExperts> {
         plan.config.experts.map(|experts| ExpectedExperts {
             count: experts.count,
@@ -24,7 +25,7 @@ impl ExpectedExperts {
     }
 }
 
-/// Lines about the layers; none of a model whose layers are alike and dense.
+/// Returns lines about the layers; empty if these are dense and attend to all positions.
 pub(crate) fn lines(plan: &Plan) -> String {
     let mut text = windows(&plan.config, plan.shape.max_context as usize);
     text += &states(&plan.config);
@@ -39,7 +40,7 @@ pub(crate) fn lines(plan: &Plan) -> String {
     text
 }
 
-/// How far back which layers look, where that is less than the longest sequence.
+/// Returns a line about the attention windows that are shorter than the longest sequence.
 fn windows(config: &ModelConfig, longest: usize) -> String {
     let mut windows: Vec<(usize, usize)> = Vec::new();
     let all = (0..config.num_layers).filter_map(|layer| config.layers.of(layer).window);
@@ -59,7 +60,7 @@ fn windows(config: &ModelConfig, longest: usize) -> String {
     }
 }
 
-/// What layers with a state keep of a sequence.
+/// Returns a line about the recurrent states that layers keep of a sequence.
 fn states(config: &ModelConfig) -> String {
     let Some(delta) = config.delta else { return String::new() };
     let layers = (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state());

@@ -1,4 +1,4 @@
-//! A layer and its choice as text: who runs what, what bounds it, what came second.
+//! Description of a layer and its best map: device of each operation, bounds, and the runner-up.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use planner::layer::time::Ps;
 
 use super::plain_table::{plain_table, right_aligned};
 
-/// The layer as a table, the terms of the maximum, and the runner-up.
+/// Formats a layer as a table, the terms of the maximum, and the runner-up.
 pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
     let best = &found.best;
     let mut text = format!("{}\n", ops(table, &best.candidate));
@@ -43,7 +43,7 @@ pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
     text
 }
 
-/// `gpu k..wv, compressed, from NVMe: fc0`.
+/// Returns the name of a candidate: `gpu k to wv, compressed, from NVMe: fc0`.
 pub(crate) fn named(table: &Table, candidate: &Candidate) -> String {
     let (start, end) = candidate.interval;
     let mut text = match end - start {
@@ -67,7 +67,8 @@ fn ms(time: Ps) -> String {
     format!("{:.3}", time.ms())
 }
 
-/// One row per operation; times of one batch, the chosen device marked.
+/// Returns a table with a row per operation, which shows its device in the candidate. Times are
+/// those of one batch.
 fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
     let mut shown = plain_table();
     let from_nvme = table.ops.iter().any(|op| op.s2d_ms > 0.0);
@@ -111,7 +112,7 @@ fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
     shown
 }
 
-/// What the closed form takes the maximum of.
+/// Formats the terms whose maximum is the latency in the closed form.
 fn terms(best: &Choice) -> String {
     let terms = &best.terms;
     let all = [

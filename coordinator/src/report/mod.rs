@@ -1,4 +1,4 @@
-//! What a run tells when it ends: the report file, tables and charts.
+//! Output of a run at its end: the report file, tables and charts.
 
 pub mod build;
 pub mod explain;

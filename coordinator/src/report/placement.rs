@@ -1,4 +1,5 @@
-//! Placements in words: who runs what, what stays in device memory, and what was compared.
+//! Description of placements: device of each operation, contents of device memory, and the
+//! candidates that were compared.
 
 use std::fmt::Write;
 
@@ -14,10 +15,11 @@ use super::kinds;
 use super::plain_table::{plain_table, right_aligned};
 use super::read_weights::ReadWeights;
 
-/// Threads of the cpu worker and of the device's, for a map with a device and for one without.
+/// Function that returns the numbers of threads of the cpu worker and of the device, for a map that
+/// uses the device or one that does not.
 pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);
 
-/// The best placements of every policy, the fastest first.
+/// Formats the best placements of every policy, the fastest first.
 pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> String {
     let plan = &chosen.plan;
     let mut table = plain_table();
@@ -79,15 +81,15 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
     text
 }
 
-/// All of the chosen policy, and the best of the others.
+/// Returns all candidates of the chosen policy, and the best one of every other, with their ranks.
 fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
     let all = &chosen.considered;
     let is_best = |place: usize| all[..place].iter().all(|other| other.name != all[place].name);
     all.iter().enumerate().filter(move |(place, one)| one.name == chosen.name || is_best(*place))
 }
 
-/// The operations of a layer of the chosen map, those of a layer that is streamed if there is one:
-/// times of one batch.
+/// Formats the operations of a layer of the chosen map with the times of one batch. It is a layer
+/// with streamed weights if there is one.
 pub(crate) fn layer(chosen: &Chosen) -> String {
     let (map, config) = (&chosen.plan.map, &chosen.plan.config);
     let layer = shown_layer(map, config);
@@ -143,7 +145,8 @@ fn attends_whole(list: &[OpChunk], devices: &[Device]) -> bool {
     attention.all(|(_, device)| device == first)
 }
 
-/// Of the layers that attend the first whose weights are streamed, or the first one.
+/// Returns the first layer with attention whose weights are streamed, or the first one with
+/// attention.
 pub(crate) fn shown_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
     let attends = |layer: &usize| !config.layers.of(*layer).has_state();
     let attending = || (0..map.weights.len()).filter(attends);
@@ -155,7 +158,8 @@ fn is_resident(map: &DeviceMap, layer: usize) -> bool {
     map.weights[layer].iter().all(|home| *home == MemoryId::VRAM)
 }
 
-/// Where the operands that are not activations come from.
+/// Returns the memory from which an operation reads its weights or KV; empty if it only reads
+/// activations.
 fn operands(
     map: &DeviceMap,
     config: &ModelConfig,
@@ -185,7 +189,8 @@ fn operands(
     }
 }
 
-/// The entries of a streamed layer's list that the GPU runs, where they are an interval.
+/// Returns the interval of a streamed layer's entries that the GPU runs; `None` if they are no
+/// interval.
 pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
     let count = chosen.table.ops.len();
     match chosen.placement.policy {
@@ -197,7 +202,7 @@ pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
     }
 }
 
-/// What is resident in device memory: `11 layers, KV of 11, head`; `None`: nothing.
+/// Formats the contents of device memory: `11 layers, KV of 11, head`; `None` if it has none.
 pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
     let layers = (0..map.weights.len()).filter(|layer| is_resident(map, *layer)).count();
     let kv = map.kv.iter().filter(|kv| kv.k.iter().chain(&kv.v).all(|m| *m == MemoryId::VRAM));
@@ -221,8 +226,8 @@ pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// What the GPU runs of a layer in prefill and in decode: `nothing`, `k to wv`, `all but scores to
-/// wv`. Of decode that of a layer that is streamed, if there is one.
+/// Formats the operations of a layer that the GPU runs in prefill and in decode: `nothing`, `k to
+/// wv`, `all but scores to wv`. It is a layer with streamed weights if there is one.
 pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
     let named = |list: Vec<OpChunk>, devices: &[Device], cut: &str| {
         let on: Vec<bool> = devices.iter().map(|device| *device == Device::Gpu).collect();
@@ -246,7 +251,7 @@ pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) 
     (named(whole, &map.prefill.layers[layer], ""), named(list, &decode, &cut))
 }
 
-/// The names that are `on`, neighbours as `first to last`.
+/// Lists the names that are `on`, with adjacent ones as `first to last`.
 fn runs(names: &[String], on: &[bool]) -> String {
     let listed = |side: bool| {
         let mut runs: Vec<String> = Vec::new();

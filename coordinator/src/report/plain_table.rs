@@ -1,8 +1,8 @@
-//! Tables for people, as all commands print them.
+//! Style of the tables that all commands print.
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL_ONLY};
 
-/// Puts columns of numbers to the right.
+/// Aligns columns of numbers to the right.
 pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
@@ -11,7 +11,7 @@ pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) 
     }
 }
 
-/// A table with lines above, below and under its header only.
+/// Returns a table with lines only above, below and under its header.
 pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);

@@ -1,4 +1,4 @@
-//! Weights that are read from storages in every step, in words.
+//! Summary of the weights that are read from storages in every step.
 
 use model::config::ModelConfig;
 use model::ops::Op;
@@ -7,27 +7,27 @@ use program::map::DeviceMap;
 use program::plan::Plan;
 use program::topology::MemoryId;
 
-/// Operations that are read of the same layers.
+/// Operations whose weights are read in the same layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadOfLayers {
     pub(crate) ops: Vec<Op>,
-    /// Ascending.
+    /// Indices of the layers, ascending.
     pub(crate) layers: Vec<usize>,
 }
 
-/// What a plan reads in every step.
+/// Weights that a plan reads in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadWeights {
-    /// Those of most layers first.
+    /// Operations by layers, those with the most layers first.
     pub(crate) of_layers: Vec<ReadOfLayers>,
-    /// Final norm and head.
+    /// The final norm and the head are read.
     pub(crate) head: bool,
     pub(crate) bytes_per_step: u64,
     pub(crate) storages: u16,
 }
 
 impl ReadWeights {
-    /// Of a plan; `None` where it reads nothing.
+    /// Returns the weights that a plan reads; `None` if it reads nothing.
     pub(crate) fn of(plan: &Plan) -> Option<ReadWeights> {
         let map = &plan.map;
         map.uses_storages().then(|| ReadWeights {
@@ -38,7 +38,7 @@ impl ReadWeights {
         })
     }
 
-    /// `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
+    /// Formats the weights: `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
     pub(crate) fn summary(&self, config: &ModelConfig) -> String {
         let matrices = matrices(config);
         let named = |ops: &[Op]| match ops == matrices {

@@ -1,28 +1,29 @@
-//! How skewed the routing of a mixture of experts was.
+//! Skew of the routing in a mixture of experts.
 
 use model::experts::Experts;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::routed::Routed;
 
-/// Means over the layers, beside what they would be if all experts were as likely.
+/// Means over the layers, with the values that would be expected if all experts were equally
+/// likely.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoutingReport {
-    /// Of a layer.
+    /// Number of experts of a layer.
     pub experts: u32,
-    /// Of a decode step of a batch.
+    /// Rows of a decode step of a batch.
     pub rows_per_step: f64,
-    /// Experts that such a step went to.
+    /// Number of distinct experts that these rows went to.
     pub used_per_step: f64,
     pub used_if_even: f64,
-    /// A tenth of the experts, rounded up.
+    /// Number of experts that count as the busiest: a tenth of all, rounded up.
     pub busiest: u32,
-    /// What the busiest experts had of the rows of all experts, in the whole run.
+    /// Share of all rows of the run that went to the busiest experts of a layer.
     pub busiest_share: f64,
     pub busiest_share_if_even: f64,
 }
 
-/// Of a model's experts.
+/// Compares the counted rows with an even distribution; `None` without experts or counts.
 pub fn routing(experts: Option<&Experts>, routed: Option<&Routed>) -> Option<RoutingReport> {
     let (experts, routed) = (experts?, routed?);
     let Routed { rows_per_step, used_per_step, busiest, busiest_share, .. } = *routed;
@@ -37,7 +38,7 @@ pub fn routing(experts: Option<&Experts>, routed: Option<&Routed>) -> Option<Rou
     })
 }
 
-/// One line.
+/// Formats the report as a line.
 pub(crate) fn render(report: &RoutingReport) -> String {
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     format!(

@@ -1,22 +1,22 @@
-//! Which of their cached positions new tokens attended to.
+//! Share of the cached positions that new tokens attended to.
 
 use program::select::KvSelect;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::selected::Selected;
 
-/// The rule, and what came of it.
+/// Selection rule of a run, and its effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SelectReport {
     pub alpha: f64,
-    /// Most that may be chosen, a share of all positions.
+    /// Maximum share of all positions that may be selected.
     pub max: f64,
-    /// Share of the positions of all new tokens, layers and KV heads that were attended to; `null`
-    /// where no new token was computed.
+    /// Share of positions that were attended to, over all new tokens, layers and KV heads; `null`
+    /// if no new token was computed.
     pub share_read: Option<f64>,
 }
 
-/// Of a run with this rule.
+/// Returns the report of a run with this rule; `None` without a rule.
 pub fn select(rule: Option<KvSelect>, selected: Option<Selected>) -> Option<SelectReport> {
     rule.map(|rule| SelectReport {
         alpha: f64::from(rule.alpha_thousandths) / 1e3,
@@ -25,7 +25,7 @@ pub fn select(rule: Option<KvSelect>, selected: Option<Selected>) -> Option<Sele
     })
 }
 
-/// One line.
+/// Formats the report as a line.
 pub(crate) fn render(report: &SelectReport) -> String {
     let SelectReport { alpha, max, share_read } = report;
     let read = share_read.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", 100.0 * share));

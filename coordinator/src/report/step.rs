@@ -1,4 +1,4 @@
-//! A simulated decode step: its layers in time, and what it consists of.
+//! Timeline of a decode step, simulated or measured, and its parts.
 
 use model::ops::Op;
 use planner::priced::Steady;
@@ -9,18 +9,18 @@ use program::topology::LaneId;
 
 use super::gantt::{Bar, Gantt, LAYERS};
 
-/// A span with what it is.
+/// A span with the work that it consists of.
 struct Work<'a> {
     span: &'a Span,
     layer: Option<u16>,
     batch: u16,
-    /// The operation, or the one that what is moved is for.
+    /// The operation, or the one whose operand is moved.
     op: Op,
     chunk: Option<u16>,
     computes: bool,
 }
 
-/// A span for a picture.
+/// A span in a picture, with times relative to its window.
 #[derive(Debug, Clone)]
 pub(crate) struct Drawn {
     pub(crate) lane: String,
@@ -31,7 +31,7 @@ pub(crate) struct Drawn {
     pub(crate) end_ms: f64,
 }
 
-/// A steady step of a plan.
+/// A decode step of a plan.
 #[derive(Debug)]
 pub(crate) struct Step<'a> {
     plan: &'a Plan,
@@ -39,7 +39,7 @@ pub(crate) struct Step<'a> {
     step_ns: f64,
 }
 
-/// A step's time, which adds up.
+/// Parts of a step's duration, which add up to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Parts {
     pub(crate) layers_ms: f64,
@@ -51,14 +51,15 @@ impl<'a> Step<'a> {
         Step { plan, spans: steady.spans().collect(), step_ns: steady.step_ns() }
     }
 
-    /// What ran in a step.
+    /// Creates a step from the spans that ran in it.
     pub(crate) fn of_spans(plan: &'a Plan, spans: &'a [Span]) -> Step<'a> {
         let start_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
         let end_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         Step { plan, spans: spans.iter().collect(), step_ns: (end_ns - start_ns) as f64 }
     }
 
-    /// From the first operation of the first layer to the last of the last one, and the rest.
+    /// Splits the step into the time from the first operation of the first layer to the last one of
+    /// the last layer, and the rest.
     pub(crate) fn parts(&self) -> Parts {
         let computed: Vec<Work<'_>> = self.works().filter(|work| work.computes).collect();
         let of_layers = || computed.iter().filter(|work| work.layer.is_some());
@@ -69,7 +70,7 @@ impl<'a> Step<'a> {
         Parts { layers_ms, rest_ms: step_ms - layers_ms }
     }
 
-    /// The lane that works most of the step, and its share of it.
+    /// Returns the lane that works for the largest share of the step, and that share.
     pub(crate) fn busiest(&self) -> Option<(&'a str, f64)> {
         let mut busy_ns = vec![0; self.plan.topology.lanes.len()];
         self.spans.iter().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
@@ -79,7 +80,7 @@ impl<'a> Step<'a> {
         Some((&self.plan.topology.lanes[lane].name, share.min(1.0)))
     }
 
-    /// Two layers in the middle.
+    /// Returns the chart of two layers in the middle.
     pub(crate) fn gantt(&self) -> Gantt {
         let (start_ms, end_ms) = self.window_ms(LAYERS);
         let mut gantt =
@@ -106,7 +107,8 @@ impl<'a> Step<'a> {
         gantt
     }
 
-    /// What lies in the window of so many layers in the middle, from its start on.
+    /// Returns the work in the window of the given number of layers in the middle, with times
+    /// relative to its start.
     pub(crate) fn drawn(&self, layers: usize) -> Vec<Drawn> {
         let (start_ms, end_ms) = self.window_ms(layers);
         let config = &self.plan.config;
@@ -125,7 +127,8 @@ impl<'a> Step<'a> {
         drawn.collect()
     }
 
-    /// From when the first of so many layers in the middle begins to when the one behind them does.
+    /// Returns the window of the given number of layers in the middle: from the start of the first
+    /// of them to the start of the layer that follows the last.
     pub(crate) fn window_ms(&self, layers: usize) -> (f64, f64) {
         let count = self.plan.config.num_layers;
         let first = count.saturating_sub(layers) / 2;
@@ -142,7 +145,7 @@ impl<'a> Step<'a> {
         (start as f64 / 1e6, end as f64 / 1e6)
     }
 
-    /// The work of all lanes in the step.
+    /// Returns the work of all lanes in the step.
     fn works(&self) -> impl Iterator<Item = Work<'_>> {
         let program = self.plan.decode();
         let instruction = move |lane: LaneId, index: u32| {

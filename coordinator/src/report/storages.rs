@@ -1,4 +1,4 @@
-//! Storages in reports: what is read from each, how fast, and which were lost.
+//! Storages in reports: bytes read from each, rates, and losses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,33 +13,33 @@ use crate::engine::Measured;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A storage that weights were read from.
+/// A storage from which weights were read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StorageReport {
-    /// The folder of its staging.
+    /// Folder of its staging.
     pub path: String,
-    /// How it was read: io_uring or threads, past the page cache or through it.
+    /// Method of the reads: io_uring or threads, bypassing the page cache or through it.
     pub how: String,
-    /// What is read of it in a decode step while no storage is lost.
+    /// Bytes that are read from the storage in a decode step as long as no storage is lost.
     pub step_bytes: u64,
-    /// What was read of it in all.
+    /// Bytes that were read from the storage in total.
     pub read_bytes: u64,
     pub busy_s: f64,
-    /// Where it was lost, and what that cost.
+    /// Loss of the storage and its cost; `None` if it was not lost.
     pub lost: Option<LostReport>,
 }
 
-/// A storage that the run went on without.
+/// Loss of a storage, without which the run continued.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostReport {
     pub reason: String,
-    /// Who went on with its reads.
+    /// Worker that took over its reads.
     pub successor: String,
-    /// From noticing it to handing its work over.
+    /// Milliseconds from the detection of the loss to the handover of its work.
     pub handover_ms: u64,
 }
 
-/// The storages of a run by their lanes' names.
+/// Returns the storages of a run by the names of their lanes.
 pub fn storages(plan: &Plan, measured: &Measured) -> BTreeMap<String, StorageReport> {
     let mut all = BTreeMap::new();
     for (place, (_, lane)) in plan.topology.storages().into_iter().enumerate() {
@@ -63,7 +63,7 @@ pub fn storages(plan: &Plan, measured: &Measured) -> BTreeMap<String, StorageRep
     all
 }
 
-/// Bytes that a storage's lane reads in a decode step.
+/// Returns the bytes that a storage's lane reads in a decode step.
 fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
     let Some(list) = plan.decode().lane(lane) else { return 0 };
     let reads = list.instructions.iter().filter_map(|instruction| match instruction {
@@ -73,7 +73,7 @@ fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
     reads.map(|read| plan.read_bytes(read)).sum()
 }
 
-/// A table of storages, and a line for each that was lost.
+/// Formats a table of storages, and a line for each one that was lost.
 pub fn render(storages: &BTreeMap<String, StorageReport>) -> String {
     let mut table = plain_table();
     table.set_header(["drive", "GiB a step", "read GiB", "GB/s", "busy", "how", "staging"]);

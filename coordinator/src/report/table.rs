@@ -1,4 +1,4 @@
-//! The table a run ends with.
+//! Table that a run prints at its end.
 
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ use super::routing;
 use super::select;
 use super::storages;
 
-/// Latency, throughput and memory, for people; with `lanes` also what each lane did and what the
-/// simulator makes of it.
+/// Formats latency, throughput and memory; with `with_lanes` also the busy time of each lane and
+/// the simulation of the run by its own costs.
 pub fn render(report: &Report, with_lanes: bool) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -93,7 +93,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     text
 }
 
-/// What a trace that is not whole does not say.
+/// Returns a warning about figures that an incomplete trace affects.
 fn lost_spans(count: u64) -> String {
     if count == 0 {
         return String::new();
@@ -104,7 +104,7 @@ fn lost_spans(count: u64) -> String {
     )
 }
 
-/// `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
+/// Formats peak memory: `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
 fn memory(report: &Report) -> String {
     let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
     let of_process = |(name, bytes): (&String, &u64)| format!("{name} {}", gib(bytes));
@@ -114,6 +114,7 @@ fn memory(report: &Report) -> String {
     format!("peak memory {sum} ({})", processes.join(", "))
 }
 
+/// Describes the formats of weights and KV:
 /// `weights 4-bit in groups of 64 0.06 GiB, bf16 0.05 GiB; KV 4-bit`.
 fn formats(report: &Report) -> String {
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
@@ -123,7 +124,7 @@ fn formats(report: &Report) -> String {
     format!("weights {}; KV {}", weights.join(", "), report.kv_format)
 }
 
-/// `12.345 s`, or `0.123 ms` for what is short.
+/// Formats a duration: `12.345 s`, or `0.123 ms` if it is below a second.
 fn duration(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.3} ms", 1e3 * seconds) } else { format!("{seconds:.3} s") }
 }

@@ -1,4 +1,4 @@
-//! The numbers of a page: each with its place in the report, its exact value and a text of it.
+//! Numbers of a page, each with its JSON pointer in the report, its exact value, and its text.
 
 use serde::Serialize;
 
@@ -8,29 +8,29 @@ use super::run::Run;
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Cell {
     pub(super) letter: &'static str,
-    /// Its JSON pointer.
+    /// JSON pointer of the number in the report.
     pub(super) of: String,
-    /// As it stands in the report.
+    /// The number as it is written in the report.
     pub(super) value: String,
     pub(super) text: String,
 }
 
-/// A number at the top.
+/// A number at the top of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct Figure {
     name: &'static str,
     cells: Vec<Cell>,
-    /// The second run's over the first's.
+    /// Ratio of the second run's number to the first's.
     ratio: Option<String>,
 }
 
 /// A bar with its number.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Bar {
-    /// What it is of: `predicted`, `measured`, ...
+    /// Kind of the number: `predicted`, `measured`, ...
     kind: &'static str,
     letter: &'static str,
-    /// Of the longest bar of its section, percent.
+    /// Percentage of the section's longest bar.
     width: f64,
     cell: Cell,
 }
@@ -41,7 +41,7 @@ pub(super) struct Row {
     bars: Vec<Bar>,
 }
 
-/// Rows of bars that share a scale.
+/// Rows of bars with a common scale.
 #[derive(Debug, Serialize)]
 pub(super) struct Section {
     id: &'static str,
@@ -50,17 +50,18 @@ pub(super) struct Section {
     rows: Vec<Row>,
 }
 
-/// A kind of bar: its name, and the pointer that it has behind a row's name.
+/// Name of a kind of bar, and a function that returns the JSON pointer of its number from a row's
+/// name.
 type Kind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
 
-/// The number at a pointer; `None` where the report has none.
+/// Returns the number at a pointer; `None` if the report has none.
 pub(super) fn cell(run: &Run<'_>, of: &str, shown: fn(f64) -> String) -> Option<Cell> {
     let value = run.value.pointer(of)?;
     let text = shown(value.as_f64()?);
     Some(Cell { letter: run.letter, of: of.to_owned(), value: value.to_string(), text })
 }
 
-/// The numbers at the top, of those that the first report has.
+/// Returns the numbers at the top of the page. Those that no report has are left out.
 pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
     let figure = |(name, of, shown): (&'static str, &str, fn(f64) -> String)| {
         let number = |run: &Run<'_>| run.value.pointer(of).and_then(serde_json::Value::as_f64);
@@ -84,13 +85,13 @@ pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
     all.into_iter().filter_map(figure).collect()
 }
 
-/// The sections with bars, of those that the reports have something for.
+/// Returns the sections with bars. Those for which the reports have no numbers are left out.
 pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
     let all = times(runs).into_iter().chain(memory(runs));
     all.filter(|section| !section.rows.is_empty()).collect()
 }
 
-/// Names that the reports have under a pointer, in the order of the first that has them.
+/// Returns the names of the fields at a pointer, in the order of the first report that has them.
 fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
@@ -102,7 +103,7 @@ fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
     keys
 }
 
-/// Phases and lanes.
+/// Returns the sections about phases and lanes.
 fn times(runs: &[Run<'_>]) -> [Section; 3] {
     let phases = ["prefill", "decode"].map(str::to_owned);
     let predicted: &[Kind<'_>] = &[
@@ -139,7 +140,7 @@ fn times(runs: &[Run<'_>]) -> [Section; 3] {
     ]
 }
 
-/// What was granted, and what was used.
+/// Returns the sections about planned and used memory.
 fn memory(runs: &[Run<'_>]) -> [Section; 2] {
     let planned: &[Kind<'_>] = &[("planned", &|name| format!("/budget_bytes/{name}"))];
     let used: &[Kind<'_>] = &[
@@ -163,7 +164,7 @@ fn memory(runs: &[Run<'_>]) -> [Section; 2] {
     ]
 }
 
-/// A row for each name, with a bar for each kind and run; without those that have none.
+/// Returns a row for each name, with a bar for each kind and run. Rows without bars are left out.
 fn rows(
     runs: &[Run<'_>],
     names: &[String],
@@ -190,7 +191,7 @@ fn rows(
     rows
 }
 
-/// Three digits, at least those before the point.
+/// Formats a number with three digits, or more if its integer part has more.
 pub(super) fn plain(value: f64) -> String {
     let decimals = match value.abs() {
         large if large >= 100.0 => 0,
@@ -200,7 +201,7 @@ pub(super) fn plain(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Seconds in the unit that suits them.
+/// Formats seconds in a suitable unit.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
         0.0 => "0 s".to_owned(),
@@ -210,7 +211,7 @@ pub(super) fn seconds(value: f64) -> String {
     }
 }
 
-/// Bytes in the unit that suits them.
+/// Formats bytes in a suitable unit.
 pub(super) fn bytes(value: f64) -> String {
     let units = [(f64::from(1 << 30), "GiB"), (f64::from(1 << 20), "MiB"), (1024.0, "KiB")];
     match units.into_iter().find(|(size, _)| value >= *size) {

@@ -1,7 +1,7 @@
-//! A report as a page for a browser: one file that asks nothing of any other host.
+//! A report as a page for a browser: a single file that loads nothing from any host.
 //!
-//! Figures come from the report's JSON by their pointers and keep these in the page, so that a
-//! test can hold the one against the other.
+//! Figures are read from the report's JSON by pointers, which the page contains too, so that a test
+//! can compare both.
 
 mod figures;
 mod pictures;
@@ -16,10 +16,10 @@ use figures::{headline, sections};
 use pictures::{LayerStrip, Timeline, curve, strip, timelines};
 use run::Run;
 
-/// The page without its contents.
+/// Template of the page.
 const TEMPLATE: &str = include_str!("page.html");
 
-/// Why there is no page.
+/// Reason for which the page could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     #[error("the report cannot be read as JSON: {0}")]
@@ -28,24 +28,24 @@ pub enum PageError {
     Template(#[from] minijinja::Error),
 }
 
-/// What a run was.
+/// Summary of a run at the top of the page.
 #[derive(Debug, Serialize)]
 struct Head {
     letter: &'static str,
     model: String,
-    /// Number format, shape, policy and device.
+    /// Number format, shape, lengths, policy and device, and the threads of each worker.
     details: Vec<String>,
     note: Option<String>,
 }
 
-/// The plan of a run.
+/// Placement of a run.
 #[derive(Debug, Serialize)]
 struct Plan {
     letter: &'static str,
     policy: String,
     strips: Vec<LayerStrip>,
     ranges: Vec<PlanRow>,
-    /// The device of the head and of sampling in decode.
+    /// Device of the head and of sampling in decode.
     head: &'static str,
 }
 
@@ -57,10 +57,11 @@ struct PlanRow {
     gpu: Vec<String>,
 }
 
-/// Writes the page of a report, and of another one beside it.
+/// Renders the page of a report, optionally in comparison with a second one.
 ///
 /// # Errors
-/// A report that is no JSON, which cannot be of one that was read.
+/// A report that cannot be converted to JSON, which does not happen to one that was read from a
+/// file.
 pub fn render(report: &Report, beside: Option<&Report>) -> Result<String, PageError> {
     let run = |(letter, report)| -> Result<Run<'_>, PageError> {
         Ok(Run { letter, report, value: serde_json::to_value(report)? })

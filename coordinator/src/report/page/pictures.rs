@@ -1,4 +1,4 @@
-//! The pictures of a page, as coordinates: what is drawn with them stands in the template.
+//! Coordinates of the pictures of a page; the template draws them.
 
 use serde::Serialize;
 
@@ -12,10 +12,10 @@ const WIDTH: f64 = 1000.0;
 const LANE: f64 = 26.0;
 /// Height of the curve.
 const CURVE: f64 = 240.0;
-/// A bar has room for so many units a letter.
+/// Width of a letter in a bar, in units.
 const LETTER: f64 = 7.5;
 
-/// The layers of a phase side by side: what share of their operations the device runs.
+/// Layers of a phase next to each other, with the share of their operations that the device runs.
 #[derive(Debug, Serialize)]
 pub(super) struct LayerStrip {
     phase: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct LayerStrip {
 struct LayerCell {
     x: f64,
     width: f64,
-    /// Of the height, 0 to 1, from the top.
+    /// Share of the height, from 0 to 1, measured from the top.
     gpu: f64,
     title: String,
 }
@@ -49,7 +49,7 @@ pub(super) fn strip(phase: &'static str, ranges: &[LayerRange]) -> LayerStrip {
     LayerStrip { phase, layers: cells.collect() }
 }
 
-/// Two layers of a step, a row for each lane.
+/// Two layers of a step, with a row for each lane.
 #[derive(Debug, Serialize)]
 pub(super) struct Timeline {
     letter: &'static str,
@@ -70,18 +70,18 @@ struct LaneRow {
 struct DrawnSpan {
     x: f64,
     width: f64,
-    /// Which of two layers it is of, to tell them apart.
+    /// The layer has an odd index, which distinguishes adjacent layers.
     odd: bool,
-    /// Where there is room for it.
+    /// Name of the operation, if it fits in the bar.
     label: Option<String>,
     title: String,
 }
 
-/// What was measured of a run, and what was simulated of the same steps.
+/// Returns the measured timeline of a run and the simulated one of the same steps.
 pub(super) fn timelines(run: &Run<'_>) -> Vec<Timeline> {
     let layers = run.report.replayed.as_ref().and_then(|replayed| replayed.layers.as_ref());
     let Some(layers) = layers else { return Vec::new() };
-    // One scale, so that lengths can be compared.
+    // Both have the same scale, so that lengths can be compared.
     let longest_s = layers.measured.length_s.max(layers.simulated.length_s);
     let mut names: Vec<&str> = Vec::new();
     for span in layers.measured.spans.iter().chain(&layers.simulated.spans) {
@@ -144,19 +144,19 @@ pub(super) struct Curve {
 #[derive(Debug, Serialize)]
 struct CurveLine {
     letter: &'static str,
-    /// Of a polyline.
+    /// Points of an SVG polyline.
     points: String,
     cells: Vec<Cell>,
 }
 
-/// A time on the left.
+/// Label of a time on the left axis.
 #[derive(Debug, Serialize)]
 struct Mark {
     y: f64,
     text: String,
 }
 
-/// `None` where no report has them.
+/// Returns the curve of the reports; `None` if none of them has step times.
 pub(super) fn curve(runs: &[Run<'_>]) -> Option<Curve> {
     let of = |run: &Run<'_>| {
         let steps = run.report.decode_step.as_ref()?;

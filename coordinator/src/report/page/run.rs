@@ -1,13 +1,13 @@
-//! A run as the page tells it.
+//! A run on a page.
 
 use crate::report::file::Report;
 
-/// A report, and what it is called on the page.
+/// A report with its name on the page.
 #[derive(Debug)]
 pub(super) struct Run<'r> {
-    /// `a`, or `b` of the one beside it.
+    /// `a` for the first report, `b` for the one it is compared with.
     pub(super) letter: &'static str,
     pub(super) report: &'r Report,
-    /// The same, for pointers.
+    /// The report as JSON, in which pointers are resolved.
     pub(super) value: serde_json::Value,
 }

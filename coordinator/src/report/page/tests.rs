@@ -1,4 +1,4 @@
-//! The page has the report's figures, and asks nothing of anybody.
+//! A page has the figures of its report, and loads nothing from any host.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::report::file::{LayerSpan, LayerTimes, Replayed, ReplayedLane, Replaye
 
 const FORMATS: &str = include_str!("../../../../docs/formats.md");
 
-/// The report of the documentation, with all that only runs of some length have.
+/// Returns the report of the documentation, with the parts that only runs of some length have.
 fn report() -> Report {
     let example =
         FORMATS.split("```json report\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -41,7 +41,7 @@ fn report() -> Report {
     report
 }
 
-/// Of each figure of a page: the report, the pointer, the exact value and the text.
+/// Returns report, pointer, exact value and text of each figure of a page.
 fn figures(page: &str) -> Vec<[&str; 4]> {
     page.split("<data ")
         .skip(1)
@@ -61,7 +61,7 @@ fn figures(page: &str) -> Vec<[&str; 4]> {
         .collect()
 }
 
-/// The number that a text with a unit says.
+/// Parses a text with a unit.
 fn said(text: &str) -> f64 {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let scale = match unit {
@@ -85,7 +85,7 @@ fn figures_are_the_reports() {
     let found = figures(&page);
     for [letter, of, value, text] in &found {
         let report = &values[usize::from(*letter == "b")];
-        // Attributes escape what their values have none of but slashes.
+        // Of the characters in these values, attributes only escape slashes.
         let of = of.replace("&#x2f;", "/");
         let number = report.pointer(&of).unwrap_or_else(|| panic!("{of} is nowhere"));
         assert_eq!(number.to_string(), *value, "{letter} {of}");
