@@ -26,8 +26,8 @@ const FILLED: u8 = 0x5a;
 /// Offset to which the page is read; not 0, like that of most slots.
 const TO_BYTES: u64 = 16 << 10;
 
-/// Decides if weights that the GPU multiplies are read directly to it: as requested, if that is
-/// possible. The note says why `auto` found it to be impossible.
+/// Returns true if weights that the GPU multiplies are read directly to it, which is as requested
+/// where that is possible, and a note with the reason if `auto` found it to be impossible.
 ///
 /// # Errors
 /// `--nvme-direct on` although it is not possible, with the reason.
