@@ -17,8 +17,7 @@ pub(crate) fn capacity(shape: &RunShape) -> usize {
     usize::from(shape.batches) * usize::from(shape.batch_size)
 }
 
-/// Returns what the progress display knows before the run: the number of slots and the predicted
-/// durations.
+/// Returns the number of slots and the predicted durations for the progress display.
 pub(crate) fn expected(decision: &Decision) -> Expected {
     let shape = &decision.plan.shape;
     let slots = capacity(shape);

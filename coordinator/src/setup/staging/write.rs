@@ -19,7 +19,7 @@ pub(crate) struct Staging {
     pub(crate) staged: Staged,
 }
 
-/// Staging was interrupted without any failure.
+/// Error of staging or measuring that ended because of an interrupt, not a failure.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; what was staged is kept, and the same command goes on from there")]
 pub(crate) struct Interrupted;
