@@ -1,13 +1,13 @@
-//! This program as a child process: every process that the coordinator starts comes from here.
+//! This program as a child process. The coordinator starts all its processes with this module.
 
 use std::process::Command;
 
-/// Environment variables with secrets, which no child process needs: one reads a model's chat
-/// template, another what clients sent.
+/// Environment variables that contain secrets. No child process needs them: one evaluates a model's
+/// chat template, another processes input from clients.
 const SECRETS: [&str; 3] = ["TANDEM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
 
-/// Returns a command that runs this very program, even if its file was replaced meanwhile, with
-/// this process's environment but for its secrets.
+/// Returns a command that runs this very program, even if its file was replaced meanwhile, in this
+/// process's environment without its secrets.
 pub fn this_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     for secret in SECRETS {

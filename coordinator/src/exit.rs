@@ -1,26 +1,27 @@
-//! The exit codes, which `--help` documents.
+//! Exit codes, which `--help` documents.
 
 use std::process::ExitCode;
 
-/// How the process ends.
+/// Outcome of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Every request has an answer.
     Done,
-    /// The run could not finish.
+    /// The run failed.
     Failure,
-    /// The command line is wrong; nothing was run.
+    /// The command line is wrong; no work was done.
     Usage,
-    /// Finished, and some requests got an error line, or an answer without its form.
+    /// The run finished, but some requests got an error line, or an answer that does not follow its
+    /// grammar.
     SomeFailed,
     /// SIGINT, SIGTERM or SIGHUP; finished answers are kept.
     Interrupted,
-    /// The reader of stdout went away.
+    /// The reader of stdout closed it.
     BrokenPipe,
 }
 
 impl Exit {
-    /// The number the shell sees.
+    /// Returns the exit code that the shell sees.
     pub const fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
@@ -28,7 +29,8 @@ impl Exit {
             Exit::Usage => 2,
             Exit::SomeFailed => 3,
             Exit::Interrupted => 130,
-            // What a shell reports for a process that died of SIGPIPE, as other tools do.
+            // The code that a shell reports for a process that died of SIGPIPE; other tools exit
+            // with it too.
             Exit::BrokenPipe => 141,
         }
     }

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first asks, the second insists.
+//! SIGINT, SIGTERM and SIGHUP: the first one requests the end of the run, the second one ends the
+//! process.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -10,29 +11,29 @@ use signal_hook::flag;
 
 use crate::exit::Exit;
 
-/// Whether the run was asked to end. Cheap to clone and to ask.
+/// Flag that requests the end of the run. Cloning and reading it is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     requested: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// An interrupt that only [`Interrupt::ask`] sets.
+    /// Returns an interrupt that only [`Interrupt::ask`] sets.
     pub fn new() -> Interrupt {
         Interrupt::default()
     }
 
-    /// Listens to SIGINT, SIGTERM and, unless it is ignored as under nohup, SIGHUP. The first of
-    /// them sets the flag; the next ends the process at once with code 130 (the workers die with
-    /// their parent). A file that reaches the limit on file sizes becomes an error of its write.
+    /// Installs handlers for SIGINT, SIGTERM and, unless it is ignored as under nohup, SIGHUP. The
+    /// first signal sets the flag; the next one ends the process at once with code 130 (the workers
+    /// die with their parent). Reaching the limit on file sizes becomes an error of the write.
     ///
     /// # Errors
-    /// What the system says to installing a handler.
+    /// The system's error when a handler cannot be installed.
     pub fn install() -> io::Result<Interrupt> {
         let interrupt = Interrupt::new();
         let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
-            // Registered first, so that it runs first and sees the flag of an earlier signal only.
+            // Registered first, so that it runs first and sees only the flag of an earlier signal.
             let code = i32::from(Exit::Interrupted.code());
             flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.requested))?;
             flag::register(signal, Arc::clone(&interrupt.requested))?;
@@ -41,43 +42,43 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the run was asked to end.
+    /// Returns true if the end of the run was requested.
     pub fn is_requested(&self) -> bool {
-        // Relaxed: the flag orders nothing, it is looked at again soon.
+        // Relaxed: the flag orders no other accesses and is read again soon.
         self.requested.load(Ordering::Relaxed)
     }
 
-    /// Asks the run to end once `input` ends, which a pipe does when whoever holds its other end
-    /// has ended, however that came about. What comes through it is left out.
+    /// Requests the end of the run at the end of `input`. A pipe ends when the process that holds
+    /// its other end has ended, for whatever reason. The bytes read are discarded.
     ///
     /// # Errors
-    /// The system gives no more threads.
+    /// The system cannot create a thread.
     pub fn ask_at_end_of(&self, mut input: impl Read + Send + 'static) -> io::Result<()> {
         let interrupt = self.clone();
         let wait = move || {
-            // What cannot be read has no more to say either.
+            // A read error counts as the end of the input.
             let _ = io::copy(&mut input, &mut io::sink());
             interrupt.ask();
         };
         thread::Builder::new().name("stdin".to_owned()).spawn(wait).map(drop)
     }
 
-    /// Asks the run to end, as a first signal would.
+    /// Requests the end of the run, as a first signal does.
     pub fn ask(&self) {
         self.requested.store(true, Ordering::Relaxed);
     }
 }
 
-/// A file that reaches the limit on file sizes becomes an error of its write: the signal's default
-/// is to end the process.
+/// Turns reaching the limit on file sizes into an error of the write; by default the signal ends
+/// the process.
 ///
 /// # Errors
-/// What the system says to installing a handler.
+/// The system's error when a handler cannot be installed.
 pub fn file_limits_are_errors() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(|_| ())
 }
 
-/// Whether whoever started this process had it ignore the signal.
+/// Returns true if this process inherited the signal as ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

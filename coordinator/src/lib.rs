@@ -1,11 +1,12 @@
-//! What a user sees of Tandem: arguments, the batch job, launch and supervision of the workers,
-//! reports. `main.rs` is only the door.
+//! User-facing part of Tandem: command line, batch jobs, server, launch and supervision of the
+//! workers, and reports. `main.rs` contains only the entry point.
 //!
-//! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
-//! in `setup`; `job` answers requests of a file and `server` those of clients, `score` tells what a
-//! model makes of texts, `openai` is their language, `engine` computes. Job or server and engine
-//! meet at `boundary` alone. `load` measures a server from outside. Other processes are started by
-//! `child`, and what a terminal shows passes `terminal`.
+//! `cli` parses arguments and `commands` executes them. `setup` makes all decisions that precede a
+//! run. `job` answers the requests of a file, `server` those of HTTP clients, and `score` computes
+//! log-probabilities of texts; `openai` implements the request and response formats that they
+//! share. `engine` runs the model; jobs and the server access it only through `boundary`. `load`
+//! measures a server from outside. `child` starts other processes, and `terminal` sanitises all
+//! text that a terminal may show.
 
 #[macro_use]
 pub mod terminal;

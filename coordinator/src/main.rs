@@ -1,4 +1,5 @@
-//! The door: arguments in, exit code out. Everything else is in the library beside it.
+//! Entry point: parses the command line, runs the command and maps its result to an exit code.
+//! Everything else is in the library.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,18 +31,18 @@ use coordinator::setup::usage::Usage;
 use coordinator::terminal::printable;
 use profiler::RunnerError;
 
-/// Counts what workers allocate while they run, which must be nothing.
+/// Counts the allocations of workers while they run; there must be none.
 #[global_allocator]
 static ALLOCATOR: workers::counting::CountingAllocator = workers::counting::CountingAllocator;
 
-/// What `coordinator formats` prints.
+/// Output of `coordinator formats`.
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os()) {
         Ok(command) => command,
         Err(Refusal::Help(text)) => {
-            // A closed stdout leaves nobody to tell.
+            // If stdout is closed, there is no reader to report the error to.
             let _ = std::io::stdout().write_all(text.as_bytes());
             return Exit::Done.into();
         }
@@ -52,10 +53,10 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Worker { channel, .. } => {
-            // Without it a limit that is reached ends the worker.
+            // If this fails, a file that reaches the size limit ends the worker.
             let _ = file_limits_are_errors();
             // SAFETY: needed to take over the inherited channel. The coordinator passes its number
-            // to this process alone, and nothing has opened or closed descriptors before.
+            // to this process alone, and no code has opened or closed descriptors before.
             ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
         }
         Command::Text { channel } => {
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         }
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
-        // A signal ends it at once: what was fetched is kept.
+        // Not interruptible: a signal ends the process at once, and the fetched bytes are kept.
         Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::Cache(request) => {
@@ -103,24 +104,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a text that is there.
+/// Writes `text` to stdout, ignoring errors.
 fn print(text: &[u8]) -> ExitCode {
-    // A closed stdout leaves nobody to tell.
+    // If stdout is closed, there is no reader to report the error to.
     let _ = std::io::stdout().write_all(text);
     Exit::Done.into()
 }
 
-/// Runs what a signal may interrupt.
+/// Runs a command that signals may interrupt.
 fn interruptible(run: impl FnOnce(&Interrupt) -> anyhow::Result<Exit>) -> ExitCode {
     let interrupt = Interrupt::install().map_err(anyhow::Error::from);
     let ran = interrupt.and_then(|interrupt| run(&interrupt));
     ran.unwrap_or_else(|error| refuse(&error)).into()
 }
 
-/// Characters of what went wrong: it may quote a file.
+/// Maximum length of an error message in characters; messages may quote a file.
 const SENTENCE_MAX: usize = 4000;
 
-/// Says what went wrong, causes behind it, and chooses the exit code.
+/// Prints the error with its causes and returns the exit code.
 fn refuse(error: &anyhow::Error) -> Exit {
     if matches!(error.downcast_ref(), Some(JobError::BrokenPipe)) {
         return Exit::BrokenPipe;
@@ -132,7 +133,7 @@ fn refuse(error: &anyhow::Error) -> Exit {
     };
     let mut text = format!("coordinator: {error}");
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Most of our sentences end with their cause already.
+        // Most messages already end with their cause.
         if !text.contains(cause.trim_end_matches('.')) {
             text = format!("{text}: {cause}");
         }
@@ -148,7 +149,7 @@ fn refuse(error: &anyhow::Error) -> Exit {
     exit
 }
 
-/// Whether a signal ended the run before it could begin.
+/// Returns true if a signal interrupted the run.
 fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
         || matches!(cause.downcast_ref(), Some(JobError::Interrupted))

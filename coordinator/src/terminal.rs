@@ -1,14 +1,15 @@
-//! Text for terminals. Names and messages come from files, hubs and requests, and a terminal obeys
-//! the control characters in them: whatever a terminal may show passes [`printable`].
+//! Sanitised output to terminals. Names and messages come from files, hubs and requests, and a
+//! terminal obeys the control characters in them: all text that a terminal may show passes through
+//! [`printable`].
 //!
-//! This crate's `eprintln!` and `eprint!` are the macros below, which shadow those of the standard
+//! This crate's `eprintln!` and `eprint!` are the macros below. They shadow those of the standard
 //! library, so that no message can bypass it.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Replaces characters that control a terminal by their escapes, as in `\u{1b}`. Ends of lines and
+/// Replaces characters that control a terminal with their escapes, as in `\u{1b}`. Line ends and
 /// tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
@@ -25,7 +26,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns true for control characters, and for those that reorder or hide what stands beside them.
+/// Returns true for control characters, and for those that reorder or hide adjacent text.
 fn is_control(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
@@ -36,20 +37,21 @@ fn is_control(character: char) -> bool {
     }
 }
 
-/// Writes text to stdout.
+/// Writes sanitised text to stdout.
 ///
 /// # Errors
-/// What the other end reports.
+/// An error of the write.
 pub fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(printable(text).as_bytes())
 }
 
-/// Writes a message to stderr. A closed stderr leaves nobody to tell.
+/// Writes a message to stderr, ignoring errors: if stderr is closed, there is no reader to report
+/// them to.
 pub fn report(message: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(printable(&message.to_string()).as_bytes());
 }
 
-/// Writes a printable message and a line end to stderr.
+/// Writes a sanitised message and a line end to stderr.
 macro_rules! eprintln {
     () => { $crate::terminal::report(::std::format_args!("\n")) };
     ($($message:tt)*) => {
@@ -60,7 +62,7 @@ macro_rules! eprintln {
     };
 }
 
-/// Writes a printable message to stderr.
+/// Writes a sanitised message to stderr.
 macro_rules! eprint {
     ($($message:tt)*) => { $crate::terminal::report(::std::format_args!($($message)*)) };
 }

@@ -1,4 +1,4 @@
-//! Measuring a server that runs.
+//! `coordinator bench-serve`: measures a running server under load.
 
 use std::io::Write;
 
@@ -17,16 +17,16 @@ use crate::load::table::table;
 use crate::load::workload::{Draw, first_of_all, workload};
 use crate::setup::progress_reporter::ProgressReporter;
 
-/// Requests unless it is said how many.
+/// Default number of requests.
 const REQUESTS: usize = 64;
 
-/// Failures that are told apart.
+/// Maximum number of failures that are printed.
 const FAILURES_TOLD: usize = 3;
 
-/// Sends requests and prints how they were answered.
+/// Sends requests and prints statistics of the answers.
 ///
 /// # Errors
-/// A table that cannot be read, a server that does not answer a first request, Ctrl-C.
+/// A table that cannot be read, a server that does not answer a first request, or Ctrl-C.
 pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     raise_descriptors();
     let (shape, requests) = load_shape(&request.lengths, REQUESTS)?;

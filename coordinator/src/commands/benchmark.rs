@@ -1,4 +1,4 @@
-//! A run without input: seeded random token ids, greedy, EOS ignored.
+//! Run without input: seeded random token ids, greedy sampling, EOS ignored.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use crate::boundary::engine::{
 use crate::job::progress::Progress;
 use crate::job::remaining::Planned;
 
-/// What a benchmark computes: every sequence alike.
+/// Workload of a benchmark. All sequences have the same lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Benchmark {
     pub sequences: usize,
@@ -19,7 +19,8 @@ pub struct Benchmark {
 }
 
 impl Benchmark {
-    /// Token ids of every prompt, from a counter-based hash of seed, sequence and position.
+    /// Returns the token ids of every prompt, from a counter-based hash of seed, sequence and
+    /// position.
     pub fn prompts(&self) -> Vec<Vec<u32>> {
         let token = |sequence: u64, position: u64| {
             let word = mix(self.seed ^ mix(sequence << 32 | position));
@@ -34,7 +35,7 @@ impl Benchmark {
     /// Runs all sequences.
     ///
     /// # Errors
-    /// What the engine says.
+    /// An error of the engine.
     pub fn run(
         &self,
         engine: &mut dyn Engine,
@@ -61,7 +62,7 @@ impl Benchmark {
     }
 }
 
-/// The finaliser of SplitMix64.
+/// Finaliser of SplitMix64.
 fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! `coordinator cache`: what a prompt store holds, and removing it.
+//! `coordinator cache`: lists the contents of a prompt store, or removes some of them.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,14 +14,14 @@ use crate::setup::usage::Usage;
 use crate::terminal::print;
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// Digits by which a beginning is called.
+/// Number of digits of a name that are shown.
 const NAME_DIGITS: usize = 12;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Lists or removes.
+/// Lists or removes stored prompt prefixes.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     let directory = &request.directory;
     let listing = prompt_store::list(directory)
@@ -122,7 +122,7 @@ fn as_table(listing: &Listing) -> String {
     text
 }
 
-/// How long ago, in words.
+/// Returns the time since last use in words.
 fn ago(used: SystemTime) -> String {
     let seconds = SystemTime::now().duration_since(used).unwrap_or_default().as_secs();
     match seconds {

@@ -1,4 +1,5 @@
-//! `coordinator device-rates`: a CUDA device's plain rates as one JSON object, for the GPU bench.
+//! `coordinator device-rates`: basic rates of a CUDA device as one JSON object, for the GPU
+//! benchmark.
 
 use crate::cli::request::{RatesRequest, RatesWanted};
 use std::io::Write;
@@ -9,10 +10,10 @@ use workers::device::{KernelRate, kernel_rates, memory_bytes, rates};
 use super::small_copies;
 use crate::exit::Exit;
 
-/// Measures and prints.
+/// Measures the requested rates and prints them.
 ///
 /// # Errors
-/// A device that cannot be used, in a sentence.
+/// A device that cannot be used, with a message for the user.
 pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
     let rates = match request.what {
         RatesWanted::Kernels(only) => {
@@ -46,7 +47,8 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A line of JSON as each is measured, so that nothing is lost when time runs out.
+/// Prints a measurement as a line of JSON as soon as it is made, so that none is lost if time runs
+/// out.
 fn say_kernel(rate: KernelRate) {
     let KernelRate { what, rows, seconds, bytes, flops } = rate;
     let line = json!({
@@ -56,6 +58,6 @@ fn say_kernel(rate: KernelRate) {
         "gb_per_s": bytes as f64 / seconds / 1e9,
         "tflops": flops / seconds / 1e12,
     });
-    // A reader that has left wants no more.
+    // If stdout is closed, there is no reader to report the error to.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,5 +1,5 @@
-//! `coordinator profile --nvme`: how fast drives read together, and what part of each weight every
-//! one of them gets.
+//! `coordinator profile --nvme`: read rates of drives that read concurrently, and the share of each
+//! weight that each drive gets.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,7 +20,8 @@ use crate::setup::usage::Usage;
 
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// Measures the drives of a profile, or finds what is kept of them; the text to print.
+/// Measures the drives of a profile, or finds the stored measurement, and returns the text to
+/// print.
 ///
 /// # Errors
 /// A model that is not staged on one of them, or a drive that cannot be read.
@@ -81,7 +82,7 @@ fn shown(balanced: &Balanced, path: Option<&Path>) -> String {
     text
 }
 
-/// How the parts of a weight were found.
+/// Returns a table of the iterations that balanced a weight's shares.
 fn trajectory(weight: &BalancedWeight) -> String {
     let drives = weight.trajectory.sizes.len();
     let mut table = plain_table();
@@ -113,7 +114,7 @@ fn trajectory(weight: &BalancedWeight) -> String {
     format!("{ops} of a layer, {size:.2} MiB each, divided over the drives: {ended}\n{table}\n")
 }
 
-/// How far the farthest finish time is from the average.
+/// Returns the largest relative deviation of a finish time from the average.
 fn spread(times_s: &[Option<f64>]) -> Option<f64> {
     let times_s: Vec<f64> = times_s.iter().flatten().copied().collect();
     let average_s = times_s.iter().sum::<f64>() / times_s.len() as f64;

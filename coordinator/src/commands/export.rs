@@ -1,5 +1,5 @@
-//! `profile --export FILE`: this machine as a description, its rates by least squares over what was
-//! measured, and the measurements themselves.
+//! `profile --export FILE`: a description of this machine. Its rates are a least-squares fit to the
+//! measurements, which are included.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub(super) fn write(
     std::fs::write(path, text).with_context(|| format!("--export {}", path.display()))
 }
 
-/// Memory of the machine, GiB.
+/// Memory capacities of the machine in GiB.
 #[derive(Debug, Clone, Copy)]
 struct Capacities {
     dram_gib: f64,
@@ -62,13 +62,13 @@ impl Capacities {
         Capacities {
             dram_gib: gib(total_bytes),
             reserve_gib: gib(total_bytes.saturating_sub(memory::available_bytes())),
-            // An emulated device has as much as the host.
+            // An emulated device has as much memory as the host.
             vram_gib: gib(vram_bytes.unwrap_or(total_bytes)),
         }
     }
 }
 
-/// All but the measurements.
+/// Returns the description without the measurements.
 fn description(
     request: &ProfileRequest,
     config: &ModelConfig,
@@ -101,7 +101,7 @@ fn description(
             decompress_gbps: decompress.map(|rates| rates.gbps),
             decompress_overhead_ms: decompress.map_or(0.0, |rates| rates.overhead_ms),
         },
-        // A link is never faster than what it leads to.
+        // A link is never faster than the memory that it leads to.
         link: Link {
             h2d_gbps: h2d_gbps.min(gpu.linear_gbps),
             d2h_gbps: d2h_gbps.unwrap_or(h2d_gbps).min(gpu.linear_gbps),

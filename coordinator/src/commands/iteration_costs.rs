@@ -1,5 +1,5 @@
-//! What a server measured its iterations to take, as a file: `serve --costs` writes it and
-//! `plan --serve --costs` reads it.
+//! A server's measured costs of iterations as a file, which `serve --costs` writes and `plan
+//! --serve --costs` reads.
 
 use std::path::Path;
 
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::setup::writable::check_writable;
 
-/// Costs of iterations, and what has room in them.
+/// Costs and capacity of a server's iterations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::commands) struct IterationCosts {
     pub(in crate::commands) model: String,
-    /// Most rows of an iteration.
+    /// Maximum number of rows in an iteration.
     rows: u32,
-    /// Positions of a sequence, at most.
+    /// Maximum number of positions of a sequence.
     pub(in crate::commands) context: u32,
-    /// Sequences that the device has caches for, and those that there are.
+    /// Number of sequences that the device has caches for, and total number of slots.
     pub(in crate::commands) device_slots: u32,
     pub(in crate::commands) slots: u32,
     layers: u32,
-    /// Rows, and what their linears take on the device, µs.
+    /// Points of (rows, time of their linears on the device in µs).
     linears_us: [(u32, u32); POINTS],
-    /// What a row of a prompt takes for each position before it, picoseconds.
+    /// Time of a prompt's row per preceding position, in picoseconds.
     prompt_position_ps: u32,
     weights_us: u32,
     device_position_ps: u32,
@@ -38,7 +38,7 @@ pub(in crate::commands) struct IterationCosts {
 }
 
 impl IterationCosts {
-    /// Of a server of so named a model.
+    /// Returns the costs of a server of the named model.
     pub(in crate::commands) fn new(model: String, limits: &Limits, costs: &StepCosts) -> Self {
         IterationCosts {
             model,
@@ -60,7 +60,7 @@ impl IterationCosts {
         }
     }
 
-    /// As the scheduler takes them.
+    /// Returns the costs in the scheduler's representation.
     pub(in crate::commands) fn costs(&self) -> StepCosts {
         StepCosts {
             layers: self.layers,
@@ -76,11 +76,13 @@ impl IterationCosts {
         }
     }
 
-    /// What has room in an iteration.
+    /// Returns the limits of an iteration.
     pub(in crate::commands) fn limits(&self) -> Limits {
         Limits::of_extents(self.rows, self.context, self.slots, self.device_slots)
     }
 
+    /// Writes the costs to a file.
+    ///
     /// # Errors
     /// A file that cannot be written.
     pub(in crate::commands) fn write(&self, path: &Path) -> anyhow::Result<()> {
@@ -88,15 +90,17 @@ impl IterationCosts {
         std::fs::write(path, text).with_context(|| format!("the costs {}", path.display()))
     }
 
-    /// Whether a file can be written there, which is better known before a model is loaded. What
-    /// is there is left as it is.
+    /// Checks that `path` can be written, before a model is loaded. An existing file is left
+    /// unchanged.
     ///
     /// # Errors
-    /// It cannot.
+    /// A path that cannot be written.
     pub(in crate::commands) fn check_path(path: &Path) -> anyhow::Result<()> {
         check_writable(path).with_context(|| format!("--costs {}", path.display()))
     }
 
+    /// Reads costs from a file.
+    ///
     /// # Errors
     /// A file that cannot be read or that no server wrote.
     pub(in crate::commands) fn read(path: &Path) -> anyhow::Result<Self> {

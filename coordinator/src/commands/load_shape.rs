@@ -1,11 +1,11 @@
-//! A load as it was asked for, with its tables read.
+//! Shape of a requested load, with its tables read.
 
 use crate::cli::request::LengthsChoice;
 use crate::load::lengths::{LengthsError, read_rows};
 use crate::load::workload::Shape;
 
-/// The lengths and arrivals, and how many requests there are unless it is said: `requests`, or all
-/// of a trace.
+/// Returns the lengths and arrivals, and the default number of requests: `requests`, or all rows of
+/// a trace.
 ///
 /// # Errors
 /// A table that cannot be read.

@@ -1,4 +1,4 @@
-//! What each command does, from its arguments to the exit code.
+//! Implementation of each command, from its parsed arguments to the exit code.
 
 pub mod bench_serve;
 mod benchmark;

@@ -1,5 +1,5 @@
-//! `coordinator profile`: measures this machine on a model's true shapes through the real workers,
-//! keeps the measurement, and shows it.
+//! `coordinator profile`: measures the real workers on this machine with a model's true shapes,
+//! stores the measurement, and shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,10 +31,10 @@ use crate::setup::progress_reporter::ProgressReporter;
 use crate::setup::usage::Usage;
 use crate::terminal::print;
 
-/// Profiles, or finds the profile that is kept, and prints it.
+/// Measures a profile, or finds the stored one, and prints it.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let opened = opened(request)?;
     let config = &opened.config;
@@ -60,8 +60,8 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     Ok(Exit::Done)
 }
 
-/// The model: as its files hold it, which says what is multiplied, or its shapes alone where its
-/// weights are not here.
+/// Opens the model from its files, which determine what is multiplied; if its weights are not on
+/// this machine, opens its shapes alone.
 fn opened(request: &ProfileRequest) -> anyhow::Result<Opened> {
     if !request.dummy_weights {
         let whole = ModelChoice { dummy_weights: false, ..request.model.clone() };
@@ -72,7 +72,7 @@ fn opened(request: &ProfileRequest) -> anyhow::Result<Opened> {
     Opened::open(&request.model, 0)
 }
 
-/// The formats in which a run keeps weights and KV that says nothing else.
+/// Returns the formats in which a run keeps weights and KV by default.
 fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
     let quantized = QuantizedChoice::usual(request.dtype);
     let weights = formats::weights(opened, quantized, request.compress.weights());
@@ -95,15 +95,15 @@ impl Exporter<'_> {
         best.map_or_else(|| self.measure(hardware), |(profile, _)| Ok(profile))
     }
 
-    /// Returns the profile for the threads of `hardware`. Every machine description has the rates
-    /// of uncompressed weights and KV too.
+    /// Returns the profile for the threads of `hardware`. It includes the rates of uncompressed
+    /// weights and KV, which every machine description has.
     fn measure(&self, hardware: Hardware) -> anyhow::Result<Profile> {
         let obtain = |compress, force| {
             let formats = formats::of_choice(self.config, compress);
             let shapes = profile_request(self.request, self.config, formats, hardware);
             profile::obtain(&shapes, hardware, force, self.reporter, self.interrupt)
         };
-        // The rates with the device were measured just now.
+        // The rates with the device have just been measured.
         let force = self.request.force && !hardware.has_device();
         let mut measured = obtain(self.request.compress, force)?.profile;
         if self.request.compress.weights() || self.request.compress.kv() {
@@ -113,14 +113,14 @@ impl Exporter<'_> {
     }
 }
 
-/// The shapes of the run that is profiled for.
+/// Returns the shapes of the run for which to profile.
 fn profile_request(
     request: &ProfileRequest,
     config: &ModelConfig,
     formats: Formats,
     hardware: Hardware,
 ) -> Request {
-    // Nothing of the whole model is loaded, so its size is no limit.
+    // The whole model is never loaded, so its size is no limit.
     let limits = Limits {
         dram_bytes: u64::MAX,
         vram_bytes: None,
@@ -147,7 +147,7 @@ fn profile_request(
     profile::request(config, &shape, &formats, hardware)
 }
 
-/// What was measured, and how sure it is.
+/// Formats the measurements and their uncertainty.
 fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
     let mut text = "decode of one batch: median in ms ± deviation (samples)\n".to_owned();
     let _ = writeln!(text, "{}", operations(profile, config, batch_size));
@@ -177,8 +177,8 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
     text + &doubts(profile, config)
 }
 
-/// Decode's operations at the batch's rows and the longest measured context, alone and beside
-/// transfers.
+/// Returns the operations of decode at the batch's rows and the longest measured context, alone and
+/// concurrently with transfers.
 fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table {
     let mut rows: BTreeMap<&str, [Option<Stat>; 4]> = BTreeMap::new();
     for measured in &profile.measurements.work {
@@ -215,17 +215,17 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
     table
 }
 
-/// A time in milliseconds, how far its samples lie from it, and how many there are.
+/// Formats a time in milliseconds, the deviation of its samples, and their number.
 fn cell(time: &Stat) -> String {
     let (ms, samples) = (time.median_ns / 1e6, time.samples + time.outliers);
     let percent = 100.0 * time.deviation_ns / time.median_ns.max(1.0);
     let decimals = if ms < 0.1 { 5 } else { 3 };
-    // One sample has no spread, which is not the same as a spread of 0.
+    // A single sample has no spread, which differs from a spread of 0.
     let spread = if samples > 1 { format!(" ±{percent:.0}%") } else { String::new() };
     format!("{ms:.decimals$}{spread} ({samples})")
 }
 
-/// What the profile does not say, or not surely.
+/// Describes the missing and the uncertain measurements.
 fn doubts(profile: &Profile, config: &ModelConfig) -> String {
     let measurements = &profile.measurements;
     let mut text = String::new();
@@ -263,7 +263,8 @@ fn doubts(profile: &Profile, config: &ModelConfig) -> String {
     text + &since(measurements)
 }
 
-/// Equal work whose times contradicted each other, by the table's columns.
+/// Returns the operations whose times for equal work contradicted each other, by columns of the
+/// table.
 fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
     let columns = [
         (LaneId::CPU_COMPUTE, "cpu"),
@@ -287,7 +288,7 @@ fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
     names.into_iter().map(of_column).collect::<Vec<_>>().join("; ")
 }
 
-/// What has become known since the profile was measured.
+/// Describes what was learned after the profile was measured.
 fn since(measurements: &Measurements) -> String {
     let mut text = String::new();
     let rehearsals = &measurements.rehearsals;

@@ -1,5 +1,5 @@
-//! A job that runs as a server does: lines ask for the log-probabilities of their prompts, and its
-//! programs have logits of any row; or prompts are stored, which caches in pages can be.
+//! Jobs that run as a server does: their lines ask for log-probabilities of prompts, which need
+//! programs with logits of any row, or they store prompts, which needs caches in pages.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::setup::model::Opened;
 use crate::setup::serving::{Served, slots_with_room, start};
 use crate::setup::usage::Usage;
 
-/// Runs what is left of the job.
+/// Runs the remaining part of the job.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub(super) fn run(
     run: &Run,
     opened: &Opened,
@@ -48,7 +48,7 @@ pub(super) fn run(
     Ok(summary)
 }
 
-/// There are caches for fewer positions than a sequence needs.
+/// Returns the message for a sequence that needs more positions than there are caches for.
 fn too_long(demand: Demand, context: u32) -> String {
     format!(
         "the longest prompt and answer have {} tokens, and memory has caches for {context}: give \
@@ -57,7 +57,7 @@ fn too_long(demand: Demand, context: u32) -> String {
     )
 }
 
-/// What of the prompts was not computed.
+/// Describes the share of the prompts' tokens that was not computed again.
 fn found(status: &Status) -> String {
     let (found, stored) = (status.cached_tokens, status.store.tokens);
     let all = found + status.prompt_tokens;
@@ -67,8 +67,8 @@ fn found(status: &Status) -> String {
     )
 }
 
-/// Refuses what only a run of its own programs can tell; the command line has done so where there
-/// is a --prompt-cache.
+/// Refuses options that only a run with its own programs supports. With `--prompt-cache`, the
+/// command line has already refused them.
 fn check(run: &Run) -> anyhow::Result<()> {
     let given = [("--report", run.report.is_some()), ("--trace", run.trace.is_some())];
     match given.iter().find(|(_, is_given)| *is_given) {

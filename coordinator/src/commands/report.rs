@@ -1,4 +1,4 @@
-//! A page of a report.
+//! `coordinator report`: writes a report as an HTML page.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::report::page::render;
 /// Writes the page.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &ReportRequest) -> anyhow::Result<Exit> {
     let report = read(&request.report)?;
     let beside = request.compare.as_deref().map(read).transpose()?;

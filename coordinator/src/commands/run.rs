@@ -1,5 +1,5 @@
-//! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
-//! run, report.
+//! `coordinator` without a subcommand: one run from arguments to exit code. It finds the model,
+//! reads the requests, plans, validates the plan, launches the workers, runs, and reports.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -80,7 +80,8 @@ fn check_distinct(run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether two names are of one file, which need not be there yet. A device can be written twice.
+/// Returns true if two paths name the same file, which need not exist yet. Devices never count,
+/// because they can be written twice.
 fn same_file(a: &Path, b: &Path) -> bool {
     let (of_a, of_b) = (a.metadata().ok(), b.metadata().ok());
     match (of_a, of_b) {
@@ -90,22 +91,22 @@ fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// A file that is not there, by the true name of its folder.
+/// Returns the path of a file that does not exist yet, with its folder resolved.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
     Some(folder.join(path.file_name()?))
 }
 
-/// Says before anything is computed that the report could not be written after it.
+/// Checks that the report can be written, before anything is computed.
 fn check_report(path: &Path) -> anyhow::Result<()> {
     check_writable(path).with_context(|| format!("the report {}", path.display()))
 }
 
-/// Runs what the command line asks for.
+/// Runs a job or a benchmark.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     check_distinct(run)?;
     heed_stdin(run, interrupt)?;
@@ -124,10 +125,10 @@ pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     }
 }
 
-/// From now on the end of stdin asks for the end, where it should.
+/// Requests the end of the run at the end of stdin, if the command line asks for it.
 ///
 /// # Errors
-/// The system gives no more threads.
+/// The system cannot create a thread.
 pub(super) fn heed_stdin(run: &Run, interrupt: &Interrupt) -> anyhow::Result<()> {
     if run.stop_at_eof {
         interrupt.ask_at_end_of(std::io::stdin()).context("the thread that reads stdin")?;
@@ -135,7 +136,7 @@ pub(super) fn heed_stdin(run: &Run, interrupt: &Interrupt) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What to say of a file or a pipe on stdin that a benchmark leaves unread.
+/// Returns a note if stdin is a file or a pipe, which a benchmark does not read.
 fn unread_stdin() -> Option<&'static str> {
     let kind = Path::new("/dev/stdin").metadata().ok()?.file_type();
     (kind.is_file() || kind.is_fifo()).then_some(
@@ -143,7 +144,7 @@ fn unread_stdin() -> Option<&'static str> {
     )
 }
 
-/// What the command line says of requests that do not say it themselves.
+/// Returns the command line's defaults for requests.
 fn defaults(requests: &Requests) -> anyhow::Result<Defaults> {
     let read = |path: &PathBuf| -> anyhow::Result<serde_json::Value> {
         let named = || format!("--json-schema {}", path.display());
@@ -154,7 +155,7 @@ fn defaults(requests: &Requests) -> anyhow::Result<Defaults> {
     Ok(Defaults { json_schema, ..requests.defaults.clone() })
 }
 
-/// What computes the answers, as a `system_fingerprint` names it.
+/// Returns the name of the kernels that compute the answers, as part of a `system_fingerprint`.
 pub(super) fn kernels_of(run: &Run) -> anyhow::Result<String> {
     let variant = Variant::from_env()?.name();
     Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
@@ -175,7 +176,8 @@ fn job_options(run: &Run, requests: &Requests) -> anyhow::Result<JobOptions> {
     })
 }
 
-/// Which formats a job computes in, and the fingerprint of its answers.
+/// Chooses the formats in which a job computes, and returns them with the fingerprint of its
+/// answers.
 fn settle(
     run: &Run,
     opened: &Opened,
@@ -188,14 +190,15 @@ fn settle(
         let config = &opened.config;
         system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels)
     };
-    // `--compress auto` was settled when the output was begun, whatever memory is free now.
+    // `--compress auto` was resolved when the output was created, regardless of the memory that is
+    // free now.
     let as_recorded = |case: &Case| recorded.is_some_and(|known| fingerprint(*case) == known);
     let case = cases(run, opened).into_iter().find(as_recorded);
     let case = case.unwrap_or_else(|| best_that_fits(run, opened, demand));
     Ok((case, fingerprint(case)))
 }
 
-/// Says what there is to say of a job before it runs.
+/// Prints notes, errors and resumed answers of a job before it runs.
 fn print_job(job: &Job<'_>) {
     job.notes().iter().for_each(|note| eprintln!("{note}"));
     job.errors().iter().chain(&job.resumed()).for_each(|line| eprintln!("{line}"));
@@ -236,10 +239,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = prompts::run(run, opened, (job, demand, case), interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }
-    // Of the whole file, so that a run that is resumed has the same shape and needs no other
-    // profile.
+    // Based on the whole file, so that a resumed run has the same shape and needs no other profile.
     let run = &no_larger(run, opened, of_file.map_or(0, |of_file| of_file.sequences));
-    // A model that cannot follow them is told before anything is measured.
+    // A model that does not support grammars is refused before anything is measured.
     let grammars = opened.grammars(job.grammars())?;
     let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
     let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
@@ -255,7 +257,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let summary = match job.run(Some(&mut engine), progress.as_mut(), &interrupted) {
         Ok(summary) => summary,
         Err(error) => {
-            // What the workers hold would not count as free.
+            // Memory of the workers would not count as free.
             drop(engine);
             return Err(advice.after(error.into()));
         }
@@ -264,7 +266,8 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     Ok(print_summary(&summary, quiet))
 }
 
-/// Tells how a job ended; a quiet one only where something is missing.
+/// Prints a job's summary; a quiet job prints it only if answers are missing. Returns the exit
+/// code.
 fn print_summary(summary: &Summary, quiet: bool) -> Exit {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{summary}");
@@ -275,7 +278,7 @@ fn print_summary(summary: &Summary, quiet: bool) -> Exit {
 /// Plans a benchmark.
 ///
 /// # Errors
-/// As [`run`], before any worker of the run starts.
+/// See [`run`]; no worker of the run has started.
 pub(crate) fn decide(
     run: &Run,
     opened: &Opened,
@@ -294,7 +297,7 @@ pub(crate) fn decide(
     plan(run, opened, demand, best_that_fits(run, opened, Some(demand)), measure, interrupt)
 }
 
-/// What a benchmark asks for.
+/// Returns the workload of a benchmark.
 fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
     Demand {
         sequences: match run.batches {
@@ -363,7 +366,7 @@ fn benchmark(
     Ok(Exit::Done)
 }
 
-/// The run with batches that so many sequences can fill.
+/// Returns the run with its batches reduced to those that `sequences` can fill.
 fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
     let mut run = run.clone();
     if let Some(BatchesChoice::Given(given)) = run.batches {
@@ -372,7 +375,7 @@ fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
     run
 }
 
-/// Ends the workers and tells what was measured.
+/// Ends the workers, and writes and prints the measurements.
 fn finish(
     run: &Run,
     engine: RunEngine,
@@ -403,7 +406,7 @@ fn finish(
         }
     }
     if run.verbosity != Verbosity::Quiet && report.groups > 0 {
-        // Results may go to stdout; tables never do then.
+        // Results may go to stdout; then tables go to stderr.
         let text = table::render(&report, run.verbosity == Verbosity::Verbose);
         let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
         match run.work {

@@ -1,4 +1,4 @@
-//! `coordinator device-rates --small-copies`: small copies beside a device that computes, in one
+//! `coordinator device-rates --small-copies`: times of small copies while a device computes, in one
 //! process and in two.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,14 +10,14 @@ use workers::device::{BusyDevice, SmallCopy, small_copies};
 
 use crate::child::this_program;
 
-/// What the second process says once the device is busy.
+/// Line that the second process prints once the device is busy.
 const BUSY: &str = "busy";
 
-/// Measures each size and direction on an idle device, beside products of this process, and beside
-/// those of another.
+/// Measures each size and direction on an idle device, concurrently with matrix products of this
+/// process, and concurrently with those of another process.
 ///
 /// # Errors
-/// A device that cannot be used, or a second process that cannot.
+/// A device that this process or the second one cannot use.
 pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
     let alone = small_copies(device)?;
     let busy = BusyDevice::start(device, matrix)?;
@@ -39,7 +39,7 @@ pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
     Ok(json!({"small_copies": rows.collect::<Vec<Value>>()}))
 }
 
-/// Copies beside products of another process.
+/// Measures copies concurrently with matrix products of another process.
 fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
     let mut child = this_program()
         .args(["device-rates", &device.to_string(), "--keep-busy", "--matrix", &matrix.to_string()])
@@ -49,13 +49,13 @@ fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
         .context("a second process cannot be started")?;
     let said = child.stdout.take().map(|output| {
         let mut line = String::new();
-        // Without a line the process has ended, which is told below.
+        // If there is no line, the process has ended, which is reported below.
         let _ = BufReader::new(output).read_line(&mut line);
         line
     });
     let is_busy = said.is_some_and(|line| line.trim() == BUSY);
     let measured = is_busy.then(|| small_copies(device));
-    // Its end of input is its end.
+    // The process ends at the end of its input.
     drop(child.stdin.take());
     let status = child.wait()?;
     anyhow::ensure!(status.success(), "a second process cannot use the device");

@@ -1,5 +1,5 @@
-//! `coordinator stage`: writes a model's weights to NVMe drives, verifies what is there, or says
-//! what is.
+//! `coordinator stage`: writes a model's weights to NVMe drives, verifies staged weights, or lists
+//! them.
 
 use std::path::Path;
 
@@ -21,10 +21,10 @@ use crate::terminal::print;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Stages, verifies or lists.
+/// Stages, verifies or lists weights.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &StageRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     if request.action == StageAction::Status {
         return status(request);

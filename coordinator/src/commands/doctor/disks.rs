@@ -1,18 +1,18 @@
-//! Block devices, and the room on what is mounted from them.
+//! Block devices, and the free space of the file systems mounted from them.
 
 use serde_json::{Value, json};
 
 use super::{Finding, Root, size};
 
-/// A disk, not a part of one.
+/// A whole disk, not a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Disk {
     name: String,
     model: Option<String>,
     size_bytes: u64,
-    /// `None` where the system does not say.
+    /// `None` if the system does not report it.
     rotates: Option<bool>,
-    /// File systems on it or its parts: where they are mounted.
+    /// Mount points of file systems on the disk or its partitions.
     mounted: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     found
 }
 
-/// What really stores: no loop devices, no memory in disguise.
+/// Returns the physical disks, without loop devices and RAM disks.
 fn disks(root: &Root) -> Vec<Disk> {
     let mounts = root.text("proc/mounts").unwrap_or_default();
     let names = root.names("sys/block").into_iter();
@@ -45,7 +45,7 @@ fn disks(root: &Root) -> Vec<Disk> {
         })
         .filter_map(|name| {
             let text = |file: &str| root.text(&format!("sys/block/{name}/{file}"));
-            // In sectors of 512 bytes, whatever the disk's own are.
+            // The kernel counts sectors of 512 bytes, regardless of the disk's own sector size.
             let size_bytes = text("size")?.parse::<u64>().ok()? * 512;
             let (model, rotational) = (text("device/model"), text("queue/rotational"));
             (size_bytes > 0).then(|| Disk {
@@ -59,7 +59,7 @@ fn disks(root: &Root) -> Vec<Disk> {
         .collect()
 }
 
-/// Mount points of a disk or its parts, each device's first.
+/// Returns the mount points of a disk or its partitions, the first one of each device.
 fn mounted(mounts: &str, disk: &str) -> Vec<String> {
     let mut devices: Vec<&str> = Vec::new();
     let mut places = Vec::new();
@@ -73,7 +73,7 @@ fn mounted(mounts: &str, disk: &str) -> Vec<String> {
         let part = rest.trim_start_matches('p').chars().all(|c| c.is_ascii_digit());
         if part && !devices.contains(&device) {
             devices.push(device);
-            // The kernel writes a space in a name as \040.
+            // The kernel escapes a space in a path as \040.
             places.push(place.replace("\\040", " "));
         }
     }

@@ -1,4 +1,4 @@
-//! NVIDIA devices, the libraries beside their driver, and what one process may share with another.
+//! NVIDIA devices, the libraries that accompany their driver, and memory sharing between processes.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Finding, Root, probe, size};
 
-/// Large enough to be an allocation of its own, small enough for a device that is in use.
+/// Large enough to be a separate allocation, small enough for a device that is in use.
 const PROBE_BYTES: u64 = 2 << 20;
 
 pub(super) fn findings(root: &Root) -> Vec<Finding> {
@@ -75,7 +75,7 @@ fn of_device(info: &DeviceInfo, nvml: Option<&Nvml>, root: &Path) -> Finding {
     finding(info, free_bytes, [link(LinkAt::Now), link(LinkAt::Most)])
 }
 
-/// `links`: now, and the most.
+/// Returns the finding for a device. `links` are the current link and the fastest one.
 fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>; 2]) -> Finding {
     let (major, minor) = info.capability;
     let text = |link: &Option<PcieLink>| link.map(|link| link.to_string());
@@ -102,7 +102,7 @@ fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>;
         return finding
             .costs_unless(false, "it is too old to be used: kernels need compute capability 8.0");
     }
-    // An idle device lowers its generation, never its width.
+    // An idle device lowers its link's generation, never its width.
     let narrow = matches!(links, [Some(now), Some(most)] if now.width < most.width);
     finding.costs_unless(
         !narrow,
@@ -128,8 +128,8 @@ fn of_library(library: Library, file: Option<&'static str>, has_device: bool) ->
     Finding::new(name, library.name(), value, shown).costs_unless(file.is_some(), &costs)
 }
 
-/// Whether a second process can open device memory: tried, since what forbids it (containers,
-/// mostly) does not show otherwise.
+/// Returns true if a second process can open device memory. This is tried out, because the usual
+/// obstacle, a container, cannot be detected otherwise.
 fn shared(driver: &Driver) -> Result<bool, CudaError> {
     let context = Context::open(driver, 0)?;
     let arena = Arena::allocate(&context, PROBE_BYTES)?;
@@ -156,7 +156,7 @@ fn of_ipc(tried: &Result<bool, CudaError>) -> Finding {
     }
 }
 
-/// GPUDirect Storage: device, kernel module and library together.
+/// Returns the finding for GPUDirect Storage, which needs device, kernel module and library.
 fn of_gpu_direct(driver: &Driver, root: &Root) -> Finding {
     let device = driver.device(0).is_ok_and(|info| info.gpu_direct);
     let module = root.0.join("proc/driver/nvidia-fs").is_dir();

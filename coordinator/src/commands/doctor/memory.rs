@@ -1,4 +1,4 @@
-//! How much memory there is, how much of it may be locked, and how large its pages are.
+//! Amount of memory, the limit on locked memory, and the sizes of pages.
 
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn bytes(name: &'static str, label: &str, bytes: Option<u64>) -> Finding {
     Finding::new(name, label, bytes.map_or(Value::Null, Value::from), shown)
 }
 
-/// `limit` is `None` without one.
+/// Returns the finding for the limit on locked memory, in bytes; `None` if there is no limit.
 fn memlock(limit: Option<u64>, total: Option<u64>) -> Finding {
     let shown = limit.map_or_else(|| "unlimited".to_owned(), size);
     let value = limit.map_or_else(|| Value::from("unlimited"), Value::from);
@@ -38,7 +38,7 @@ fn memlock(limit: Option<u64>, total: Option<u64>) -> Finding {
     )
 }
 
-/// The choice in brackets of a file like `always [madvise] never`.
+/// Returns the choice in brackets of a file like `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
@@ -63,7 +63,8 @@ fn transparent(root: &Root) -> Finding {
     )
 }
 
-/// With a device, weights, KV and activations of the host are shared between processes.
+/// Returns the finding for huge pages of shared memory. With a device, weights, KV and activations
+/// on the host are shared between processes.
 fn shared(root: &Root) -> Finding {
     let choice = choice(root, "shmem_enabled");
     let fine = matches!(choice.as_deref(), Some("always" | "within_size" | "force"));

@@ -1,9 +1,9 @@
-//! `coordinator doctor`: what this machine has of what Tandem can use, and what each absence costs.
-//! Nothing is measured and nothing is changed; of a CUDA device two MiB are taken for a moment, to
-//! see whether another process can open them.
+//! `coordinator doctor`: the features of this machine that Tandem can use, and the cost of each
+//! missing one. It measures and changes nothing; it allocates two MiB of a CUDA device for a
+//! moment, to find out whether another process can open them.
 //!
-//! A report is a list of sections and a section a list of findings; a device adds a section of its
-//! own to [`examine`].
+//! A report is a list of sections, and a section a list of findings. A new kind of device adds a
+//! section to [`examine`].
 
 mod disks;
 mod gpu;
@@ -25,31 +25,31 @@ use crate::exit::Exit;
 use crate::job::error::JobError;
 use crate::terminal::print;
 
-/// One thing that a machine has or lacks.
+/// A feature that a machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// For machines: lower case, words joined by `_`.
+    /// Name in JSON: lower case, words joined by `_`.
     name: &'static str,
-    /// For machines: a bool, a number of bytes or of things, a text, or `null` where the system
-    /// does not say.
+    /// Value in JSON: a bool, a number of bytes or items, a text, or `null` if the system does not
+    /// report it.
     value: Value,
-    /// For people: what it is called.
+    /// Name in the text report.
     #[serde(skip)]
     label: String,
-    /// For people: the value.
+    /// Value in the text report.
     #[serde(skip)]
     shown: String,
-    /// What its absence costs, in one clause; `None` where nothing is missing.
+    /// Cost of the feature's absence, in one clause; `None` if it is not missing.
     costs: Option<String>,
 }
 
 impl Finding {
-    /// Something that is as it should be, or that costs nothing.
+    /// Returns a finding without a cost.
     fn new(name: &'static str, label: &str, value: impl Into<Value>, shown: String) -> Finding {
         Finding { name, value: value.into(), label: label.to_owned(), shown, costs: None }
     }
 
-    /// Something that is there or not, with what its absence costs.
+    /// Returns a finding for a feature that is present or missing, with the cost of its absence.
     fn has(name: &'static str, label: &str, there: bool, costs: &str) -> Finding {
         let shown = if there { "yes" } else { "no" }.to_owned();
         Finding::new(name, label, there, shown).costs_unless(there, costs)
@@ -68,18 +68,18 @@ pub(crate) struct Section {
     findings: Vec<Finding>,
 }
 
-/// Where a machine's files lie; tests have their own.
+/// Root directory of a machine's files; tests use their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Root(PathBuf);
 
 impl Root {
-    /// The text of a file below `proc` or `sys`, trimmed; `None` when it is not there.
+    /// Returns the trimmed text of a file below `proc` or `sys`; `None` if it cannot be read.
     fn text(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.0.join(path)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// Names in a folder, ascending; none when it is not there.
+    /// Returns the names in a folder in ascending order; none if it cannot be read.
     fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.join(path));
         let mut names: Vec<String> = entries
@@ -91,7 +91,7 @@ impl Root {
         names
     }
 
-    /// A field of `/proc/meminfo`, bytes.
+    /// Returns a field of `/proc/meminfo` in bytes.
     fn meminfo_bytes(&self, field: &str) -> Option<u64> {
         let text = self.text("proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
@@ -99,7 +99,7 @@ impl Root {
     }
 }
 
-/// Looks at everything.
+/// Examines all parts of a machine.
 fn examine(root: &Path) -> Vec<Section> {
     let root = Root(root.to_owned());
     vec![
@@ -111,10 +111,10 @@ fn examine(root: &Path) -> Vec<Section> {
     ]
 }
 
-/// Examines this machine and tells.
+/// Examines this machine and prints the report.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(json: bool) -> anyhow::Result<Exit> {
     let sections = examine(Path::new("/"));
     let text = if json { show::json(&sections)? } else { show::text(&sections) };
@@ -127,7 +127,7 @@ pub fn run(json: bool) -> anyhow::Result<Exit> {
     }
 }
 
-/// `12.3 GiB`, `512.0 MiB`, or `64.0 KiB` for less.
+/// Formats a size like `12.3 GiB` or `512.0 MiB`; the smallest unit is KiB.
 fn size(bytes: u64) -> String {
     let bytes = bytes as f64;
     let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)];

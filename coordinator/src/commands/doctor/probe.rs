@@ -1,4 +1,5 @@
-//! Device memory opened by a second process: this very program, started with a hidden subcommand.
+//! Checks whether a second process can open device memory. The second process runs this program
+//! with a hidden subcommand.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,11 +8,12 @@ use cuda::{Arena, Context, Driver, IpcHandle};
 
 use crate::child::this_program;
 
-/// Far beyond what a driver needs to start; a driver that hangs must not hang the doctor.
+/// Time limit of the second process. A driver needs far less to start, and a driver that hangs must
+/// not block the doctor.
 const LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Whether another process can open what `handle` stands for.
+/// Returns true if another process can open the memory of `handle`.
 pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
     let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let child = this_program()
@@ -27,7 +29,7 @@ pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
             Ok(Some(status)) => return status.success(),
             Ok(None) if begun.elapsed() < LIMIT => std::thread::sleep(PAUSE),
             _ => {
-                // An error means that it is gone already.
+                // An error means that the process has already ended.
                 let _ = child.kill();
                 let _ = child.wait();
                 return false;
@@ -36,7 +38,8 @@ pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
     }
 }
 
-/// In the second process: whether the memory can be opened. `hex` are the handle's 64 bytes.
+/// Returns true if the memory can be opened; called in the second process. `hex` encodes the 64
+/// bytes of the handle.
 pub fn opens(device: u32, hex: &str) -> bool {
     let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..64).map(byte).collect();

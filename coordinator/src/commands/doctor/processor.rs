@@ -1,4 +1,4 @@
-//! Cores, caches, NUMA nodes and instruction sets, processor and system together.
+//! Cores, caches, NUMA nodes and the instruction sets that processor and system both permit.
 
 use kernels::Variant;
 use machine::{Topology, features};
@@ -63,7 +63,7 @@ fn of_topology(topology: &Topology) -> Vec<Finding> {
     found
 }
 
-/// What memory each node has, and for how many cores.
+/// Returns the finding for the memory of each node and its number of cores.
 fn memory_of_nodes(topology: &Topology) -> Finding {
     let nodes = topology.numa_nodes.iter().enumerate().map(|(index, node)| {
         let cores = topology.cores.iter().filter(|core| core.numa_node == Some(index)).count();
@@ -85,7 +85,7 @@ fn known(bytes: u64) -> String {
     if bytes == 0 { "unknown".to_owned() } else { size(bytes) }
 }
 
-/// `features` are those that processor and system allow.
+/// Returns findings for instruction sets. `features` are those that processor and system permit.
 fn of_instructions(features: &[&str]) -> Vec<Finding> {
     let has = |names: &[&str]| names.iter().all(|name| features.contains(name));
     let amx = has(&["amx_tile", "amx_bf16", "amx_int8"]);
@@ -132,7 +132,7 @@ mod tests {
 
     use super::{of_instructions, of_topology};
 
-    /// Two sockets, and an expander without cores.
+    /// Returns a topology of two sockets and a memory expander without cores.
     fn server() -> Topology {
         let core = |cpu, node| Core {
             cpus: vec![cpu],

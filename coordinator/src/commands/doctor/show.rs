@@ -1,11 +1,11 @@
-//! The findings for people and for machines.
+//! The findings as text and as JSON.
 
 use std::fmt::Write;
 
 use super::Section;
 use crate::report::plain_table::plain_table;
 
-/// One object: `{"sections": [{"name", "findings": [{"name", "value", "costs"}]}]}`.
+/// Returns one object: `{"sections": [{"name", "findings": [{"name", "value", "costs"}]}]}`.
 ///
 /// # Errors
 /// None that these values can cause.
@@ -14,7 +14,8 @@ pub(super) fn json(sections: &[Section]) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&object)? + "\n")
 }
 
-/// A table a section; what an absence costs stands under it, numbered by nothing but its name.
+/// Returns one table per section, followed by the costs of missing features. Each cost is labelled
+/// with the name of its finding.
 pub(super) fn text(sections: &[Section]) -> String {
     let mut text = String::new();
     for section in sections {

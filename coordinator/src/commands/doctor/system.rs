@@ -1,4 +1,4 @@
-//! What the kernel offers, and the profiles that are kept.
+//! Kernel features, and the profiles in the user's cache.
 
 use profiler::Cache;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     ]
 }
 
-/// Tries to make a ring, since filters refuse what the kernel has.
+/// Tries to create a ring, because filters may refuse system calls that the kernel supports.
 fn set_up() -> Result<(), std::io::Error> {
     // `struct io_uring_params`, 120 bytes, of which the kernel reads flags (0) and fills in the
     // rest.
@@ -32,7 +32,8 @@ fn set_up() -> Result<(), std::io::Error> {
     Ok(())
 }
 
-/// `disabled` is `kernel.io_uring_disabled`: 0, 1 (only for a group) or 2.
+/// Returns the finding for io_uring. `disabled` is `kernel.io_uring_disabled`: 0, 1 (only for a
+/// group) or 2.
 fn of_uring(tried: Result<(), std::io::Error>, disabled: Option<&str>) -> Finding {
     let there = tried.is_ok();
     let shown = match (&tried, disabled) {

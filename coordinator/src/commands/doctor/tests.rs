@@ -1,10 +1,10 @@
-//! A machine made of files: what is read, and what an empty one looks like.
+//! The doctor on a simulated machine made of files, and on one without any.
 
 use std::path::Path;
 
 use super::{Root, Section, disks, examine, memory, show, size};
 
-/// A machine with these files.
+/// Creates a folder that contains these files.
 fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {

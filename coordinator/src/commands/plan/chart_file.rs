@@ -1,4 +1,4 @@
-//! `--chart FILE`: layers in time and the latency of every split, for `scripts/plot.py`.
+//! `--chart FILE`: spans of layers and the latency of every split, for `scripts/plot.py`.
 
 use std::path::Path;
 
@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use crate::report::placement::{gpu_interval, on_gpu};
 use crate::report::step::Step;
 
-/// Layers of the chart.
+/// Number of layers in the chart.
 const LAYERS: usize = 3;
 
-/// Writes the chart of a plan: spans of a few layers of a steady step of the chosen map and, where
-/// the GPU runs an interval of a layer, the latency of every interval by the table of operations.
+/// Writes the chart of a plan: spans of a few layers of a steady step of the chosen map and, if the
+/// GPU runs an interval of a layer, the latency of every interval according to the table of
+/// operations.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -51,8 +52,8 @@ pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
     write(path, &chart)
 }
 
-/// Writes the chart of a table: spans of a few steady layers, and the latency of every interval by
-/// both cost models.
+/// Writes the chart of a table: spans of a few steady layers, and the latency of every interval
+/// according to both cost models.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -89,7 +90,8 @@ fn op_names(table: &Table) -> Vec<&str> {
     table.ops.iter().map(|op| op.name.as_str()).collect()
 }
 
-/// Intervals that end where the chosen one does, by the name of the first operation.
+/// Returns the latencies of the intervals that end where the chosen one does, labelled with the
+/// name of their first operation.
 fn curve(table: &Table, chosen: &Candidate) -> Value {
     let last = chosen.interval.1;
     let point = |first: usize| {

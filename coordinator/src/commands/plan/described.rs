@@ -1,4 +1,5 @@
-//! `--machine FILE.toml`: a model and a workload on a machine that need not be at hand.
+//! `--machine FILE.toml`: plans a model and a workload for a described machine, which need not be
+//! this one.
 
 use super::show::Answer;
 use super::vectors::Vectors;
@@ -8,10 +9,10 @@ use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
 use crate::setup::progress_reporter::ProgressReporter;
 
-/// The answer, as text or JSON.
+/// Returns the plan as text or JSON.
 ///
 /// # Errors
-/// A model or machine that is not there, or nothing that fits.
+/// A model or machine that does not exist, or a workload that does not fit.
 pub(super) fn plan(
     machine: &str,
     workload: &Described,
@@ -48,7 +49,7 @@ mod tests {
     use crate::cli::values::{Batches, BatchesChoice};
     use crate::commands::plan::templates;
 
-    /// The template without slower memory of the host.
+    /// Returns the machine template without additional host memory.
     fn template() -> String {
         let text = templates::text(Template::Machine);
         let (before, tier) = text.split_once("[[tier]]\n").expect("slower memory");
@@ -56,7 +57,7 @@ mod tests {
         format!("{before}\n{after}")
     }
 
-    /// What is said of opt-1.3b on a machine with so much memory and such drives.
+    /// Returns the plan of opt-1.3b for a machine with the given host memory and drives.
     fn said(dram_gib: f64, drives: &[f64], json: bool) -> anyhow::Result<String> {
         let template = template();
         let (before, rest) = template.split_once("dram_gib = 128").expect("host memory");
@@ -107,7 +108,7 @@ mod tests {
         let layers = read["weights"].as_array().expect("a list").iter();
         let layers = layers.map(|one| one["layers"].as_array().expect("a list").len());
         assert!((2..12).contains(&layers.sum::<usize>()), "{read}");
-        // 100.7 MB a layer.
+        // 100.7 MB per layer.
         let bytes = read["bytes_per_step"].as_u64().expect("bytes");
         assert!((200_000_000..1_200_000_000).contains(&bytes), "{read}");
         assert!(line.contains(read["summary"].as_str().expect("words")), "{line}");

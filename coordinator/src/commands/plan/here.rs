@@ -1,4 +1,5 @@
-//! This machine, as measured: what a run would choose, without running it.
+//! Shows the placement that a run on this machine would choose, from measured costs, without
+//! running it.
 
 use planner::budget::Budget;
 use serde_json::json;
@@ -14,10 +15,10 @@ use crate::setup::model::Opened;
 use crate::setup::placement;
 use crate::setup::placement::{Decision, Measure};
 
-/// The answer, as text or JSON.
+/// Returns the plan as text or JSON.
 ///
 /// # Errors
-/// What a run would be refused for; a machine that could not be profiled.
+/// A reason for which a run would be refused, or a machine that could not be profiled.
 pub(super) fn plan(
     run: &Run,
     request: &PlanRequest,
@@ -49,7 +50,7 @@ pub(super) fn plan(
     Ok(text)
 }
 
-/// A map that was given, where nothing was measured for its prompts.
+/// Returns the plan of a specified map for whose prompt length there are no measurements.
 fn unpriced(
     decision: &Decision,
     long: Option<LongPrompt>,

@@ -1,5 +1,5 @@
-//! What prompts take on this machine that are too long to be measured: measured at two lengths, and
-//! on from there.
+//! Times of prompts that are too long to be measured on this machine, extrapolated from
+//! measurements at two lengths.
 
 use planner::priced::Predicted;
 
@@ -10,21 +10,21 @@ use crate::job::progress::duration;
 use crate::setup::model::Opened;
 use crate::setup::placement::Measure;
 
-/// Prompts that are measured, one four times as long as the other.
+/// Lengths of the measured prompts; one is four times the other.
 const MEASURED: [u32; 2] = [1024, 4096];
-/// New tokens behind them.
+/// New tokens after them.
 const STEPS: u32 = 8;
 
-/// Times of a longer prompt.
+/// Predicted times of a longer prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LongPrompt {
     pub(super) prefill_ns: f64,
-    /// Of a decode step behind it.
+    /// Time of a decode step after the prompt.
     pub(super) step_ns: f64,
 }
 
 impl LongPrompt {
-    /// Measures what there is to measure; `None` where not both lengths can be predicted.
+    /// Measures at both lengths; returns `None` if one of them cannot be predicted.
     ///
     /// # Errors
     /// A machine that could not be profiled, or an interrupt.
@@ -35,7 +35,7 @@ impl LongPrompt {
         interrupt: &Interrupt,
     ) -> anyhow::Result<Option<LongPrompt>> {
         let mut found = Vec::new();
-        // The longer one first: its profile serves the other.
+        // The longer one is first, because its profile also covers the shorter one.
         for measured in MEASURED.into_iter().rev().filter(|measured| *measured < prompt_len) {
             let decided = run::decide(run, opened, measured, STEPS, Measure::Always, interrupt)?;
             found.extend(decided.chosen.map(|chosen| chosen.predicted));
@@ -44,8 +44,9 @@ impl LongPrompt {
         Ok(Some(LongPrompt::from([short, long], prompt_len.into())))
     }
 
-    /// Linears take a time for each row, and attention one for each pair of a row and a position
-    /// before it; a step reads all weights and each position's keys and values.
+    /// Extrapolates from two lengths. Linears take a time for each row, and attention takes one for
+    /// each pair of a row and a preceding position; a decode step reads all weights and the keys
+    /// and values of each position.
     fn from([short, long]: [Predicted; 2], prompt_len: f64) -> LongPrompt {
         let [near, far] = MEASURED.map(f64::from);
         let pairs = (long.prefill_ns / far - short.prefill_ns / near) / (far - near);
@@ -59,7 +60,7 @@ impl LongPrompt {
         }
     }
 
-    /// `Prompts take about 2 h 3 min, and a token behind them 0.41 s: ...`.
+    /// Returns a sentence like `Prompts take about 2 h 3 min, and a step behind them 0.410 s: ...`.
     pub(super) fn in_words(self) -> String {
         let [near, far] = MEASURED;
         format!(

@@ -1,8 +1,9 @@
-//! `coordinator plan`: which placement, why, and what it would take; nothing is run.
+//! `coordinator plan`: shows the chosen placement, the reasons for it and its predicted cost,
+//! without running it.
 //!
-//! Three sources of costs: this machine as measured, a table of measured operations (`--tables`),
-//! which needs no model, and descriptions of machines that one need not have (`--machine`,
-//! `--compare`; with `--serve` requests come to them one by one).
+//! Costs come from one of three sources: measurements of this machine; a table of measured
+//! operations (`--tables`), which needs no model; and descriptions of machines (`--machine`,
+//! `--compare`; with `--serve` for requests that arrive over time).
 
 mod chart_file;
 mod compare;
@@ -23,10 +24,10 @@ use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
 use crate::terminal::print;
 
-/// Plans and prints.
+/// Plans and prints the result.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let answer = match &request.source {
         Source::Here(run) => here::plan(run, request, interrupt)?,

@@ -1,4 +1,4 @@
-//! The answer of `coordinator plan`, of whatever machine, as text, JSON or a file for a chart.
+//! Output of `coordinator plan` for any machine: text, JSON or a chart file.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -22,21 +22,21 @@ use crate::report::placement::{
 use crate::report::read_weights::ReadWeights;
 use crate::report::step::Step;
 
-/// What was chosen, and for what.
+/// A chosen placement, and the machine and limits for which it was chosen.
 pub(super) struct Answer<'a> {
     pub(super) chosen: &'a Chosen,
-    /// Its name, or `this machine`.
+    /// Name of the machine, or `this machine`.
     pub(super) machine: &'a str,
     pub(super) limits: Limits,
     pub(super) notes: &'a [String],
-    /// Of LIA's map on a described machine.
+    /// Vectors of LIA's map on a described machine.
     pub(super) vectors: Option<Vectors>,
-    /// Of this machine's workers.
+    /// Thread counts of this machine's workers.
     pub(super) threads: Option<Threads<'a>>,
 }
 
 impl Answer<'_> {
-    /// As text or JSON; the chart is written beside.
+    /// Returns the plan as text or JSON, and writes the chart if one is requested.
     ///
     /// # Errors
     /// A chart that cannot be written.
@@ -173,7 +173,7 @@ impl Answer<'_> {
         })
     }
 
-    /// What storages read in every step; null: nothing.
+    /// Returns the weights that storages read in every step; `None` if there are none.
     fn read(&self) -> Option<Value> {
         let config = &self.chosen.plan.config;
         let read = ReadWeights::of(&self.chosen.plan)?;
@@ -188,7 +188,7 @@ impl Answer<'_> {
         }))
     }
 
-    /// The operations of the layer that is shown.
+    /// Returns the operations of the layer that is shown.
     fn ops(&self) -> Vec<Value> {
         let map = &self.chosen.plan.map;
         let devices = &map.decode.layers[shown_layer(map, &self.chosen.plan.config)];
@@ -222,7 +222,8 @@ impl Answer<'_> {
     }
 }
 
-/// Runs of a placement that have ended, and what they took over what is simulated; null: none.
+/// Returns the number of finished runs of a placement, and the factors of their times over the
+/// simulated ones; `None` if there are none.
 fn finished(one: &Considered) -> Option<Value> {
     let Tried::Finished(runs) = one.tried else { return None };
     let Factors { prefill, decode } = one.factors;

@@ -1,4 +1,4 @@
-//! `--tables T.json`: the best map of a layer whose operations were measured elsewhere.
+//! `--tables T.json`: finds the best map of a layer whose operations were measured elsewhere.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::cli::request::PlanRequest;
 use crate::report::gantt::Gantt;
 use crate::report::layer;
 
-/// The answer, as text or JSON.
+/// Returns the map as text or JSON.
 ///
 /// # Errors
-/// A file that cannot be read or is no table; a chart that cannot be written.
+/// A file that cannot be read or is not a table, or a chart that cannot be written.
 pub(super) fn plan(path: &Path, request: &PlanRequest) -> anyhow::Result<String> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("the table {shown}"))?;

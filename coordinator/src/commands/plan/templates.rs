@@ -1,8 +1,8 @@
-//! Files to begin with: `--machine-template` and `--table-template`.
+//! Template files: `--machine-template` and `--table-template`.
 
 use crate::cli::request::Template;
 
-/// A file that `plan` takes as it is, every field of its kind in it.
+/// Returns a file that `plan` accepts unchanged and that contains every field of its kind.
 #[must_use]
 pub const fn text(template: Template) -> &'static str {
     match template {

@@ -1,5 +1,5 @@
-//! What is said of LIA's map beside the map: its vectors, and by LIA's equations alone which one is
-//! the best for which batch.
+//! LIA's vectors, shown with a LIA map: those of the map, and the best vector for each batch size
+//! according to LIA's equations alone.
 
 use std::fmt::Write;
 
@@ -10,26 +10,26 @@ use planner::priced::Chosen;
 use program::plan::Plan;
 use serde::Serialize;
 
-/// What the entries of a vector are.
+/// Meaning of a vector's entries, in order.
 const ORDER: &str = "(qkv, scores, wv, out, up, down)";
 
-/// The vectors of a chosen map and of LIA's equations; 1 is the CPU.
+/// Vectors of a chosen map and of LIA's equations; an entry of 1 is the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Vectors {
-    /// Of layers that are streamed.
+    /// Vector of streamed layers in prefill.
     prefill: Vector,
     decode: Vector,
-    /// Positions that the equations look at: the middle of the output, as the search does.
+    /// Number of positions used in the equations: the middle of the output, as in the search.
     positions: u32,
-    /// The best vector of decode for each batch.
+    /// Best vector of decode for each range of batch sizes.
     decode_by_batch: Vec<BatchRange>,
-    /// Some layer does not stay in device memory.
+    /// At least one layer does not stay in device memory.
     #[serde(skip)]
     streams: bool,
 }
 
 impl Vectors {
-    /// Of the chosen map; `None` of another policy.
+    /// Returns the vectors of the chosen map; `None` for other policies.
     ///
     /// # Errors
     /// A number format that the description leaves out.
@@ -53,7 +53,7 @@ impl Vectors {
         }))
     }
 
-    /// Two lines.
+    /// Returns the vectors as two lines of text.
     pub(super) fn lines(&self) -> String {
         let Vectors { prefill, decode, positions, .. } = self;
         let of_map = match self.streams {
@@ -69,7 +69,7 @@ impl Vectors {
     }
 }
 
-/// `(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598`.
+/// Formats ranges like `(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598`.
 fn by_batch(ranges: &[BatchRange]) -> String {
     let mut text = String::new();
     for (index, range) in ranges.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! A repository's folder in the Hugging Face cache, with the layout that other programs share:
-//! `blobs/HASH` are contents, `snapshots/COMMIT/PATH` links to them, `refs/REVISION` names a
-//! commit. Everything is reached by descriptor, so that no link leads out of it.
+//! `blobs/HASH` are contents, `snapshots/COMMIT/PATH` are links to them, and `refs/REVISION`
+//! contains the name of a commit. All accesses are relative to descriptors, so that no link leads
+//! out of the folder.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +12,10 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::names::{Hash, is_path};
 
-/// Permission bits of folders, less the umask.
+/// Permission bits of folders before the umask.
 const FOLDER_MODE: u32 = 0o777;
 
-/// See the module header.
+/// Folder of a repository in the cache; see the module's documentation.
 pub(super) struct Repository {
     path: PathBuf,
     folder: Directory,
@@ -22,7 +23,7 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Opens the folder of `org/name` in a cache, and creates what is missing.
+    /// Opens the folder of `org/name` in a cache, and creates it if necessary.
     ///
     /// # Errors
     /// A folder that cannot be created, or a link in its place.
@@ -39,7 +40,7 @@ impl Repository {
         &self.path
     }
 
-    /// Returns the bytes that the file system has left.
+    /// Returns the number of free bytes in the file system.
     pub(super) fn available_bytes(&self) -> io::Result<u64> {
         self.folder.available_bytes()
     }
@@ -49,7 +50,7 @@ impl Repository {
         self.path.join("snapshots").join(commit.as_str())
     }
 
-    /// Returns true if a file of a commit is there: a regular one, or a link to a blob.
+    /// Returns true if a file of a commit exists, as a regular file or a link to a blob.
     pub(super) fn has(&self, commit: &Hash, path: &str) -> bool {
         let found = || -> io::Result<bool> {
             let mut folder =
@@ -88,10 +89,10 @@ impl Repository {
         folder.replace_link(&link_target(path, blob), name)
     }
 
-    /// Writes which commit a branch or tag is.
+    /// Records the commit of a branch or tag.
     ///
     /// # Errors
-    /// A revision that is no path, or a file that cannot be written.
+    /// A revision that is not a path, or a file that cannot be written.
     pub(super) fn set_revision(&self, revision: &str, commit: &Hash) -> io::Result<()> {
         if revision == commit.as_str() {
             return Ok(());
@@ -104,10 +105,10 @@ impl Repository {
         folder.replace(name, commit.as_str().as_bytes(), PUBLIC_MODE)
     }
 
-    /// Opens a blob that is whole; `None` if there is none.
+    /// Opens a complete blob; returns `None` if there is none.
     ///
     /// # Errors
-    /// A link or another thing in its place, a file that cannot be read.
+    /// A link or another thing in its place, or a file that cannot be read.
     pub(super) fn blob(&self, hash: &Hash) -> io::Result<Option<File>> {
         match self.blobs.open_file(hash.as_str(), OFlags::RDONLY, 0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -115,17 +116,16 @@ impl Repository {
         }
     }
 
-    /// Returns how much of a blob an earlier run fetched.
+    /// Returns the number of bytes of a blob that an earlier run fetched.
     pub(super) fn part_bytes(&self, hash: &Hash) -> u64 {
         let entry = self.blobs.entry(part_name(hash)).ok().flatten();
         entry.filter(|entry| entry.is_file).map_or(0, |entry| entry.size_bytes)
     }
 
-    /// Opens and locks the part of a blob that was fetched so far; `None` while another process
-    /// fetches it.
+    /// Opens and locks the partial file of a blob; returns `None` while another process fetches it.
     ///
     /// # Errors
-    /// A link or another thing in its place, a file that cannot be written.
+    /// A link or another thing in its place, or a file that cannot be written.
     pub(super) fn part(&self, hash: &Hash) -> io::Result<Option<Part<'_>>> {
         loop {
             let name = part_name(hash);
@@ -135,7 +135,8 @@ impl Repository {
             if locked == Err(rustix::io::Errno::WOULDBLOCK) {
                 return Ok(None);
             }
-            // Who had the lock may have finished the blob: then the name is free, or another's.
+            // The previous holder of the lock may have finished the blob: then the name is free, or
+            // names another file.
             let is_named = self
                 .blobs
                 .open_file(&name, OFlags::RDONLY, 0)
@@ -154,7 +155,7 @@ impl Repository {
     }
 }
 
-/// A blob that is being fetched.
+/// Partial file of a blob that is being fetched.
 pub(super) struct Part<'a> {
     blobs: &'a Directory,
     hash: Hash,
@@ -170,7 +171,7 @@ impl Part<'_> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Makes it the blob, once all of it is on the drive.
+    /// Renames the file to the blob's name, after all of it was written to the drive.
     pub(super) fn finish(self) -> io::Result<()> {
         self.file.sync_data()?;
         self.blobs.rename(part_name(&self.hash), self.hash.as_str())
@@ -191,7 +192,7 @@ fn same_file(a: &File, b: &File) -> io::Result<bool> {
     Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// The folders and the name of a path.
+/// Splits a path into its folders and its name.
 fn split(path: &str) -> io::Result<(Vec<&str>, &str)> {
     if !is_path(path) {
         let sentence = format!("{path:?} is no path below a folder");
@@ -202,7 +203,7 @@ fn split(path: &str) -> io::Result<(Vec<&str>, &str)> {
     Ok((parts, name))
 }
 
-/// Where a link at `path` in a commit's folder points.
+/// Returns the target of a link at `path` in a commit's folder.
 fn link_target(path: &str, blob: &Hash) -> PathBuf {
     let up = "../".repeat(2 + path.matches('/').count());
     PathBuf::from(format!("{up}blobs/{blob}"))

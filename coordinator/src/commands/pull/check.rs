@@ -1,4 +1,4 @@
-//! Whether a fetched file is the hub's.
+//! Verification of fetched files.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -11,7 +11,8 @@ use super::files::HubFile;
 
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Whether a file has the checksum that the hub lists; without one, its size.
+/// Returns true if a file has the size and the checksum that the hub lists, as far as it lists
+/// them.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -22,7 +23,7 @@ pub(super) fn is_whole(file: &File, listed: &HubFile) -> io::Result<bool> {
     }
     match (&listed.sha256, &listed.blob_id) {
         (Some(wanted), _) => Ok(digest::<Sha256>(file, &[])? == wanted.as_str()),
-        // A git object: its kind and size stand before it.
+        // A git object is hashed with a prefix of its kind and size.
         (None, Some(wanted)) => {
             let head = format!("blob {size_bytes}\0");
             let head = head.as_bytes();
@@ -36,7 +37,7 @@ pub(super) fn is_whole(file: &File, listed: &HubFile) -> io::Result<bool> {
     }
 }
 
-/// Of `head` and the file behind it, in hexadecimal digits.
+/// Returns the digest of `head` followed by the file, in hexadecimal digits.
 fn digest<D: Digest>(mut file: &File, head: &[u8]) -> io::Result<String> {
     let mut digest = D::new_with_prefix(head);
     let mut piece = vec![0; PIECE_BYTES];

@@ -1,5 +1,5 @@
-//! One file of a repository: fetched in as many tries as it takes, never more of it than the hub
-//! listed, verified, and linked.
+//! Download of one file of a repository: it is retried if necessary, limited to the size that the
+//! hub listed, verified, and linked.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::hub::{Download, Hub, HubError};
 use super::names::Hash;
 use crate::setup::bar::Bar;
 
-/// Tries of a file after the first.
+/// Maximum number of retries per file.
 const RETRIES: u32 = 3;
-/// Pause before the second try; each further one is twice as long.
+/// Pause before the first retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(300);
 const PIECE_BYTES: usize = 1 << 18;
 
-/// What all files of a model are fetched with.
+/// Context for fetching all files of a model.
 pub(super) struct Fetcher<'a> {
     pub(super) hub: &'a Hub,
     pub(super) repository: &'a Repository,
@@ -27,12 +27,12 @@ pub(super) struct Fetcher<'a> {
     pub(super) revision: &'a str,
 }
 
-/// Why a try ended.
+/// Reason why an attempt failed.
 enum Broken {
-    /// Another one may get further.
+    /// A retry may succeed.
     Connection(io::Error),
     Hub(HubError),
-    /// Nothing that another try would change.
+    /// A retry would fail again.
     Refused(anyhow::Error),
 }
 
@@ -60,10 +60,10 @@ impl Broken {
 }
 
 impl Fetcher<'_> {
-    /// Fetches a file, or the rest of it, compares it with its checksum and links it.
+    /// Fetches a file, or the rest of it, verifies its checksum and links it.
     ///
     /// # Errors
-    /// A sentence for the user.
+    /// An error whose message is meant for the user.
     pub(super) fn fetch(
         &self,
         model: &str,
@@ -100,8 +100,8 @@ impl Fetcher<'_> {
         }
     }
 
-    /// Fetches what is missing of a file's content, and returns the name of its blob. `known` is
-    /// that name, which a file without a listed checksum has by the hub's first answer.
+    /// Fetches the missing part of a file's content, and returns the name of its blob. `known` is
+    /// that name; for a file without a listed checksum, it is set from the hub's first response.
     fn attempt(
         &self,
         model: &str,
@@ -132,7 +132,7 @@ impl Fetcher<'_> {
             part.file().set_len(0).with_context(|| in_cache(file))?;
             start = 0;
         }
-        // A part that has all bytes was left by a run that ended before it was verified.
+        // A part with all bytes was left by a run that ended before the part was verified.
         if start == 0 || file.size_bytes != Some(start) {
             let download = match download.filter(|_| start == 0) {
                 Some(download) => download,
@@ -151,15 +151,15 @@ impl Fetcher<'_> {
         Ok(blob)
     }
 
-    /// Whether a blob is there already, as another revision's file has left it. One that is damaged
-    /// is replaced once the file was fetched.
+    /// Returns true if an intact blob already exists, for instance from another revision. A damaged
+    /// one is replaced after the file was fetched.
     fn has_blob(&self, file: &HubFile, blob: &Hash) -> Result<bool, Broken> {
         let found = self.repository.blob(blob).with_context(|| in_cache(file))?;
         let Some(found) = found else { return Ok(false) };
         Ok(is_whole(&found, file).with_context(|| in_cache(file))?)
     }
 
-    /// Begins to fetch a file from byte `start` on.
+    /// Starts to fetch a file from byte `start`.
     fn start(&self, model: &str, file: &HubFile, start: u64) -> Result<Download, Broken> {
         let download = self.hub.download(model, self.revision, &file.path, start);
         let download = download.map_err(Broken::Hub)?;
@@ -171,7 +171,7 @@ impl Fetcher<'_> {
         Ok(download)
     }
 
-    /// Writes what comes behind what is there.
+    /// Appends the downloaded bytes to the part.
     fn receive(
         &self,
         file: &HubFile,
@@ -192,7 +192,7 @@ impl Fetcher<'_> {
             return Err(other_size(file, size_bytes).into());
         }
         self.check_room(file, size_bytes.saturating_sub(download.start))?;
-        // A hub that cannot go on sends all of it again.
+        // A hub that cannot resume sends the whole file again.
         part.file().set_len(download.start).map_err(written)?;
         part.file().seek(SeekFrom::Start(download.start)).map_err(written)?;
         let mut at = download.start;
@@ -229,7 +229,7 @@ impl Fetcher<'_> {
     }
 }
 
-/// Gives a part its name if it is the file, and removes it otherwise.
+/// Renames a part to its blob if it is intact, and removes it otherwise.
 fn verify(file: &HubFile, part: Part<'_>) -> anyhow::Result<()> {
     let path = &file.path;
     if is_whole(part.file(), file).with_context(|| in_cache(file))? {
@@ -250,11 +250,11 @@ fn other_size(file: &HubFile, size_bytes: u64) -> anyhow::Error {
     )
 }
 
-/// How far all files together are.
+/// Progress of all files together.
 pub(super) struct Fetched {
     bar: Bar,
     total_bytes: u64,
-    /// Of the files before the one that is fetched.
+    /// Total size of the files before the current one.
     before_bytes: u64,
 }
 
@@ -263,7 +263,7 @@ impl Fetched {
         Fetched { bar: Bar::new("fetching", quiet), total_bytes, before_bytes: 0 }
     }
 
-    /// So much of a file is there.
+    /// Sets the number of fetched bytes of the current file.
     fn set(&mut self, of_file_bytes: u64) {
         let done_bytes = self.before_bytes.saturating_add(of_file_bytes);
         self.bar.update(done_bytes, self.total_bytes.max(done_bytes));

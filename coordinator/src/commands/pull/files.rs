@@ -1,4 +1,4 @@
-//! What a repository holds, and which of its files a model needs.
+//! Files of a repository, and the selection of those that a model needs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use super::names::{Hash, is_path};
 
-/// Most files that a model may have.
+/// Maximum number of files of a model.
 const FILES_MAX: usize = 10_000;
-/// Largest file that is fetched; its size is the hub's word.
+/// Maximum size of a fetched file; the size is the hub's claim.
 const FILE_MAX_BYTES: u64 = 16 << 40;
-/// Most names of files that a sentence lists.
+/// Maximum number of file names listed in a message.
 const NAMES_MAX: usize = 20;
 
 /// A list of files as a hub sends it.
@@ -32,14 +32,14 @@ struct SentFile {
     lfs: Option<SentLfs>,
 }
 
-/// A file that lies beside git.
+/// Pointer to a file that is stored outside git (LFS).
 #[derive(Debug, Deserialize)]
 struct SentLfs {
     sha256: String,
 }
 
-/// A repository at a revision. Names of the files that are wanted are checked when these are
-/// chosen, checksums before.
+/// Files of a repository at a revision. Checksums are verified to be valid here, names of files
+/// only when the files are selected.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: Hash,
@@ -51,15 +51,15 @@ pub(super) struct Listing {
 pub(super) struct HubFile {
     /// Path in the repository.
     pub(super) path: String,
-    /// Size, if the hub lists it.
+    /// Size in bytes, if the hub lists it.
     pub(super) size_bytes: Option<u64>,
-    /// Name of the object in git, a hash over its content with a head.
+    /// Name of the object in git, a hash over a header and its content.
     pub(super) blob_id: Option<Hash>,
-    /// Hash over the content, of files that lie beside git.
+    /// SHA-256 of the content, for files stored outside git.
     pub(super) sha256: Option<Hash>,
 }
 
-/// Why a list is not used.
+/// Reason why a list of files is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListError {
     #[error("the hub's list of files cannot be read: {0}")]
@@ -71,7 +71,7 @@ pub(super) enum ListError {
 }
 
 impl Listing {
-    /// Reads a list as a hub sends it.
+    /// Parses a hub's list of files.
     ///
     /// # Errors
     /// See [`ListError`].
@@ -102,7 +102,7 @@ impl HubFile {
         Ok(HubFile { path, size_bytes: sent.size, blob_id, sha256: of_content })
     }
 
-    /// By what the hub knows its content: SHA-256, or the SHA-1 of a git object.
+    /// Returns the hub's checksum of the content: its SHA-256, or the hash of a git object.
     pub(super) fn checksum(&self) -> Option<&Hash> {
         self.sha256.as_ref().or(self.blob_id.as_ref())
     }
@@ -111,19 +111,19 @@ impl HubFile {
         self.path.ends_with(ending)
     }
 
-    /// Of a checkpoint in Hugging Face's form: beside these some repositories have the same weights
-    /// in the form of their publisher.
+    /// Returns true for weights of a checkpoint in Hugging Face's format. Some repositories also
+    /// contain the same weights in their publisher's format.
     fn is_checkpoint(&self) -> bool {
         self.path.starts_with("model") && self.ends_with(".safetensors")
     }
 
-    /// Configuration, tokenizer, chat template.
+    /// Returns true for configuration, tokenizer and chat template.
     fn is_described(&self) -> bool {
         self.ends_with(".json") || self.ends_with(".jinja")
     }
 }
 
-/// Why there is nothing to fetch.
+/// Reason why there are no files to fetch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unwanted {
     #[error("the repository has no {file}; it has: {}", some_of(.has))]
@@ -155,7 +155,7 @@ impl Unwanted {
     }
 }
 
-/// The first of the names, and how many follow.
+/// Returns the first names, and the number of the remaining ones.
 fn some_of(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMES_MAX)].join(", ");
     if names.len() > NAMES_MAX {
@@ -164,10 +164,11 @@ fn some_of(names: &[String]) -> String {
     text
 }
 
-/// The files of `named`, with all parts of each; else those that a model needs.
+/// Returns the files of `named` with all parts of each; if it is empty, the files that a model
+/// needs.
 ///
 /// # Errors
-/// Why there are none, or what of them is not to be fetched.
+/// The reason why there are no files, or why one of them must not be fetched.
 pub(super) fn files_of_model<'a>(
     listing: &'a Listing,
     named: &[String],
@@ -204,7 +205,7 @@ fn chosen<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>
     match ggufs.as_slice() {
         [] if at_top.iter().any(|file| file.ends_with(".bin")) => Err(Unwanted::OnlyBin),
         [] => Err(Unwanted::NoWeights),
-        // Before the paths of all parts are made of it.
+        // Checked before the paths of all parts are derived from it.
         [first, ..] if !is_path(&first.path) => Err(Unwanted::Path { path: first.path.clone() }),
         [first, ..] => {
             let parts = of_names(listing, std::slice::from_ref(&first.path))?;
@@ -279,7 +280,7 @@ mod tests {
         for file in [
             r#"{"rfilename": "x", "blobId": "../x"}"#.to_owned(),
             r#"{"rfilename": "x", "lfs": {"sha256": ""}}"#.to_owned(),
-            // 40 digits are no SHA-256.
+            // 40 digits are not a SHA-256.
             format!(r#"{{"rfilename": "x", "lfs": {{"sha256": "{sha}"}}}}"#),
         ] {
             assert!(matches!(list(&sha, &file), Err(ListError::Checksum { .. })), "{file}");

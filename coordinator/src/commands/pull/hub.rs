@@ -1,5 +1,5 @@
-//! Requests to a hub, which may be anybody: redirects are followed here, so that the token stays
-//! with the endpoint it was given for, and everything that is read is bounded.
+//! Requests to a hub, which is not trusted. Redirects are followed here, so that the token is sent
+//! only to the endpoint for which it was given, and the size of everything read is bounded.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use ureq::{Agent, Body, BodyReader};
 
 use super::names::{Hash, url_segment};
 
-/// The hub unless `HF_ENDPOINT` names another.
+/// Default hub, unless `HF_ENDPOINT` names another.
 const ENDPOINT: &str = "https://huggingface.co";
 const REDIRECTS_MAX: usize = 10;
-/// Longest list of a repository's files; 100,000 of them take a fifth of it.
+/// Maximum size of a repository's list of files; 100,000 files take a fifth of it.
 const LIST_MAX_BYTES: u64 = 64 << 20;
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
-/// How long a hub may say nothing.
+/// Maximum time without a byte from the hub.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
-/// How long a hub may take for a list.
+/// Maximum time for a list of files.
 const LIST_LIMIT: Duration = Duration::from_secs(120);
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HubError {
     #[error("{0}")]
@@ -38,7 +38,7 @@ pub(super) enum HubError {
 }
 
 impl HubError {
-    /// What it means, for the user.
+    /// Returns the message for the user.
     pub(super) fn sentence(&self, model: &str, revision: &str) -> anyhow::Error {
         match self {
             HubError::Status(401 | 403) => anyhow::anyhow!(
@@ -64,19 +64,19 @@ impl HubError {
     }
 }
 
-/// The head of an answer with a file, or with the rest of it, and its bytes.
+/// Header fields and body of a response with a file or the rest of it.
 pub(super) struct Download {
-    /// By what the hub's own answer named the content.
+    /// Name of the content in the hub's own response.
     pub(super) etag: Option<Hash>,
     pub(super) commit: Option<Hash>,
-    /// Where in the file the bytes begin.
+    /// Offset of the first byte in the file.
     pub(super) start: u64,
-    /// Size of the whole file, if the answer says it.
+    /// Size of the whole file, if the response states it.
     pub(super) total_bytes: Option<u64>,
     pub(super) body: BodyReader<'static>,
 }
 
-/// A hub, or what poses as one.
+/// A hub, which is not trusted.
 pub(super) struct Hub {
     agent: Agent,
     endpoint: String,
@@ -84,7 +84,7 @@ pub(super) struct Hub {
     token: Option<String>,
 }
 
-/// The part of a URL that a token belongs to.
+/// Part of a URL for which a token is valid.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
     is_https: bool,
@@ -93,7 +93,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// `None` for what is not reached over HTTP.
+    /// Returns the origin of a URL; `None` if its scheme is not HTTP or HTTPS.
     fn of(uri: &Uri) -> Option<Origin> {
         let is_https = match uri.scheme_str()? {
             "https" => true,
@@ -106,10 +106,10 @@ impl Origin {
 }
 
 impl Hub {
-    /// The hub at `HF_ENDPOINT`. `token` is sent to it alone.
+    /// Returns the hub at `HF_ENDPOINT`. `token` is sent only to it.
     ///
     /// # Errors
-    /// An endpoint that is not a URL, a token with characters that no token has.
+    /// An endpoint that is not a URL, or a token with invalid characters.
     pub(super) fn from_environment(token: Option<String>) -> anyhow::Result<Hub> {
         let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|text| !text.is_empty());
         let endpoint = endpoint.unwrap_or_else(|| ENDPOINT.to_owned());
@@ -146,7 +146,7 @@ impl Hub {
         Ok(response.body_mut().with_config().limit(LIST_MAX_BYTES).read_to_vec()?)
     }
 
-    /// Begins to fetch a file, from byte `start` on if the hub can do that.
+    /// Starts to fetch a file, from byte `start` if the hub supports it.
     ///
     /// # Errors
     /// See [`HubError`].
@@ -178,8 +178,8 @@ impl Hub {
         Ok(Download { etag: named.etag, commit: named.commit, start, total_bytes, body })
     }
 
-    /// Follows redirects to an answer with content; `start` is a file's, of which the hub's own
-    /// answers say more.
+    /// Sends a request and follows redirects. `start` is the offset in a file; for a file, the
+    /// hub's own responses also name its hash and commit.
     fn get(
         &self,
         url: &str,
@@ -215,7 +215,7 @@ impl Hub {
             let location = header(response.headers(), "location").unwrap_or_default();
             let next = resolved(&uri, &location);
             let next = next.filter(|next| {
-                // What was asked for in private is not fetched in the open.
+                // A request over HTTPS is never redirected to HTTP.
                 Origin::of(next).is_some_and(|next| next.is_https || !origin.is_https)
             });
             uri = next.ok_or(HubError::Redirect(location))?;
@@ -224,7 +224,7 @@ impl Hub {
     }
 }
 
-/// What a hub's own answers say of a file. Where they redirect to says nothing of it.
+/// Hash and commit of a file from the hub's own responses; those of other hosts are ignored.
 #[derive(Debug, Default)]
 struct Named {
     etag: Option<Hash>,
@@ -232,7 +232,7 @@ struct Named {
 }
 
 impl Named {
-    /// Reads an answer's headers. Only that of a file has an ETag of the file.
+    /// Reads the headers of a response. The ETag of a redirect is not that of the file.
     fn add(&mut self, headers: &HeaderMap, is_redirect: bool) -> Result<(), HubError> {
         let read = |name: &'static str, parse: fn(&str) -> Option<Hash>| {
             let Some(value) = header(headers, name) else { return Ok(None) };
@@ -248,19 +248,20 @@ impl Named {
     }
 }
 
-/// A header as text, in which what is not UTF-8 is replaced.
+/// Returns a header as text, with invalid UTF-8 replaced.
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// First byte and whole size of `bytes 5-9/10`; the size may be unknown.
+/// Parses a header like `bytes 5-9/10` into the first byte and the total size, which may be
+/// unknown.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (begin, _) = range.split_once('-')?;
     Some((begin.parse().ok()?, total.parse().ok()))
 }
 
-/// The URL that a redirect from `base` leads to.
+/// Returns the URL to which a redirect from `base` leads.
 fn resolved(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
     if location.starts_with("//") {

@@ -1,10 +1,10 @@
 //! `coordinator pull`: fetches a model from a hub into the Hugging Face cache, where `--model
 //! org/name` finds it.
 //!
-//! A file that was fetched in part is resumed; what is whole is compared with the hub's
-//! checksum before it gets its name. Everything that a hub says is somebody else's word: names are
-//! checked (`names`), lists and files bounded (`files`, `fetch`), and nothing is created outside of
-//! the repository's folder (`cache`).
+//! A partially fetched file is resumed; a complete one is compared with the hub's checksum before
+//! it gets its name. The hub's data is not trusted: names are validated (`names`), lists and files
+//! are bounded (`files`, `fetch`), and nothing is created outside the repository's folder
+//! (`cache`).
 
 mod cache;
 mod check;
@@ -29,15 +29,15 @@ use hub::Hub;
 use names::is_path;
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// The folder of Hugging Face's programs below a user's cache.
+/// Folder of Hugging Face's programs in a user's cache folder.
 const FOLDER: &str = "huggingface";
-/// The revision unless one is named.
+/// Default revision.
 const MAIN: &str = "main";
 
-/// Fetches what is not there yet, and prints where it is.
+/// Fetches the missing files, and prints the path of the model.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     let places = Places::from_environment(|name| std::env::var(name).ok());
     let cache = places.hub_cache.context("there is no folder for models; set HF_HOME to one")?;
@@ -69,7 +69,7 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     repository
         .set_revision(revision, &listing.commit)
         .with_context(|| format!("{} cannot be named {revision}", snapshot.display()))?;
-    // A closed stdout leaves nobody to tell.
+    // If stdout is closed, there is no reader to report the error to.
     let _ = writeln!(std::io::stdout(), "{}", snapshot.display());
     if !request.quiet {
         let revision = request.revision.as_ref();
@@ -79,7 +79,7 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The token of `HF_TOKEN`, or the one that a login has left beside the cache.
+/// Returns the token of `HF_TOKEN`, or the one that a login stored next to the cache.
 fn token() -> Option<String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let kept = || {
@@ -94,12 +94,12 @@ fn token() -> Option<String> {
     (!token.is_empty()).then_some(token)
 }
 
-/// Of all files together, as far as the hub lists it.
+/// Returns the total size of the files for which the hub lists a size.
 fn size_bytes(files: &[&HubFile]) -> u64 {
     files.iter().filter_map(|file| file.size_bytes).fold(0, u64::saturating_add)
 }
 
-/// Refuses what the disk has no room for.
+/// Refuses to fetch files for which the disk lacks space.
 fn check_room(repository: &Repository, missing: &[&HubFile]) -> anyhow::Result<()> {
     let kept = |file: &HubFile| file.checksum().map_or(0, |sum| repository.part_bytes(sum));
     let left = |file: &&HubFile| file.size_bytes.unwrap_or(0).saturating_sub(kept(file));

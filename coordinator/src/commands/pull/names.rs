@@ -1,29 +1,29 @@
-//! Names that a hub chooses: what becomes a file's name on this machine is checked here first.
+//! Validation of names from a hub before they become names of files on this machine.
 
 use std::fmt;
 
-/// Hexadecimal digits of a SHA-1, by which git names objects.
+/// Number of hexadecimal digits of a SHA-1, which names an object in git.
 const SHA1_DIGITS: usize = 40;
-/// Hexadecimal digits of a SHA-256.
+/// Number of hexadecimal digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
-/// Longest component of a path.
+/// Maximum size of a component of a path.
 const COMPONENT_MAX_BYTES: usize = 255;
-/// Longest path of a file in a repository.
+/// Maximum size of a file's path in a repository.
 const PATH_MAX_BYTES: usize = 1024;
 
-/// A commit, or the checksum of a file: 40 or 64 hexadecimal digits, in lower case.
+/// Commit or checksum of a file: 40 or 64 hexadecimal digits, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hash(String);
 
 impl Hash {
-    /// Reads digits as a hub's list and headers have them; `None` for anything else.
+    /// Parses digits as they appear in a hub's list and headers; returns `None` for anything else.
     pub(super) fn parse(text: &str) -> Option<Hash> {
         let is_hash = matches!(text.len(), SHA1_DIGITS | SHA256_DIGITS)
             && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hash.then(|| Hash(text.to_ascii_lowercase()))
     }
 
-    /// Reads an ETag, which may be weak and is quoted.
+    /// Parses an ETag, which is quoted and may be weak.
     pub(super) fn parse_etag(text: &str) -> Option<Hash> {
         let text = text.trim();
         let text = text.strip_prefix("W/").unwrap_or(text);
@@ -45,8 +45,8 @@ impl fmt::Display for Hash {
     }
 }
 
-/// Returns true for a relative path that stays below where it begins, has no character that
-/// controls a terminal, and can be the path of a file.
+/// Returns true for a relative path to a file that stays below its base folder and contains no
+/// characters that control a terminal.
 pub(super) fn is_path(path: &str) -> bool {
     let is_component = |part: &str| {
         !matches!(part, "" | "." | "..")
@@ -56,7 +56,7 @@ pub(super) fn is_path(path: &str) -> bool {
     path.len() <= PATH_MAX_BYTES && path.split('/').all(is_component)
 }
 
-/// Returns `text` as a segment of a URL's path.
+/// Percent-encodes `text` as a segment of a URL's path.
 pub(super) fn url_segment(text: &str) -> String {
     let mut segment = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Scoring texts: from arguments to the last line.
+//! `coordinator score`: scores texts.
 
 mod table;
 
@@ -23,13 +23,13 @@ use crate::setup::model::Opened;
 use crate::setup::serving::{Served, case, slots_with_room, start};
 use crate::setup::usage::Usage;
 
-/// Most tokens of a text's window, unless it is said.
+/// Default maximum number of tokens of a text's window.
 const WINDOW: usize = 2048;
 
-/// Scores what the command line names.
+/// Scores the input of the command line.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let run = &request.run;
     let quiet = run.verbosity == Verbosity::Quiet;
@@ -90,7 +90,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     finish(request, &summary, quiet)
 }
 
-/// How a text is cut.
+/// Returns the windows into which a text is cut.
 fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> {
     let context = request.context.map_or_else(|| WINDOW.min(positions), |context| context as usize);
     if context > positions {
@@ -106,7 +106,7 @@ fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> 
     Ok(Windows { context, stride })
 }
 
-/// The engine for sequences of so many tokens at most.
+/// Returns the configuration of an engine for sequences of at most `longest` tokens.
 fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
     let context = u32::try_from(longest.max(2)).unwrap_or(u32::MAX);
     let logprobs = request.shown.logprobs();
@@ -120,7 +120,7 @@ fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
     Ok(Served { slots, context: Some(context), logprobs, ..Served::FOR_TEXTS })
 }
 
-/// Of the system that scores.
+/// Returns the fingerprint of the system that scores.
 fn fingerprint(request: &ScoreRequest, opened: &Opened, served: Served) -> anyhow::Result<String> {
     let run = &request.run;
     let formats = described(&formats(run, opened, case(run, opened, served)?));
@@ -129,7 +129,7 @@ fn fingerprint(request: &ScoreRequest, opened: &Opened, served: Served) -> anyho
     Ok(system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels))
 }
 
-/// Says how it ended.
+/// Prints and writes the summary, and returns the exit code.
 fn finish(request: &ScoreRequest, summary: &Summary, quiet: bool) -> anyhow::Result<Exit> {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{}", table::render(summary));

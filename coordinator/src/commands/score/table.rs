@@ -1,11 +1,11 @@
-//! What all scores say together, for people.
+//! Summary of all scores as text.
 
 use std::fmt::Write;
 
 use crate::report::plain_table::{plain_table, right_aligned};
 use crate::score::summary::Summary;
 
-/// The table, and a line about what is missing.
+/// Returns the table, and a line about missing scores.
 pub(super) fn render(summary: &Summary) -> String {
     let mut table = plain_table();
     table.set_header(["", "scored", "greedy", "tokens", "log-probability", "perplexity"]);

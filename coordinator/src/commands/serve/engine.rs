@@ -1,4 +1,4 @@
-//! The engine of a server.
+//! Start of a server's engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::setup::model::Opened;
 use crate::setup::owners::Owners;
 use crate::setup::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, Served, start};
 
-/// Log-probabilities of a token: its own, and of the twenty most likely ones.
+/// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
 const LOGPROBS: u16 = 21;
 
-/// Starts what computes.
+/// Starts the engine.
 ///
 /// # Errors
-/// What keeps it from starting.
+/// A reason that prevents its start.
 pub(super) fn start_engine(
     request: &ServeRequest,
     opened: &Opened,

@@ -1,4 +1,4 @@
-//! Serving a model: from arguments to the last answer.
+//! `coordinator serve`: serves a model over HTTP until a signal arrives.
 
 mod engine;
 mod status_line;
@@ -29,17 +29,17 @@ use crate::setup::usage::Usage;
 use engine::start_engine;
 use status_line::StatusLine;
 
-/// How long the engine is waited for once nothing is to be answered.
+/// Maximum time to wait for the engine to end after the last answer.
 const ENDING_MAX: Duration = Duration::from_secs(35);
-/// Between two looks at it.
+/// Interval at which the engine's state is polled meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Serves until a signal asks for the end.
+/// Serves until a signal requests the end.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    // Before anything that takes long: a port that is taken is told at once.
+    // Before any slow step: a port that is in use is reported at once.
     let listener = listen(&request.host, request.port)?;
     let address = listener.local_addr().context("the address that is listened at")?;
     heed_stdin(&request.run, interrupt)?;
@@ -70,7 +70,7 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     Ok(Exit::Done)
 }
 
-/// Waits until the engine has ended, which may have prompts to store.
+/// Waits until the engine has ended, which may first store prompts.
 fn wait_for_end(engine: &dyn Serving) {
     let until = Instant::now() + ENDING_MAX;
     while engine.status().state != State::Ended && Instant::now() < until {
@@ -94,8 +94,9 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// The options of a server that listens at this address. Who listens beyond this machine is asked
-/// by names that nobody here knows, so those are not checked unless some were given.
+/// Returns the options of a server that listens at this address. A server that other machines can
+/// reach is addressed by names that this machine does not know, so the names of hosts are checked
+/// only if some were given.
 fn options_at(address: SocketAddr, mut options: ServerOptions) -> ServerOptions {
     let given = options.cross_site.hosts.as_ref().is_some_and(|hosts| !hosts.is_empty());
     if !address.ip().is_loopback() && !given {
@@ -104,7 +105,7 @@ fn options_at(address: SocketAddr, mut options: ServerOptions) -> ServerOptions 
     options
 }
 
-/// Returns what to say of a server that everybody may ask who reaches it.
+/// Returns a warning if any client that reaches the server may use it.
 fn warning(address: SocketAddr, has_key: bool) -> Option<String> {
     let is_open = !address.ip().is_loopback() && !has_key;
     is_open.then(|| {
@@ -115,15 +116,15 @@ fn warning(address: SocketAddr, has_key: bool) -> Option<String> {
     })
 }
 
-/// A socket takes a descriptor: as many as the system lets this process have.
+/// Raises the limit on open files to its maximum, because every connection takes a descriptor.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };
-    // Fewer connections are no reason to serve none.
+    // If this fails, the server accepts fewer connections.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// The model as clients see it.
+/// Returns the description of the model that clients see.
 fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
     let run = &request.run;
     let config = &opened.config;
@@ -150,7 +151,7 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
     })
 }
 
-/// What requests draw by that do not say.
+/// Returns the default sampling of requests.
 fn sampling(generation: Generation) -> Sampling {
     let Generation { temperature, top_p, top_k, min_p, repetition_penalty } = generation;
     let all = Sampling::GREEDY;
@@ -167,7 +168,7 @@ fn sampling(generation: Generation) -> Sampling {
     }
 }
 
-/// What is served, where, and how to ask.
+/// Returns the address, the model and an example request, to be printed when the server starts.
 fn announcement(
     model: &ModelCard,
     engine: &dyn Serving,
@@ -206,7 +207,7 @@ mod tests {
         for host in ["127.0.0.1", "localhost", "[::1]"] {
             match listen(host, 0) {
                 Ok(listener) => assert!(listener.local_addr().expect("bound").ip().is_loopback()),
-                // A machine without IPv6.
+                // This machine has no IPv6.
                 Err(error) => assert!(host.contains(':'), "{host}: {error}"),
             }
         }

@@ -1,17 +1,16 @@
-//! What a server says of long prompts while they are computed: nobody who waits for hours should
-//! have to guess.
+//! Progress messages of a server while it computes long prompts, which may take hours.
 
 use std::time::{Duration, Instant};
 
 use crate::boundary::serving::{PromptsGoing, Status};
 use crate::job::progress::duration;
 
-/// A line is said so often.
+/// Minimum interval between two messages.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Of prompts that take less nothing is said.
+/// Minimum remaining time of prompts for which messages are printed, in milliseconds.
 const LEFT_MIN_MS: u64 = 5_000;
 
-/// See the module header.
+/// Decides when to print a progress message.
 #[derive(Debug)]
 pub(super) struct StatusLine {
     last: Instant,
@@ -23,7 +22,7 @@ impl StatusLine {
         StatusLine { last: Instant::now(), was_going: false }
     }
 
-    /// What to say now, if anything.
+    /// Returns the message that is due, if any.
     pub(super) fn line(&mut self, status: &Status) -> Option<String> {
         let is_due = self.last.elapsed() >= LINE_EVERY;
         let going = status.prompts_going;
@@ -37,7 +36,7 @@ impl StatusLine {
     }
 }
 
-/// `prompts: 23040 of 100000 tokens computed, about 3 min 20 s left`.
+/// Returns a message like `prompts: 23040 of 100000 tokens computed, about 3 min 20 s left`.
 fn in_words(going: &PromptsGoing) -> String {
     let PromptsGoing { tokens, computed, left_ms } = going;
     let left = duration(*left_ms as f64 / 1e3);

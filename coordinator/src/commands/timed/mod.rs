@@ -1,7 +1,7 @@
-//! Timed emulation: a table's layers, or a placement on a described machine, on the real processes,
-//! programs and timelines, with nothing computed. It measures the runtime itself (overlap, what
-//! handing over costs, time outside work) at the speed of hardware that is not there, beside what
-//! the simulator says of the very same programs.
+//! Timed emulation: runs a table's layers, or a placement on a described machine, on the real
+//! processes, programs and timelines without computing anything. It measures the runtime itself
+//! (overlap, cost of communication, time outside work) at the speed of hardware that is not
+//! present, and compares it with the simulation of the very same programs.
 
 mod programs;
 mod report;
@@ -34,10 +34,10 @@ use crate::terminal::print;
 use programs::Programs;
 use report::{TimedPart, TimedReport, render};
 
-/// Runs programs whose instructions only last, and says how long they took.
+/// Runs programs whose instructions only take time, and prints the measured times.
 ///
 /// # Errors
-/// A sentence for the user.
+/// An error whose message is meant for the user.
 pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let programs = Programs::of(request)?;
     let simulated = expect(&programs, request.gen_len)?;
@@ -64,7 +64,7 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     }
 }
 
-/// What the simulator says; `None` when there is no decode step.
+/// Returns the simulated timeline; `None` if there is no decode step.
 fn expect(programs: &Programs, gen_len: u32) -> anyhow::Result<Option<Timeline>> {
     let decode = programs.plan.decode();
     Ok(match gen_len - 1 {
@@ -73,14 +73,14 @@ fn expect(programs: &Programs, gen_len: u32) -> anyhow::Result<Option<Timeline>>
     })
 }
 
-/// Runs one group in the workers. `None`: interrupted.
+/// Runs one group in the workers. Returns `None` if it was interrupted.
 fn execute(
     request: &TimedRequest,
     programs: &Programs,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<(Measured, Vec<Span>)>> {
     let plan = &programs.plan;
-    // The weights are named in the handshake, and not made: timed workers load nothing.
+    // The handshake names the weights, but they are not created: timed workers load nothing.
     let hardware = Hardware::timed(plan.map.uses_gpu());
     let options = LaunchOptions {
         cpus: Vec::new(),
@@ -105,8 +105,8 @@ fn execute(
         vocab_size: plan.config.vocab_size,
         seed: 0,
     };
-    // A bar that ends with the last token on a terminal, and lines of the time that passes
-    // elsewhere: in slow motion nothing else is to be said.
+    // A progress bar that ends with the last token on a terminal, and lines with the elapsed time
+    // elsewhere: in slow motion there is nothing else to report.
     let is_terminal = std::io::stderr().is_terminal();
     let quiet = request.verbosity == Verbosity::Quiet || !is_terminal;
     let shown = if is_terminal { Verbosity::Quiet } else { request.verbosity };

@@ -1,5 +1,5 @@
-//! The programs whose instructions only last, and whose times they are: a table's layers, or a
-//! placement on a described machine.
+//! Programs whose instructions only take time, and the source of their times: a table's layers, or
+//! a placement on a described machine.
 
 use std::path::Path;
 
@@ -20,22 +20,22 @@ use crate::setup::described;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
 
-/// A step of a described machine lasts at least as long in the workers: what handing over between
-/// processes takes on the machine at hand is then no share of it that counts.
+/// Minimum duration in the workers of a step of a described machine, so that the cost of
+/// communication between processes on this machine is negligible.
 const STEP_MIN_MS: f64 = 100.0;
 
-/// What runs.
+/// Programs to run, and the times of their instructions.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) plan: Plan,
     pub(super) times: Times,
-    /// How many times slower time passes in the workers.
+    /// Factor by which time passes more slowly in the workers.
     pub(super) slow_motion: u32,
     pub(super) origin: OriginPart,
 }
 
 impl Programs {
-    /// What each instruction lasts in the workers.
+    /// Returns the duration of each instruction in the workers.
     pub(super) fn durations(&self) -> Durations {
         let slowly = |ns: &u64| ns.saturating_mul(u64::from(self.slow_motion));
         let lanes =
@@ -43,7 +43,7 @@ impl Programs {
         Durations::Decode(lanes.collect())
     }
 
-    /// What was measured in the workers, as the time of the machine that they play.
+    /// Converts spans measured in the workers to times of the emulated machine.
     pub(super) fn at_speed(&self, mut spans: Vec<Span>) -> Vec<Span> {
         for span in &mut spans {
             span.start_ns /= u64::from(self.slow_motion);
@@ -55,7 +55,8 @@ impl Programs {
     /// Searches the table, or plans for the machine.
     ///
     /// # Errors
-    /// A table, model or machine that is not there or cannot run; nothing that fits the machine.
+    /// A table, model or machine that does not exist or cannot run, or a workload that does not fit
+    /// the machine.
     pub(super) fn of(request: &TimedRequest) -> anyhow::Result<Programs> {
         match &request.source {
             TimedSource::Tables { tables, layers } => of_table(tables, *layers, request.gen_len)
@@ -64,7 +65,8 @@ impl Programs {
         }
     }
 
-    /// The steady layer of a table, the steady step of a machine.
+    /// Returns the steady layer of a table, or the steady step of a machine, as measured and as
+    /// simulated.
     pub(super) fn pair(&self, measured: &[Span], simulated: Option<&[Span]>) -> Pair {
         let plan = &self.plan;
         match &self.origin {
@@ -90,7 +92,8 @@ fn of_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<Programs
 
 fn of_machine(machine: &str, workload: &Described) -> anyhow::Result<Programs> {
     let description = described::machine("--machine", machine)?;
-    // What was measured of it is not what is asked for here: times by its rates.
+    // The times come from the machine's rates; measurements in its description do not apply to this
+    // workload.
     let machine = MeasuredMachine::as_described(&description);
     let opened = described::open(workload)?;
     let (chosen, _) = Planning::new(workload, &machine, &opened.config).best()?;

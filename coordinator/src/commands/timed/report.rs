@@ -1,5 +1,5 @@
-//! What a timed run tells: the ordinary report, and the steady layer or step beside the simulated
-//! one.
+//! Report of a timed run: an ordinary report, and the steady layer or step compared with the
+//! simulated one.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::report::file::Report;
 use crate::report::plain_table::{plain_table, right_aligned};
 
-/// `--report` and `--json`: an ordinary report with one more object.
+/// Output of `--report` and `--json`: an ordinary report with one more object.
 #[derive(Debug, Serialize)]
 pub(super) struct TimedReport {
     #[serde(flatten)]
@@ -20,31 +20,31 @@ pub(super) struct TimedReport {
     pub(super) timed: TimedPart,
 }
 
-/// The placement, and its steady layer or step.
+/// Placement, and its steady layer or step.
 #[derive(Debug, Serialize)]
 pub(super) struct TimedPart {
     #[serde(flatten)]
     pub(super) origin: OriginPart,
     pub(super) batches: u16,
     pub(super) layers: usize,
-    /// How many times slower time passed in the workers; the layer or step is told at full speed,
-    /// all else of the report as the workers' clock had it.
+    /// Factor by which time passed more slowly in the workers. The layer or step is given at full
+    /// speed; the rest of the report has times of the workers' clock.
     pub(super) slow_motion: u32,
     #[serde(flatten)]
     pub(super) pair: Pair,
 }
 
-/// Measured beside simulated.
+/// Measured and simulated times.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Pair {
-    /// `null` with too few layers or steps.
+    /// `null` if there are too few layers or steps.
     measured: Option<Steady>,
     simulated: Option<Steady>,
-    /// Measured time of the steady layer or step over the simulated one, minus 1.
+    /// Measured time of the steady layer or step relative to the simulated one, minus 1.
     error: Option<f64>,
 }
 
-/// Whose times passed.
+/// Source of the times.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum OriginPart {
@@ -52,36 +52,36 @@ pub(super) enum OriginPart {
     Machine(MachinePart),
 }
 
-/// A table, whose steady layer is told.
+/// A table, whose steady layer is reported.
 #[derive(Debug, Serialize)]
 pub(super) struct TablePart {
-    /// Rows of the table that the GPU ran, half-open.
+    /// Rows of the table that the GPU ran, as a half-open range.
     gpu_interval: [usize; 2],
     gpu_ops: Vec<String>,
     compression: bool,
-    /// What the search said of this placement, and by which costs.
+    /// Time of a layer according to the search, and the cost model that it used.
     planned_layer_ms: f64,
     planned_by: &'static str,
-    /// The cache's decompression is part of the device's operation here.
+    /// Decompression of the cache is part of the device's operation here.
     kv_decompressed_inside: bool,
 }
 
-/// A model on a described machine, whose steady step is told.
+/// A model on a described machine, whose steady step is reported.
 #[derive(Debug, Serialize)]
 pub(super) struct MachinePart {
     pub(super) machine: String,
     pub(super) policy: &'static str,
-    /// What is kept in 4 bits.
+    /// Name of the compression: weights and KV in 4 bits.
     pub(super) compress: &'static str,
-    /// Sequences of each batch whose times passed; what ran had one.
+    /// Number of sequences per batch that the times are for; the programs that ran had one.
     pub(super) batch_size: u16,
-    /// What the GPU runs of a layer in decode, in words.
+    /// Operations of a layer that the GPU runs in decode, in words.
     pub(super) gpu: String,
-    /// A steady step as `plan` says it.
+    /// Time of a steady step according to `plan`.
     pub(super) planned_step_ms: f64,
 }
 
-/// A steady layer or step, all batches.
+/// A steady layer or step of all batches.
 #[derive(Debug, Clone, Serialize)]
 struct Steady {
     #[serde(flatten)]
@@ -142,7 +142,7 @@ impl Pair {
         Pair::new(measured.map(Steady::layer), simulated.map(Steady::layer))
     }
 
-    /// Steps of so many layers.
+    /// Compares steps of `layers` layers.
     pub(super) fn of_steps(
         measured: Option<&SteadyStep>,
         simulated: Option<&SteadyStep>,
@@ -152,7 +152,7 @@ impl Pair {
         Pair::new(step(measured), step(simulated))
     }
 
-    /// Whether there are layers and steps enough.
+    /// Returns true if there are enough layers and steps.
     pub(super) const fn has_simulated(&self) -> bool {
         self.simulated.is_some()
     }
@@ -216,7 +216,7 @@ impl MachinePart {
     }
 }
 
-/// For people.
+/// Returns the report as text.
 pub(super) fn render(report: &TimedReport) -> String {
     let timed = &report.timed;
     let (mut text, whose) = match &timed.origin {

@@ -1,5 +1,5 @@
-//! `--compare A,B`: a model and a workload on described machines, side by side, each also with
-//! twice as much of what it has.
+//! `--compare A,B`: compares a model and a workload on described machines, each also with twice as
+//! much of each of its resources.
 
 mod row;
 mod show;
@@ -16,10 +16,11 @@ use crate::setup::usage::Usage;
 use row::Row;
 use show::Comparison;
 
-/// The answer, as text or JSON.
+/// Returns the comparison as text or JSON.
 ///
 /// # Errors
-/// A model or machine that is not there, or nothing that fits any of the machines; an interrupt.
+/// A model or machine that does not exist, a workload that fits none of the machines, or an
+/// interrupt.
 pub(super) fn plan(
     names: &[String],
     described: &Described,
@@ -56,7 +57,8 @@ pub(super) fn plan(
     }
 }
 
-/// Each machine's name, and where others have the same the argument that named it.
+/// Returns the name of each machine, followed by the argument that specified it if the name is not
+/// unique.
 ///
 /// # Errors
 /// An argument that is given twice.

@@ -1,4 +1,4 @@
-//! A machine of the comparison, as it is and with twice as much of something.
+//! A machine of the comparison, as described and with twice as much of one resource.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -13,35 +13,36 @@ use crate::report::step::Step;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
 
-/// What a machine does at its best.
+/// Best placement on a machine, and its predicted performance.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Best {
     pub(super) batches: Batches,
     pub(super) policy: &'static str,
-    /// What is kept in device memory.
+    /// Weights and KV that stay in device memory, in words.
     pub(super) resident: Option<String>,
     pub(super) tokens_per_s: f64,
     pub(super) decode_step_ms: f64,
-    /// The busiest lane of a decode step, and its share of the step.
+    /// Busiest lane of a decode step, and the share of the step in which it works.
     pub(super) bottleneck: Option<(String, f64)>,
     pub(super) note: Option<String>,
 }
 
-/// A machine of the comparison.
+/// One machine of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
-    /// No other row has it.
+    /// Name of the machine, unique among the rows.
     pub(super) label: String,
     pub(super) running: Option<Running>,
-    /// Or a sentence about why there is none.
+    /// Best placement, or a sentence that explains why there is none.
     pub(super) best: Result<Best, String>,
-    /// The same with twice as much of what it has; `None`: nothing fits then either.
+    /// Best placement with twice as much of each resource that the machine has; `None` if still
+    /// nothing fits.
     pub(super) twice: Vec<(Resource, Option<Best>)>,
 }
 
 impl Row {
-    /// Searches for the best on a machine and on it with twice as much, all at once; `after` is
-    /// called after each search.
+    /// Searches for the best placement on a machine, and with twice as much of each of its
+    /// resources, all concurrently. Calls `after` after each search.
     pub(super) fn of(
         label: String,
         machine: &Machine,
@@ -68,7 +69,7 @@ impl Row {
         })
     }
 
-    /// Of a million new tokens; `None` where it is not known.
+    /// Returns a cost of a million new tokens; `None` if it is unknown.
     pub(super) fn per_million(&self, of: fn(&Running, f64) -> f64) -> Option<f64> {
         let best = self.best.as_ref().ok()?;
         Some(of(self.running.as_ref()?, best.tokens_per_s))

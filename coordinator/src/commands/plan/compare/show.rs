@@ -9,12 +9,12 @@ use super::row::{Best, Row};
 use crate::cli::request::Described;
 use crate::report::plain_table::{plain_table, right_aligned};
 
-/// Columns before those of twice a resource.
+/// Columns before those for twice a resource.
 const COLUMNS: [&str; 7] =
     ["machine", "batches", "policy", "resident", "tokens/s", "step ms", "bottleneck"];
 const NONE: &str = "-";
 
-/// Machines side by side.
+/// Several machines with the same workload.
 pub(super) struct Comparison<'a> {
     pub(super) model: &'a str,
     pub(super) described: &'a Described,
@@ -22,7 +22,7 @@ pub(super) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// For people.
+    /// Returns the comparison as text.
     pub(super) fn text(&self) -> String {
         let Described { prompt_len, gen_len, .. } = self.described;
         let mut text = format!("{} · {prompt_len} + {gen_len} tokens · predicted\n", self.model);
@@ -44,7 +44,7 @@ impl Comparison<'_> {
         text
     }
 
-    /// Sentences about the machines that have no plan.
+    /// Returns sentences about the machines that have no plan.
     pub(super) fn refusals(&self) -> Vec<String> {
         let refusals = self.rows.iter().filter_map(|row| {
             let refusal = row.best.as_ref().err()?;
@@ -53,7 +53,7 @@ impl Comparison<'_> {
         refusals.collect()
     }
 
-    /// What any of the machines has.
+    /// Returns the resources that at least one of the machines has.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let has = |wanted: &Resource| {
             self.rows.iter().any(|row| row.twice.iter().any(|(resource, _)| resource == wanted))
@@ -118,7 +118,7 @@ impl Comparison<'_> {
         cells
     }
 
-    /// Everything that the text says.
+    /// Returns the contents of the text as JSON.
     pub(super) fn json(&self) -> Value {
         let machine = |row: &Row| {
             let mut value = match &row.best {

@@ -1,5 +1,5 @@
-//! `--serve`: requests that come one by one to a described machine, or to a server that measured
-//! its iterations, under every policy.
+//! `--serve`: simulates requests that arrive over time under every policy, on a described machine
+//! or on a server that measured its iterations.
 
 mod show;
 #[cfg(test)]
@@ -25,18 +25,17 @@ use crate::setup::usage::Usage;
 use show::Answer;
 use timed::Replaying;
 
-/// Requests unless it is said how many.
+/// Default number of requests.
 const REQUESTS: usize = 1000;
-/// Positions of a page of cache.
+/// Number of positions of a cache page.
 const PAGE_POSITIONS: u32 = 16;
-/// No prompt begins while somebody has waited for so many iterations.
+/// Number of iterations after which a waiting sequence prevents prompts from starting.
 const PATIENCE: u32 = 10_000;
 
-/// The answer, as text or JSON.
+/// Returns the simulation's results as text or JSON.
 ///
 /// # Errors
-/// A model, machine or trace that is not there or not what it should be; what has no room; an
-/// interrupt.
+/// A model, machine or trace that is missing or invalid; insufficient capacity; an interrupt.
 pub(super) fn plan(
     machine: &str,
     serving: &ServingPlan,
@@ -88,10 +87,10 @@ pub(super) fn plan(
     })
 }
 
-/// The same on a server that measured its iterations.
+/// Returns the results for a server that measured its iterations.
 ///
 /// # Errors
-/// Costs or a trace that are not there or not what they should be; an interrupt.
+/// Costs or a trace that are missing or invalid; an interrupt.
 pub(super) fn plan_measured(
     path: &Path,
     load: &LoadChoice,
@@ -124,7 +123,7 @@ fn said(answer: &Answer<'_>, json: bool) -> anyhow::Result<String> {
     Ok(if json { serde_json::to_string_pretty(&answer.json())? + "\n" } else { answer.text() })
 }
 
-/// What every policy makes of the requests.
+/// Simulates the requests under every policy.
 fn under_all(
     arrivals: &[Arrival],
     limits: &Limits,
@@ -157,7 +156,7 @@ fn limits(capacity: &Capacity, rows: u32) -> Limits {
     }
 }
 
-/// The requests in the order in which they come.
+/// Returns the requests in the order of their arrival.
 fn requests(load: &LoadChoice) -> anyhow::Result<Vec<Arrival>> {
     let (shape, requests) = load_shape(&load.lengths, REQUESTS)?;
     let draw = Draw {

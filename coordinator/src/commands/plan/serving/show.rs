@@ -1,4 +1,4 @@
-//! The policies side by side, as text or JSON.
+//! Comparison of the serving policies, as text or JSON.
 
 use std::fmt::Write;
 
@@ -29,10 +29,10 @@ const COLUMNS: [&str; 13] = [
     "async",
 ];
 
-/// A part of the times that a machine's lanes work.
+/// Selects one of the times that a machine's lanes work.
 type OfTimes = fn(&Times) -> f64;
 
-/// What of a machine works, for which part of the time.
+/// Names of the lanes, and the time that each of them works.
 const LANES: [(&str, OfTimes); 4] = [
     ("device", |times| times.device_ms),
     ("host", |times| times.host_ms),
@@ -40,22 +40,22 @@ const LANES: [(&str, OfTimes); 4] = [
     ("to_host", |times| times.to_host_ms),
 ];
 
-/// What was served by every policy.
+/// Results of every policy.
 pub(super) struct Answer<'a> {
     pub(super) model: &'a str,
-    /// Whether there are layers in which rows look back at so many positions only.
+    /// The model has layers with a sliding window of attention.
     pub(super) has_windows: bool,
     pub(super) machine: &'a str,
     pub(super) load: &'a LoadChoice,
     pub(super) requests: usize,
     pub(super) capacity: &'a Capacity,
-    /// Most of an iteration.
+    /// Maximum number of rows in an iteration.
     pub(super) rows: u32,
     pub(super) served: &'a [(Policy, Served)],
 }
 
 impl Answer<'_> {
-    /// For people.
+    /// Returns the results as text.
     pub(super) fn text(&self) -> String {
         let Capacity { device_positions, host_positions, streamed_bytes } = *self.capacity;
         let mut text = format!(
@@ -121,7 +121,7 @@ impl Answer<'_> {
         table
     }
 
-    /// Everything that is known.
+    /// Returns all results as JSON.
     pub(super) fn json(&self) -> Value {
         let policies = self.served.iter().map(|(policy, served)| of_policy(*policy, served));
         json!({

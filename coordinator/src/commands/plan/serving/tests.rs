@@ -1,4 +1,4 @@
-//! What is said of requests that come to a described machine.
+//! Results for requests that arrive at a described machine.
 
 use model::config::Dtype;
 use schedule::Costs;
@@ -114,7 +114,7 @@ fn a_server_that_measured_itself_is_planned_for() {
     let answer: Value = serde_json::from_str(&said(true).expect("planned")).expect("JSON");
     let gpu_only = &answer["policies"][0];
     assert_eq!(gpu_only["policy"], "gpu-only");
-    // Both prompts, 100 rows each, and eleven tokens more of each: one behind the other.
+    // Both prompts, 100 rows each, and eleven more tokens of each, one after the other.
     assert_eq!(gpu_only["makespan_ms"].as_f64(), Some(2.0 * (1000.0 + 110.0)));
     let text = said(false).expect("planned");
     assert!(text.starts_with("small on a server that measured itself · 2 requests"), "{text}");

@@ -1,5 +1,5 @@
-//! `--chart FILE` of a timed replay: two layers in the middle of an iteration, for
-//! `scripts/plot.py gantt`.
+//! `--chart FILE` of a timed replay: two layers in the middle of an iteration, for `scripts/plot.py
+//! gantt`.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use super::iterations::Iteration;
 use crate::engine::replay::Replayed;
 use crate::setup::usage::Usage;
 
-/// Layers of the chart.
+/// Number of layers in the chart.
 const LAYERS: u16 = 2;
 
-/// What lasted, of the lanes that compute.
+/// Span of a compute instruction.
 struct Span<'a> {
     compute: &'a Compute,
     is_host: bool,
@@ -26,12 +26,13 @@ struct Span<'a> {
     end_ns: u64,
 }
 
-/// Writes all that computed while the device was in two layers in the middle of an iteration, as
-/// times of the machine that was played: of the shape in which the host attended most often, the
-/// one in which both were busy for longest.
+/// Writes the compute spans of an iteration in the period in which the device computes two layers
+/// in its middle, as times of the emulated machine. Selects the shape with host attention that
+/// occurred most often, and of its iterations the one in which both host and device are busy for
+/// longest.
 ///
 /// # Errors
-/// No such iteration; a file that cannot be written.
+/// No such iteration, or a file that cannot be written.
 pub(super) fn write(
     path: &Path,
     plan: &Plan,
@@ -71,8 +72,8 @@ fn spans<'a>(plan: &'a Plan, seen: &Replayed, within: &Iteration) -> Vec<Span<'a
     seen.records.iter().filter_map(of).collect()
 }
 
-/// From when the device begins two layers in the middle of an iteration until it ends them; `None`
-/// where it has nothing to do in them.
+/// Returns the period in which the device computes two layers in the middle of an iteration; `None`
+/// if it has no work in them.
 fn window(plan: &Plan, spans: &[Span<'_>]) -> Option<(u64, u64)> {
     let first = (plan.config.num_layers as u16 / 2).saturating_sub(1);
     let layers = first..first + LAYERS;
@@ -84,7 +85,8 @@ fn window(plan: &Plan, spans: &[Span<'_>]) -> Option<(u64, u64)> {
     Some((from_ns, on_device().map(|span| span.end_ns).max()?))
 }
 
-/// How long host and device are busy in what is drawn of an iteration: whichever is less.
+/// Returns the minimum of the times that host and device are busy in the drawn part of an
+/// iteration.
 fn both_busy_ns(plan: &Plan, spans: &[Span<'_>]) -> u64 {
     let Some((from_ns, to_ns)) = window(plan, spans) else { return 0 };
     let within =
@@ -98,12 +100,12 @@ fn chart(plan: &Plan, spans: &[Span<'_>], shape: Shape, slow_motion: u32) -> Opt
     let (from_ns, to_ns) = window(plan, spans)?;
     let ms = |ns: i64| ns as f64 / 1e6 / f64::from(slow_motion);
     let drawn = spans.iter().filter(|span| {
-        // What takes no time is no more than a line.
+        // Spans that take almost no time would be drawn as a line.
         span.end_ns > from_ns && span.start_ns < to_ns && span.end_ns - span.start_ns > 5_000
     });
     let drawn = drawn.map(|span| {
         let since = |ns: u64| ms(ns.cast_signed() - from_ns.cast_signed());
-        // Rows of the host: the second batch, and those that lag.
+        // Rows of the host: the second batch, and deferred rows.
         let batch = match shape {
             Shape::Async => u16::from(span.is_host),
             _ => span.compute.at.stream,

@@ -1,4 +1,4 @@
-//! What the lanes recorded, iteration by iteration.
+//! Groups the records of the lanes by iteration.
 
 use std::collections::HashMap;
 
@@ -11,28 +11,28 @@ use shm::TraceRecord;
 
 use crate::engine::replay::Replayed;
 
-/// An iteration as it ran, by the clock of the trace.
+/// A measured iteration, in times of the trace's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Iteration {
     pub(super) shape: Shape,
-    /// Rows that passed the last layer.
+    /// Number of rows that passed the last layer.
     pub(super) rows: u32,
-    /// When what it computes was decided: whoever came later was not asked.
+    /// Time when its contents were decided; requests that arrive later are not considered.
     pub(super) decided_ns: u64,
-    /// The end of the iteration before it, or when the lanes were let go.
+    /// End of the preceding iteration, or the time when the lanes were released.
     pub(super) begun_ns: u64,
-    /// When its last lane had done its work.
+    /// Time when its last lane finished.
     pub(super) ended_ns: u64,
 }
 
-/// The pass of a lane through a program's list that a record is of: the program, and the number of
-/// the pass.
+/// A lane's pass through a program's list of instructions: the program, and the number of the pass.
 type Pass = (ProgramId, u32);
 
-/// The iterations in their order. Moves of caches are in the time of the one that follows.
+/// Returns the iterations in order. Moves of caches count towards the iteration that follows them.
 pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
     let mut ends: HashMap<Pass, u64> = HashMap::new();
-    // When the last stream was sampled, and the rows of all that were.
+    // Time when the last stream of each pass was sampled, and the number of rows of all its
+    // streams.
     let mut sampled: HashMap<Pass, (u64, u32)> = HashMap::new();
     for (lane, record, pass) in passes(seen) {
         let end = ends.entry(pass).or_default();
@@ -66,7 +66,7 @@ pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
     iterations.collect()
 }
 
-/// Every record with the pass that it is of.
+/// Returns every record with the pass to which it belongs.
 fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
     let mut last: HashMap<LaneId, (Pass, u32)> = HashMap::new();
     let mut counts: HashMap<(LaneId, ProgramId), u32> = HashMap::new();

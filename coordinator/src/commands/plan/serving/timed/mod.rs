@@ -1,6 +1,6 @@
-//! `--timed POLICY`: the requests replayed on the real processes and programs, whose instructions
-//! only last as the described machine says. Each iteration's time beside the simulated one of the
-//! same shape and rows.
+//! `--timed POLICY`: replays the requests on the real processes and programs, whose instructions
+//! take the described machine's times without computing anything. Each iteration's time is compared
+//! with the simulated time for the same shape and rows.
 
 mod chart;
 mod iterations;
@@ -26,29 +26,29 @@ use crate::setup::usage::Usage;
 use iterations::{Iteration, iterations};
 use show::{Compared, TimedAnswer};
 
-/// The shortest iteration lasts at least so long in the workers: what handing over between
-/// processes takes on the machine at hand is then no share of it that counts.
+/// Minimum duration of the shortest iteration in the workers, so that the cost of communication
+/// between processes on this machine is negligible.
 const ITERATION_MIN_MS: f64 = 100.0;
-/// But all of them together no longer than this because of it.
+/// Maximum duration of all iterations together that this slowdown may cause.
 const SLOWED_MAX_MS: f64 = 120_000.0;
 
-/// What is replayed.
+/// Inputs of a replay.
 pub(super) struct Replaying<'a> {
     pub(super) timed: &'a TimedReplay,
     pub(super) config: &'a ModelConfig,
     pub(super) capacity: &'a Capacity,
     pub(super) costs: &'a ServingCosts,
     pub(super) arrivals: &'a [Arrival],
-    /// Most rows of an iteration's prompts.
+    /// Maximum number of prompt rows in an iteration.
     pub(super) rows: u32,
 }
 
 impl Replaying<'_> {
-    /// Simulates, runs and compares.
+    /// Simulates and replays the requests, and compares the results.
     ///
     /// # Errors
-    /// Weights that stream, more requests than slots; workers that do not start; an interrupt;
-    /// records that were lost; a chart that cannot be written.
+    /// Weights that stream, more requests than slots, workers that do not start, an interrupt,
+    /// records that were lost, or a chart that cannot be written.
     pub(super) fn run(
         &self,
         chart: Option<&Path>,
@@ -103,7 +103,8 @@ impl Replaying<'_> {
         })
     }
 
-    /// The iterations with whom each could compute: who was offered before it was decided.
+    /// Returns the simulated iterations, each of which considers only the requests offered before
+    /// its measured counterpart was decided.
     fn followed(
         &self,
         (policy, limits): (Policy, &Limits),
@@ -132,13 +133,13 @@ impl Replaying<'_> {
         let has_room = self.capacity.device_positions / u64::from(longest);
         let has_room = u16::try_from(has_room).unwrap_or(u16::MAX).max(1);
         let device_slots = self.timed.device_slots.unwrap_or(has_room).min(slots);
-        // Beside a prompt every slot has room for its newest token.
+        // In addition to a prompt, an iteration holds the newest token of every slot.
         let rows = self.rows + u32::from(slots);
         Ok(TimedServing { slots, device_slots, context: longest, rows })
     }
 }
 
-/// How many times slower time passes in the workers.
+/// Returns the factor by which time passes more slowly in the workers.
 fn slow_motion(planned: &Served) -> u32 {
     let each = planned.iterations.iter().map(|one| one.times.total_ms);
     let (shortest_ms, all_ms) = (each.clone().fold(f64::INFINITY, f64::min), each.sum::<f64>());

@@ -1,4 +1,4 @@
-//! How far the iterations of a replay are from the simulated ones, as text or JSON.
+//! Deviations of the iterations of a replay from the simulated ones, as text or JSON.
 
 use std::fmt::Write;
 
@@ -9,32 +9,32 @@ use serde_json::{Value, json};
 
 use crate::report::plain_table::{plain_table, right_aligned};
 
-/// As near as an iteration should be to its simulated time.
+/// Maximum relative error of an iteration that counts as near its simulated time.
 const NEAR: f64 = 0.05;
-/// So many of those that are further are listed.
+/// Maximum number of deviating iterations that are listed.
 const FAR_TOLD: usize = 10;
 
 const COLUMNS: [&str; 8] =
     ["shape", "iterations", "simulated", "measured", "error", "median", "largest", "within 5%"];
 
-/// An iteration as it was simulated and as it ran, at the speed of the machine that was played.
+/// A simulated iteration and its measured counterpart, at the speed of the emulated machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared {
     pub(super) simulated: Ran,
-    /// What ran, and its rows that passed the last layer.
+    /// Measured shape, and the number of rows that passed the last layer.
     pub(super) shape: Shape,
     pub(super) rows: u32,
     pub(super) measured_ms: f64,
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Debug)]
 pub(in super::super) struct TimedAnswer {
     pub(super) policy: Policy,
     pub(super) requests: usize,
     pub(super) device_slots: u16,
     pub(super) slow_motion: u32,
-    /// Iterations that ran.
+    /// Number of measured iterations.
     pub(super) ran: usize,
     pub(super) iterations: Vec<Compared>,
 }
@@ -54,13 +54,14 @@ impl Compared {
 }
 
 impl TimedAnswer {
-    /// Whether as many iterations ran as were simulated, each of the same shape and rows.
+    /// Returns true if as many iterations ran as were simulated, each with its simulated shape and
+    /// rows.
     fn are_same(&self) -> bool {
         let all = self.iterations.iter().all(Compared::is_simulated);
         all && self.ran == self.iterations.len()
     }
 
-    /// For people.
+    /// Returns the result as text.
     pub(in super::super) fn text(&self) -> String {
         let mut text = format!(
             "{} in timed emulation · {} requests, {} with caches on the device · the real \
@@ -111,7 +112,7 @@ impl TimedAnswer {
         table
     }
 
-    /// Everything that is known.
+    /// Returns the result as JSON.
     pub(in super::super) fn json(&self) -> Value {
         let iterations = self.iterations.iter().map(|one| {
             json!({
@@ -139,7 +140,7 @@ impl TimedAnswer {
     }
 }
 
-/// A row of the table; `None` of nothing.
+/// Returns a row of the table; `None` if there are no iterations.
 fn cells(name: &str, all: &[Compared]) -> Option<Vec<String>> {
     let mut errors: Vec<f64> = all.iter().map(Compared::error).collect();
     errors.sort_by(f64::total_cmp);
