@@ -1,4 +1,4 @@
-//! Arguments of `bench-serve`, and what they mean.
+//! Arguments of `bench-serve`, and their conversion to a request.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,7 +88,7 @@ pub struct LowBenchServe {
     pub json: bool,
 }
 
-/// What is meant by it.
+/// Converts the arguments to a request.
 pub(super) fn bench_serve(low: LowBenchServe) -> BenchServeRequest {
     let lengths = match (low.trace, low.lengths) {
         (Some(trace), _) => LengthsChoice::Trace(trace),

@@ -1,4 +1,4 @@
-//! Arguments about conversations.
+//! Arguments for chat requests.
 
 use clap::{Args, ValueEnum};
 
@@ -23,7 +23,7 @@ pub struct LowChats {
     pub reasoning_format: ReasoningChoice,
 }
 
-/// Names and JSON texts.
+/// Variables of a chat template, as pairs of a name and a JSON text.
 #[derive(Debug, Clone)]
 pub struct Variables(Vec<(String, String)>);
 
@@ -39,7 +39,7 @@ pub enum ReasoningChoice {
 }
 
 impl LowChats {
-    /// As meant.
+    /// Converts the arguments to options for chat requests.
     pub(super) fn options(&self) -> ChatOptions {
         let variables = self.chat_template_kwargs.clone();
         ChatOptions {

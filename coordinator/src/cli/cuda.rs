@@ -1,4 +1,4 @@
-//! The CUDA device that a command line means, if this machine has it.
+//! Resolution of a command line's device to a CUDA device of this machine.
 
 use std::path::Path;
 
@@ -7,17 +7,18 @@ use cuda::{Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLi
 use super::usage_error::UsageError;
 use super::values::DeviceChoice;
 
-/// Contexts of two processes, the kernels' code, and what the driver keeps for itself.
+/// Device memory that no plan may use: contexts of two processes, code of the kernels, and the
+/// driver's own memory.
 const RESERVED_BYTES: u64 = 1 << 30;
-/// The context of each process more.
+/// Device memory for the context of each further process.
 const CONTEXT_BYTES: u64 = 512 << 20;
 
-/// Whether a run's device is a CUDA device: its memory is not the machine's.
+/// Returns true for a CUDA device, whose memory is separate from the machine's.
 pub(crate) fn is_cuda(device: DeviceChoice) -> bool {
     matches!(device, DeviceChoice::Cuda(_))
 }
 
-/// The device of that number, if Tandem can use it.
+/// Returns the device with the given index, if Tandem supports it.
 ///
 /// # Errors
 /// No driver, no such device, or one that is too old.
@@ -27,7 +28,7 @@ pub(crate) fn find(index: u32) -> Result<DeviceInfo, CudaError> {
     Ok(info)
 }
 
-/// What `auto` means: the first device, if there is one that can be used.
+/// Returns the device for `auto`: the first CUDA device if it is supported, otherwise none.
 pub(crate) fn best() -> DeviceChoice {
     match find(0) {
         Ok(_) => DeviceChoice::Cuda(0),
@@ -35,10 +36,10 @@ pub(crate) fn best() -> DeviceChoice {
     }
 }
 
-/// A device that exists: `auto` becomes the best real one.
+/// Returns a device that exists; `auto` becomes the best real one.
 ///
 /// # Errors
-/// A CUDA device that is not here, or what is none.
+/// A CUDA device that this machine does not have, or `emulated:timed` without times.
 pub(super) fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
     match choice {
         DeviceChoice::Cuda(device) => match find(device) {
@@ -46,13 +47,14 @@ pub(super) fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError>
             Err(source) => Err(UsageError::NoCuda { device, source }),
         },
         DeviceChoice::Timed => Err(UsageError::TimedWithoutTables),
-        // The emulated device is never chosen on its own.
+        // The emulated device is never chosen automatically.
         DeviceChoice::Auto => Ok(best()),
         chosen => Ok(chosen),
     }
 }
 
-/// Free and total device memory. Pending on a context of this process, which is given back at once.
+/// Returns the free and the total device memory in bytes. Temporarily opens a context in this
+/// process.
 ///
 /// # Errors
 /// The driver's refusal.
@@ -60,9 +62,10 @@ pub(crate) fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
     Context::open(&Driver::open()?, index)?.memory_bytes()
 }
 
-/// Device memory that a plan may use: what is free now but for what the driver needs, and no more
-/// than was asked for. `drives` may be read straight to it, each by a process of its own. 0 where
-/// the driver does not say: then nothing fits.
+/// Returns the bytes of device memory that a plan may use: the free memory without a reserve for
+/// the driver, or `requested` if that is less. `drives` is the number of drives that may be read
+/// directly to the device, each by a separate process with its own context. Returns 0 if the driver
+/// does not report the memory, so that no plan fits.
 pub(crate) fn vram_bytes(index: u32, requested: Option<u64>, drives: usize) -> u64 {
     let (free, total) = memory_bytes(index).unwrap_or((0, 0));
     let readers = if Library::CuFile.find().is_some() { drives as u64 } else { 0 };
@@ -71,15 +74,17 @@ pub(crate) fn vram_bytes(index: u32, requested: Option<u64>, drives: usize) -> u
     requested.map_or(usable, |requested| requested.min(usable))
 }
 
-/// `cuda:0 has 0.50 of 16.00 GiB free`; `None` where the driver does not say.
+/// Returns a sentence like `cuda:0 has 0.50 of 16.00 GiB free`; `None` if the driver does not
+/// report it.
 pub(crate) fn free_in_words(index: u32) -> Option<String> {
     let (free, total) = memory_bytes(index).ok()?;
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
     Some(format!("cuda:{index} has {:.2} of {:.2} GiB free", gib(free), gib(total)))
 }
 
-/// What a profile's fingerprint keeps of a device. Of the link the width is that of now and the
-/// generation the highest, which an idle device does not lower.
+/// Returns the properties of a device that are part of a profile's fingerprint. The link's width is
+/// the current one. Its generation is the highest possible one, which does not change when an idle
+/// device lowers its generation.
 pub(crate) fn described(index: u32) -> Option<profiler::Gpu> {
     let driver = Driver::open().ok()?;
     let info = driver.device(index).ok()?;

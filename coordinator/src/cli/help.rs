@@ -1,8 +1,8 @@
-//! The parts of `--help` that teach.
+//! Longer texts of `--help`: introductions, examples, file formats and exit codes.
 
 use planner::machine::names;
 
-/// Of `plan --machine`.
+/// Returns the help of `plan --machine`.
 pub fn machine() -> String {
     let known: Vec<&str> = names().collect();
     format!(

@@ -1,4 +1,4 @@
-//! Arguments as meant: combinations checked, defaults filled in, nothing left to misread.
+//! Validated command: combinations of arguments are checked, and defaults are filled in.
 
 use std::path::PathBuf;
 
@@ -33,67 +33,68 @@ use crate::job::input::Format;
 use crate::job::sink::Place;
 use crate::openai::body::defaults::Defaults;
 
-/// Benchmark: tokens of each prompt.
+/// Default number of tokens of a benchmark's prompts.
 pub const PROMPT_LEN: u32 = 512;
-/// Benchmark: new tokens of each sequence.
+/// Default number of new tokens of a benchmark's sequences.
 pub const GEN_LEN: u32 = 32;
-/// Timed emulation: layers of the row that a table's layer stands in.
+/// Default number of layers in timed emulation, each with the times of the table's layer.
 pub const TIMED_LAYERS: u32 = 8;
 
-/// What to do.
+/// Command with its validated arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Run(Box<Run>),
-    /// Measure the machine.
+    /// `profile`: measures the machine.
     Profile(Box<ProfileRequest>),
-    /// Write weights to NVMe drives, or look at what is there.
+    /// `stage`: writes weights to NVMe drives, verifies or lists them.
     Stage(Box<StageRequest>),
-    /// Run a table's layers or a described machine's steps, in which nothing but time passes.
+    /// Timed emulation: runs a table's layers or a described machine's steps without computing
+    /// anything.
     Timed(Box<TimedRequest>),
-    /// Fetch a model.
+    /// `pull`: fetches a model.
     Pull(PullRequest),
-    /// Answer requests of clients as they come.
+    /// `serve`: answers requests of HTTP clients.
     Serve(Box<ServeRequest>),
-    /// Look after stored beginnings of prompts.
+    /// `cache`: lists or removes stored prompt prefixes.
     Cache(CacheRequest),
-    /// Write a page of a report.
+    /// `report`: writes a report as an HTML page.
     Report(ReportRequest),
-    /// Say what a model makes of texts.
+    /// `score`: computes log-probabilities of texts.
     Score(Box<ScoreRequest>),
-    /// Measure a server under load.
+    /// `bench-serve`: measures a server under load.
     BenchServe(Box<BenchServeRequest>),
-    /// Say what would be run, and why.
+    /// `plan`: shows the chosen placement and its predicted cost without running it.
     Plan(Box<PlanRequest>),
-    /// Describe all files by example.
+    /// `formats`: describes all files by example.
     Formats,
-    /// Print what a shell completes.
+    /// `completions`: prints a shell's completion script.
     Completions(Shell),
-    /// Print a page for `man`, of a command or of the program.
+    /// `man`: prints the page of a command or of the program.
     Man(Option<String>),
-    /// Write all pages for `man` into a folder.
+    /// `man --to`: writes all pages into a folder.
     ManPages(PathBuf),
-    /// Say what this machine has.
+    /// `doctor`: examines this machine.
     Doctor {
         json: bool,
     },
-    /// This process only tries to open device memory.
+    /// Hidden: checks whether this process can open device memory of another process.
     OpenDeviceMemory {
         device: u32,
         handle: String,
     },
-    /// This process reads a page of a staging to device memory of another.
+    /// Hidden: reads a page of staged weights to device memory of another process.
     ReadToDevice {
         device: u32,
         handle: String,
         staging: PathBuf,
     },
-    /// Measure a CUDA device by the plainest means.
+    /// Hidden: measures basic rates of a CUDA device.
     DeviceRates(RatesRequest),
-    /// This process turns text into tokens and back.
+    /// Hidden: runs this process as a tokenizer.
     Text {
         channel: i32,
     },
-    /// This process is a worker.
+    /// Hidden: runs this process as a worker.
     Worker {
         role: String,
         channel: i32,
@@ -101,10 +102,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Checks what was typed.
+    /// Validates the parsed arguments.
     ///
     /// # Errors
-    /// Arguments that do not go together, or that this machine or version cannot do.
+    /// Arguments that contradict each other, or that this machine or version does not support.
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
             Some(LowCommand::Text { channel }) => Ok(Command::Text { channel }),
@@ -129,7 +130,7 @@ impl Command {
                     copy_bytes: copy.map_or(plain.copy_bytes, |bytes| bytes as usize),
                     matrix: matrix.unwrap_or(plain.matrix),
                 };
-                // Half a millisecond each on a large device.
+                // Such a product takes about half a millisecond on a large device.
                 let beside = matrix.unwrap_or(4096);
                 let what = match (memory, kernels) {
                     (true, _) => RatesWanted::Memory,
@@ -203,7 +204,7 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
                 Source::Compare { machines, described: described(low)? }
             }
             _ => {
-                // Everything else is said at the end, once.
+                // The result reports everything else.
                 let verbosity = Verbosity::Progress;
                 Source::Here(Box::new(Run { verbosity, ..run(here(low))? }))
             }
@@ -212,7 +213,7 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     Ok(PlanRequest { source, json, chart })
 }
 
-/// What would be served on a described machine.
+/// Returns the workload to simulate for serving on a described machine.
 fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
     let model = ModelChoice {
         positions: low.positions.map(|positions| positions as usize),
@@ -221,13 +222,13 @@ fn serving_plan(low: LowPlan) -> Result<ServingPlan, UsageError> {
     Ok(plan_serve(model, low.dtype.dtype(), low.serving))
 }
 
-/// A model of which only the configuration is read: its weights need not be there.
+/// Returns a model of which only the configuration is read; its weights need not exist.
 fn configuration(name: String, layers: Option<u32>) -> ModelChoice {
     let layers = layers.map(|layers| layers as usize);
     ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
 }
 
-/// What would be planned on described machines.
+/// Returns the workload to plan on described machines.
 fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     Ok(Box::new(Described {
         model: ModelChoice {
@@ -244,12 +245,12 @@ fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     }))
 }
 
-/// The run that would be planned on this machine.
+/// Returns the arguments of the run to plan on this machine.
 fn here(low: LowPlan) -> LowRun {
     LowRun {
         of_model: LowModel {
             model: low.model,
-            // Only its configuration is read: weights need not be there.
+            // Only the configuration is read; weights need not exist.
             dummy_weights: true,
             layers: low.layers,
             positions: low.positions,
@@ -294,7 +295,7 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
     Ok(TimedRequest { source, gen_len, json, report, trace, verbosity })
 }
 
-/// The placement that would be planned on a described machine.
+/// Returns the workload to plan on a described machine for timed emulation.
 fn timed_on_machine(low: LowRun) -> Result<Described, UsageError> {
     Ok(Described {
         model: configuration(low.of_model.model.ok_or(UsageError::NoModel)?, low.of_model.layers),
@@ -418,7 +419,7 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     })))
 }
 
-/// The device of this run.
+/// Returns the device of a run, after checking the arguments that depend on it.
 fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
     let device = cuda::existing(low.placement.device)?;
     match device {

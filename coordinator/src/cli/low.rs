@@ -1,4 +1,5 @@
-//! Arguments as typed. Nothing is decided here; see [`super::high`].
+//! Arguments as parsed by clap, not yet validated; see [`super::high`]. Doc comments of arguments
+//! are the text of `--help`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The command line: what was typed ([`low`]), what it means ([`high`], as a [`request`]), and
-//! what is said back.
+//! The command line: arguments as parsed ([`low`]), the validated command ([`high`], with a
+//! [`request`] for each subcommand), and the messages for invalid ones.
 
 mod bench_serve;
 mod chats;
@@ -36,19 +36,19 @@ use high::Command;
 use low::Low;
 use usage_error::UsageError;
 
-/// Why there is nothing to run.
+/// Reason why there is no command to run.
 #[derive(Debug)]
 pub enum Refusal {
-    /// `--help` or `--version`: the text for stdout.
+    /// Text of `--help` or `--version` for stdout.
     Help(String),
-    /// The command line is wrong: the text for stderr, and the code.
+    /// Error message for stderr, and the exit code.
     Wrong(String, Exit),
 }
 
-/// Reads a command line, the program's name first.
+/// Parses a command line, which starts with the program's name.
 ///
 /// # Errors
-/// A request for help, or a sentence that says what is wrong and what to write instead.
+/// A request for help, or a message that states the mistake and its correction.
 pub fn parse<I, T>(arguments: I) -> Result<Command, Refusal>
 where
     I: IntoIterator<Item = T>,

@@ -1,19 +1,19 @@
-//! Files that are read and written, as meant.
+//! Validation of input and output files.
 
 use std::path::{Path, PathBuf};
 
 use super::usage_error::UsageError;
 use crate::job::sink::{OutputMode, Place};
 
-/// A file, or a standard stream.
+/// Returns the file, or the standard stream if `path` is `-`.
 pub(super) fn place_of(path: &Path) -> Place {
     if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.to_owned()) }
 }
 
-/// Where the output goes, and what becomes of one that is there.
+/// Returns the output, and the treatment of an existing one.
 ///
 /// # Errors
-/// Stdout, which nothing can be gone on with.
+/// `--resume` with stdout.
 pub(super) fn mode_of(
     output: Option<&PathBuf>,
     resume: bool,
@@ -26,7 +26,7 @@ pub(super) fn mode_of(
         (false, true) => (OutputMode::Overwrite, "force"),
         (false, false) => (OutputMode::New, ""),
     };
-    // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
+    // --force has no effect on stdout; --resume would silently repeat answers.
     match mode.resumes() && output == Place::Standard {
         true => Err(UsageError::ModeOfStdout { flag }),
         false => Ok((output, mode)),

@@ -1,4 +1,4 @@
-//! Arguments of `plan --serve`, and what they mean.
+//! Arguments of `plan --serve`, and their conversion to a request.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ pub struct LowPlanServe {
     pub device_slots: Option<u16>,
 }
 
-/// What is meant by it.
+/// Converts the arguments to a request.
 pub(super) fn plan_serve(model: ModelChoice, dtype: Dtype, low: LowPlanServe) -> ServingPlan {
     ServingPlan {
         model,
@@ -80,7 +80,7 @@ pub(super) fn plan_serve(model: ModelChoice, dtype: Dtype, low: LowPlanServe) ->
     }
 }
 
-/// The requests that come.
+/// Returns the requests to simulate.
 pub(super) fn load(low: &LowPlanServe) -> LoadChoice {
     let lengths = match &low.trace {
         Some(trace) => LengthsChoice::Trace(trace.clone()),

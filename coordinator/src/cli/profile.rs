@@ -1,4 +1,4 @@
-//! `profile`: its arguments as typed and as meant.
+//! Arguments of `profile`, and their conversion to a request.
 
 use std::path::PathBuf;
 
@@ -68,10 +68,10 @@ pub struct LowProfile {
     pub quiet: bool,
 }
 
-/// What is to be measured.
+/// Converts the arguments to a request.
 ///
 /// # Errors
-/// Arguments that contradict each other, or a device that is not here.
+/// Arguments that contradict each other, or a device that this machine does not have.
 pub(super) fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     let device = cuda::existing(low.device)?;
     let is_emulated = matches!(device, DeviceChoice::Emulated { .. });

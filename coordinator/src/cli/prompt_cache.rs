@@ -1,4 +1,4 @@
-//! Beginnings of prompts on disk: the arguments of who keeps them, and of `cache`.
+//! Stored prompt prefixes: arguments of runs that store them, and of `cache`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::request::{CacheAction, CacheRequest, PromptCache};
 use super::values::parse_size;
 
-/// Tokens of the shortest prompt that is stored, unless it is said: computing fewer takes little.
+/// Default minimum number of tokens of a stored prompt; computing fewer takes little time.
 const LEAST_TOKENS: u32 = 2048;
 
 /// Arguments of a run that stores beginnings of prompts.
@@ -29,7 +29,7 @@ pub struct LowPrompts {
 }
 
 impl LowPrompts {
-    /// What is meant by them.
+    /// Converts the arguments; returns `None` if prompts are not stored.
     pub(super) fn meant(self) -> Option<PromptCache> {
         let directory = self.prompt_cache?;
         Some(PromptCache {
@@ -74,7 +74,7 @@ pub enum LowCache {
     },
 }
 
-/// What is meant by it.
+/// Converts the arguments to a request.
 pub(super) fn cache(low: LowCache) -> CacheRequest {
     match low {
         LowCache::List { directory, json } => {

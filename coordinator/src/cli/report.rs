@@ -20,7 +20,7 @@ pub struct LowReport {
     pub html: PathBuf,
 }
 
-/// What is meant by them.
+/// Converts the arguments to a request.
 pub(super) fn report(low: LowReport) -> ReportRequest {
     let LowReport { report, compare, html } = low;
     ReportRequest { report, compare, html }

@@ -1,4 +1,4 @@
-//! What was asked for, with defaults filled in and nothing left to misread.
+//! Validated requests of the commands, with defaults filled in.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::openai::chats::ChatOptions;
 use crate::score::item::Shown;
 use crate::server::facts::ServerOptions;
 
-/// Threads of the CPU of maps with a device and of those without, as profiles found them best;
-/// `None`: as many as there are cores.
+/// Best numbers of CPU threads for maps with and without a device, according to profiles; `None`:
+/// one per core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tuned {
     pub with_device: Option<u16>,
@@ -34,82 +34,83 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// Of a map that uses the device, or of one that does not.
+    /// Returns the number of threads for a map that uses the device, or for one that does not.
     pub const fn of(self, uses_gpu: bool) -> Option<u16> {
         if uses_gpu { self.with_device } else { self.alone }
     }
 }
 
-/// The main command.
+/// Request of the main command: a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub compress: CompressChoice,
-    /// Resolved: `Direct` for bf16 unless told otherwise.
+    /// Resolved: `Direct` for bf16 and `Expand` for f32 by default.
     pub quantized: QuantizedChoice,
-    /// `None`: new tokens attend to everything.
+    /// Selection of cached positions; `None`: new tokens attend to all of them.
     pub kv_select: Option<SelectChoice>,
-    /// `None`: 1xB with the largest B up to 32 that fits memory.
+    /// Number and size of batches; `None`: 1xB with the largest B up to 32 that fits memory.
     pub batches: Option<BatchesChoice>,
     pub work: Work,
     pub seed: u64,
-    /// A CUDA device is one that this machine has.
+    /// Resolved: never `Auto`, and a CUDA device exists.
     pub device: DeviceChoice,
     pub placement: PlacementChoice,
-    /// How a searched split may cut attention; `None`: as was measured.
+    /// Parts into which a searched split may cut attention and linears; `None`: according to
+    /// measurements.
     pub chunking: Option<Chunking>,
-    /// Attention whole on one device runs as one operation.
+    /// Runs attention as one operation if all of it is on one device.
     pub fuse_attention: bool,
-    /// Prompts that begin alike share the computation.
+    /// Computes common prefixes of prompts once.
     pub shares_prompts: bool,
-    /// Most tokens of a prompt that are computed together; `None`: as memory allows.
+    /// Maximum number of a prompt's tokens computed together; `None`: determined by memory.
     pub prefill_chunk: Option<u32>,
     pub cpu_threads: Option<u16>,
-    /// Those that were measured to be better, where none are asked for.
+    /// Measured best numbers of threads, which apply if `cpu_threads` is `None`.
     pub tuned: Tuned,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
-    /// NUMA nodes on which host memory lies.
+    /// NUMA nodes of host memory for weights and for KV caches.
     pub nodes: MemoryNodes,
-    /// Directories on drives, each with all weights that are read in every step.
+    /// Directories on drives, each of which holds all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
     pub nvme_direct: NvmeDirect,
-    /// Where beginnings of prompts are stored.
+    /// Store for prompt prefixes, if any.
     pub prompt_cache: Option<PromptCache>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
-    /// The end of stdin asks for the end, as a signal does.
+    /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,
 }
 
-/// A store of prompts' beginnings.
+/// Store of prompt prefixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptCache {
     pub directory: PathBuf,
-    /// Most bytes in it; `None`: as many as the drive takes.
+    /// Maximum size of the store; `None`: limited by the drive.
     pub most_bytes: Option<u64>,
-    /// Prompts of fewer tokens are not stored.
+    /// Minimum number of tokens of a stored prompt.
     pub least_tokens: u32,
 }
 
-/// A store of prompts' beginnings to look at.
+/// Request of `cache`: a store of prompt prefixes, and the action on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRequest {
     pub directory: PathBuf,
     pub action: CacheAction,
 }
 
-/// What to do with it.
+/// Action on a store of prompt prefixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheAction {
     List {
         json: bool,
     },
-    /// What any of these says.
+    /// Removes the prefixes that at least one of the fields selects.
     Remove {
         names: Vec<String>,
         model: Option<String>,
@@ -118,26 +119,27 @@ pub enum CacheAction {
     },
 }
 
-/// Which model.
+/// Model, and the part of it to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelChoice {
-    /// A path, `org/name` or a known name.
+    /// Path, `org/name` or known name.
     pub name: String,
     pub revision: Option<String>,
     pub dummy_weights: bool,
     pub layers: Option<usize>,
-    /// As if it had so many positions, of whatever kind; `None`: its own.
+    /// Overrides the model's maximum number of positions, of whatever kind they are; `None`: its
+    /// own.
     pub positions: Option<usize>,
 }
 
-/// What is computed.
+/// Work of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     Benchmark { prompt_len: u32, gen_len: u32 },
     Requests(Box<Requests>),
 }
 
-/// A file of requests to answer.
+/// File of requests to answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Requests {
     pub input: Place,
@@ -146,15 +148,15 @@ pub struct Requests {
     pub chat: bool,
     pub chats: ChatOptions,
     pub max_tokens: Option<u32>,
-    /// For raw prompts and short lines that do not say; the schema is not read yet.
+    /// Defaults for raw prompts and short lines; the schema is not read yet.
     pub defaults: Defaults,
-    /// The file of the schema.
+    /// File of the default schema.
     pub json_schema: Option<PathBuf>,
     pub ignore_unknown_fields: bool,
 }
 
-/// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
-/// `planner::split::parse_split`.
+/// A policy by name, or a specified split, which `planner::split::parse_split` later resolves
+/// against the model's layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlacementChoice {
     Named(PolicyName),
@@ -171,95 +173,95 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// A model to serve.
+/// Request of `serve`: a model to serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeRequest {
-    /// What computes; its work is of no account.
+    /// Run that computes the answers; its `work` is ignored.
     pub run: Run,
     pub host: String,
-    /// 0 takes a free one.
+    /// Port; 0 selects a free one.
     pub port: u16,
-    /// Names of the model beside its own; the first stands in answers.
+    /// Names of the model in addition to its own; answers contain the first one.
     pub names: Vec<String>,
-    /// Sequences that are computed at a time; `None`: as many as fit.
+    /// Number of sequences computed at a time; `None`: as many as fit.
     pub slots: Option<u16>,
-    /// Positions of a sequence, at most; `None`: the model's own.
+    /// Maximum number of positions of a sequence; `None`: the model's own.
     pub context: Option<u32>,
-    /// How long a step may be predicted to take.
+    /// Maximum predicted time of a step; `None`: the default.
     pub step_ms: Option<u32>,
-    /// Sequences belong to the device or to the host: who decides, and for how many the device has
-    /// caches; `None`: as many as there is room for.
+    /// Scheduling policy for sequences that belong to the device or to the host, and the number of
+    /// sequences that the device has caches for; `None`: as many as fit.
     pub owners: Option<(schedule::hybrid::Policy, Option<u16>)>,
-    /// Where to write what iterations were measured to take.
+    /// File for the measured costs of iterations.
     pub costs: Option<PathBuf>,
     pub options: ServerOptions,
 }
 
-/// A page to write of a report.
+/// Request of `report`: a page to write from a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportRequest {
     pub report: PathBuf,
-    /// One to show beside it.
+    /// Report to compare with.
     pub compare: Option<PathBuf>,
     pub html: PathBuf,
 }
 
-/// Texts to score.
+/// Request of `score`: texts to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreRequest {
-    /// What computes; its work is of no account.
+    /// Run that computes the scores; its `work` is ignored.
     pub run: Run,
     pub input: Place,
     pub output: Place,
     pub mode: OutputMode,
-    /// Of a text: tokens of a window; `None`: as many as the model has positions, up to a bound.
+    /// Number of tokens of a text's window; `None`: the model's positions, up to a maximum.
     pub context: Option<u32>,
-    /// Of a text: tokens from one window to the next; `None`: half of a window.
+    /// Number of tokens from one window of a text to the next; `None`: half of a window.
     pub stride: Option<u32>,
     pub shown: Shown,
-    /// Sequences that are computed at a time; `None`: as many as fit.
+    /// Number of sequences computed at a time; `None`: as many as fit.
     pub slots: Option<u16>,
-    /// A file for what all scores say together.
+    /// File for a summary of all scores.
     pub summary: Option<PathBuf>,
 }
 
-/// A server to measure, and by what load.
+/// Request of `bench-serve`: a server to measure, and its load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchServeRequest {
     pub target: Target,
     pub api: Api,
-    /// `None`: requests name no model.
+    /// Name of the model in requests; `None`: requests name no model.
     pub model: Option<String>,
-    /// `Bearer` and the key; it is printed nowhere.
+    /// `Bearer` and the key; never printed.
     pub authorization: Option<HeaderValue>,
-    /// For each answer.
+    /// Time limit of each answer.
     pub timeout: Duration,
     pub lengths: LengthsChoice,
-    /// `None`: all at once, and a trace as it was.
+    /// Rate of arrivals; `None`: all at once, or a trace's own times.
     pub rate: Option<Rate>,
-    /// `None`: the usual number, and all of a trace.
+    /// Number of requests; `None`: the default, or all of a trace.
     pub requests: Option<usize>,
-    /// Tokens of prompts are below.
+    /// Exclusive upper bound of the prompts' token ids.
     pub vocab_size: u32,
     pub seed: u64,
     pub slo: Slo,
     pub json: bool,
 }
 
-/// How long prompts and answers are.
+/// Lengths of prompts and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LengthsChoice {
     Alike {
         prompt_tokens: u32,
         answer_tokens: u32,
     },
-    /// Drawn from a table.
+    /// Rows drawn at random from a table.
     Rows(PathBuf),
-    /// A table row by row, at its own times.
+    /// Rows of a table in order, at their own times.
     Trace(PathBuf),
 }
 
-/// What to measure of this machine.
+/// Request of `profile`: measurements of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileRequest {
     pub model: ModelChoice,
@@ -268,93 +270,93 @@ pub struct ProfileRequest {
     pub batches: Batches,
     pub prompt_len: u32,
     pub gen_len: u32,
-    /// One that exists.
+    /// Resolved: never `Auto`, and a CUDA device exists.
     pub device: DeviceChoice,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
-    /// Directories of stagings, whose drives are measured too.
+    /// Directories of staged weights, whose drives are measured too.
     pub nvme: Vec<PathBuf>,
-    /// Of the stagings.
+    /// The staged weights are dummy weights.
     pub dummy_weights: bool,
-    /// Where a description of the machine goes; then there is a device.
+    /// File for a description of the machine; requires a device.
     pub export: Option<PathBuf>,
     pub force: bool,
     pub quiet: bool,
 }
 
-/// Weights to write to drives, or what to do with those that are there.
+/// Request of `stage`: weights to write to drives, or an action on staged ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageRequest {
-    /// Of no account where only the status is asked for.
+    /// Ignored if only the status is requested.
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub form: StagedForm,
     pub quantized: QuantizedChoice,
-    /// At least one.
+    /// Target directories, at least one.
     pub directories: Vec<PathBuf>,
-    /// Of dummy weights.
+    /// Seed of dummy weights.
     pub seed: u64,
     pub action: StageAction,
     pub quiet: bool,
 }
 
-/// A model to fetch from a hub.
+/// Request of `pull`: a model to fetch from a hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullRequest {
-    /// As `org/name`.
+    /// Name of the model, as `org/name`.
     pub model: String,
     /// Branch, tag or commit.
     pub revision: Option<String>,
-    /// The files; without any those that a model needs.
+    /// Files to fetch; if empty, those that the model needs.
     pub files: Vec<String>,
     pub quiet: bool,
 }
 
-/// What to do with a staging.
+/// Action on staged weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageAction {
-    /// Write what is missing.
+    /// Writes the missing weights.
     Stage,
-    /// Read it all and compare it with its checksums.
+    /// Reads all staged weights and verifies their checksums.
     Verify,
-    /// Say what is there.
+    /// Lists the staged weights.
     Status,
 }
 
-/// What to plan, and how to say it.
+/// Request of `plan`: a workload to plan, and the output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanRequest {
     pub source: Source,
     pub json: bool,
-    /// A file for `scripts/plot.py`.
+    /// File for `scripts/plot.py`.
     pub chart: Option<PathBuf>,
 }
 
-/// Where costs come from.
+/// Source of costs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
-    /// This machine and a run on it.
+    /// Measurements of this machine, for a run on it.
     Here(Box<Run>),
     /// A table of measured times.
     Tables(PathBuf),
-    /// A machine by description, which is a file or the name of one that comes with the program.
+    /// A machine's description: a file, or the name of one that is included in the program.
     Machine { machine: String, described: Box<Described> },
-    /// Requests that come to such a machine, under every policy of serving.
+    /// Requests that arrive at a described machine, under every serving policy.
     Serving { machine: String, serving: Box<ServingPlan> },
-    /// Requests that come to a server that has measured its iterations, under every policy.
+    /// Requests that arrive at a server that measured its iterations, under every serving policy.
     Served { costs: PathBuf, load: Box<LoadChoice> },
-    /// Several of them, side by side.
+    /// Several described machines to compare.
     Compare { machines: Vec<String>, described: Box<Described> },
-    /// No costs: a file to begin with is printed.
+    /// No costs: prints a template file.
     Template(Template),
 }
 
-/// A file to begin with.
+/// Template files that users can start from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Template {
-    /// For `--machine`.
+    /// Template for `--machine`.
     Machine,
-    /// For `--tables`.
+    /// Template for `--tables`.
     Table,
 }
 
@@ -363,7 +365,7 @@ pub enum Template {
 pub struct Described {
     pub model: ModelChoice,
     pub dtype: Dtype,
-    /// `None`: lossless where that fits, else both weights and KV in 4 bits.
+    /// Compression; `None`: lossless if it fits, otherwise both weights and KV in 4 bits.
     pub compress: Option<CompressChoice>,
     pub batches: BatchesChoice,
     pub prompt_len: u32,
@@ -378,36 +380,36 @@ pub struct ServingPlan {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub load: LoadChoice,
-    /// Most rows of an iteration.
+    /// Maximum number of rows in an iteration.
     pub step_rows: u32,
-    /// What is replayed beside it.
+    /// Additional replay in timed emulation, if requested.
     pub timed: Option<TimedReplay>,
 }
 
-/// The requests that come.
+/// Load of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadChoice {
     pub lengths: LengthsChoice,
-    /// `None`: all at once, and a trace as it was.
+    /// Rate of arrivals; `None`: all at once, or a trace's own times.
     pub rate: Option<Rate>,
-    /// `None`: the usual number, and all of a trace.
+    /// Number of requests; `None`: the default, or all of a trace.
     pub requests: Option<usize>,
     pub seed: u64,
 }
 
-/// Requests replayed on the real processes, in which nothing but time passes.
+/// Replay of requests in timed emulation: on the real processes, without computing anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedReplay {
     pub policy: schedule::hybrid::Policy,
-    /// Sequences with caches in device memory; `None`: as many as it has room for.
+    /// Number of sequences with caches in device memory; `None`: as many as fit.
     pub device_slots: Option<u16>,
 }
 
-/// Programs to run in which nothing but time passes, and how to say it.
+/// Request of timed emulation: programs to run without computing anything, and the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimedRequest {
     pub source: TimedSource,
-    /// New tokens; the steps that are measured are one less.
+    /// Number of new tokens; one step less is measured.
     pub gen_len: u32,
     pub json: bool,
     pub report: Option<PathBuf>,
@@ -415,26 +417,26 @@ pub struct TimedRequest {
     pub verbosity: Verbosity,
 }
 
-/// Whose times pass.
+/// Source of the times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimedSource {
-    /// A table's, in a row of so many of its layers.
+    /// A table of one layer's times, used for each of `layers` layers.
     Tables { tables: PathBuf, layers: usize },
-    /// Those of a model on a machine, a file or the name of one.
+    /// A described machine, as a file or the name of one, with a model.
     Machine { machine: String, described: Box<Described> },
 }
 
-/// What to measure of a CUDA device.
+/// Hidden request: measurements of a CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatesRequest {
     pub device: u32,
     pub what: RatesWanted,
 }
 
-/// Which rates.
+/// Rates to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RatesWanted {
-    /// Only how much memory is free.
+    /// Only the amounts of free and total memory.
     Memory,
     /// Copies and matrix products.
     Plain(RateSizes),
@@ -443,6 +445,7 @@ pub enum RatesWanted {
     /// Small copies concurrently with products of matrices with `matrix` rows, in one process and
     /// in two.
     SmallCopies { matrix: u32 },
-    /// No rates: multiplies such matrices until stdin ends, while another process measures.
+    /// No rates: multiplies matrices with `matrix` rows until stdin ends, while another process
+    /// measures.
     KeepBusy { matrix: u32 },
 }

@@ -8,7 +8,8 @@ use super::prompt_cache::LowPrompts;
 use super::shared::{LowModel, LowPlacement};
 use super::stage::LowNvme;
 
-/// Most log-probabilities beside a token's own: a word of the step table counts both.
+/// Maximum number of log-probabilities in addition to a token's own: a word of the step table
+/// counts both.
 const TOP_MAX: i64 = u16::MAX as i64 - 1;
 
 /// Arguments of `score`.

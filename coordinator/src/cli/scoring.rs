@@ -1,4 +1,4 @@
-//! Arguments of `score` as meant.
+//! Conversion of the arguments of `score` to a request.
 
 use super::low::LowRun;
 use super::outputs::{mode_of, place_of};
@@ -9,10 +9,10 @@ use crate::job::input::Format;
 use crate::job::sink::Place;
 use crate::score::item::Shown;
 
-/// The run that computes, and what it scores.
+/// Returns the arguments of the run that computes, and a function that completes the request.
 ///
 /// # Errors
-/// Arguments that do not go together.
+/// Arguments that contradict each other.
 pub(super) fn scoring(
     low: LowScore,
 ) -> Result<(LowRun, impl FnOnce(Run) -> ScoreRequest), UsageError> {

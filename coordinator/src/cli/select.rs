@@ -1,29 +1,30 @@
-//! `--kv-select`: which cached positions new tokens attend to.
+//! `--kv-select`: selection of the cached positions that new tokens attend to.
 
-/// `alpha=4,max=0.2`, in thousandths.
+/// Parsed value of `alpha=4,max=0.2`, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelectRule {
-    /// How far below the largest score positions count.
+    /// Maximum difference between a position's score and the largest one.
     pub alpha_thousandths: u32,
-    /// Share of all positions that are chosen at most.
+    /// Maximum share of all positions that are selected.
     pub max_thousandths: u16,
 }
 
-/// What was asked for.
+/// Selection rule, and the text that it is calibrated with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectChoice {
     pub rule: SelectRule,
-    /// Whose queries and keys say what of a key is kept; `None`: tokens by seed.
+    /// Text whose queries and keys determine the partial keys; `None`: tokens drawn with the seed.
     pub text: Option<String>,
 }
 
-/// Most that alpha can be: a position so far below the largest score adds nothing in any format.
+/// Maximum of alpha: a position whose score is lower than the largest by more adds nothing in any
+/// number format.
 const ALPHA_MAX: f64 = 1000.0;
 
-/// Reads `alpha=A,max=M`, each once, in any order.
+/// Parses `alpha=A,max=M`, each once, in any order.
 ///
 /// # Errors
-/// Anything else, as a sentence.
+/// Anything else, with a message for the user.
 pub fn parse_select(text: &str) -> Result<SelectRule, String> {
     let refused = || {
         format!(

@@ -1,4 +1,4 @@
-//! `--kv-select` as meant.
+//! Validation of `--kv-select`.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use super::shared::LowModel;
 use super::usage_error::UsageError;
 use super::values::DeviceChoice;
 
-/// What a run selects; `None`: new tokens attend to everything.
+/// Returns the selection of a run; `None` if new tokens attend to all positions.
 ///
 /// # Errors
-/// A device, or a text that cannot be read.
+/// A device, `--no-fuse`, or a text that cannot be read.
 pub(super) fn select(
     low: &LowModel,
     device: DeviceChoice,

@@ -1,4 +1,4 @@
-//! Arguments of `serve` as meant.
+//! Conversion of the arguments of `serve` to a request.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::server::api_key::ApiKey;
 use crate::server::cross_site::CrossSiteRules;
 use crate::server::facts::{LogPlace, ServerOptions, SocketLimits};
 
-/// The run that computes, and what a server is told beside it.
+/// Returns the arguments of the run that computes, and a function that completes the request.
 pub(super) fn serving(low: LowServe) -> (LowRun, impl FnOnce(Run) -> ServeRequest) {
     let options = ServerOptions {
         api_key: low.api_key.as_deref().map(ApiKey::new),

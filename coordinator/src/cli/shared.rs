@@ -1,4 +1,4 @@
-//! Arguments that a run and a server share: which model, where it is computed.
+//! Arguments that several commands share: the model, and where it is computed.
 
 use std::path::PathBuf;
 

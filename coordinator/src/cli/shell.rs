@@ -1,4 +1,4 @@
-//! What a shell and `man` know of the arguments, made from the arguments themselves.
+//! Shell completions and `man` pages, generated from the definitions of the arguments.
 
 use std::io;
 use std::path::Path;
@@ -11,14 +11,14 @@ use clap_mangen::Man;
 
 use super::low::Low;
 
-/// The script with which a shell completes arguments.
+/// Returns a shell's completion script.
 pub fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut shown(), "coordinator", &mut script);
     script
 }
 
-/// Why there is no page.
+/// Reason why a page cannot be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     #[error("coordinator has no command {name}, and so no page of it. It has {known}.")]
@@ -27,13 +27,13 @@ pub enum PageError {
     Write(#[from] io::Error),
 }
 
-/// The page for `man` of a command, or of the program.
+/// Returns the `man` page of a command, or of the program.
 ///
 /// # Errors
-/// There is no such command.
+/// No such command.
 pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
     let mut program = shown();
-    // Gives commands the names under which they are typed: "coordinator serve".
+    // Gives the commands their full names, as in "coordinator serve".
     program.build();
     let described = match command {
         None => program,
@@ -44,7 +44,8 @@ pub fn page(command: Option<&str>) -> Result<Vec<u8>, PageError> {
     Ok(text)
 }
 
-/// Writes all pages into a folder, each under the name by which `man` finds it; makes the folder.
+/// Writes all pages into a folder, which is created if necessary, under the names by which `man`
+/// finds them.
 ///
 /// # Errors
 /// A folder or a file that cannot be written.
@@ -67,8 +68,7 @@ fn command_of(program: &Command, name: &str) -> Result<Command, PageError> {
     })
 }
 
-/// The arguments without the commands that only processes of this program start: generators of
-/// completions would show them.
+/// Returns the arguments without the hidden commands, which generators of completions would show.
 fn shown() -> Command {
     let all = Low::command();
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());

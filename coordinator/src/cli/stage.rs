@@ -1,4 +1,4 @@
-//! Weights on NVMe drives: the arguments of `stage`, and those by which a run reads them.
+//! Weights on NVMe drives: arguments of `stage`, and of runs that read staged weights.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub struct LowNvme {
 }
 
 impl LowNvme {
-    /// Drives that may be read straight to a device.
+    /// Returns the number of drives that may be read directly to a device.
     pub(super) fn direct_drives(&self) -> usize {
         if self.nvme_direct == Some(NvmeDirect::Off) { 0 } else { self.nvme.len() }
     }
@@ -83,7 +83,7 @@ pub struct LowStage {
     pub quiet: bool,
 }
 
-/// What is meant by it.
+/// Converts the arguments to a request.
 pub(super) fn stage(low: LowStage) -> StageRequest {
     StageRequest {
         model: ModelChoice {

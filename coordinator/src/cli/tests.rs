@@ -1,4 +1,4 @@
-//! Arguments: what is understood, and the sentence for what is not.
+//! Accepted command lines, and the messages for the refused ones.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn run(line: &str) -> Run {
     }
 }
 
-/// The line is refused with `exit` in a text that contains each of `said`.
+/// Asserts that the line is refused with `exit` and a text that contains each of `said`.
 #[track_caller]
 fn refused(line: &str, exit: Exit, said: &[&str]) {
     let Err(Refusal::Wrong(text, code)) = parse(words(line)) else { panic!("{line} was accepted") };
@@ -44,7 +44,7 @@ fn refused(line: &str, exit: Exit, said: &[&str]) {
 
 #[test]
 fn the_smallest_line_is_a_benchmark_on_the_cpu() {
-    // Without a device: where there is one it is chosen.
+    // Without a device, because an existing one would be chosen.
     let run = run("--model opt-125m --device none");
     assert_eq!(run.model.name, "opt-125m");
     assert_eq!(run.work, Work::Benchmark { prompt_len: 512, gen_len: 32 });
@@ -404,7 +404,7 @@ fn shells_and_man_know_the_commands_and_options_that_users_have() {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         let script = text(super::shell::completions(shell));
         for known in ["bench-serve", "max-tokens", "step-ms", "two-split", "completions"] {
-            // Fish names values of enums alone, and a policy is none.
+            // The script for fish names only values of enums, and a policy is not one.
             let is_said = script.contains(known) || known == "two-split";
             assert!(is_said, "{shell}: {known}");
         }

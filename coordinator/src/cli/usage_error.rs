@@ -1,9 +1,9 @@
-//! What is wrong with a command line, in sentences.
+//! Messages for invalid combinations of arguments.
 
 use ::cuda::CudaError;
 use planner::split::SplitError;
 
-/// What is wrong with a combination of arguments.
+/// An invalid combination of arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]

@@ -1,21 +1,21 @@
-//! Values of arguments, each parsed once into a type that cannot be wrong. An error is the sentence
-//! that the user sees.
+//! Values of arguments. Each is parsed once into a type that only represents valid values; errors
+//! are messages for the user.
 
 use std::fmt;
 
 use model::config::Dtype;
 use planner::policy::by_name::{PolicyName, UnknownPolicy};
 
-/// `--batches NxB`: N batches of B sequences, both at least 1.
+/// Value of `--batches NxB`: N batches of B sequences, both at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batches {
     pub count: u16,
-    /// Sequences in each batch.
+    /// Number of sequences in each batch.
     pub size: u16,
 }
 
 impl Batches {
-    /// These, or as many and as large ones as `sequences` fill.
+    /// Returns the batches reduced to the number and size that `sequences` can fill.
     #[must_use]
     pub fn no_larger(self, sequences: usize) -> Batches {
         let sequences = sequences.clamp(1, usize::from(u16::MAX)) as u16;
@@ -30,10 +30,10 @@ impl fmt::Display for Batches {
     }
 }
 
-/// Parses `4x15`.
+/// Parses a value like `4x15`.
 ///
 /// # Errors
-/// Anything else, zero among it.
+/// Anything else, including zeros.
 pub fn parse_batches(text: &str) -> Result<Batches, String> {
     let example = "write --batches 4x15 for 4 batches of 15 prompts each";
     let Some((count, size)) = text.split_once(['x', 'X']) else {
@@ -51,14 +51,14 @@ pub fn parse_batches(text: &str) -> Result<Batches, String> {
     Ok(Batches { count: number(count, "batches")?, size: number(size, "prompts in a batch")? })
 }
 
-/// `--batches`: as given, or the shape of highest predicted throughput.
+/// Value of `--batches`: specified, or the shape with the highest predicted throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchesChoice {
     Auto,
     Given(Batches),
 }
 
-/// Parses `auto` or `4x15`.
+/// Parses `auto` or a value like `4x15`.
 ///
 /// # Errors
 /// Anything else.
@@ -69,24 +69,24 @@ pub fn parse_batches_choice(text: &str) -> Result<BatchesChoice, String> {
     }
 }
 
-/// Where GPU operations run.
+/// Device that runs GPU operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The best real device of the machine, which may be none; never the emulated one.
+    /// The best real device of the machine, or none if it has none; never the emulated one.
     #[default]
     Auto,
-    /// Everything on the CPU.
+    /// No device: everything runs on the CPU.
     None,
-    /// A stand-in that computes with CPU kernels in a process of its own.
+    /// Emulated device that computes with CPU kernels in a separate process.
     Emulated {
-        /// `None`: as much as the plan wants.
+        /// Size of the device memory; `None`: as much as the plan needs.
         vram_bytes: Option<u64>,
-        /// `None`: as fast as memory is.
+        /// Rate of the link; `None`: the rate of memory.
         link_bytes_per_s: Option<u64>,
     },
-    /// A stand-in that only lets time pass, as a table says.
+    /// Emulated device whose operations take the times of a table without computing anything.
     Timed,
-    /// The CUDA device of that number.
+    /// CUDA device with this index.
     Cuda(u32),
 }
 
@@ -136,8 +136,8 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
     Ok(DeviceChoice::Emulated { vram_bytes, link_bytes_per_s })
 }
 
-/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold. A
-/// letter alone is a power of 1024, as in the options of other programs.
+/// Units of sizes: powers of 1024 with an `i`, and of 1000 without, as for disks and links. A
+/// single letter is a power of 1024, as in the options of other programs.
 const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
@@ -155,7 +155,7 @@ const UNITS: [(&str, u64); 14] = [
     ("tib", 1 << 40),
 ];
 
-/// Parses `8GiB`, `1.5GB`, `512MiB`, `16G` or a number of bytes. Never 0.
+/// Parses a size like `8GiB`, `1.5GB`, `512MiB` or `16G`, or a number of bytes. Never returns 0.
 ///
 /// # Errors
 /// Anything else.
@@ -168,20 +168,20 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         (Ok(number), Some(factor)) => number * factor as f64,
         _ => 0.0,
     };
-    // 2^63 bytes and more are a slip, not a size.
+    // 2^63 bytes and more are a mistake.
     if !(1.0..9.2e18).contains(&bytes) {
         return Err(format!("\"{text}\" is no size above 0; write for example 8GiB or 512MiB"));
     }
     Ok(bytes as u64)
 }
 
-/// The most that bodies together may take of a server's memory.
+/// Maximum memory of a server for all request bodies together.
 const MAX_BODY_BYTES: u64 = 256 << 20;
 
-/// Parses the size of a request's body.
+/// Parses the maximum size of a request's body.
 ///
 /// # Errors
-/// A sentence that says what is expected.
+/// Anything but a size of at most 256 MiB, with a message for the user.
 pub fn parse_body_size(text: &str) -> Result<u64, String> {
     let size_bytes = parse_size(text)?;
     if size_bytes > MAX_BODY_BYTES {
@@ -199,7 +199,7 @@ pub fn parse_temperature(text: &str) -> Result<f32, String> {
     number.ok_or_else(|| "it is no number from 0 to 2; write for example 0.7".to_owned())
 }
 
-/// Parses a share of probability.
+/// Parses a cumulative probability.
 ///
 /// # Errors
 /// Anything but a number above 0 and at most 1.
@@ -208,10 +208,10 @@ pub fn parse_top_p(text: &str) -> Result<f32, String> {
     number.ok_or_else(|| "it is no number above 0 and at most 1; write for example 0.95".to_owned())
 }
 
-/// Parses the name of a policy of serving.
+/// Parses the name of a serving policy.
 ///
 /// # Errors
-/// A name that no such policy has.
+/// An unknown name.
 pub fn parse_serving(text: &str) -> Result<schedule::hybrid::Policy, String> {
     let mut all = schedule::hybrid::Policy::ALL.into_iter();
     all.find(|policy| policy.name() == text).ok_or_else(|| {
@@ -220,10 +220,10 @@ pub fn parse_serving(text: &str) -> Result<schedule::hybrid::Policy, String> {
     })
 }
 
-/// Parses a policy's name.
+/// Parses the name of a placement policy.
 ///
 /// # Errors
-/// A name that no policy has.
+/// An unknown name.
 pub fn parse_policy(text: &str) -> Result<PolicyName, String> {
     text.parse().map_err(|error: UnknownPolicy| error.to_string())
 }
@@ -255,17 +255,17 @@ pub enum CompressChoice {
 }
 
 impl CompressChoice {
-    /// Whether weights are quantised to 4 bits.
+    /// Returns true if weights are quantised to 4 bits.
     pub const fn weights(self) -> bool {
         matches!(self, CompressChoice::W4 | CompressChoice::W4kv4)
     }
 
-    /// Whether the KV cache is.
+    /// Returns true if the KV cache is quantised to 4 bits.
     pub const fn kv(self) -> bool {
         matches!(self, CompressChoice::Kv4 | CompressChoice::W4kv4)
     }
 
-    /// As typed, and in reports.
+    /// Returns the name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             CompressChoice::Auto => "auto",
@@ -288,7 +288,7 @@ pub enum QuantizedChoice {
 }
 
 impl DtypeChoice {
-    /// The number format itself.
+    /// Returns the number format.
     pub const fn dtype(self) -> Dtype {
         match self {
             DtypeChoice::Bf16 => Dtype::Bf16,
@@ -298,7 +298,7 @@ impl DtypeChoice {
 }
 
 impl QuantizedChoice {
-    /// What is done where nothing is said.
+    /// Returns the default for a number format.
     pub const fn usual(dtype: Dtype) -> QuantizedChoice {
         match dtype {
             Dtype::Bf16 => QuantizedChoice::Direct,
@@ -316,14 +316,14 @@ pub enum StagedForm {
     W4,
 }
 
-/// Which weights are read from drives in every step.
+/// Weights that are read from drives in every step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NvmeOps {
-    /// As few as memory asks for.
+    /// As few as memory requires.
     #[default]
     Auto,
     All,
-    /// Those of operations with these names, in every layer.
+    /// Weights of the operations with these names, in every layer.
     Named(Vec<String>),
 }
 
@@ -339,10 +339,10 @@ pub enum NvmeDirect {
     Off,
 }
 
-/// `auto`, `all`, or names of operations.
+/// Parses `auto`, `all`, or names of operations.
 ///
 /// # Errors
-/// An empty name, as a sentence.
+/// An empty name, with a message for the user.
 pub fn parse_nvme_ops(text: &str) -> Result<NvmeOps, String> {
     match text {
         "auto" => Ok(NvmeOps::Auto),
@@ -357,10 +357,10 @@ pub fn parse_nvme_ops(text: &str) -> Result<NvmeOps, String> {
     }
 }
 
-/// Reads `org/name`.
+/// Parses `org/name`.
 ///
 /// # Errors
-/// A sentence that says what a repository's name looks like.
+/// Anything else, with a message that describes a valid name.
 pub fn parse_repository(text: &str) -> Result<String, String> {
     let is_word = |word: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -38,8 +38,8 @@ struct SentLfs {
     sha256: String,
 }
 
-/// Files of a repository at a revision. Checksums are verified to be valid here, names of files
-/// only when the files are selected.
+/// Files of a repository at a revision. Checksums are validated when the list is parsed, names only
+/// when the files are selected.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: Hash,
