@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Worker { channel, .. } => {
-            // If this fails, a file that reaches the size limit ends the worker.
+            // Otherwise reaching the limit on file sizes would end the worker.
             let _ = file_limits_are_errors();
             // SAFETY: needed to take over the inherited channel. The coordinator passes its number
             // to this process alone, and no code has opened or closed descriptors before.

@@ -79,7 +79,7 @@ fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
     Formats { weights, ..formats::of_choice(&opened.config, request.compress) }
 }
 
-/// Profiles for a machine description that is written to a file.
+/// Measures the profiles of a machine description that is written to a file.
 struct Exporter<'a> {
     request: &'a ProfileRequest,
     config: &'a ModelConfig,

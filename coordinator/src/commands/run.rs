@@ -161,7 +161,7 @@ pub(super) fn kernels_of(run: &Run) -> anyhow::Result<String> {
     Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
 }
 
-/// The options of a job.
+/// Returns the options of a job.
 fn job_options(run: &Run, requests: &Requests) -> anyhow::Result<JobOptions> {
     Ok(JobOptions {
         input: requests.input.clone(),
@@ -198,7 +198,7 @@ fn settle(
     Ok((case, fingerprint(case)))
 }
 
-/// Prints notes, errors and resumed answers of a job before it runs.
+/// Prints a job's notes and errors, and a line about a resumed output, before it runs.
 fn print_job(job: &Job<'_>) {
     job.notes().iter().for_each(|note| eprintln!("{note}"));
     job.errors().iter().chain(&job.resumed()).for_each(|line| eprintln!("{line}"));

@@ -1,4 +1,5 @@
-//! NVIDIA devices, the libraries that accompany their driver, and memory sharing between processes.
+//! NVIDIA devices, the libraries needed in addition to their driver, and memory sharing between
+//! processes.
 
 use std::path::Path;
 

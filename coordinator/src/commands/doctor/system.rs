@@ -18,8 +18,7 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
 
 /// Tries to create a ring, because filters may refuse system calls that the kernel supports.
 fn set_up() -> Result<(), std::io::Error> {
-    // `struct io_uring_params`, 120 bytes, of which the kernel reads flags (0) and fills in the
-    // rest.
+    // `struct io_uring_params` has 120 bytes: the kernel reads the flags (0) and fills in the rest.
     let mut parameters = [0u32; 30];
     // SAFETY: no library in use wraps this call. The kernel writes at most the 120 bytes of
     // `parameters`, which live until it returns.

@@ -71,7 +71,7 @@ pub(super) struct TablePart {
 pub(super) struct MachinePart {
     pub(super) machine: String,
     pub(super) policy: &'static str,
-    /// Name of the compression: weights and KV in 4 bits.
+    /// Name of the compression, as in `--compress`.
     pub(super) compress: &'static str,
     /// Number of sequences per batch that the times are for; the programs that ran had one.
     pub(super) batch_size: u16,
