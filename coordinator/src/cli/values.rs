@@ -319,7 +319,7 @@ pub enum StagedForm {
 /// Weights that are read from drives in every step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NvmeOps {
-    /// As few as memory requires.
+    /// The minimum that memory requires.
     #[default]
     Auto,
     All,

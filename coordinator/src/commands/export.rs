@@ -17,7 +17,7 @@ use crate::engine::memory;
 /// Writes the description.
 ///
 /// # Errors
-/// A profile that lacks a rate; a file that cannot be written.
+/// A profile that lacks a rate, or a file that cannot be written.
 pub(super) fn write(
     path: &Path,
     request: &ProfileRequest,
