@@ -23,7 +23,7 @@ use super::values::{
     parse_policy, parse_repository, parse_size, parse_temperature, parse_top_p,
 };
 
-/// Runs a language model too large for the GPU on GPU and CPU together.
+/// Run language models too large for the GPU, on GPU and CPU together.
 #[derive(Debug, Parser)]
 #[command(
     name = "coordinator",
@@ -44,123 +44,127 @@ pub struct Low {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum LowCommand {
-    /// Say which placement is best and why, and run nothing
+    /// Show the chosen placement and its predicted cost without running it
     #[command(after_long_help = help::AFTER_PLAN)]
     Plan(Box<LowPlan>),
-    /// Measure this machine on the true shapes of a model, and keep the measurement
+    /// Measure this machine with the actual shapes of a model, and store the profile
     #[command(after_long_help = help::AFTER_PROFILE)]
     Profile(Box<LowProfile>),
-    /// Write a model's weights to NVMe drives, from which runs read what memory has no room for
+    /// Write a model's weights to NVMe drives, from which runs read weights that do not fit in
+    /// memory
     #[command(after_long_help = help::AFTER_STAGE)]
     Stage(Box<LowStage>),
-    /// Fetch a model from the Hugging Face hub, or another, to where --model ORG/NAME finds it
+    /// Download a model from the Hugging Face hub, or another hub, for use as --model ORG/NAME
     #[command(after_long_help = help::AFTER_PULL)]
     Pull {
-        /// The model, as org/name
+        /// Model to download, as org/name
         #[arg(value_name = "ORG/NAME", value_parser = parse_repository)]
         model: String,
         /// Branch, tag or commit [default: main]
         #[arg(long, value_name = "REVISION")]
         revision: Option<String>,
-        /// A file of the repository, once for each; of a GGUF file in parts any part [default: a
-        /// checkpoint in safetensors with what describes it, else the only GGUF file]
+        /// File of the repository to download; can be repeated. Any part of a split GGUF file
+        /// selects all of its parts [default: a safetensors checkpoint with its configuration,
+        /// tokenizer and chat template, otherwise the only GGUF file]
         #[arg(long = "file", value_name = "FILE")]
         files: Vec<String>,
-        /// Say nothing but where it is
+        /// Print only the model's location
         #[arg(long)]
         quiet: bool,
     },
-    /// Answer requests of clients as they come, in the form of OpenAI's API
+    /// Serve a model through an OpenAI-compatible API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<LowServe>),
-    /// Look after the beginnings of prompts that --prompt-cache keeps
+    /// List or remove prompt prefixes that --prompt-cache stored
     #[command(subcommand)]
     Cache(LowCache),
-    /// Turn a run's report into a page for a browser, alone or beside another one
+    /// Convert a run's report to an HTML page, alone or compared with another report
     Report(LowReport),
-    /// Say what a model makes of texts: log-probabilities of continuations, and perplexity
+    /// Compute log-probabilities of continuations, or the perplexity of a text
     #[command(after_long_help = help::AFTER_SCORE)]
     Score(Box<LowScore>),
-    /// Measure a server under load: requests at the times of a schedule, however long others take
+    /// Measure a server under load, with requests sent on schedule regardless of response times
     #[command(after_long_help = help::AFTER_BENCH_SERVE)]
     BenchServe(Box<LowBenchServe>),
-    /// Describe all files by example: input, output, report, tables, machines
+    /// Describe all file formats by example: input, output, report, tables, machines
     Formats,
-    /// Print what a shell needs to complete this program's arguments
+    /// Print a shell completion script
     #[command(after_long_help = help::AFTER_COMPLETIONS)]
     Completions {
-        /// Which shell
+        /// Shell to print the script for
         shell: Shell,
     },
-    /// Print a page for man, as in: coordinator man serve | man -l -
+    /// Print a man page, as in: coordinator man serve | man -l -
     Man {
-        /// The page of a command [default: the program's]
+        /// Command to describe [default: the program itself]
         command: Option<String>,
-        /// Write all pages, of the program and of its commands, into this folder
+        /// Write the pages of the program and of all its commands to this directory
         #[arg(long, value_name = "DIR", conflicts_with = "command")]
         to: Option<PathBuf>,
     },
-    /// Say what this machine has and lacks, and what each absence costs
+    /// Show which features this machine has and lacks, and the cost of each missing one
     Doctor {
-        /// Say it as one JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Opens the device memory that another process exported, and says by its exit code whether it
-    /// can; started by doctor, never by hand
+    /// Open device memory that another process exported, and report success by the exit code;
+    /// started by doctor, never by hand
     #[command(hide = true)]
     OpenDeviceMemory {
-        /// Number of the device
+        /// Index of the device
         device: u32,
-        /// The handle, in hexadecimal digits
+        /// Handle, in hexadecimal digits
         handle: String,
     },
-    /// Read a page of staged weights to device memory that another process exported; for a run
+    /// Read a page of staged weights to device memory that another process exported; started by a
+    /// run, never by hand
     #[command(hide = true)]
     ReadToDevice {
-        /// Number of the device
+        /// Index of the device
         device: u32,
-        /// The handle, in hexadecimal digits
+        /// Handle, in hexadecimal digits
         handle: String,
-        /// The folder of the staging
+        /// Directory of the staged weights
         staging: PathBuf,
     },
-    /// Plain rates of a CUDA device, as JSON; for the GPU bench
+    /// Measure basic rates of a CUDA device, as JSON; for the GPU benchmark
     #[command(hide = true)]
     DeviceRates {
-        /// Number of the device
+        /// Index of the device
         device: u32,
-        /// Only how much memory is free
+        /// Report only the amounts of free and total memory
         #[arg(long)]
         memory: bool,
-        /// Bytes of a copy
+        /// Size of a copy
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         copy: Option<u64>,
-        /// Rows, width and depth of a matrix product
+        /// Rows, columns and depth of a matrix product
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=32768))]
         matrix: Option<u32>,
-        /// This program's kernels instead, those whose names contain NAME; a line of JSON each
+        /// Measure this program's kernels whose names contain NAME instead, with a line of JSON for
+        /// each
         #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
         kernels: Option<String>,
-        /// Small copies instead, beside a device that computes, in one process and in two
+        /// Measure small copies during computation on the device instead, in one process and in two
         #[arg(long)]
         small_copies: bool,
-        /// Nothing: the device computes until standard input ends
+        /// Measure nothing: keep the device computing until stdin ends
         #[arg(long, conflicts_with = "small_copies")]
         keep_busy: bool,
     },
-    /// A process for a model's tokenizer; started by the coordinator, never by hand
+    /// Run a process for a model's tokenizer; started by the coordinator, never by hand
     #[command(hide = true)]
     Text {
-        /// Number of the inherited socket to the coordinator
+        /// File descriptor of the inherited socket to the coordinator
         channel: i32,
     },
-    /// A worker process; started by the coordinator, never by hand
+    /// Run a worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {
-        /// Which worker
+        /// Role of the worker
         role: String,
-        /// Number of the inherited socket to the coordinator
+        /// File descriptor of the inherited socket to the coordinator
         channel: i32,
     },
 }
@@ -171,16 +175,17 @@ pub struct LowRun {
     #[command(flatten)]
     pub of_model: LowModel,
 
-    /// No model: real processes and programs in which every operation lasts as long as this table
-    /// of measured times says; needs --device emulated:timed
+    /// Run real processes and programs without a model; each operation takes its time from this
+    /// table of measurements. Requires --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
         "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
     ])]
     pub tables: Option<PathBuf>,
-    /// The same with the times that a described machine gives the model in the placement that `plan
-    /// --machine` chooses; needs --device emulated:timed
+    /// Run real processes and programs without computing anything; each operation takes the time
+    /// that a described machine needs for it, in the placement that `plan --machine` chooses for
+    /// the model. Requires --device emulated:timed
     #[arg(long, value_name = "MACHINE", help_heading = "Model", requires = "model")]
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
@@ -192,13 +197,13 @@ pub struct LowRun {
     pub nvme: LowNvme,
     #[command(flatten)]
     pub prompts: LowPrompts,
-    /// Sequences come as a server's do.
+    /// True if sequences arrive one by one, as in a server.
     #[arg(skip)]
     pub is_served: bool,
 
-    /// N batches of B prompts are computed together, and others follow in their places; auto: the
-    /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits
-    /// memory]
+    /// Compute N batches of B prompts at a time, and replace completed prompts with the next ones;
+    /// auto selects the shape with the highest predicted throughput [default: 1xB, with the largest
+    /// B up to 32 that fits in memory]
     #[arg(
         long,
         value_name = "NxB",
@@ -207,26 +212,26 @@ pub struct LowRun {
         help_heading = "Work"
     )]
     pub batches: Option<BatchesChoice>,
-    /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
-    /// - is stdin. Without it a benchmark runs
+    /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (one prompt per
+    /// line), or - for stdin. Without --input, a benchmark runs
     #[arg(long, value_name = "FILE", help_heading = "Work")]
     pub input: Option<PathBuf>,
-    /// Where the answers go; - is stdout [default: -]
+    /// File for the answers; - is stdout [default: -]
     #[arg(long, value_name = "FILE", requires = "input", help_heading = "Work")]
     pub output: Option<PathBuf>,
-    /// Go on with an output that an earlier run left; refused where it holds an answer that the
-    /// input no longer asks for
+    /// Continue the output of an earlier run; refused if it contains an answer that the input no
+    /// longer requests
     #[arg(long, requires = "output", help_heading = "Work")]
     pub resume: bool,
-    /// Overwrite an existing output; with --resume only the answers that are no longer asked for
+    /// Overwrite an existing output; with --resume, only answers that the input no longer requests
     #[arg(long, requires = "output", help_heading = "Work")]
     pub force: bool,
-    /// Raw prompts become one user message each, in the model's chat template
+    /// Send each raw prompt as one user message, in the model's chat template
     #[arg(long, requires = "input", help_heading = "Work")]
     pub chat: bool,
     #[command(flatten)]
     pub chats: LowChats,
-    /// New tokens, at most, for requests that do not say [default: 16; for chats 1024]
+    /// Maximum number of new tokens for requests that do not set it [default: 16; chats: 1024]
     #[arg(
         long,
         value_name = "N",
@@ -235,33 +240,35 @@ pub struct LowRun {
         help_heading = "Work"
     )]
     pub max_tokens: Option<u32>,
-    /// Temperature of .txt and short lines that give none, 0 to 2; 0 is greedy [default: 0]
+    /// Temperature, from 0 to 2, for .txt prompts and short lines that do not set it; 0 is greedy
+    /// [default: 0]
     #[arg(long, value_name = "T", requires = "input", help_heading = "Work")]
     #[arg(value_parser = parse_temperature)]
     pub temperature: Option<f32>,
-    /// top_p of .txt and short lines that give none, above 0, at most 1 [default: 1]
+    /// Nucleus sampling threshold (top_p), above 0 and at most 1, for .txt prompts and short lines
+    /// that do not set it [default: 1]
     #[arg(long, value_name = "P", requires = "input", help_heading = "Work")]
     #[arg(value_parser = parse_top_p)]
     pub top_p: Option<f32>,
-    /// Stop string of .txt and short lines that give none; more than once for several
+    /// Stop string for .txt prompts and short lines that do not set any; can be repeated
     #[arg(long, value_name = "TEXT", requires = "input", help_heading = "Work")]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
-    /// System message of .txt (with --chat) and short lines that have none
+    /// System message for .txt prompts (with --chat) and short lines that have none
     #[arg(long, value_name = "TEXT", requires = "input", help_heading = "Work")]
     pub system: Option<String>,
-    /// JSON Schema that answers to .txt and short lines have, unless a line asks for a form of its
-    /// own
+    /// JSON Schema for answers to .txt prompts and short lines, unless a line specifies its own
+    /// output format
     #[arg(long, value_name = "FILE", requires = "input", help_heading = "Work")]
     pub json_schema: Option<PathBuf>,
-    /// Leave out fields that are not implemented, or not known, instead of refusing their lines;
-    /// they are named once
+    /// Ignore unknown and unimplemented fields instead of rejecting their lines; the ignored ones
+    /// are listed once
     #[arg(long, requires = "input", help_heading = "Work")]
     pub ignore_unknown_fields: bool,
-    /// Key of sampling, dummy weights and benchmark prompts
+    /// Seed of sampling, dummy weights and benchmark prompts
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Work")]
     pub seed: u64,
-    /// Benchmark: tokens of each prompt [default: 512]
+    /// Number of tokens of each prompt in a benchmark [default: 512]
     #[arg(
         long,
         value_name = "N",
@@ -270,7 +277,7 @@ pub struct LowRun {
         help_heading = "Work"
     )]
     pub prompt_len: Option<u32>,
-    /// Benchmark: new tokens of each sequence [default: 32]
+    /// Number of new tokens of each sequence in a benchmark [default: 32]
     #[arg(
         long,
         value_name = "N",
@@ -283,24 +290,24 @@ pub struct LowRun {
     #[command(flatten)]
     pub placement: LowPlacement,
 
-    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
-    /// behind
+    /// Stop as on SIGTERM when stdin reaches its end, so that this process does not outlive the
+    /// program that started it
     #[arg(long, help_heading = "Work")]
     pub stop_at_eof: bool,
 
-    /// Write what was measured as JSON
+    /// Write the measurements as JSON
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub report: Option<PathBuf>,
-    /// With --tables or --machine: say it as one JSON object
+    /// Print the result as one JSON object; requires --tables or --machine
     #[arg(long, help_heading = "Verbosity")]
     pub json: bool,
-    /// Write every instruction as a span, for ui.perfetto.dev
+    /// Write a trace with a span for every instruction, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub trace: Option<PathBuf>,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long, short, conflicts_with = "verbose", help_heading = "Verbosity")]
     pub quiet: bool,
-    /// Also say where everything lies, and what runs it
+    /// Also print memory use, the placement of operations and data, and the lanes that run them
     #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Verbosity")]
     pub verbose: u8,
 }
@@ -309,13 +316,13 @@ pub struct LowRun {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("served_on").args(["machine", "costs"])))]
 pub struct LowPlan {
-    /// Measured times of a layer's operations, as JSON; needs no model
+    /// Table of measured times of a layer's operations, as JSON; needs no model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "compare", "model"])]
     pub tables: Option<PathBuf>,
     #[arg(long, value_name = "MACHINE", requires = "model", help = help::machine())]
     pub machine: Option<String>,
-    /// Machines by description, side by side: throughput, what bounds it, what twice the link, DRAM
-    /// or device memory would give, and energy and price where the files have [running]
+    /// Compare described machines by throughput, its bottleneck, the effect of doubling the link,
+    /// DRAM bandwidth or device memory, and energy and price for files with [running]
     #[arg(
         long,
         value_name = "MACHINE,...",
@@ -325,10 +332,11 @@ pub struct LowPlan {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub compare: Vec<String>,
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
+    /// opt-30b
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Only the first LAYERS layers
+    /// Use only the first LAYERS layers
     #[arg(
         long,
         value_name = "LAYERS",
@@ -336,12 +344,12 @@ pub struct LowPlan {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub layers: Option<u32>,
-    /// Plan as if the model had so many positions, whatever its configuration says: what longer
-    /// prompts would take with its shapes. A run is refused beyond the model's own
+    /// Plan as if the model had N positions, regardless of its configuration, to predict the cost
+    /// of longer prompts with its shapes; a run beyond the model's own maximum is refused
     #[arg(long, value_name = "N", conflicts_with = "tables")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub positions: Option<u32>,
-    /// On this machine: none, auto, cuda:N or emulated, as for a run
+    /// Device of this machine: none, auto, cuda:N or emulated, as for a run
     #[arg(
         long,
         value_name = "DEVICE",
@@ -350,7 +358,7 @@ pub struct LowPlan {
         value_parser = parse_device
     )]
     pub device: DeviceChoice,
-    /// On this machine: device memory to use at most
+    /// Maximum device memory to use on this machine
     #[arg(
         long,
         value_name = "SIZE",
@@ -358,7 +366,7 @@ pub struct LowPlan {
         value_parser = parse_size
     )]
     pub vram: Option<u64>,
-    /// On this machine: host memory to use at most
+    /// Maximum host memory to use on this machine
     #[arg(
         long,
         value_name = "SIZE",
@@ -366,42 +374,45 @@ pub struct LowPlan {
         value_parser = parse_size
     )]
     pub dram: Option<u64>,
-    /// N batches of B sequences; auto: the shape of highest predicted throughput that fits memory
+    /// N batches of B sequences, or auto for the shape with the highest predicted throughput that
+    /// fits in memory
     #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice)]
     #[arg(allow_hyphen_values = true)]
     pub batches: BatchesChoice,
     #[command(flatten)]
     pub lengths: LowLengths,
-    /// Number format
+    /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
-    /// What is kept in 4 bits [default: nothing where that fits, else w4kv4]
+    /// Compress weights, the KV cache or both to 4 bits [default: none if that fits in memory,
+    /// otherwise w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<CompressChoice>,
-    /// auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread, flexgen or
-    /// flexgen:spread
+    /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread,
+    /// flexgen or flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
     pub policy: PolicyName,
-    /// Chunks that a split may come between: scores=8 or attention=8, or linears=8 for those of the
-    /// output rows of linears
+    /// Divide attention, or linears by their output rows, into N chunks between which a split may
+    /// fall: scores=8, attention=8 or linears=8
     #[arg(long, value_name = "KIND=N")]
     pub split_chunks: Option<String>,
-    /// On this machine: prompts in chunks of at most N tokens, as for a run
+    /// Compute prompts in chunks of at most N tokens on this machine, as for a run
     #[arg(long, value_name = "N", conflicts_with_all = ["machine", "compare", "tables"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
-    /// Say it as one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Write the simulated layer as JSON, every operation as a span of a lane
+    /// Write the simulated layer as JSON, with every operation as a span of a lane
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
     #[command(flatten)]
     pub serving: LowPlanServe,
-    /// Print a machine file to begin with, every field explained; --machine takes it as it is
+    /// Print a machine file to start from, with every field explained; --machine accepts it
+    /// unchanged
     #[arg(long, exclusive = true)]
     pub machine_template: bool,
-    /// Print a table to begin with; --tables takes it as it is
+    /// Print a table to start from; --tables accepts it unchanged
     #[arg(long, exclusive = true)]
     pub table_template: bool,
 }
