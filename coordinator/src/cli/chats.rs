@@ -5,14 +5,14 @@ use clap::{Args, ValueEnum};
 use crate::openai::body::template_variables;
 use crate::openai::chats::{ChatOptions, ReasoningFormat};
 
-/// How conversations become prompts, and answers messages.
+/// Arguments for chat templates and reasoning.
 #[derive(Debug, Default, Args)]
 pub struct LowChats {
-    /// Variables of the chat template for chats that do not set them, as a JSON object:
+    /// Variables of the chat template for chats that do not set them, as a JSON object, e.g.
     /// '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", value_parser = parse_variables, help_heading = "Chats")]
     pub chat_template_kwargs: Option<Variables>,
-    /// What a model thinks before it answers
+    /// Where to return the reasoning that a model writes before its answer
     #[arg(
         long,
         value_enum,
@@ -27,14 +27,14 @@ pub struct LowChats {
 #[derive(Debug, Clone)]
 pub struct Variables(Vec<(String, String)>);
 
-/// `--reasoning-format`.
+/// Value of `--reasoning-format`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReasoningChoice {
-    /// Stands beside the answer, as reasoning_content
+    /// Return it separately from the answer, as reasoning_content
     #[default]
     #[value(alias = "auto")]
     Deepseek,
-    /// Stays in the answer as the model writes it
+    /// Leave it in the answer as the model writes it
     None,
 }
 

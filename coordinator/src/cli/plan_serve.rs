@@ -13,57 +13,59 @@ use crate::load::arrivals::{Rate, parse_rate};
 /// Arguments of `plan --serve`.
 #[derive(Debug, Args)]
 pub struct LowPlanServe {
-    /// With --machine or --costs: serve requests that come one by one instead of a batch job, under
-    /// every policy: attention on the device (gpu-only), on the host (fastdecode), on both (neo,
-    /// apex), and what each iteration makes best (auto)
+    /// Simulate requests that arrive one by one instead of a batch job, under every policy:
+    /// attention on the device (gpu-only), on the host (fastdecode), on both (neo, apex), and the
+    /// best choice for each iteration (auto); requires --machine or --costs
     #[arg(long, requires = "served_on", help_heading = "Serving")]
     #[arg(conflicts_with_all = [
         "compress", "batches", "policy", "prompt_len", "gen_len", "split_chunks",
     ])]
     pub serve: bool,
-    /// Instead of a machine and a model: what a server measured, as `serve --host-attention POLICY
-    /// --costs FILE` wrote it
+    /// Iteration costs measured by a server, as written by `serve --host-attention POLICY --costs
+    /// FILE`; replaces --machine and --model
     #[arg(long, value_name = "FILE", requires = "serve", help_heading = "Serving")]
     #[arg(conflicts_with_all = ["machine", "model", "timed", "step_rows"])]
     pub costs: Option<PathBuf>,
-    /// Lengths and arrivals out of a table, row by row: a time in seconds or as 2023-11-16
-    /// 18:17:03.98, tokens of a prompt, tokens of an answer; the first line may be names
+    /// Table of requests to replay row by row: arrival time (in seconds, or as 2023-11-16
+    /// 18:17:03.98), prompt tokens, answer tokens; the first line may contain names
     #[arg(long, value_name = "FILE.csv", requires = "serve", help_heading = "Serving")]
     #[arg(conflicts_with_all = ["input_len", "output_len"])]
     pub trace: Option<PathBuf>,
-    /// How many requests [default: 1000; of a trace all]
+    /// Number of requests [default: 1000; with --trace, all of the trace]
     #[arg(long, value_name = "N", requires = "serve", help_heading = "Serving")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub requests: Option<u32>,
-    /// Tokens of each prompt
+    /// Number of tokens of each prompt
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Serving")]
     #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
     pub input_len: u32,
-    /// Tokens of each answer
+    /// Number of tokens of each answer
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Serving")]
     #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
     pub output_len: u32,
-    /// Requests a second on average, at the arrivals of a Poisson process; a trace's own are
-    /// stretched or pressed together; inf: all at once [default: inf, and a trace's own]
+    /// Average number of requests per second, with Poisson arrivals, or with the times of a trace
+    /// stretched or compressed; inf sends all at once [default: inf; with --trace, the trace's own
+    /// times]
     #[arg(long, value_name = "R", requires = "serve", help_heading = "Serving")]
     #[arg(value_parser = parse_rate)]
     pub rate: Option<Rate>,
-    /// Of arrivals
+    /// Seed of the arrival times
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Serving")]
     #[arg(requires = "serve")]
     pub seed: u64,
-    /// Most rows of an iteration; at least as many as the longest request has tokens
+    /// Maximum number of rows in an iteration; raised to the number of tokens of the longest
+    /// request if that is larger
     #[arg(long, value_name = "N", default_value_t = 2048, help_heading = "Serving")]
     #[arg(requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_rows: u32,
-    /// Replay the requests under a policy on the real processes and programs, in which nothing but
-    /// time passes, and tell each iteration's time beside the simulated one; --chart then has two
-    /// layers of an iteration
+    /// Also replay the requests under POLICY on the real processes and programs without computing
+    /// anything, and compare the time of each iteration with the simulated one; --chart then writes
+    /// two layers of an iteration
     #[arg(long, value_name = "POLICY", requires = "serve", help_heading = "Serving")]
     #[arg(value_parser = parse_serving)]
     pub timed: Option<Policy>,
-    /// In the replay, sequences whose caches are in device memory [default: as many of the longest
-    /// as it has room for]
+    /// Number of sequences with caches in device memory during the replay [default: as many of the
+    /// longest sequences as fit]
     #[arg(long, value_name = "N", requires = "timed", help_heading = "Serving")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub device_slots: Option<u16>,
