@@ -11,19 +11,20 @@ use super::values::{
     parse_size,
 };
 
-/// Which model, and in which numbers.
+/// Arguments that select a model and its number formats.
 #[derive(Debug, Default, Args)]
 pub struct LowModel {
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
+    /// opt-30b
     #[arg(long, value_name = "MODEL", help_heading = "Model")]
     pub model: Option<String>,
     /// Branch, tag or commit of org/name [default: main]
     #[arg(long, value_name = "REVISION", help_heading = "Model")]
     pub revision: Option<String>,
-    /// Seeded random weights: a known name then needs no download
+    /// Use seeded random weights; a known name then needs no download
     #[arg(long, help_heading = "Model")]
     pub dummy_weights: bool,
-    /// Only the first LAYERS layers, so that a large model's layers run on a small machine
+    /// Use only the first LAYERS layers, so that layers of a large model run on a small machine
     #[arg(
         long,
         value_name = "LAYERS",
@@ -31,22 +32,23 @@ pub struct LowModel {
         help_heading = "Model"
     )]
     pub layers: Option<u32>,
-    /// Of `plan`.
+    /// Maximum number of positions, which only `plan` sets; `None`: the model's own.
     #[arg(skip)]
     pub positions: Option<u32>,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
     pub dtype: DtypeChoice,
-    /// Keep weights, KV cache or both in 4 bits: less memory and less to move, slightly other
-    /// answers. Works for any model, at load
+    /// Compress weights, the KV cache or both to 4 bits: less memory and data movement, slightly
+    /// different answers. Works for any model, at load
     #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Model")]
     pub compress: CompressChoice,
-    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config
-    /// [default: direct with bf16, expand with f32]
+    /// Treatment of weights that are stored quantised, in GGUF or in safetensors with a
+    /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<QuantizedChoice>,
-    /// New tokens attend to the cached positions whose approximate score is within A of the
-    /// largest, to at most the share M of all: for long prompts without a device. Answers change
+    /// Limit the attention of new tokens to cached positions whose approximate score is within A of
+    /// the largest, and to at most the share M of all positions; for long prompts without a device.
+    /// Changes answers
     #[arg(
         long,
         value_name = "alpha=A,max=M",
@@ -54,16 +56,16 @@ pub struct LowModel {
         help_heading = "Model"
     )]
     pub kv_select: Option<SelectRule>,
-    /// A text like those that will come, by which the scores are approximated [default: tokens by
-    /// seed]
+    /// Text similar to the expected input, used to calibrate the approximate scores [default:
+    /// tokens drawn with a seed]
     #[arg(long, value_name = "FILE", requires = "kv_select", help_heading = "Model")]
     pub kv_select_text: Option<PathBuf>,
 }
 
-/// How long prompts and answers are.
+/// Lengths of prompts and answers.
 #[derive(Debug, Args)]
 pub struct LowLengths {
-    /// Tokens of each prompt
+    /// Number of tokens of each prompt
     #[arg(
         long,
         value_name = "N",
@@ -71,7 +73,7 @@ pub struct LowLengths {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub prompt_len: u32,
-    /// New tokens of each sequence
+    /// Number of new tokens of each sequence
     #[arg(
         long,
         value_name = "N",
@@ -81,11 +83,11 @@ pub struct LowLengths {
     pub gen_len: u32,
 }
 
-/// Who computes what, and with how much memory.
+/// Arguments for placement and memory limits.
 #[derive(Debug, Default, Args)]
 pub struct LowPlacement {
-    /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies;
-    /// with --tables or --machine emulated:timed
+    /// Device: none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and
+    /// studies; with --tables or --machine, emulated:timed
     #[arg(
         long,
         value_name = "DEVICE",
@@ -94,34 +96,34 @@ pub struct LowPlacement {
         help_heading = "Placement"
     )]
     pub device: DeviceChoice,
-    /// Who computes what: auto, two-split, one-split, gpu-only, resident (weights stay on the
+    /// Placement policy: auto, two-split, one-split, gpu-only, resident (weights stay on the
     /// device), cpu-only, lia, lia:spread, flexgen or flexgen:spread [default: auto with a device,
-    /// else cpu-only]
+    /// otherwise cpu-only]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
     pub policy: Option<PolicyName>,
-    /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side
-    /// may be empty
+    /// Run operations A up to, but not including, B of each layer on the GPU in decode, e.g.
+    /// scores:out; either may be omitted
     #[arg(long, value_name = "A:B", help_heading = "Placement")]
     pub split: Option<String>,
-    /// Cut attention, or linears by their output rows, into chunks that a split may come between,
-    /// and --split can name (scores.3): scores=8, attention=8 or linears=8 [default: all are tried
-    /// where the placement is searched; a CUDA device computes linears whole]
+    /// Divide attention, or linears by their output rows, into N chunks between which a split may
+    /// fall, and which --split can name (scores.3): scores=8, attention=8 or linears=8 [default:
+    /// all are tried when the placement is searched; a CUDA device computes linears whole]
     #[arg(long, value_name = "KIND=N", help_heading = "Placement")]
     pub split_chunks: Option<String>,
     /// Never fuse attention, so that every placement gives the same bits
     #[arg(long, help_heading = "Placement")]
     pub no_fuse: bool,
-    /// Compute every prompt whole, also where prompts begin alike; the answers are the same
+    /// Compute every prompt in full, even if prompts share a prefix; answers do not change
     #[arg(long, help_heading = "Placement")]
     pub no_prefix_sharing: bool,
-    /// Prompts are computed in chunks of at most N tokens, which bounds the memory of long ones;
-    /// the answers are the same [default: whole prompts up to 4096 tokens, 2048 of longer ones, 256
-    /// where memory is short]
+    /// Compute prompts in chunks of at most N tokens, which bounds the memory of long ones; answers
+    /// do not change [default: prompts up to 4096 tokens whole, longer ones in chunks of 2048, or
+    /// of 256 if memory is short]
     #[arg(long, value_name = "N", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
-    /// Compute threads of the cpu worker [default: the cores the others leave, or fewer where this
-    /// machine was measured to be faster so]
+    /// Number of compute threads of the CPU worker [default: the cores that other workers leave
+    /// free, or fewer if that was measured to be faster on this machine]
     #[arg(
         long,
         value_name = "N",
@@ -129,7 +131,7 @@ pub struct LowPlacement {
         help_heading = "Placement"
     )]
     pub cpu_threads: Option<u16>,
-    /// Compute threads of the emulated device [default: half of the cores]
+    /// Number of compute threads of the emulated device [default: half of the cores]
     #[arg(
         long,
         value_name = "N",
@@ -137,17 +139,18 @@ pub struct LowPlacement {
         help_heading = "Placement"
     )]
     pub emulated_threads: Option<u16>,
-    /// Device memory to use at most, e.g. 8GiB [default: what is free]
+    /// Maximum device memory to use, e.g. 8GiB [default: free memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
     pub vram: Option<u64>,
-    /// Host memory to use at most, e.g. 16GiB [default: what is free]
+    /// Maximum host memory to use, e.g. 16GiB [default: free memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
     pub dram: Option<u64>,
-    /// NUMA nodes on which the weights lie in host memory, e.g. 1 or 0,1; on several their pages
-    /// take turns [default: where the system puts them]
+    /// NUMA nodes for weights in host memory, e.g. 1 or 0,1; pages are interleaved over several
+    /// nodes [default: chosen by the system]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Placement")]
     pub weights_nodes: Vec<u16>,
-    /// The same of KV caches
+    /// NUMA nodes for KV caches in host memory, e.g. 1 or 0,1; pages are interleaved over several
+    /// nodes [default: chosen by the system]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Placement")]
     pub kv_nodes: Vec<u16>,
 }

@@ -238,19 +238,20 @@ pub enum DtypeChoice {
     F32,
 }
 
-/// What is kept in 4 bits.
+/// Compression to 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum CompressChoice {
-    /// Nothing where that fits memory, else what must be; said aloud
+    /// No compression if that fits in memory, otherwise what is needed to fit; the choice is
+    /// printed
     #[default]
     Auto,
-    /// Nothing
+    /// No compression
     None,
-    /// The linears of the layers, in groups of 64 with a scale and a minimum each
+    /// Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a minimum each
     W4,
-    /// The KV cache, in groups of up to 64 along a head
+    /// KV cache in 4 bits, in groups of up to 64 along a head
     Kv4,
-    /// Both
+    /// Weights and KV cache in 4 bits
     W4kv4,
 }
 
@@ -277,13 +278,13 @@ impl CompressChoice {
     }
 }
 
-/// What becomes of weights that a file holds quantised.
+/// Treatment of weights that a file stores quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum QuantizedChoice {
-    /// Types that kernels read (Q4_0 to Q8_0, Q4_K to Q6_K, IQ4, MXFP4) are multiplied as stored;
-    /// others are expanded
+    /// Multiply types that kernels read (Q4_0 to Q8_0, Q4_K to Q6_K, IQ4, MXFP4) as stored, and
+    /// expand others
     Direct,
-    /// All are expanded to --dtype
+    /// Expand all types to --dtype
     Expand,
 }
 
@@ -307,12 +308,12 @@ impl QuantizedChoice {
     }
 }
 
-/// In which form weights are staged.
+/// Format of staged weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StagedForm {
-    /// As the run computes, and as a GGUF file holds them
+    /// No compression: the number format of the run, or the blocks of a GGUF file
     None,
-    /// The linears of the layers, in groups of 64 with a scale and a minimum each
+    /// Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a minimum each
     W4,
 }
 
@@ -327,13 +328,13 @@ pub enum NvmeOps {
     Named(Vec<String>),
 }
 
-/// Whether weights are read from drives straight to the device.
+/// Path of weights from drives to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum NvmeDirect {
-    /// Where a CUDA device and cuFile can; never to an emulated one
+    /// Direct if a CUDA device and cuFile support it; never with an emulated device
     #[default]
     Auto,
-    /// Or not at all
+    /// Direct; fail if that is not possible
     On,
     /// Through host memory
     Off,
