@@ -15,11 +15,11 @@ use super::values::{
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
 pub struct LowProfile {
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b;
-    /// its weights are not read
+    /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
+    /// opt-30b; its weights are not read
     #[arg(long, value_name = "MODEL")]
     pub model: String,
-    /// Only the first LAYERS layers
+    /// Use only the first LAYERS layers
     #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
     /// N batches of B sequences
@@ -33,37 +33,39 @@ pub struct LowProfile {
     pub batches: Batches,
     #[command(flatten)]
     pub lengths: LowLengths,
-    /// Number format
+    /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
-    /// Also measure these 4-bit forms
+    /// Also measure these 4-bit formats
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
     pub compress: CompressChoice,
-    /// none, auto, cuda:N or emulated
+    /// Device to measure: none, auto, cuda:N or emulated
     #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
     pub device: DeviceChoice,
-    /// Compute threads of the cpu worker [default: the cores the others leave]
+    /// Number of compute threads of the CPU worker [default: the cores that other workers leave
+    /// free]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub cpu_threads: Option<u16>,
-    /// Compute threads of the emulated device [default: half of the cores]
+    /// Number of compute threads of the emulated device [default: half of the cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub emulated_threads: Option<u16>,
-    /// Also measure how fast drives read together what `stage` has written to these directories,
-    /// and divide every weight over them so that all end at the same time
+    /// Also measure concurrent reads of the weights that `stage` wrote to this directory, and
+    /// divide every weight among all such directories so that their reads end at the same time; can
+    /// be repeated
     #[arg(long, value_name = "DIR")]
     pub nvme: Vec<PathBuf>,
-    /// With --nvme: of what stage --dummy-weights has written
+    /// Measure weights that `stage --dummy-weights` wrote, with --nvme
     #[arg(long, requires = "nvme")]
     pub dummy_weights: bool,
-    /// Also write a description of this machine with its measurements, for plan --machine; needs a
-    /// device, and bf16
+    /// Also write a description of this machine with its measurements, for plan --machine; requires
+    /// a device and bf16
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Measure again although a valid profile is kept, and forget what was tried out with it, with
-    /// and without a device
+    /// Measure again even if a valid profile is stored, and discard the placements rehearsed with
+    /// it, with and without a device
     #[arg(long)]
     pub force: bool,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long, short)]
     pub quiet: bool,
 }

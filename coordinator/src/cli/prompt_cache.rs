@@ -10,19 +10,19 @@ use super::values::parse_size;
 /// Default minimum number of tokens of a stored prompt; computing fewer takes little time.
 const LEAST_TOKENS: u32 = 2048;
 
-/// Arguments of a run that stores beginnings of prompts.
+/// Arguments of a run that stores prompt prefixes.
 #[derive(Debug, Default, Args)]
 pub struct LowPrompts {
-    /// Keep the keys and values of long prompts in DIR, and find those there that any run of the
-    /// same model has kept: a document is computed once, however often it is asked about
+    /// Store the keys and values of long prompts in DIR, and reuse those that any run of the same
+    /// model stored there, so that a document is computed only once
     #[arg(long, value_name = "DIR", help_heading = "Memory")]
     pub prompt_cache: Option<PathBuf>,
-    /// Most that DIR may hold, e.g. 100GiB; what was not used for longest goes first [default: as
-    /// much as the drive takes]
+    /// Maximum size of DIR, e.g. 100GiB; the least recently used contents are removed first
+    /// [default: limited by the drive]
     #[arg(long, value_name = "SIZE", requires = "prompt_cache", help_heading = "Memory")]
     #[arg(value_parser = parse_size)]
     pub prompt_cache_max: Option<u64>,
-    /// Prompts of fewer tokens are not stored [default: 2048]
+    /// Minimum number of tokens of a prompt to store [default: 2048]
     #[arg(long, value_name = "N", requires = "prompt_cache", help_heading = "Memory")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_cache_min: Option<u32>,
@@ -40,35 +40,35 @@ impl LowPrompts {
     }
 }
 
-/// What to do with a store.
+/// Actions on a store of prompt prefixes.
 #[derive(Debug, Subcommand)]
 pub enum LowCache {
-    /// Say which beginnings of prompts are stored, for which models
+    /// List the stored prompt prefixes and their models
     List {
-        /// What --prompt-cache was
+        /// Directory of --prompt-cache
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Say it as one JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Remove some of them, and what no run could use
+    /// Remove stored prompt prefixes, and all files that no run can use
     #[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
     Rm {
-        /// What --prompt-cache was
+        /// Directory of --prompt-cache
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Beginnings, as `list` names them
+        /// Prefixes to remove, as named by `list`
         #[arg(value_name = "NAME", group = "which")]
         #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
         names: Vec<String>,
-        /// All of a model, or of the folder that `list` says
+        /// Remove all prefixes of a model, or of a folder that `list` names
         #[arg(long, value_name = "MODEL", group = "which")]
         model: Option<String>,
-        /// All that was not used for so many days
+        /// Remove all prefixes that were not used in the last DAYS days
         #[arg(long, value_name = "DAYS", group = "which")]
         unused_days: Option<u32>,
-        /// All
+        /// Remove all prefixes
         #[arg(long, group = "which")]
         all: bool,
     },

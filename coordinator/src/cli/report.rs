@@ -9,13 +9,13 @@ use super::request::ReportRequest;
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct LowReport {
-    /// What a run wrote with --report
+    /// Report that a run wrote with --report
     #[arg(value_name = "REPORT")]
     pub report: PathBuf,
-    /// Another report, to show beside it
+    /// Second report to compare with
     #[arg(long, value_name = "REPORT")]
     pub compare: Option<PathBuf>,
-    /// Where the page goes: one file that needs nothing else
+    /// File for the page, which is self-contained
     #[arg(long, value_name = "FILE")]
     pub html: PathBuf,
 }

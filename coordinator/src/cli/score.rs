@@ -18,43 +18,45 @@ pub struct LowScore {
     #[command(flatten)]
     pub of_model: LowModel,
 
-    /// What to score: .jsonl ({"prompt": ..., "continuations": [...]} a line), .txt (one text, for
-    /// its perplexity), - is JSON lines from stdin
+    /// Input to score: .jsonl ({"prompt": ..., "continuations": [...]} per line), .txt (one text,
+    /// for its perplexity), or - for JSON lines from stdin
     #[arg(long, value_name = "FILE", help_heading = "Work")]
     pub input: PathBuf,
-    /// Where the scores go; - is stdout [default: -]
+    /// File for the scores; - is stdout [default: -]
     #[arg(long, value_name = "FILE", help_heading = "Work")]
     pub output: Option<PathBuf>,
-    /// Go on with an output that an earlier run left; refused where it holds scores that the input
-    /// no longer asks for
+    /// Continue the output of an earlier run; refused if it contains scores that the input no
+    /// longer requests
     #[arg(long, requires = "output", help_heading = "Work")]
     pub resume: bool,
-    /// Overwrite an existing output; with --resume only the scores that are no longer asked for
+    /// Overwrite an existing output; with --resume, only scores that the input no longer requests
     #[arg(long, requires = "output", help_heading = "Work")]
     pub force: bool,
-    /// Of a text: tokens from one window to the next [default: half of a window]
+    /// Number of tokens from one window of a text to the next [default: half of a window]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(help_heading = "Work")]
     pub stride: Option<u32>,
-    /// Of a text: tokens of a window [default: the model's positions, at most 2048]
+    /// Number of tokens in a window of a text [default: the model's positions, at most 2048]
     #[arg(long, value_name = "C", value_parser = clap::value_parser!(u32).range(2..))]
     #[arg(help_heading = "Work")]
     pub context: Option<u32>,
-    /// Also tell the ids of the tokens that are scored
+    /// Also output the ids of the scored tokens
     #[arg(long, help_heading = "Work")]
     pub tokens: bool,
-    /// Also tell the K most likely tokens in the place of each, up to the whole vocabulary
+    /// Also output the K most likely tokens at the position of each scored one, up to the whole
+    /// vocabulary
     #[arg(long, value_name = "K", default_value_t = 0, help_heading = "Work")]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=TOP_MAX))]
     pub top: u16,
-    /// Write what all scores say together as JSON
+    /// Write a summary of all scores as JSON
     #[arg(long, value_name = "FILE", help_heading = "Work")]
     pub summary: Option<PathBuf>,
-    /// Key of dummy weights
+    /// Seed of dummy weights
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Work")]
     pub seed: u64,
 
-    /// Sequences that are computed at a time [default: as many as memory has room for, at most 32]
+    /// Maximum number of sequences computed at a time [default: as many as fit in memory, at most
+    /// 32]
     #[arg(long, value_name = "N", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub slots: Option<u16>,
@@ -65,12 +67,12 @@ pub struct LowScore {
     #[command(flatten)]
     pub prompts: LowPrompts,
 
-    /// End as on SIGTERM once stdin ends: for programs that start this one and must not leave it
-    /// behind
+    /// Stop as on SIGTERM when stdin reaches its end, so that this process does not outlive the
+    /// program that started it
     #[arg(long, help_heading = "Work")]
     pub stop_at_eof: bool,
 
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long, short, help_heading = "Verbosity")]
     pub quiet: bool,
 }

@@ -12,13 +12,13 @@ use super::values::{
 /// Arguments of a run whose weights do not all stay in memory.
 #[derive(Debug, Default, Args)]
 pub struct LowNvme {
-    /// A directory on an NVMe drive, once for each drive: weights for which memory has no room are
-    /// read from all of them in every step. What `coordinator stage` has not written there yet is
-    /// written first
+    /// Directory on an NVMe drive; repeat for each drive. Weights that do not fit in memory are
+    /// read from all drives in every step. Weights that `coordinator stage` has not written there
+    /// yet are written first
     #[arg(long, value_name = "DIR", help_heading = "Memory")]
     pub nvme: Vec<PathBuf>,
-    /// The weights that are read in every step: auto (as few as memory asks for), all, or the
-    /// names of operations, as in q,k,fc0
+    /// Weights to read in every step: auto (the minimum that memory requires), all, or names of
+    /// operations, as in q,k,fc0
     #[arg(
         long,
         value_name = "WHAT",
@@ -27,8 +27,8 @@ pub struct LowNvme {
         help_heading = "Memory"
     )]
     pub nvme_ops: Option<NvmeOps>,
-    /// Whether the drives are read straight into device memory, past the host's (NVIDIA's cuFile);
-    /// what arrives there is not verified as it is read [default: auto]
+    /// Read drives directly into device memory, bypassing host memory (NVIDIA's cuFile); such reads
+    /// are not verified [default: auto]
     #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]
     pub nvme_direct: Option<NvmeDirect>,
 }
@@ -44,41 +44,42 @@ impl LowNvme {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("action").args(["verify", "status"]))]
 pub struct LowStage {
-    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
+    /// opt-30b
     #[arg(long, value_name = "MODEL", required_unless_present = "status")]
     pub model: Option<String>,
     /// Branch, tag or commit of org/name [default: main]
     #[arg(long, value_name = "REVISION")]
     pub revision: Option<String>,
-    /// A directory on an NVMe drive; once for each drive, each gets everything
+    /// Directory on an NVMe drive; repeat for each drive. Each drive gets all weights
     #[arg(long, value_name = "DIR", required = true)]
     pub nvme: Vec<PathBuf>,
-    /// Seeded random weights: a known name then needs no download
+    /// Use seeded random weights; a known name then needs no download
     #[arg(long)]
     pub dummy_weights: bool,
-    /// Only the first LAYERS layers
+    /// Use only the first LAYERS layers
     #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
     /// Number format in which runs will compute
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
-    /// Keep the layers' linears in 4 bits: a quarter of the drive's space and time
+    /// Compress the layers' linears to 4 bits, for a quarter of the space and read time
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
     pub compress: StagedForm,
-    /// Weights that a file holds quantised, GGUF or safetensors with a quantization_config
-    /// [default: direct with bf16, expand with f32]
+    /// Treatment of weights that are stored quantised, in GGUF or in safetensors with a
+    /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW")]
     pub quantized: Option<QuantizedChoice>,
     /// Seed of --dummy-weights
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub seed: u64,
-    /// Read all that is staged and compare it with its checksums
+    /// Read all staged weights and verify their checksums
     #[arg(long)]
     pub verify: bool,
-    /// Say what is staged in the directories; needs no model
+    /// List the weights staged in the directories; needs no model
     #[arg(long)]
     pub status: bool,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long, short)]
     pub quiet: bool,
 }
