@@ -1,4 +1,5 @@
-//! What connections are doing, by which one is chosen to be closed where there are too many.
+//! Phases of the open connections, which determine the connection to close when there are too many
+//! of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,34 +8,36 @@ use std::time::{Duration, Instant};
 use shm::sync::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// A request that is sent for less time than this is not given up for another connection.
+/// Minimum time for which a request is received before its connection may be closed in favour of
+/// another one.
 const SENDING_TIME: Duration = Duration::from_secs(5);
 
-/// What a connection is doing.
+/// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u64)]
 pub enum Phase {
-    /// No request has come, or its head is not complete.
+    /// No request was received yet, or its head is incomplete.
     Idle = 0,
-    /// The body of a request is read.
+    /// The body of a request is being read.
     Receiving = 1,
-    /// A request is worked on or answered.
+    /// A request is being processed or answered.
     Answering = 2,
 }
 
-/// What one connection is doing, and since when.
+/// Current phase of a connection and the time at which it began.
 #[derive(Debug)]
 pub struct Activity {
     began: Instant,
-    /// Milliseconds since the connection was opened, and the phase in the lowest two bits.
+    /// Time at which the current phase began, in milliseconds since the connection was opened,
+    /// shifted left by two bits; the phase is in the lowest two bits.
     state: AtomicU64,
-    /// The response to the request that is worked on has begun.
+    /// True once the response to the current request has begun.
     has_head: AtomicBool,
-    /// The client of that request speaks HTTP/1.0.
+    /// True if the client of the current request speaks HTTP/1.0.
     is_old: AtomicBool,
-    /// Notified when the connection is to close.
+    /// Notified when the connection must close.
     evicted: Notify,
-    /// Notified when the client may be gone.
+    /// Notified when the client may have disconnected.
     doubted: Notify,
 }
 
@@ -50,14 +53,14 @@ impl Activity {
         }
     }
 
-    /// Notes that another phase begins.
+    /// Begins another phase.
     pub fn set(&self, phase: Phase) {
         let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX >> 2);
-        // Relaxed: it orders nothing else.
+        // Relaxed: no other memory access depends on the order.
         self.state.store(since << 2 | phase as u64, Ordering::Relaxed);
     }
 
-    /// The phase, and when it began.
+    /// Returns the current phase and the time at which it began.
     pub fn phase(&self) -> (Phase, Instant) {
         let state = self.state.load(Ordering::Relaxed);
         let phase = match state & 3 {
@@ -68,14 +71,14 @@ impl Activity {
         (phase, self.began + Duration::from_millis(state >> 2))
     }
 
-    /// Notes that a request begins, the phase being that of its method.
+    /// Begins a request in the given phase, which depends on its method.
     pub fn begin(&self, phase: Phase, is_old: bool) {
         self.has_head.store(false, Ordering::Relaxed);
         self.is_old.store(is_old, Ordering::Relaxed);
         self.set(phase);
     }
 
-    /// Notes that the response begins.
+    /// Records that the response has begun.
     pub fn set_has_head(&self) {
         self.has_head.store(true, Ordering::Relaxed);
     }
@@ -90,23 +93,23 @@ impl Activity {
         self.is_old.load(Ordering::Relaxed)
     }
 
-    /// Asks the answer to write something, by which a client shows whether it is there.
+    /// Makes the response write something, which shows whether the client is still connected.
     pub fn doubt(&self) {
         self.doubted.notify_one();
     }
 
-    /// Returns when the client may be gone.
+    /// Waits until the client may have disconnected.
     pub async fn doubted(&self) {
         self.doubted.notified().await;
     }
 
-    /// Returns when the connection is to close in favour of another one.
+    /// Waits until the connection must close in favour of another one.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 }
 
-/// All connections.
+/// All open connections.
 #[derive(Debug, Default)]
 pub struct Activities(Mutex<Inner>);
 
@@ -116,7 +119,7 @@ struct Inner {
     open: HashMap<u64, Arc<Activity>>,
 }
 
-/// A connection among all of them, until it is dropped.
+/// Registration of an open connection, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct OpenConnection {
     all: Arc<Activities>,
@@ -125,7 +128,7 @@ pub struct OpenConnection {
 }
 
 impl Activities {
-    /// Adds a connection.
+    /// Registers a connection.
     pub fn open(self: &Arc<Activities>) -> OpenConnection {
         let activity = Arc::new(Activity::new());
         let mut inner = self.inner();
@@ -136,8 +139,9 @@ impl Activities {
         OpenConnection { all: Arc::clone(self), number, activity }
     }
 
-    /// Asks the connection to close that has been idle for longest or, where none is idle, the one
-    /// whose request has been coming for longest. Returns false if there is neither.
+    /// Closes the connection that has been idle for longest or, if none is idle, the one that has
+    /// been receiving a request for longest, unless that has begun only recently. Returns false if
+    /// there is no such connection.
     pub fn evict(&self) -> bool {
         let mut inner = self.inner();
         let candidates = inner.open.iter().map(|(number, activity)| (activity.phase(), *number));

@@ -1,23 +1,25 @@
-//! How much may be asked at a time.
+//! Admission control: limits on the requests and prompt tokens that are in progress.
 //!
-//! A request takes its ticket once its body is there, so that senders who do not send hold none,
-//! and before any of it is worked on; what it turns out to be is counted when it is known.
+//! A request takes a ticket once its body is complete, so that a client that sends nothing holds
+//! none, and before the body is processed. Its answers and prompt tokens are counted once they are
+//! known.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What may be asked at a time.
+/// Limits on the work that is in progress at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Answers that are computed at a time, at least 1.
+    /// Number of answers that are computed at a time, at least 1.
     pub slots: u64,
-    /// Answers that may wait beside them.
+    /// Number of further answers that may be queued.
     pub waiting: u64,
-    /// Tokens of prompts that are not computed yet. One request may have more where it is alone.
+    /// Maximum number of prompt tokens that are not computed yet. A request that is alone may
+    /// exceed it.
     pub prompt_tokens: u64,
 }
 
-/// Why there is no room for a request.
+/// Reason for which a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     #[error("Too many requests wait already; ask again later.")]
@@ -31,7 +33,7 @@ pub enum Full {
     TooLarge { answers: u64, most: u64 },
 }
 
-/// Who was let in.
+/// Requests that are admitted, and their limits.
 #[derive(Debug)]
 pub struct Admission {
     limits: AdmissionLimits,
@@ -43,20 +45,20 @@ struct Held {
     requests: u64,
     answers: u64,
     prompt_tokens: u64,
-    /// How long requests take, the last ones most.
+    /// Moving average of the duration of requests, in which the latest one has a weight of 1/16.
     mean: Option<Duration>,
 }
 
 impl Admission {
-    /// Nobody was let in yet.
+    /// Creates an admission control without requests.
     pub fn new(limits: AdmissionLimits) -> Admission {
         Admission { limits, held: Mutex::default() }
     }
 
-    /// Lets one more request in, as one answer.
+    /// Admits a request, which counts as one answer.
     ///
     /// # Errors
-    /// There is no room.
+    /// Too many answers are in progress or queued.
     pub fn enter(self: &Arc<Admission>) -> Result<Ticket, Full> {
         let mut held = self.held();
         if held.answers >= self.most() {
@@ -70,25 +72,25 @@ impl Admission {
         Ok(Ticket { admission, answers: 1, prompt_tokens: 0, began, was_answered: false })
     }
 
-    /// Checks whether one more request could be let in.
+    /// Checks whether one more request could be admitted.
     ///
     /// # Errors
-    /// There is no room.
+    /// Too many answers are in progress or queued.
     pub fn check_room(&self) -> Result<(), Full> {
         if self.held().answers >= self.most() { Err(Full::Requests) } else { Ok(()) }
     }
 
-    /// Requests that are let in.
+    /// Returns the number of admitted requests.
     pub fn requests(&self) -> u64 {
         self.held().requests
     }
 
-    /// Tokens of their prompts that are not computed yet.
+    /// Returns the number of prompt tokens of admitted requests that are not computed yet.
     pub fn prompt_tokens(&self) -> u64 {
         self.held().prompt_tokens
     }
 
-    /// In how many seconds the next request may find room.
+    /// Returns the estimated time until a request can be admitted, in seconds from 1 to 60.
     pub fn retry_after_s(&self) -> u64 {
         let mean = self.held().mean.unwrap_or(Duration::from_secs(1));
         let each = mean.as_secs_f64() / self.limits.slots.max(1) as f64;
@@ -100,12 +102,12 @@ impl Admission {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Whoever panicked left whole numbers behind.
+        // A panic while the lock is held cannot corrupt the counts, which are plain integers.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request that was let in, until it is dropped.
+/// Permit of an admitted request, which is released when it is dropped.
 #[derive(Debug)]
 pub struct Ticket {
     admission: Arc<Admission>,
@@ -116,10 +118,10 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Counts what the request is now known to be.
+    /// Replaces what is counted for the request by its actual numbers of answers and prompt tokens.
     ///
     /// # Errors
-    /// There is no room for so much; what was counted before stays.
+    /// The limits do not permit these numbers; what was counted before stays.
     pub fn count(&mut self, answers: u64, prompt_tokens: u64) -> Result<(), Full> {
         let most = self.admission.most();
         if answers > most {
@@ -142,27 +144,27 @@ impl Ticket {
         Ok(())
     }
 
-    /// So many tokens of its prompts are computed.
+    /// Records that the given number of the request's prompt tokens are computed.
     pub fn computed(&mut self, prompt_tokens: u64) {
         let less = prompt_tokens.min(self.prompt_tokens);
         self.prompt_tokens -= less;
         self.admission.held().prompt_tokens -= less;
     }
 
-    /// Divides the request's room into places for its answers, each of which is given back when its
-    /// answer is computed, however long a client takes to read it.
+    /// Divides the request's permit into one place per answer. A place is released when its answer
+    /// is computed, no matter how long the client takes to read it.
     pub fn places(&mut self) -> Vec<AnswerPlace> {
         let answers = std::mem::take(&mut self.answers);
         (0..answers).map(|_| AnswerPlace(Arc::clone(&self.admission))).collect()
     }
 
-    /// One of its answers has ended.
+    /// Records that one of the request's answers has ended.
     pub fn ended(&mut self) {
         self.was_answered = true;
     }
 }
 
-/// Room for one answer, until it is dropped.
+/// Permit for one answer, which is released when it is dropped.
 #[derive(Debug)]
 pub struct AnswerPlace(Arc<Admission>);
 

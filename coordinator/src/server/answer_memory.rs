@@ -1,4 +1,4 @@
-//! Memory for answers: what a request may need at most is counted before it is let in.
+//! Memory for answers: the maximum that a request may need is reserved before it is admitted.
 
 use std::sync::Arc;
 
@@ -7,20 +7,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::ApiError;
 use crate::openai::item::Request;
 
-/// Undelivered events of a request, at most; further tokens of its answers come together in one.
+/// Maximum number of undelivered events of a request; beyond it, several tokens of an answer share
+/// one event.
 pub const MAX_BACKLOG: u64 = 256;
 
-/// A new token until its answer is written: its id, its text and where that ends, in lists that
-/// double.
+/// Bytes of a new token until its answer is written: its id, its text and the position at which the
+/// text ends, in lists that grow by doubling.
 const TOKEN_BYTES: u64 = 64;
-/// A token of a prompt, once for each answer to it: its id, and its text where it is echoed.
+/// Bytes of a prompt token in each answer to the prompt: its id, and its text if it is echoed.
 const PROMPT_TOKEN_BYTES: u64 = 32;
-/// A log-probability as the engine reports it, in a list that doubles.
+/// Bytes of a log-probability as the engine reports it, in a list that grows by doubling.
 const LOGPROB_BYTES: u64 = 16;
-/// A log-probability with its token spelled, and as JSON: of one answer at a time.
+/// Bytes of a log-probability with its token's text and as JSON, which exist for only one answer at
+/// a time.
 const SPELLED_BYTES: u64 = 320;
 
-/// Bytes that the memory is counted in.
+/// Unit in which the memory is reserved, in bytes.
 const UNIT_BYTES: u64 = 1024;
 
 /// Memory for the answers to all requests.
@@ -30,11 +32,11 @@ pub struct AnswerMemory {
     free: Arc<Semaphore>,
 }
 
-/// Memory that one request may use, until it is dropped.
+/// Memory that one request may use, which is released when this is dropped.
 #[derive(Debug)]
 pub struct AnswerMemoryPermit(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
-/// Returns how many bytes the answers to a request may take at most.
+/// Returns the maximum number of bytes that the answers to a request may need.
 pub fn answer_bytes(request: &Request, is_streamed: bool) -> u64 {
     let width = u64::from(request.logprobs_of_token());
     let prompt_width = u64::from(request.logprobs_of_prompt_token());
@@ -51,18 +53,18 @@ pub fn answer_bytes(request: &Request, is_streamed: bool) -> u64 {
 }
 
 impl AnswerMemory {
-    /// So many bytes for the answers to all requests.
+    /// Creates a pool of `max_bytes` for the answers to all requests.
     pub fn new(max_bytes: u64) -> AnswerMemory {
         let units = usize::try_from(max_bytes / UNIT_BYTES).unwrap_or(usize::MAX);
         let free = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
         AnswerMemory { max_bytes, free }
     }
 
-    /// Takes what the answers to a request may need beyond `free_bytes`, which a plain answer as
-    /// long as the context has without being counted.
+    /// Reserves the bytes that the answers to a request may need in excess of `free_bytes`, the
+    /// size of a plain answer that fills the context, which is not counted.
     ///
     /// # Errors
-    /// A request that may need more than there is, or more than others leave at the moment.
+    /// The request may need more than `max_bytes`, or more than other requests leave at the moment.
     pub fn take(
         &self,
         request: &Request,
@@ -91,7 +93,7 @@ impl AnswerMemory {
         })
     }
 
-    /// Bytes that a plain answer of so many tokens takes.
+    /// Returns the number of bytes of a plain answer with the given number of tokens.
     pub const fn plain_bytes(tokens: u64) -> u64 {
         tokens * (TOKEN_BYTES + PROMPT_TOKEN_BYTES) + MAX_BACKLOG * SPELLED_BYTES
     }

@@ -1,11 +1,11 @@
-//! The key that clients show.
+//! The API key that clients must send.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// A key, of which only a hash is kept, so that nothing can print it.
+/// API key, of which only a hash is stored, so that it cannot be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey([u8; 32]);
 
@@ -16,13 +16,13 @@ impl fmt::Debug for ApiKey {
 }
 
 impl ApiKey {
-    /// The key that reads so.
+    /// Hashes a key.
     pub fn new(key: &str) -> ApiKey {
         ApiKey(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Whether the value of an `Authorization` header shows it. Takes as long for a key that is
-    /// almost right as for another.
+    /// Returns true if the value of an `Authorization` header contains the key. The time taken does
+    /// not depend on how much of a wrong key is right.
     pub fn is_shown_by(&self, header: &[u8]) -> bool {
         let scheme = header.get(..7).unwrap_or_default();
         let key = header.get(7..).unwrap_or_default().trim_ascii();

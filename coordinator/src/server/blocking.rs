@@ -1,5 +1,6 @@
-//! Work that takes long, on threads of its own: reading JSON, asking a tokenizer, checking
-//! grammars, writing long answers. Each kind has threads that the others cannot take.
+//! Thread pools for long-running work: parsing JSON, calls to a tokenizer, checking grammars, and
+//! writing long answers. Each kind of work has its own number of threads, so that no kind can
+//! starve another.
 
 use std::sync::Arc;
 
@@ -8,17 +9,18 @@ use tokio::task::JoinHandle;
 
 use super::error::ApiError;
 
-/// Requests that are read at a time, and so tokenizers that are asked at a time.
+/// Maximum number of requests that are parsed at a time, and thus of concurrent calls to
+/// tokenizers.
 const READING_THREADS: usize = 4;
-/// Requests whose grammars are checked and prepared at a time.
+/// Maximum number of requests whose grammars are checked and prepared at a time.
 const GRAMMAR_THREADS: usize = 2;
-/// Long answers that are written at a time.
+/// Maximum number of long answers that are written at a time.
 const WRITING_THREADS: usize = 2;
 
-/// All threads for such work.
+/// Total number of threads for blocking work.
 pub const THREADS: usize = READING_THREADS + GRAMMAR_THREADS + WRITING_THREADS;
 
-/// Threads for each kind of work.
+/// Pools of threads, one for each kind of work.
 #[derive(Debug)]
 pub struct BlockingThreads {
     pub reading: BlockingPool,
@@ -36,11 +38,11 @@ impl Default for BlockingThreads {
     }
 }
 
-/// Threads for one kind of work, first come, first served.
+/// Threads for one kind of work, which is done in order of arrival.
 #[derive(Debug)]
 pub struct BlockingPool(Arc<Semaphore>);
 
-/// Work that is not begun any more once nobody waits for it.
+/// Handle of blocking work that cancels the work if it has not begun when its caller stops waiting.
 struct Abandoned<T>(JoinHandle<T>);
 
 impl<T> Drop for Abandoned<T> {
@@ -57,7 +59,7 @@ impl BlockingPool {
     /// Runs `work` on one of the threads.
     ///
     /// # Errors
-    /// What it says; an error of the server where it panicked.
+    /// Returns the error of `work`, or an internal error if it panicked.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -65,7 +67,7 @@ impl BlockingPool {
         let failed = || ApiError::internal("The request could not be processed.");
         let permit = Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())?;
         let mut handle = Abandoned(tokio::task::spawn_blocking(move || {
-            // Until the work has ended, whoever waits for it.
+            // Held until the work has ended, even if its caller stops waiting.
             let _permit = permit;
             work()
         }));

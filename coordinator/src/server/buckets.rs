@@ -1,24 +1,24 @@
-//! Edges of histograms' buckets: vLLM's, so that its dashboards fit.
+//! Bucket boundaries of histograms. They are those of vLLM, so that its dashboards can be used.
 
-/// Seconds to the first token.
+/// Boundaries for the time to the first token, in seconds.
 pub const FIRST_TOKEN_S: [f64; 22] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 
-/// Seconds between two tokens.
+/// Boundaries for the time between two tokens, in seconds.
 pub const BETWEEN_TOKENS_S: [f64; 19] = [
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,
 ];
 
-/// Seconds of a request or a part of it.
+/// Boundaries for the time of a request or a part of it, in seconds.
 pub const REQUEST_S: [f64; 21] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
 ];
 
-/// 1, 2, 5, 10, 20, 50, ... up to a largest number of tokens.
+/// Returns the boundaries 1, 2, 5, 10, 20, 50, ... up to `most` tokens.
 pub fn tokens(most: u64) -> Vec<f64> {
     let mut edges = Vec::new();
     for power in 0..9 {

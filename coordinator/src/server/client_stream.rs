@@ -1,5 +1,6 @@
-//! A client's socket as the HTTP library sees it. What the library says of a request that it cannot
-//! read has no body; here it gets the error object that every other refusal has.
+//! A client's socket as the HTTP library sees it. The library refuses a request that it cannot
+//! parse with an empty body; this stream replaces such a response by one with the error object that
+//! all other refusals have.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use tokio::net::TcpStream;
 use super::activity::{Activity, Phase};
 use super::error::{ApiError, INVALID_REQUEST};
 
-/// A client's socket.
+/// Socket of a client, which replaces the HTTP library's own refusals.
 #[derive(Debug)]
 pub struct ClientStream {
     stream: Arc<TcpStream>,
@@ -21,24 +22,24 @@ pub struct ClientStream {
     replacing: Option<Replacing>,
 }
 
-/// A response that is written instead of another one.
+/// Response that is written instead of another one.
 #[derive(Debug)]
 struct Replacing {
     bytes: Vec<u8>,
     written: usize,
-    /// Length of what is not written.
+    /// Length of the response that is replaced, in bytes.
     replaced: usize,
 }
 
 impl ClientStream {
-    /// Wraps the socket of a connection, at which others look too.
+    /// Wraps the socket of a connection, which is shared with tasks that watch it.
     pub fn new(stream: Arc<TcpStream>, activity: Arc<Activity>) -> ClientStream {
         ClientStream { stream, activity, replacing: None }
     }
 
-    /// Returns what to write instead of `bytes`, if they are such a response.
+    /// Returns the response to write instead of `bytes` if these are a refusal by the HTTP library.
     fn replacement(&self, bytes: &[u8]) -> Option<Replacing> {
-        // A request that reached an endpoint has the endpoint's answer.
+        // A request that reached an endpoint is answered by the endpoint.
         if self.activity.phase().0 != Phase::Idle {
             return None;
         }
@@ -70,7 +71,8 @@ impl ClientStream {
     }
 }
 
-/// The error of a response without a body to a request that was not read; `None` for others.
+/// Returns the error for a response without a body to a request that could not be parsed; `None`
+/// for other responses.
 fn unread(bytes: &[u8]) -> Option<ApiError> {
     let head = bytes.strip_suffix(b"\r\n\r\n")?;
     let head = std::str::from_utf8(head).ok()?.to_ascii_lowercase();
@@ -94,7 +96,7 @@ fn unread(bytes: &[u8]) -> Option<ApiError> {
     Some(ApiError::new(status, INVALID_REQUEST, code, message))
 }
 
-/// Writes once the socket takes something.
+/// Calls `write` until the socket accepts bytes or fails.
 fn poll_write(
     stream: &TcpStream,
     cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! The two endpoints that continue texts.
+//! The two completion endpoints.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -17,16 +17,16 @@ use super::whole;
 use crate::openai::item::Endpoint;
 use crate::openai::output::Provenance;
 
-/// Tokens of prompts, over all answers, that are handed to the engine on a thread that others wait
-/// for; more take a while to copy.
+/// Maximum number of prompt tokens, over all answers, that are submitted to the engine on a socket
+/// thread; copying more takes too long and is done on a writing thread.
 const HANDED_AT_ONCE: usize = 64 << 10;
 
-/// `/v1/chat/completions`.
+/// Handles `/v1/chat/completions`.
 pub async fn chat(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, Endpoint::ChatCompletions, request).await
 }
 
-/// `/v1/completions`.
+/// Handles `/v1/completions`.
 pub async fn text(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, Endpoint::Completions, request).await
 }
@@ -66,7 +66,7 @@ async fn answer(
     }
 }
 
-/// Reads a request, within bounds on what is asked at a time.
+/// Reads a request, subject to the admission limits.
 async fn read(
     shared: &Arc<Shared>,
     endpoint: Endpoint,
@@ -74,7 +74,8 @@ async fn read(
     activity: Option<&Activity>,
 ) -> Result<(Order, Admitted), ApiError> {
     shared.check_open()?;
-    // Nothing is read of what there is no room for; room is taken once all of it is there.
+    // A body is not read if its request cannot be admitted; the request is admitted once the body
+    // is complete.
     shared.admission.check_room().map_err(|full| shared.full(full))?;
     let (parts, body) = request.into_parts();
     let body = shared.inbound.read(&parts.headers, body).await?;
@@ -101,7 +102,7 @@ async fn read(
     Ok((order, admitted))
 }
 
-/// Gives the request to the engine.
+/// Submits the request to the engine.
 async fn start(
     order: Order,
     shared: &Arc<Shared>,

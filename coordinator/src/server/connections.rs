@@ -1,4 +1,4 @@
-//! Sockets: accepted within bounds, each with time limits of its own.
+//! Accepts a bounded number of sockets and serves each within its time limits.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -26,22 +26,22 @@ use super::departure::departed;
 use super::descriptors::most_connections;
 use super::facts::SocketLimits;
 
-/// Bytes of a request's head, and of what is read ahead of a body.
+/// Maximum size of a request's head, and of the part of a body that is read ahead, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// After an accept that failed, as where there are no more descriptors.
+/// Delay after a failed accept, for example because no descriptors are left.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
 
-/// Between two looks for a connection that can be closed for one that waits.
+/// Interval at which a waiting connection looks for another one to close.
 const EVICT_EVERY: Duration = Duration::from_millis(100);
 
-/// What is read and thrown away of a request that was refused for its head.
+/// Maximum number of bytes read and discarded after a request was refused because of its head.
 const DISCARDED_BYTES_MAX: usize = 1 << 20;
 
-/// What connections have for their last words.
+/// Time for connections to finish their last response once they are asked to close.
 pub const CLOSING_TIME: Duration = Duration::from_secs(2);
 
-/// Connections that are open; all of them are asked to close once `closing` is true.
+/// Open connections, all of which are asked to close once `closing` is true.
 #[derive(Debug, Clone)]
 pub struct Connections {
     limits: SocketLimits,
@@ -52,19 +52,19 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// None yet.
+    /// Creates an empty set of connections.
     pub fn new(limits: SocketLimits, closing: watch::Receiver<bool>) -> Connections {
         let most = limits.connections.min(most_connections());
         let (free, activities) = (Arc::new(Semaphore::new(most)), Arc::default());
         Connections { limits, most, free, activities, closing }
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.most - self.free.available_permits()
     }
 
-    /// Accepts connections until they are to close.
+    /// Accepts connections until they must close.
     pub async fn accept(self, listener: TcpListener, router: Router) {
         let mut closing = self.closing.clone();
         loop {
@@ -87,8 +87,8 @@ impl Connections {
         }
     }
 
-    /// Accepts a connection. Where there are as many as there may be, the one that has been idle
-    /// for longest is closed for it, and it waits while all of them are being answered.
+    /// Accepts a connection. At the limit, it waits for another one to close, and asks the one that
+    /// has been idle for longest to do so.
     async fn accept_one(
         &self,
         listener: &TcpListener,
@@ -107,7 +107,7 @@ impl Connections {
     }
 
     async fn serve(mut self, stream: TcpStream, router: Router, connection: OpenConnection) {
-        // Tokens go out as they come; a socket that refuses is as good.
+        // Tokens are sent as they are produced. A failure to set the option only delays them.
         let _ = stream.set_nodelay(true);
         let (stream, activity) = (Arc::new(stream), &connection.activity);
         let of_client = ClientStream::new(Arc::clone(&stream), Arc::clone(activity));
@@ -119,12 +119,12 @@ impl Connections {
             .header_read_timeout(self.limits.header_timeout)
             .max_buf_size(BUFFER_BYTES)
             .max_header_size(BUFFER_BYTES)
-            // A client may close its side behind its request.
+            // A client may shut down its sending side after its request.
             .half_close(true)
             .serve_connection(TokioIo::new(Box::pin(of_client)), service);
         let mut served = pin!(served);
         tokio::select! {
-            // A client that went, or that was too slow, is nobody's error.
+            // A client that disconnected or was too slow is not an error of the server.
             served = served.as_mut() => {
                 if served.is_err() {
                     let _ = timeout(CLOSING_TIME, discard(&stream)).await;
@@ -140,8 +140,8 @@ impl Connections {
     }
 }
 
-/// Reads what a client still sends of a request that was refused: a socket that is closed before
-/// takes its answer back.
+/// Reads the rest of a refused request: closing a socket with unread data would reset the
+/// connection and discard the response.
 async fn discard(stream: &TcpStream) {
     let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
     let (mut buffer, mut left) = (vec![0; 16 << 10], DISCARDED_BYTES_MAX);
@@ -155,13 +155,13 @@ async fn discard(stream: &TcpStream) {
     }
 }
 
-/// Returns when connections are to close.
+/// Waits until connections must close.
 async fn closed(closing: &mut watch::Receiver<bool>) {
-    // A server that is gone has no connections either.
+    // An error means that the server is gone, which closes connections too.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// The endpoints, which note what the connection is doing.
+/// Wraps the endpoints so that they track the phase of the connection.
 fn tracked(
     router: Router,
     activity: &Arc<Activity>,
@@ -179,7 +179,7 @@ fn tracked(
         request.extensions_mut().insert(Arc::clone(&activity));
         let (answer, activity) = (router.call(request), Arc::clone(&activity));
         async move {
-            // Also where nobody waits for it any more.
+            // Resets the phase even if the client disconnects before the response begins.
             let until_idle = UntilIdle(activity);
             let response = answer.await?;
             until_idle.0.set(Phase::Answering);
@@ -189,7 +189,7 @@ fn tracked(
     })
 }
 
-/// Makes a connection idle when it is dropped.
+/// Marks a connection as idle when it is dropped.
 #[derive(Debug)]
 struct UntilIdle(Arc<Activity>);
 
@@ -199,7 +199,7 @@ impl Drop for UntilIdle {
     }
 }
 
-/// The body of a response; with its end the connection is idle.
+/// Body of a response; the connection becomes idle when it ends.
 #[derive(Debug)]
 struct TrackedBody {
     body: Body,

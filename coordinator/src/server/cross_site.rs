@@ -1,6 +1,7 @@
-//! Requests that a browser sends for a page of another site. Anybody's page can make a browser send
-//! requests to a server on the same machine; it must neither have them answered nor, by a name that
-//! it lets point at this machine (DNS rebinding), read the answers.
+//! Protection against requests that a browser sends for a page of another site. Any page can make a
+//! browser send requests to a server on the same machine. The server must not answer them, and the
+//! page must not be able to read answers through a name that it resolves to this machine (DNS
+//! rebinding).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 use super::error::{ApiError, INVALID_REQUEST};
 use super::reply::X_REQUEST_ID;
 
-/// How long a browser may remember what a preflight allowed.
+/// Time for which a browser may cache the result of a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_mins(10);
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whose requests a browser may send here.
+/// Sites whose pages may send requests through a browser.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CrossSiteRules {
-    /// Names that `Host` may have in addition to `localhost` and addresses; `None`: any name.
+    /// Names that `Host` may contain in addition to `localhost` and addresses; `None` for any name.
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may send requests and read the answers.
     pub origins: Vec<AllowedOrigin>,
@@ -30,7 +31,7 @@ pub struct CrossSiteRules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedOrigin {
     Any,
-    /// As browsers send it.
+    /// An origin as browsers send it.
     Origin(HeaderValue),
 }
 
@@ -38,7 +39,7 @@ impl AllowedOrigin {
     /// Parses `https://example.com`, `http://localhost:3000`, `null` or `*`.
     ///
     /// # Errors
-    /// A sentence that says what an origin is.
+    /// Returns a sentence that explains what an origin is.
     pub fn parse(text: &str) -> Result<AllowedOrigin, String> {
         if text == "*" {
             return Ok(AllowedOrigin::Any);
@@ -55,14 +56,15 @@ impl AllowedOrigin {
 }
 
 impl CrossSiteRules {
-    /// Returns what answers preflights and adds headers, where an origin is allowed.
+    /// Returns the layer that answers preflights and adds CORS headers; `None` if no origin is
+    /// allowed.
     pub fn cors(&self) -> Option<CorsLayer> {
         if self.origins.is_empty() {
             return None;
         }
         let layer = CorsLayer::new()
             .allow_methods([Method::GET, Method::POST])
-            // `*` would leave out `Authorization`.
+            // `*` would not include `Authorization`.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])
             .allow_private_network(true)
@@ -76,10 +78,10 @@ impl CrossSiteRules {
         Some(if all_are_named { layer.allow_origin(named) } else { layer.allow_origin(Any) })
     }
 
-    /// Checks where a request comes from.
+    /// Checks the host and the origin of a request.
     ///
     /// # Errors
-    /// A request for another host, or of a page of another site.
+    /// The request is for a host that is not allowed, or is sent by a page of another site.
     pub fn check(&self, request: &Request) -> Result<(), ApiError> {
         let headers = request.headers();
         let host = self.check_host(request)?;
@@ -104,11 +106,11 @@ impl CrossSiteRules {
         Ok(())
     }
 
-    /// Returns the host that a request is for.
+    /// Returns the host that a request is for, after checking that it is allowed.
     fn check_host<'r>(&self, request: &'r Request) -> Result<Option<&'r str>, ApiError> {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let (host, second) = (hosts.next(), hosts.next());
-        // With an absolute URI that one counts.
+        // The authority of an absolute URI takes precedence over `Host`.
         let named = request.uri().authority().map(|authority| authority.as_str());
         let is_required = request.version() == Version::HTTP_11;
         if (host.is_none() && is_required) || second.is_some() {
@@ -152,7 +154,7 @@ fn shown(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).take(100).collect()
 }
 
-/// A host without its port.
+/// Returns the host without its port.
 fn without_port(host: &str) -> &str {
     match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
@@ -160,7 +162,8 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Returns true for names that no other site can let point here: addresses and `localhost`.
+/// Returns true for names that no other site can resolve to this machine: addresses and
+/// `localhost`.
 fn is_local_name(host: &str) -> bool {
     let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
@@ -171,7 +174,7 @@ fn is_name(host: &str, allowed: &str) -> bool {
     name.eq_ignore_ascii_case(allowed) || host.eq_ignore_ascii_case(allowed)
 }
 
-/// Returns true if a page has the origin of the server itself.
+/// Returns true if a page has the origin of this server.
 fn is_own(origin: &HeaderValue, host: Option<&str>) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let authority = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));

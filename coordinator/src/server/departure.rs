@@ -1,8 +1,8 @@
-//! Clients that leave while their request is worked on.
+//! Detection of clients that disconnect while their request is processed.
 //!
-//! A client may send its request, close its side of the connection and wait for the answer; one
-//! that is gone looks the same until something is sent to it. So it is sent the interim response
-//! that every client passes over: whoever is gone answers it with a reset.
+//! A client may send its request, shut down its sending side and wait for the answer. A client that
+//! has disconnected looks the same until something is sent to it. It is therefore sent an interim
+//! response, which every client skips; a client that has disconnected replies to it with a reset.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tokio::time::sleep;
 
 use super::activity::{Activity, Phase};
 
-/// Between two looks at a socket whose request is worked on.
+/// Interval between two checks of a socket whose request is processed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Passed over by clients of HTTP/1.1 wherever they wait for a response.
+/// Interim response, which HTTP/1.1 clients skip whenever they wait for a response.
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// How a socket's other side is.
+/// State of the remote end of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     Sends,
-    /// It sends nothing more.
+    /// The client has shut down its sending side.
     ClosedItsSide,
     Gone,
 }
@@ -44,8 +44,8 @@ fn look(socket: BorrowedFd<'_>) -> Peer {
     }
 }
 
-/// Returns when the client of a request that is worked on is gone. `socket` gives the socket of the
-/// connection.
+/// Waits until the client of a request that is processed has disconnected. `socket` is the socket
+/// of the connection.
 pub async fn departed<S: AsFd>(socket: &S, activity: &Activity) {
     let mut asked_at = None;
     loop {

@@ -1,13 +1,13 @@
-//! How many connections the system's limit on descriptors leaves room for.
+//! Maximum number of connections under the system's limit on file descriptors.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors that connections leave to workers that are started again, tokenizers and files.
+/// Descriptors that are reserved for restarted workers, tokenizers and files.
 const RESERVED: u64 = 64;
-/// Connections that there may be however few descriptors there are.
+/// Minimum number of connections, regardless of the limit on descriptors.
 const MIN_CONNECTIONS: u64 = 8;
 
-/// Returns how many connections there may be beside what is open now.
+/// Returns the maximum number of connections, given the descriptors that are open now.
 pub fn most_connections() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);

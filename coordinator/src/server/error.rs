@@ -1,4 +1,4 @@
-//! Answers that are errors, in OpenAI's form.
+//! Error responses in OpenAI's format.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,23 +7,23 @@ use super::reply::json;
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::refusal::{ErrorEnvelope, ErrorObject, field_of};
 
-/// Why a request is not answered.
+/// Reason for which a request is not answered, and the response that states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
     object: ErrorObject,
-    /// When to ask again.
+    /// Number of seconds after which the client may retry.
     retry_after_s: Option<u64>,
 }
 
-/// The kinds of errors, as OpenAI's clients know them.
+/// Type of an error in OpenAI's format, like the constants below.
 pub const INVALID_REQUEST: &str = "invalid_request_error";
 const AUTHENTICATION: &str = "authentication_error";
 const RATE_LIMIT: &str = "rate_limit_error";
 const SERVER: &str = "server_error";
 
 impl ApiError {
-    /// An error with a sentence.
+    /// Creates an error of the given type and code with a message, which is a sentence.
     pub fn new(status: StatusCode, kind: &str, code: &str, message: impl Into<String>) -> ApiError {
         let object = ErrorObject {
             message: message.into(),
@@ -34,18 +34,18 @@ impl ApiError {
         ApiError { status, object, retry_after_s: None }
     }
 
-    /// A request that cannot be answered as it is.
+    /// Creates the error for an invalid request.
     pub fn invalid(code: &str, message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, code, message)
     }
 
-    /// No key, or another one.
+    /// Creates the error for a missing or wrong API key.
     pub fn unauthorized() -> ApiError {
         let message = "This server asks for a key: send it as \"Authorization: Bearer KEY\".";
         ApiError::new(StatusCode::UNAUTHORIZED, AUTHENTICATION, "invalid_api_key", message)
     }
 
-    /// A path that there is not.
+    /// Creates the error for an unknown path.
     pub fn no_such_path(path: &str, endpoints: &[&str]) -> ApiError {
         let shown: String = path.chars().take(100).collect();
         let message =
@@ -53,7 +53,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, INVALID_REQUEST, "unknown_url", message)
     }
 
-    /// A model that is not the one that is served.
+    /// Creates the error for a model that is not served.
     pub fn no_such_model(name: &str, served: &str) -> ApiError {
         let shown: String = name.chars().take(100).collect();
         let message = format!("The model \"{shown}\" is not served here; \"{served}\" is.");
@@ -63,46 +63,46 @@ impl ApiError {
         error
     }
 
-    /// Too much is asked at a time.
+    /// Creates the error for a request that exceeds a limit on concurrent work.
     pub fn too_many(code: &str, message: impl Into<String>, retry_after_s: u64) -> ApiError {
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, RATE_LIMIT, code, message);
         ApiError { retry_after_s: Some(retry_after_s), ..error }
     }
 
-    /// Nothing is answered at the moment, or any more.
+    /// Creates the error for a server that accepts no requests at the moment, or has stopped.
     pub fn unavailable(code: &str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message);
         ApiError { retry_after_s: Some(5), ..error }
     }
 
-    /// The server failed.
+    /// Creates the error for a failure of the server.
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "engine_error", message)
     }
 
-    /// The tokenizer's processes keep ending, whatever they are asked.
+    /// Creates the error for tokenizer processes that keep failing, regardless of the input.
     pub fn tokenizer_failed(message: impl Into<String>) -> ApiError {
         let code = ErrorCode::InternalError.name();
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, code, message)
     }
 
-    /// The server was not done in time.
+    /// Creates the error for an answer that exceeds the server's time limit.
     pub fn timed_out() -> ApiError {
         let message = "The answer was not complete within the server's time limit (--timeout).";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "timeout", message)
     }
 
-    /// A short name for metrics and logs.
+    /// Returns the error's code, a short name that metrics and logs use too.
     pub fn code(&self) -> &str {
         self.object.code.as_deref().unwrap_or("")
     }
 
-    /// The status of the answer.
+    /// Returns the HTTP status of the response.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The body of the answer, also where it is an event of a stream.
+    /// Returns the body of the response, which is also the error event of a stream.
     pub fn envelope(&self) -> ErrorEnvelope {
         ErrorEnvelope { error: self.object.clone() }
     }

@@ -1,4 +1,4 @@
-//! What a server is told when it starts.
+//! Configuration of a server: the model it serves and its options.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,60 +10,62 @@ use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Sampling;
 use crate::openai::chats::ChatOptions;
 
-/// A codec that all threads of a server share.
+/// A codec that is shared by all threads of a server.
 pub type SharedCodec = Arc<dyn TextCodec + Send + Sync>;
 
 /// The model as clients see it.
 #[derive(Debug, Clone)]
 pub struct ModelCard {
-    /// The name that answers bear, and behind it others that a request may name.
+    /// Name of the model in answers, followed by other names that a request may use.
     pub names: Vec<String>,
-    /// Seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
     pub system_fingerprint: String,
     pub vocab_size: usize,
-    /// Positions that the model was made for; the engine may have fewer.
+    /// Maximum number of positions that the model supports; the engine may support fewer.
     pub max_positions: usize,
-    /// What a request draws by that does not say.
+    /// Sampling parameters for requests that do not specify them.
     pub sampling: Sampling,
-    /// `None` where the model has no tokenizer.
+    /// `None` if the model has no tokenizer that can be read.
     pub codec: Option<SharedCodec>,
-    /// The file that has its tokenizer where it cannot be read.
+    /// Name of the tokenizer file if it cannot be read.
     pub unread_tokenizer: Option<&'static str>,
-    /// The token that the tokenizer names for the beginning of a text.
+    /// Token that the tokenizer designates for the beginning of a text.
     pub bos_token_id: Option<u32>,
-    /// Tokens that end an answer, first the one that the tokenizer names for the end of a text.
+    /// Tokens that end an answer, beginning with the one that the tokenizer designates for the end
+    /// of a text.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl ModelCard {
-    /// The name that answers bear.
+    /// Returns the name of the model in answers.
     pub fn name(&self) -> &str {
         self.names.first().map_or("", String::as_str)
     }
 }
 
-/// How a server treats its clients.
+/// Options of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Without it everybody may ask.
+    /// Key that requests must send; `None` if no key is required.
     pub api_key: Option<ApiKey>,
-    /// Answers that may wait beside those that are computed.
+    /// Maximum number of queued answers, in addition to those that are computed.
     pub max_queue: u32,
-    /// Tokens of prompts that may wait to be computed.
+    /// Maximum number of prompt tokens that wait to be computed.
     pub max_queue_tokens: u64,
-    /// New tokens of requests that do not say, at least 1.
+    /// Number of new tokens for requests that do not specify it, at least 1; `None` for the default
+    /// of each endpoint.
     pub max_tokens: Option<u32>,
     pub chats: ChatOptions,
-    /// Of requests that name no seed.
+    /// Seed for requests that do not specify one.
     pub seed: u64,
-    /// Fields that are not implemented are left out instead of refused.
+    /// Fields that are not implemented are ignored instead of refused.
     pub ignore_unknown_fields: bool,
-    /// From a request's arrival to the end of its answer.
+    /// Maximum time from a request's arrival to the end of its answer; `None` for no limit.
     pub timeout: Option<Duration>,
-    /// How long answers may go on once the server is asked to end.
+    /// Time for which answers may continue once the server is asked to shut down.
     pub drain_timeout: Duration,
-    /// Where a line for each request goes.
+    /// Destination of the request log; `None` for no log.
     pub log: Option<LogPlace>,
     pub limits: SocketLimits,
     /// Memory for answers that are computed or written, in bytes.
@@ -91,20 +93,21 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bounds on what a connection can hold.
+/// Limits on the resources that connections may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketLimits {
-    /// Connections at a time; for a further one the one that has been idle for longest is closed.
+    /// Maximum number of connections; a new one beyond it replaces the one that has been idle for
+    /// longest.
     pub connections: usize,
-    /// Bytes of a request's body.
+    /// Maximum size of a request's body, in bytes.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read or looked at.
+    /// Maximum size of all bodies that are being received or parsed, in bytes.
     pub bodies_bytes: usize,
-    /// For the head of a request, also between two on one connection.
+    /// Maximum time to receive the head of a request, including the idle time before it.
     pub header_timeout: Duration,
-    /// For the next part of a body.
+    /// Maximum time to receive the next part of a body.
     pub body_timeout: Duration,
-    /// For a reader to take what was written.
+    /// Maximum time for a client to accept written bytes.
     pub write_timeout: Duration,
 }
 
@@ -121,7 +124,7 @@ impl Default for SocketLimits {
     }
 }
 
-/// Where a line for each request goes.
+/// Destination of the request log, which has a line for each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogPlace {
     StandardError,

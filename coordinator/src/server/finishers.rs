@@ -1,7 +1,7 @@
-//! Threads that make whole answers of their tokens: the text once more from its beginning, its
-//! parts, and whether it follows its grammar. That takes long for long answers, so it holds up
-//! neither the threads that turn tokens into text nor the answers to other requests, which take
-//! turns.
+//! Threads that complete answers: they decode the whole text again from its beginning, split it
+//! into its parts, and check that it follows its grammar. This takes long for long answers, so it
+//! is done neither by the threads that turn tokens into text, nor at the expense of other requests:
+//! requests take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,19 +14,19 @@ use crate::boundary::codec::TextCodec;
 use crate::openai::forms::Forms;
 use crate::openai::growing::{EndedAnswer, EndedTokens};
 
-/// How many there are.
+/// Number of threads.
 const FINISHERS: usize = 2;
 
-/// An answer that grows no more.
+/// An answer that receives no more tokens.
 #[derive(Debug)]
 pub struct FinishTask {
     pub begun: Begun,
     pub tokens: EndedTokens,
-    /// The engine may not know yet.
+    /// The answer ended at a stop string, so the engine may still be computing it.
     pub by_stop_string: bool,
 }
 
-/// The threads, which end when this is dropped.
+/// Pool of threads, which end when this is dropped.
 #[derive(Debug)]
 pub struct FinisherPool(Arc<Queue>);
 
@@ -36,20 +36,20 @@ struct Queue {
     changed: Condvar,
 }
 
-/// Tasks that wait; requests take turns.
+/// Queued tasks. Requests take turns.
 #[derive(Debug, Default)]
 struct Turns {
-    /// Requests with tasks, by where they are in memory.
+    /// Requests with tasks in the order of their turns, identified by their addresses in memory.
     order: VecDeque<usize>,
     tasks: HashMap<usize, VecDeque<FinishTask>>,
     is_over: bool,
 }
 
 impl FinisherPool {
-    /// Starts them.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start more threads.
     pub fn start(codec: Option<&SharedCodec>) -> io::Result<FinisherPool> {
         let pool = FinisherPool(Arc::default());
         for index in 0..FINISHERS {
@@ -60,7 +60,7 @@ impl FinisherPool {
         Ok(pool)
     }
 
-    /// Adds a task behind those of the same request.
+    /// Adds a task after those of the same request.
     pub fn add(&self, task: FinishTask) {
         self.0.turns().add(task);
         self.0.changed.notify_one();
@@ -79,7 +79,7 @@ impl Queue {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a task; `None` once there will be no more.
+    /// Waits for a task; returns `None` once the pool is dropped and no tasks are left.
     fn next(&self) -> Option<FinishTask> {
         let mut turns = self.turns();
         loop {
@@ -104,7 +104,8 @@ impl Turns {
         tasks.push_back(task);
     }
 
-    /// Takes the next task of the request whose turn it is, which is last from then on.
+    /// Takes the next task of the request whose turn it is, and moves that request to the end of
+    /// the order.
     fn take(&mut self) -> Option<FinishTask> {
         let request = self.order.pop_front()?;
         let tasks = self.tasks.get_mut(&request)?;
@@ -122,7 +123,7 @@ fn work(codec: Option<&SharedCodec>, queue: &Queue) {
     let codec = codec.map(|codec| &**codec as &dyn TextCodec);
     let mut forms = Forms::default();
     while let Some(task) = queue.next() {
-        // Its request notices that nothing is told of it any more; others go on.
+        // After a panic the request notices that its events have ended; others are not affected.
         let _ = catch_unwind(AssertUnwindSafe(|| finish(task, &mut forms, codec)));
     }
 }
@@ -146,7 +147,8 @@ fn finish(task: FinishTask, forms: &mut Forms, codec: Option<&dyn TextCodec>) {
     }
     let ended = Box::new(Ended { rest, answer, logprobs, by_stop_string });
     let Begun { news, choice, place, .. } = begun;
-    // Whoever has an answer finds its place free.
+    // Released before the answer is sent, so that a client that has its answer finds the place
+    // free.
     drop(place);
     let _ = news.send(News { choice, what: What::Ended(ended) });
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests, within bounds on their size, on the sum of all, and on waiting.
+//! Reads request bodies within limits on the size of each, on the size of all of them, and on time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,24 +12,25 @@ use tokio::time::timeout;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::facts::SocketLimits;
 
-/// Bytes that the memory for bodies is counted in.
+/// Unit in which the memory for bodies is reserved, in bytes.
 const UNIT_BYTES: usize = 1024;
 
-/// What is read and thrown away of a body that is too large, so that its sender reads the answer.
+/// Maximum number of bytes read and discarded of a body that is too large, so that its sender reads
+/// the response.
 const DISCARDED_BYTES_MAX: u64 = 64 << 20;
 const DISCARDING_TIME: Duration = Duration::from_secs(5);
 
-/// What a sender must keep up over the whole body, once the time for a part of it is over.
+/// Minimum rate of a sender over the whole body, once the time limit for a part of it has passed.
 const MIN_BYTES_PER_SECOND: u64 = 8 << 10;
 
-/// Room for the bodies of all requests.
+/// Limits and memory for the bodies of all requests.
 #[derive(Debug)]
 pub struct Inbound {
     limits: SocketLimits,
     room: Arc<Semaphore>,
 }
 
-/// A body, counted until it is dropped.
+/// A body, whose memory is reserved until it is dropped.
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Vec<u8>,
@@ -37,16 +38,17 @@ pub struct HeldBody {
 }
 
 impl Inbound {
-    /// Nothing is read yet.
+    /// Creates a reader with no bodies in memory.
     pub fn new(limits: SocketLimits) -> Inbound {
         let room = Arc::new(Semaphore::new(limits.bodies_bytes / UNIT_BYTES));
         Inbound { limits, room }
     }
 
-    /// Reads a body whole.
+    /// Reads a body to its end.
     ///
     /// # Errors
-    /// One that is too large, or for which there is no room; a sender that does not go on.
+    /// The body is too large or incomplete, the memory for bodies is used up, or the sender is too
+    /// slow.
     pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<HeldBody, ApiError> {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         let length: u64 = length.and_then(|length| length.parse().ok()).unwrap_or(0);
@@ -76,8 +78,8 @@ impl Inbound {
         Ok(held)
     }
 
-    /// Returns how long the next part of a body may take: a sender has its time for each part, and
-    /// may not be slower on the whole than the least rate.
+    /// Returns the time limit for the next part of a body: the limit for each part, or less if the
+    /// sender's average rate is too low.
     fn time_left(&self, began: Instant, received_bytes: u64) -> Duration {
         let limit = self.limits.body_timeout;
         let by_rate = Duration::from_secs_f64(received_bytes as f64 / MIN_BYTES_PER_SECOND as f64);
@@ -121,7 +123,7 @@ impl Inbound {
     }
 }
 
-/// A size as people write it.
+/// Formats a size in MiB or KiB if it is a multiple of these.
 fn in_units(bytes: usize) -> String {
     match bytes.trailing_zeros() {
         20.. => format!("{} MiB", bytes >> 20),
@@ -130,7 +132,7 @@ fn in_units(bytes: usize) -> String {
     }
 }
 
-/// Reads a body for nobody, within bounds.
+/// Reads and discards a body, up to a limit on bytes and time.
 async fn discard(mut body: Body) {
     let all = async {
         let mut left = DISCARDED_BYTES_MAX;

@@ -1,5 +1,5 @@
-//! A line of JSON for each request, written by a thread of its own, so that a full pipe holds up
-//! nobody.
+//! The request log: one line of JSON per request, written by a separate thread, so that a full pipe
+//! does not block requests.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -10,21 +10,22 @@ use serde::Serialize;
 
 use super::facts::LogPlace;
 
-/// Lines that may wait to be written; more are lost, and counted.
+/// Maximum number of lines that wait to be written; further lines are dropped and counted.
 const WAITING_MAX: usize = 1024;
 
-/// What is said of a request when it has ended.
+/// Log entry of a request, written when it has ended.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LogLine {
-    /// Of its arrival, seconds since 1970.
+    /// Time of the request's arrival, in seconds since 1970.
     pub time_s: f64,
     pub id: String,
-    /// As in the response's header `x-request-id`.
+    /// Id of the request, as in the response's header `x-request-id`.
     pub request_id: String,
     pub endpoint: &'static str,
-    /// Of the response.
+    /// HTTP status of the response.
     pub status: u16,
-    /// How its answers ended, or what kept them from ending.
+    /// Finish reasons of the answers, separated by commas, or what cut them: the code of an error or
+    /// `client_left`.
     pub outcome: String,
     pub stream: bool,
     pub answers: usize,
@@ -35,7 +36,7 @@ pub struct LogLine {
     pub total_ms: f64,
 }
 
-/// Where lines go.
+/// The request log.
 #[derive(Debug)]
 pub struct Log {
     lines: Option<SyncSender<Vec<u8>>>,
@@ -43,10 +44,10 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the place, whose lines are added to.
+    /// Opens the log, to which lines are appended.
     ///
     /// # Errors
-    /// A file that cannot be written, or no more threads.
+    /// The file cannot be written, or the system cannot start a thread.
     pub fn open(place: Option<&LogPlace>) -> io::Result<Log> {
         let to: Box<dyn Write + Send> = match place {
             None => return Ok(Log { lines: None, writer: None }),
@@ -61,12 +62,12 @@ impl Log {
         Ok(Log { lines: Some(lines), writer: Some(writer) })
     }
 
-    /// Whether lines go anywhere.
+    /// Returns true if lines are written anywhere.
     pub fn is_open(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Adds a line; `false` where it is lost.
+    /// Adds a line; returns false if it is dropped.
     pub fn add(&self, line: &LogLine) -> bool {
         let Some(lines) = &self.lines else { return true };
         let mut bytes = serde_json::to_vec(line).unwrap_or_default();
@@ -76,7 +77,7 @@ impl Log {
 }
 
 impl Drop for Log {
-    /// What waits is written.
+    /// Waits until the queued lines are written.
     fn drop(&mut self) {
         self.lines = None;
         if let Some(writer) = self.writer.take() {
@@ -87,7 +88,7 @@ impl Drop for Log {
 
 fn write(mut to: Box<dyn Write + Send>, waiting: &Receiver<Vec<u8>>) {
     while let Ok(line) = waiting.recv() {
-        // A place that takes nothing any more is no reason to answer nobody.
+        // A log that can no longer be written is no reason to stop answering requests.
         let _ = to.write_all(&line);
     }
 }
